@@ -649,7 +649,7 @@ def test_the_widget_is_the_same_explorer(browser, shown):
           const get = (name) => (name === "data" ? data : values[name]);
           window.stop = module.default.render({ model: { get }, el: document.querySelector("#cell") });
         }""",
-        [page.module(), values],
+        [page.script() + (page.HERE / "widget.js").read_text(encoding="utf-8"), values],
     )
     tab.wait_for_selector("[data-ready]")
     weights, norms = both_of(reading, 0, 0)

@@ -123,13 +123,8 @@ def random(shown: Numbers, made_by: Callable[..., theory.Construction]) -> Numbe
     off = float(np.linalg.norm(single.computed - single.predicted))
     a, b = made.weights[:2] if made.weights.ndim == 1 else np.diag(made.weights)
     return {
-        "error": made.error,
-        "expected": made.expected,
-        "mean_a": a,
-        "mean_b": b,
-        "off": off,
-        "length": length(shown),
-    }
+        "error": made.error, "expected": made.expected, "mean_a": a, "mean_b": b, "off": off, "length": length(shown),
+    }  # fmt: skip
 
 
 def random_keys_one_head(shown: Numbers) -> Numbers:
@@ -181,14 +176,8 @@ def key_query_value(shown: Numbers) -> Numbers:
         for i, j in ((0, 2), (1, 0))
     }
     along = {f"c{i + 1}_{'abcd'[n]}": float(u[n] @ made.computed[i]) / beta**2 for i in (0, 1) for n in (1, 2)}
-    return {
-        "weight_1": made.weights[0, 2],
-        "weight_2": made.weights[1, 0],
-        "error": made.error,
-        "expected": made.expected,
-        **errors,
-        **along,
-    }
+    both = {"weight_1": made.weights[0, 2], "weight_2": made.weights[1, 0]}
+    return both | {"error": made.error, "expected": made.expected} | errors | along
 
 
 DRAWN = ("random_keys_one_head", "random_keys_two_heads", "stretched_key_one_head", "stretched_key_two_heads")
@@ -241,7 +230,7 @@ def test_moved_sliders_give_the_numbers_of_python(tab, name):
     assert numbers(tab, name) == first
 
 
-@pytest.mark.parametrize("name", IN_PYTHON)
+@pytest.mark.parametrize("name", ["copying", "stretched_key_two_heads", "key_query_value"])
 def test_keys_of_the_keyboard_move_sliders(tab, name):
     handle = slider(tab, name, "beta")
     handle.focus()
@@ -255,13 +244,6 @@ def test_keys_of_the_keyboard_move_sliders(tab, name):
         tab.keyboard.press(key)
     assert numbers(tab, name)["beta"] == float(handle.get_attribute("min") or "nan")
     assert handle.get_attribute("aria-valuetext") == f"β {numbers(tab, name)['beta']:g}"
-
-
-def test_the_error_falls_by_the_law_as_beta_grows(tab):
-    found = {beta: move(tab, "copying", {"beta": beta})["error"] for beta in (11, 12, 13)}
-    # (n − 1) e^{−β} / (1 + (n − 1) e^{−β}): a factor of e but for 4 e^{−11}
-    assert found[12] / found[11] == pytest.approx(math.exp(-1), rel=1e-4)
-    assert found[13] / found[12] == pytest.approx(math.exp(-1), rel=1e-4)
 
 
 def places_of(view: Locator, sign: str) -> np.ndarray:
@@ -299,25 +281,6 @@ def test_c_stands_where_the_weights_put_it_among_the_values(tab, name):
     assert "Keys in the plane: k " in scores
 
 
-def test_the_same_number_added_to_all_scores_changes_no_weight(tab):
-    before = numbers(tab, "copying")
-    after = move(tab, "copying", {"shift": 17})
-    assert after["score"] == before["score"] + 17
-    assert after["weight"] == pytest.approx(before["weight"], rel=1e-14)
-    assert after["error"] == pytest.approx(before["error"], rel=1e-14)
-
-
-def test_one_head_swings_where_two_stay(tab):
-    shown = move(tab, "stretched_key_two_heads", {"beta": 10})
-    assert shown["two_kept"] < shown["two"] < shown["one"] / 5
-    heads = {
-        name: [move(tab, name, {"beta": 10, "gamma": gamma})["weight"] for gamma in (0.4, 1.6)]
-        for name in ("stretched_key_one_head", "stretched_key_two_heads")
-    }
-    assert heads["stretched_key_one_head"][0] < 0.05 < 0.95 < heads["stretched_key_one_head"][1]
-    assert min(heads["stretched_key_two_heads"]) > 0.9
-
-
 def plain_status(tab: Page) -> str:
     return lab(tab, "key_query_value").get_by_role("status").inner_text()
 
@@ -353,6 +316,7 @@ def test_too_few_dimensions_are_refused_as_in_python(tab, name, places):
     what = "4 orthogonal directions" if name == "key_query_value" else f"{places.get('keys', 5)} orthogonal keys"
     assert root.get_by_role("status").inner_text().startswith(f"{what} do not fit into {few} dimensions. Give ")
     assert root.locator(".readings .reading, svg").count() == 0
+    assert not root.get_by_role("button", name="Save CSV").is_visible()
     with pytest.raises(TheoryError, match=f"R\\^{few} has no more than {few} vectors"):
         getattr(theory, name)(dim=few, **({} if name == "key_query_value" else {"keys": places.get("keys", 5)}))
     root.get_by_role("button", name="Back to the start").click()
@@ -444,19 +408,20 @@ def test_the_swing_is_said_where_it_is(tab):
     assert "γ = −1 " in said.inner_text()
 
 
+LABELS = "all => all.map(e => e.getAttribute('aria-label'))"
+
+
 def test_every_slider_has_a_name_and_every_drawing_words(tab):
     for name in IN_PYTHON:
         for handle in lab(tab, name).locator("input[type=range]").all():
             assert handle.evaluate("e => e.labels.length === 1 && e.labels[0].textContent.trim().length > 5")
             assert handle.get_attribute("aria-valuetext")
-        said = lab(tab, name).locator("svg[role=img]").evaluate_all("all => all.map(e => e.getAttribute('aria-label'))")
+        said = lab(tab, name).locator("svg[role=img]").evaluate_all(LABELS)
         assert len(said) == lab(tab, name).locator(".panel").count()
         assert all(len(words) > 20 and "undefined" not in words and "NaN" not in words for words in said)
         slider(tab, name, "beta").fill("1.6")
         settle(tab)
-        again = (
-            lab(tab, name).locator("svg[role=img]").evaluate_all("all => all.map(e => e.getAttribute('aria-label'))")
-        )
+        again = lab(tab, name).locator("svg[role=img]").evaluate_all(LABELS)
         assert all(a != b for a, b in zip(said, again, strict=True))
 
 
@@ -513,8 +478,3 @@ def test_drawings_and_their_numbers_can_be_saved_as_they_are_now(tab, name):
     body = [line for line in table.splitlines() if line.endswith(r"\\")]
     assert len(body) == 1 + sum(row["kind"] != "sample" for row in rows)
     assert {line.replace(r"\&", "").count("&") for line in body} == {4}
-
-
-def test_nothing_can_be_saved_of_what_is_refused(tab):
-    move(tab, "copying", {"keys": 8, "dim": 2})
-    assert not lab(tab, "copying").get_by_role("button", name="Save CSV").is_visible()

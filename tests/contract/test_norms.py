@@ -27,7 +27,7 @@ from trisect.core.tables import read_table
 from trisect.core.trace import Address, Origin
 from trisect.experiments.norms import NORMS, page
 from trisect.experiments.norms import run as lab
-from trisect.experiments.norms.run import DrawnTexts, StackTally
+from trisect.experiments.norms.run import Resampled, StackTally
 from trisect.experiments.norms.settings import NormsFacts
 from trisect.hf.load import load
 from trisect.lab.driver import read_about
@@ -53,7 +53,7 @@ def given(n: int, seed: int = 0, name: str = NASTY) -> Texts:
 def few_draws():
     """Intervals of fewer draws: a quarter of the time."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(DrawnTexts.__init__, "__defaults__", (1_000, None))
+        patch.setattr(lab, "DRAWS", 1_000)
         yield
 
 
@@ -172,15 +172,12 @@ def test_claims_speak_of_the_texts_and_bind_the_model(bert, done):
     assert wholes["reason"][2].startswith("1 of 2 parts, ")  # two layers have no correlation over layers
 
 
-def test_few_texts_decide_nothing(bert, tmp_path):
-    few = trisect.norms(bert, given(6), out=tmp_path, quiet=True)
+def test_few_texts_decide_nothing_and_one_has_no_intervals(bert, tmp_path):
+    few = trisect.norms(bert, given(6), out=tmp_path / "six", quiet=True)
     wholes = few.tables["claims"].filter(pl.col("part").is_null())
     assert set(wholes["verdict"]) <= {"inconclusive", "not tested"}
     assert wholes["reason"][0] == "6 texts; below 30, resampling decides nothing"
-
-
-def test_one_text_has_values_and_no_intervals(bert, tmp_path):
-    table = trisect.norms(bert, given(1), out=tmp_path, quiet=True).tables["measures"]
+    table = trisect.norms(bert, given(1), out=tmp_path / "one", quiet=True).tables["measures"]
     assert table["low"].null_count() == len(table)
     assert value(table, "cv_f")["value"] > 0
 
@@ -203,7 +200,7 @@ def test_decoders_have_a_first_token_and_say_what_they_lack(make, tmp_path):
 
 def test_a_decoder_that_puts_a_special_token_first_is_not_said_to_have_none(tmp_path):
     subject: Any = load(tinyhf.save(tinyhf.gpt2(), tmp_path / "model"))
-    notes = trisect.norms(subject, given(2), out=tmp_path / "out", quiet=True).notes
+    notes = trisect.norms(subject, given(1), out=tmp_path / "out", quiet=True).notes
     opened = "A text opens with [CLS] here, which is counted as its first token: there is no category [CLS]."
     assert [note for note in notes if "opens" in note] == [opened]
 
@@ -311,13 +308,13 @@ def test_a_verdict_is_bound_to_texts_block_and_command(bert, tmp_path):
 
 def test_degrees_of_freedom_are_of_the_groups_that_were_drawn():
     many, draws = 10_000, np.random.default_rng(0).normal(size=(4000, 1))
-    drawn = DrawnTexts(many, 0)
+    drawn = Resampled(many, 0, many)
     one = DrawnEstimate(np.zeros(1), draws)
     for fewer, groups in ((False, GROUPS), (True, FEWER)):
         row = drawn.row(one, (0,), fewer=fewer)
         assert (row["low"], row["high"]) == tuple(float(end) for end in percentile_interval(draws[:, 0], groups))
         assert row["n"] == many
-    assert DrawnTexts(40, 0).row(one, (0,), fewer=True)["low"] == float(percentile_interval(draws[:, 0], 40)[0])
+    assert Resampled(40, 0, 40).row(one, (0,), fewer=True)["low"] == float(percentile_interval(draws[:, 0], 40)[0])
 
 
 def test_texts_of_one_article_are_resampled_together(bert, tmp_path):

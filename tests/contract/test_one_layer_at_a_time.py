@@ -76,9 +76,8 @@ def unread(monkeypatch):
 
 def test_norms_and_scores_hold_no_whole_reading(unread, tmp_path):
     assert trisect.norms(unread, TEXTS, out=tmp_path / "norms", quiet=True).tables["measures"].height > 0
-    read = read_scores(
-        RunContext(tmp_path, Machine(), (unread,)), Texts("four", lambda: iter(TEXTS)), 2, {}, lambda *_: None
-    )
+    context = RunContext(tmp_path, Machine(quiet=True), (unread,))
+    read = read_scores(context, Texts("four", lambda: iter(TEXTS)), 2, {})
     assert [str(address) for address in read] == ["layer 1", "layer 2"]
 
 

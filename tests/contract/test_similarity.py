@@ -32,8 +32,6 @@ from trisect.experiments.similarity.run import (
     SCORES,
     Nulls,
     compare_with_nulls,
-    count_heads,
-    count_null_draws,
     measure_weights,
     overlap_evidence,
 )
@@ -84,15 +82,8 @@ class Made:
         traces = []
         for i, address in enumerate(self.layers):
             keys = real.shape[1] + 1 if address.stack == "cross" else None
-            one = random_trace(
-                i,
-                texts=len(real),
-                queries=real.shape[1],
-                keys=keys,
-                heads=self.heads,
-                groups=self.groups,
-                address=address,
-            )
+            sizes = {"texts": len(real), "queries": real.shape[1], "heads": self.heads, "groups": self.groups}
+            one = random_trace(i, keys=keys, address=address, **sizes)
             key_real = one.key_real if keys else real
             traces.append(replace(one, query_real=real, key_real=key_real))
         return Reading(self.name, tuple(traces), batch.source, None, batch.rows)
@@ -133,11 +124,8 @@ def whole(tmp_path_factory):
     return run(Made(), out, texts_of("abcdef", "abc", "a", "abcde" * 3))
 
 
-def test_the_subject_of_these_tests_is_one():
-    assert isinstance(Made(), Subject)
-
-
 def test_it_writes_tables_figures_and_a_page(whole):
+    assert isinstance(Made(), Subject)
     assert read_table(whole.folder / "tables", "measures").equals(whole.tables["measures"])
     assert read_table(whole.folder / "tables", "claims").equals(whole.tables["claims"])
     assert whole.report == whole.folder / "report.html"
@@ -217,9 +205,8 @@ def test_grouped_queries_are_paired_with_their_own_keys(tmp_path, pageless):
     for head, found in enumerate(rows["value"]):
         one = similarity.angles(similarity.span(p.w_q[[head]]), similarity.span(p.w_k[[head // 2]]))
         assert abs(found - float(one.overlap[0])) < 1e-12
-    assert value(made.tables["measures"], measure="overlap", component="k-v", layer=1, group=None)[
-        "head"
-    ].to_list() == [1, 2]
+    pairs = value(made.tables["measures"], measure="overlap", component="k-v", layer=1, group=None)
+    assert pairs["head"].to_list() == [1, 2]
     for component, heads in (("q-k", 4), ("v-o", 4), ("q", 4), ("v", 2)):
         assert len(value(made.tables["measures"], measure="effective_rank", component=component, layer=1)) == heads
     for component, heads in (("q-k", 4), ("k-v", 2), ("q-v", 4)):
@@ -287,9 +274,8 @@ def test_a_head_of_zeros_has_no_numbers_and_no_p(tmp_path, pageless):
     made = run(Made(layers=(Address("plain", 1),), changes={"w_v": zero}), tmp_path)
     rows = value(made.tables["measures"], measure="overlap", component="k-v", group=None).sort("head")
     assert rows["value"].is_null().to_list() == [False, False, True, False]
-    assert value(made.tables["measures"], measure="overlap_p", component="k-v", group=None)[
-        "head"
-    ].sort().to_list() == [1, 2, 4]
+    tested = value(made.tables["measures"], measure="overlap_p", component="k-v", group=None)
+    assert tested["head"].sort().to_list() == [1, 2, 4]
 
 
 def test_heads_as_wide_as_the_model_cannot_be_told_apart(tmp_path, pageless):
@@ -406,7 +392,7 @@ def test_with_many_heads_either_verdict_is_within_reach_whatever_the_draws(alike
     plain: Any = random_projections(5, heads=66, inner=8, width=192, bias=False)
     found = measure_weights([replace(plain, w_k=torch.cat([plain.w_q[:alike], plain.w_k[alike:]]))])
     for draws, seed in ((DRAWS, 0), (DRAWS, 1), (5 * DRAWS, 0)):
-        table = judge_heads(matrices.SOURCE, overlap_evidence(found, Nulls(draws, seed, count_heads(found))), {})
+        table = judge_heads(matrices.SOURCE, overlap_evidence(found, Nulls.of(draws, seed, found)), {})
         row = value(table, claim="D-1", part=None).row(0, named=True)
         assert row["verdict"] == ("refuted" if alike else "supported")
         assert row["p_holm"] < 0.02  # not by the least p-value that there is
@@ -418,7 +404,7 @@ def test_draws_are_for_the_correction_that_a_verdict_goes_through():
     names = [part.effect.name for part in matrices.CLAIMS[0].deciding() if isinstance(part.effect, Statistic)]
     for heads in (6, 12, 66, 96, 144, 384, 1000):
         p_against = np.ones(heads)
-        p_against[0] = 1 / (1 + count_null_draws(heads))
+        p_against[0] = 1 / (1 + Nulls(0, 0, heads).count())
         zeros = np.zeros(heads)
         evidence: dict[str, Any] = {
             name: Against(zeros, np.ones(heads), p_against, lambda head, alpha: (0.0, 0.0)) for name in names
@@ -483,9 +469,7 @@ def test_pairs_of_the_same_matrices_are_one_test(tmp_path, pageless):
     made = run(Made(bias=False, layers=(Address("plain", 1),), changes={"w_q": p.w_q, "w_k": p.w_q}), tmp_path)
     assert "Layer 1: q and k are one matrix." in made.notes
     raw, adjusted = (value(made.tables["measures"], measure=f"overlap_{name}") for name in ("p", "p_holm"))
-    assert (
-        len(raw) == 12
-    )  # shown for each pair, counted as the eight that there are: q and k with themselves, and with v
+    assert len(raw) == 12  # of each pair, counted as the eight that there are: q and k with themselves, and with v
     assert min(adjusted["value"].to_list()) == pytest.approx(8 * min(raw["value"].to_list()))
     for table in (raw, adjusted):
         one, other = (value(table, component=pair).sort("head")["value"] for pair in ("k-v", "q-v"))
@@ -537,16 +521,10 @@ def test_heads_that_share_a_key_are_not_others():
     ).numpy()
     first = every[0, 0] - np.mean([every[0, 2], every[0, 3], every[2, 0], every[3, 0]])
     assert found["q-k", "overlap_among"][0] == pytest.approx(first)
-    lone = replace(
-        grouped,
-        w_q=grouped.w_q[:1],
-        w_k=grouped.w_k[:1],
-        w_v=grouped.w_v[:1],
-        w_o=grouped.w_o[:1],
-        b_q=None,
-        b_k=None,
-        b_v=None,
+    first: Any = {f"w_{name}": getattr(grouped, f"w_{name}")[:1] for name in "qkvo"} | dict.fromkeys(
+        ("b_q", "b_k", "b_v")
     )
+    lone = replace(grouped, **first)
     assert not [m for m in measure_weights([lone]) if m.measure.startswith("overlap_among")]
 
 
@@ -558,7 +536,7 @@ def test_in_every_measure_one_of_144_heads_can_survive():
     firsts = {m.measure: i for i, m in reversed(list(enumerate(found))) if m.keys[0] is not None}
     for i in firsts.values():
         found[i] = found[i]._replace(values=np.append(1e6, found[i].values[1:]))
-    rows: list[Any] = compare_with_nulls(found, Nulls(DRAWS, 0, count_heads(found)), lambda done: None)
+    rows: list[Any] = compare_with_nulls(found, Nulls.of(DRAWS, 0, found), lambda *_: None)
     for row in rows:
         if row["measure"].endswith("_p_holm"):
             least[row["measure"]] = min(row["value"], least.get(row["measure"], 1.0))

@@ -110,7 +110,7 @@ def test_random_heads_have_uniform_p_values_in_every_measure():
     for n in range(1, layers + 1):
         p = random_projections(n, heads=heads, inner=3, width=12, bias=False, address=Address("plain", n))
         found += run.measure_weights([p])
-    rows: list[Any] = run.compare_with_nulls(found, run.Nulls(20_000, 0), lambda done: None)
+    rows: list[Any] = run.compare_with_nulls(found, run.Nulls(20_000, 0), lambda *_: None)
     tested = {(r["measure"], r["component"]) for r in rows if r["measure"].endswith("_p")}
     assert {measure for measure, _ in tested} == {
         f"{name}_p" for name in ("overlap", "least_angle_degrees", "cosine", "cka", "symmetric_share", "effective_rank")
@@ -130,7 +130,7 @@ def test_a_tied_head_is_found_among_random_ones():
     tied = p.w_k.clone()
     tied[4] = p.w_q[4] @ gaussian(1, 3, 3, 1)[0]
     found = run.measure_weights([Projections(p.address, p.origins, p.w_q, tied, p.w_v, p.w_o)])
-    rows: list[Any] = run.compare_with_nulls(found, run.Nulls(20_000, 0, 30), lambda done: None)
+    rows: list[Any] = run.compare_with_nulls(found, run.Nulls(20_000, 0, 30), lambda *_: None)
     sure = [r for r in rows if r["measure"] == "overlap_p_holm" and r["value"] < 0.05]
     assert {(r["component"], r["head"]) for r in sure} == {("q-k", 5)}
 

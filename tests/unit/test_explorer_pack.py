@@ -21,7 +21,7 @@ import trisect
 from trisect.core.errors import CorpusError, SpecError, StudyError, TrisectError
 from trisect.core.subject import Batch, Subject
 from trisect.experiments.explore import page
-from trisect.experiments.explore.page import LADDER, ExplorerPicture, Layer, Words, levels_of, pack, readable, vectors
+from trisect.experiments.explore.page import LADDER, ExplorerPicture, Layer, Words, levels_of, pack, readable, to_steps
 from trisect.experiments.explore.run import explore, take_picture
 from trisect.lab.run_folder import RunFolder
 from trisect.measure import norms as measured
@@ -85,7 +85,7 @@ def test_steps_lose_no_more_than_they_say(values, levels):
     st.sampled_from([8, 16]),
 )
 def test_vectors_lose_half_a_step(values, bits):
-    ints, steps = vectors(values, bits)
+    ints, steps = to_steps(values, bits)
     assert (np.abs(ints * steps[:, None] - values) <= steps[:, None] * 0.5 + FLOAT * np.abs(values)).all()
 
 
@@ -165,7 +165,7 @@ def test_a_small_picture_has_the_largest_of_each_square(rows, columns, side):
     pixels, tops = page.shrink(maps, side)
     assert pixels.shape == (2, min(rows, side), min(columns, side))
     assert tops == pytest.approx(maps.max(axis=(1, 2)))
-    down, across = ([*page.edges(n, side), n] for n in (rows, columns))
+    down, across = ([i * n // min(n, side) for i in range(min(n, side) + 1)] for n in (rows, columns))
     for h, i, j in np.ndindex(pixels.shape):
         square = maps[h, down[i] : down[i + 1], across[j] : across[j + 1]]
         assert abs(pixels[h, i, j] - 255 * np.sqrt(square.max() / tops[h])) <= 0.5 + 1e-3

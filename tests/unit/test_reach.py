@@ -13,7 +13,7 @@ from trisect.experiments.align.settings import DRAWS as ALIGN_DRAWS
 from trisect.experiments.norms.run import DRAWS as NORMS_DRAWS
 from trisect.experiments.profile.settings import FEWEST as MAPS
 from trisect.experiments.recall.rows import DRAWS as RECALL_DRAWS
-from trisect.experiments.similarity.run import PAIRS, count_null_draws
+from trisect.experiments.similarity.run import PAIRS, Nulls
 from trisect.experiments.similarity.settings import FEWEST as MATRICES
 from trisect.papers import SOURCES, matrices
 from trisect.stats.bootstrap import DRAWS, _percentile_test
@@ -135,13 +135,14 @@ def test_random_orders_reach_either_verdict_in_every_family(source):
 def test_random_matrices_reach_either_verdict_in_every_family(heads):
     """With and without biases, for three pairs; head by head in a claim, of which the weakest decides."""
     for kind, tests in (("subspaces", 2 * len(PAIRS)), ("forms", len(PAIRS)), ("ranks", 1), ("products", 1)):
-        assert 2 * tests * heads / (1 + max(MATRICES, count_null_draws(heads, kind))) < 0.05, kind
-    corrections = 2 * heads * len(matrices.CLAIMS[0].deciding()) * len(matrices.CLAIMS)
-    assert corrections / (1 + count_null_draws(heads)) < 0.05
-    assert not is_decided(
-        1 / (1 + count_null_draws(heads)), count_null_draws(heads), corrections
-    )  # the least p there is is no verdict
-    assert is_decided(1 / (1 + 4 * count_null_draws(heads)), 4 * count_null_draws(heads), corrections)
+        assert 2 * tests * heads / (1 + max(MATRICES, Nulls(0, 0, heads).count(kind))) < 0.05, kind
+    corrections, draws = (
+        2 * heads * len(matrices.CLAIMS[0].deciding()) * len(matrices.CLAIMS),
+        Nulls(0, 0, heads).count(),
+    )
+    assert corrections / (1 + draws) < 0.05
+    assert not is_decided(1 / (1 + draws), draws, corrections)  # the least p there is is no verdict
+    assert is_decided(1 / (1 + 4 * draws), 4 * draws, corrections)
 
 
 @pytest.mark.parametrize("heads", SIZES)

@@ -87,6 +87,12 @@ def percentile_interval(replicates: Reals, n: int, level: float = 1 - ALPHA) -> 
     return Interval(np.where(defined, low, np.nan), np.where(defined, high, np.nan))
 
 
+def value_rows(values: Reals, replicates: Reals, n: int) -> list[dict[str, float | None]]:
+    """The columns value, low, high and n of each of several numbers [C], drawn [R C] over `n` units: see `percentile_interval`."""
+    ends = percentile_interval(replicates, n)
+    return [value_row(value, Interval(*both), n) for value, *both in zip(values, ends.low, ends.high, strict=True)]
+
+
 def _percentile_test(replicates: Reals, n: int, direction: str, bound: float) -> PValues:
     """p-values for and against "the number lies above (below) `bound`" or "within ±`bound`", of replicates [R] over n units.
 

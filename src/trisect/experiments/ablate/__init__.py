@@ -7,7 +7,7 @@ from trisect.experiments.ablate.settings import AblateFacts, AblateSettings
 from trisect.lab.experiment import Experiment, LayerMeasure, Measured, PageModule, RunContext
 
 
-class AblateModel(Experiment[AblateSettings, AblateFacts]):
+class _Ablate(Experiment[AblateSettings, AblateFacts]):
     """Measure what changes when queries, keys or values are ablated: replaced by zero, a mean, or another text's.
 
     \b
@@ -39,4 +39,4 @@ class AblateModel(Experiment[AblateSettings, AblateFacts]):
         return page
 
 
-ABLATE = AblateModel()
+ABLATE = _Ablate()

@@ -46,7 +46,7 @@ def page(tables: Mapping[str, pl.DataFrame], about: About[AblateFacts]) -> Sheet
     """The page from the table measures."""
     facts, changes = about.facts, _changes(tables["measures"])
     name = words.display_name(facts.subject, about.command)
-    lede = f"{name} · {facts.corpus} · {sample_words(facts)} · {words_of(facts)}, in one {facts.per} at a time"
+    lede = f"{name} · {facts.corpus} · {sample_words(facts)} · {_words_of(facts)}, in one {facts.per} at a time"
     lede += ", attention weights held" * facts.hold
     notes = (
         *((HELD,) * facts.hold),
@@ -55,17 +55,17 @@ def page(tables: Mapping[str, pl.DataFrame], about: About[AblateFacts]) -> Sheet
         *words.too_few(facts),
         *((EVEN,) * (facts.how == "zero")),
     )
-    found = findings(tables, about)
-    shown = (*present(_short(found, facts)), *_figures(changes.known, facts))
-    answer = Section("What breaks", (), shown, present(sentences(found)), blocks=quiet(notes))
+    results = findings(tables, about)
+    shown = (*present(_short(results, facts)), *_figures(changes.known, facts))
+    answer = Section("What breaks", (), shown, present(sentences(results)), blocks=quiet(notes))
     edit = f"{facts.how}, per {facts.per}{', pattern held' if facts.hold else ''}, seed {facts.seed}"
-    own = provenance(about, *words.read_facts(facts), ("Edit", edit), timed=False)
-    state, said = "without its" if facts.how in HOW else "with edited", lead(found, facts)
-    title = f"What breaks in {name} {state} queries, keys or values?"
-    return Sheet(title, "trisect · ablation", lede, (answer, _numbers(changes, about)), own, REFERENCES, said)
+    sources = provenance(about, *words.read_facts(facts), ("Edit", edit), timed=False)
+    title = f"What breaks in {name} {'without its' if facts.how in HOW else 'with edited'} queries, keys or values?"
+    sections = (answer, _numbers(changes, about))
+    return Sheet(title, "trisect · ablation", lede, sections, sources, REFERENCES, lead(results, facts))
 
 
-def words_of(facts: AblateFacts) -> str:
+def _words_of(facts: AblateFacts) -> str:
     """What q, k and v are replaced by, or which functions change them."""
     return HOW.get(facts.how, f"changed by {facts.how}")
 
@@ -76,55 +76,55 @@ def _changes(measures: pl.DataFrame) -> Measures:
 
 def findings(tables: Mapping[str, pl.DataFrame], about: About[AblateFacts]) -> tuple[Finding, ...]:
     """What is measured; where each component matters most, and how much it does over the layers whose heads are edited together."""
-    facts, known = about.facts, _changes(tables["measures"]).known
-    found = [words.baseline_finding("Changes", tables["measures"], facts, " 0 is no change.")]
+    facts, changes = about.facts, _changes(tables["measures"]).known
+    results = [words.baseline_finding("Changes", tables["measures"], facts, " 0 is no change.")]
     kind, of = ("change", "as a share") if facts.objective == "output" else ("rise", "in nats")
-    if most := [max(rows, key=lambda row: row.value) for rows in known.by("component").values()]:
-        none = " (none is above 0)" * (kind == "rise" and all(row.value <= 0 for row in known))
+    if most := [max(rows, key=lambda row: row.value) for rows in changes.by("component").values()]:
+        none = " (none is above 0)" * (kind == "rise" and all(row.value <= 0 for row in changes))
         largest = ", ".join(f"{row.site} {number_words(row)}" for row in most)
         values = tuple(row._replace(n=facts.units).estimate() for row in most)
-        said = f"The largest {kind}{none} of each component, {of}: {largest}."
-        found.append(Finding("largest_change", said, unit(facts), values, per=facts.unit))
-    layers = Measures(tuple(row for row in known if ".h" not in row.spot))
+        text = f"The largest {kind}{none} of each component, {of}: {largest}."
+        results.append(Finding("largest_change", text, unit(facts), values, per=facts.unit))
+    layers = Measures(tuple(row for row in changes if ".h" not in row.spot))
     values = tuple(
-        one._replace(name=rows.rows[0].site.rpartition("@")[0])
+        mean._replace(name=rows.rows[0].site.rpartition("@")[0])
         for rows in layers.by("stack", "component").values()
-        for one in rows.means()
+        for mean in rows.means()
     )
     if values:
-        parts = ", ".join(f"{one.name} {words.number(one.mean, True)}" for one in values)
+        parts = ", ".join(f"{mean.name} {words.number(mean.mean, True)}" for mean in values)
         compared = words.comparison_words(facts.compared, facts.unit)
-        said = f"Averaged over layers the {kind} is, {of}: {parts}.{compared}"
+        text = f"Averaged over layers the {kind} is, {of}: {parts}.{compared}"
         paired = None if facts.compared is None else Comparison.of(facts.compared)
-        own = ("mean_change", said, unit(facts), values, compared.strip())
-        found.append(Finding(*own, per=facts.unit, compared=paired))
-    return tuple(found)
+        fields = ("mean_change", text, unit(facts), values, compared.strip())
+        results.append(Finding(*fields, per=facts.unit, compared=paired))
+    return tuple(results)
 
 
 def _what(facts: AblateFacts) -> str:
     return "the output" if facts.objective == "output" else "the loss"
 
 
-def _short(found: Sequence[Finding], facts: AblateFacts) -> Figure | None:
+def _short(results: Sequence[Finding], facts: AblateFacts) -> Figure | None:
     """The findings that have one number for each component, side by side."""
     caption = f"Change of {_what(facts)} by component; lines are 95 % intervals where there are such. n\u00a0=\u00a0{sample_words(facts)}."
     titles, short = {"mean_change": "mean over layers", "largest_change": "where it is largest"}, []
-    for one in reversed(found):
-        names = [e.name.partition("@")[0].rpartition(".")[2] for e in one.values]
-        if one.measure in titles and len(set(names)) == len(names):
-            values = tuple(e._replace(name=name) for e, name in zip(one.values, names, strict=True))
-            short.append(replace(one, title=titles[one.measure], unit=axis_unit(facts), values=values))
+    for finding in reversed(results):
+        names = [e.name.partition("@")[0].rpartition(".")[2] for e in finding.values]
+        if finding.measure in titles and len(set(names)) == len(names):
+            values = tuple(e._replace(name=name) for e, name in zip(finding.values, names, strict=True))
+            short.append(replace(finding, title=titles[finding.measure], unit=axis_unit(facts), values=values))
     return small_multiples("ablation-short", "What each component does", caption, short)
 
 
-def lead(found: Sequence[Finding], facts: AblateFacts) -> str:
+def lead(results: Sequence[Finding], facts: AblateFacts) -> str:
     """What each component does, in a sentence; empty where no edit has a number. Which does most is said by paired differences alone."""
-    named = {one.measure: one for one in found}
-    one = named.get("mean_change") or named.get("largest_change")
-    if one is None:
+    named = {finding.measure: finding for finding in results}
+    finding = named.get("mean_change") or named.get("largest_change")
+    if finding is None:
         return ""
     signed, sizes = facts.objective != "output", []
-    for e in sorted(one.values, key=lambda e: -abs(e.mean or 0.0)):
+    for e in sorted(finding.values, key=lambda e: -abs(e.mean or 0.0)):
         component, _, place = e.name.partition("@")
         plain = component.rpartition(".")[2]
         at = f" ({e.name if place else component})" * (plain != e.name)
@@ -132,23 +132,25 @@ def lead(found: Sequence[Finding], facts: AblateFacts) -> str:
     unit_of = "nats" if signed else "of its squared length"
     state = "without its" if facts.how in HOW else "with a function in its"
     more = "".join(f", {state} {size}" for size in sizes[1:])
-    tail = "" if one.compared is None else f" ({one.compared.words(facts.unit)}, paired by {facts.unit})"
+    tail = "" if finding.compared is None else f" ({finding.compared.words(facts.unit)}, paired by {facts.unit})"
     over = ", mean over layers" * ("mean_change" in named)
     return f"With one {facts.per} edited{over}, {_what(facts)} moves {state} {sizes[0]} {unit_of}{more}{tail}."
 
 
-def _figures(known: Measures, facts: AblateFacts) -> Iterable[Figure]:
+def _figures(changes: Measures, facts: AblateFacts) -> Iterable[Figure]:
     """By layer all stacks in one figure, by head a figure for each stack."""
     n, axis, signed = f"n\u00a0=\u00a0{sample_words(facts)}.", axis_unit(facts), facts.objective != "output"
-    if whole := known.where(head=None).by("stack"):
-        panels = {stack_words(s).capitalize() or "All layers": [row.bar for row in rows] for s, rows in whole.items()}
-        caption = f"Change of {_what(facts)} with one layer's component {words_of(facts)}. Bars are 95 % intervals, {n}"
+    if layers := changes.where(head=None).by("stack"):
+        panels = {stack_words(s).capitalize() or "All layers": [row.bar for row in rows] for s, rows in layers.items()}
+        caption = (
+            f"Change of {_what(facts)} with one layer's component {_words_of(facts)}. Bars are 95 % intervals, {n}"
+        )
         yield layer_figure(("ablation-layers", "Figure 1", "By layer"), caption, panels, axis)
-    single = Measures(tuple(row for row in known if row.head is not None))
+    single = Measures(tuple(row for row in changes if row.head is not None))
     most = max((abs(row.value) for row in single), default=0.0) or 1.0
     dots = "; a dot where the 95 % interval leaves 0 out" * signed
-    caption = f"Change of {_what(facts)} with one head's component {words_of(facts)}{dots}. The same colours in every panel, {n}"
-    for number, (stack, rows) in enumerate(single.by("stack").items(), start=1 + bool(whole)):
+    caption = f"Change of {_what(facts)} with one head's component {_words_of(facts)}{dots}. The same colours in every panel, {n}"
+    for number, (stack, rows) in enumerate(single.by("stack").items(), start=1 + bool(layers)):
         name = "ablation-heads" + ("" if stack == "plain" else f"-{stack}")
         title = ", ".join(filter(None, ("By head", stack_words(stack))))
         ends, marked = (-most, most) if signed else (0.0, most), (lambda row: row.side != 0) if signed else None

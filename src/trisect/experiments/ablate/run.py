@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from itertools import groupby
 
 import numpy as np
@@ -21,7 +22,6 @@ from trisect.core.subject import (
     Subject,
     TextOrPair,
     Texts,
-    Writer,
     edit_name,
     edit_words,
     edit_writer,
@@ -41,9 +41,8 @@ from trisect.lab.passes import (
     what_was_read,
 )
 from trisect.measure.intervention import Means, put, real_parts, rows_of_donors, zeros
-from trisect.stats.bootstrap import bootstrap_ratios, percentile_interval
+from trisect.stats.bootstrap import bootstrap_ratios, value_rows
 from trisect.stats.shares import ratios
-from trisect.stats.tested import finite
 
 POOL = 256  # texts kept to be borrowed from
 Replace = Callable[[Batch], Mapping[Address, Parts]]
@@ -86,8 +85,8 @@ class TextsRead:
         """A text that is not the one of that number, nor the same as it; a function of the number and the seed."""
         others = [text for text in self.pool if hash(text) != self.marks[number]]
         if not others:
-            known = f"There are {self.count} of them, and none that differs from text {number + 1}."
-            raise CorpusError(f"The texts {self.texts.name!r} cannot be resampled.", known, "Give at least two texts.")
+            same = f"There are {self.count} of them, and none that differs from text {number + 1}."
+            raise CorpusError(f"The texts {self.texts.name!r} cannot be resampled.", same, "Give at least two texts.")
         return others[int(np.random.default_rng([seed, 2, number]).integers(len(others)))]
 
 
@@ -123,7 +122,7 @@ def make_replacement(
     for batch in subject.batches(read.stream(), size, scored=True):
         _listen(subject, batch, addresses, lambda at, parts, batch=batch: sums[at].add(parts, *_real(batch, at, parts)))
         step(batch.rows[-1][0] + 1)
-    means = {address: one.parts() for address, one in sums.items()}
+    means = {address: total.parts() for address, total in sums.items()}
     return lambda batch: means
 
 
@@ -141,8 +140,10 @@ class _BorrowedLayers(Mapping[Address, Parts]):
             self._last = None
             sides = self.batch.queries(address.stack), *(self.batch.keys(address.stack),) * 2
             rows = [text for text, _ in self.batch.rows]
-            made = (rows_of_donors([self.lent[text, address, i] for text in rows], s.real) for i, s in enumerate(sides))
-            self._last = address, Parts(*made)
+            parts = (
+                rows_of_donors([self.lent[text, address, i] for text in rows], s.real) for i, s in enumerate(sides)
+            )
+            self._last = address, Parts(*parts)
         return self._last[1]
 
     def __iter__(self) -> Iterator[Address]:
@@ -157,15 +158,12 @@ def _listen(
 ) -> None:
     """One pass that changes nothing and notes what enters the dot product at each address."""
 
-    def listener(address: Address) -> Writer:
-        def write(parts: Parts) -> Parts:
-            note(address, parts)
-            return parts
-
-        return write
+    def write(address: Address, parts: Parts) -> Parts:
+        note(address, parts)
+        return parts
 
     with torch.no_grad():
-        subject.score(batch, {address: listener(address) for address in addresses})
+        subject.score(batch, {address: partial(write, address) for address in addresses})
 
 
 def _real(batch: Batch, address: Address, parts: Parts) -> tuple[Bool[Tensor, "B T"], Bool[Tensor, "B S"]]:
@@ -173,8 +171,8 @@ def _real(batch: Batch, address: Address, parts: Parts) -> tuple[Bool[Tensor, "B
     queries, keys = batch.queries(address.stack).real, batch.keys(address.stack).real
     for real, length in ((queries, parts.q.shape[2]), (keys, parts.k.shape[2])):
         if real.shape[1] != length:
-            known = f"The texts have {real.shape[1]} positions, the attention there {length}."
-            raise ModelError(f"{address} cannot be split into texts and padding.", known, "Replace by zero there.")
+            lengths = f"The texts have {real.shape[1]} positions, the attention there {length}."
+            raise ModelError(f"{address} cannot be split into texts and padding.", lengths, "Replace by zero there.")
     return queries, keys
 
 
@@ -188,7 +186,7 @@ def measure(settings: AblateSettings, context: RunContext) -> Measured[AblateFac
     marked). Raises SiteError, CorpusError, ModelError.
     """
     subject, texts, batch = context.subject, context.texts, settings.batch
-    places = plan_actions(subject, settings)
+    places = _plan_actions(subject, settings)
     edits, ways = [edit for edit, _ in places], [way for _, way in places]
     read = TextsRead.of(texts, settings.seed)
     with context.progress(f"{', '.join(dict.fromkeys(map(edit_name, ways)))} at {len(edits)} places") as step:
@@ -207,19 +205,19 @@ def measure(settings: AblateSettings, context: RunContext) -> Measured[AblateFac
             if isinstance(how, str)
         }
         tally, notes, passes = Tally(), dict.fromkeys(texts.notes), edited_passes(subject)
-        for one in subject.batches(read.stream(), batch, scored=True):
-            notes |= dict.fromkeys(one.notes)
-            sources = {how: replace(one) for how, replace in replaces.items()}
-            tally.add(one, *_passes(subject, passes, one, places, sources, settings.hold))
-            step(rounds - read.count + one.rows[-1][0] + 1, rounds)
+        for part in subject.batches(read.stream(), batch, scored=True):
+            notes |= dict.fromkeys(part.notes)
+            sources = {how: replace(part) for how, replace in replaces.items()}
+            tally.add(part, *_passes(subject, passes, part, places, sources, settings.hold))
+            step(rounds - read.count + part.rows[-1][0] + 1, rounds)
     table, articles = tally.table(texts.name), tally.articles(texts)
     alike = {("q",), ("k",)} <= {edit.site.components for edit, way in places if way == "zero"}
     if settings.edits is not None:
         notes[f"Edited from Python, which the command does not repeat: {edit_words(settings.edits)}."] = None
     notes |= dict.fromkeys((*articles.notes, *tally.note_omissions(table), *(ZEROS,) * alike, *passes.notes))
     units = articles.sums(table, tally.indices)
-    drawn = bootstrap_ratios(units[:, 1:], units[:, 0], settings.seed)
-    rows = _rows(subject, units, places, settings.hold, drawn)
+    draws = bootstrap_ratios(units[:, 1:], units[:, 0], settings.seed)
+    rows = _rows(subject, units, places, settings.hold, draws)
     measures = frame("measures", rows)
     if not measures["value"].is_not_null().all():
         notes["Where no number stands, the edited model's loss was not finite."] = None
@@ -234,12 +232,12 @@ def measure(settings: AblateSettings, context: RunContext) -> Measured[AblateFac
         compare_components(edits, units[:, 2:] / units[:, :1]) if len(set(ways)) == 1 else None,
         articles=None if articles.numbers is None else len(units),
     )
-    columns = drawn[:, -len(rows) :].T  # without a loss of its own the unedited pass is no row
+    columns = draws[:, -len(rows) :].T  # without a loss of its own the unedited pass is no row
     replicates = tally.replicates(articles, len(units), zip(rows, columns, strict=True))
     return Measured({"measures": measures}, facts, tuple(notes), replicates=replicates)
 
 
-def plan_actions(subject: Subject, settings: AblateSettings) -> list[tuple[EditedPass, str | EditFunction]]:
+def _plan_actions(subject: Subject, settings: AblateSettings) -> list[tuple[EditedPass, str | EditFunction]]:
     """Every edit, and the way or the function that makes it. Raises SiteError, and SpecError for a place that is named twice."""
     if settings.edits is None:
         return [(edit, settings.how) for edit in plan_edits(subject.shape, settings.sites, settings.per)]
@@ -247,8 +245,8 @@ def plan_actions(subject: Subject, settings: AblateSettings) -> list[tuple[Edite
     for site, way in settings.edits.items():
         for edit in plan_edits(subject.shape, [site], settings.per):
             if str(edit.site) in actions:
-                known = f"{site} names it again, and each place is edited alone."
-                raise SpecError(f"edits has {edit.site} twice.", known, "Name each place once.")
+                again = f"{site} names it again, and each place is edited alone."
+                raise SpecError(f"edits has {edit.site} twice.", again, "Name each place once.")
             actions[str(edit.site)] = edit, way
     return list(actions.values())
 
@@ -273,8 +271,8 @@ def _passes(
             put(edit.targets, sources[way][address]) if isinstance(way, str) else edit_writer(edit.targets, way)
             for edit, way in group
         ]
-        held = weights and {at: value for at, value in weights.items() if not (routes and at == address)}
-        edited += passes.several(batch, writers, address, held, clean)
+        fixed = weights and {at: value for at, value in weights.items() if not (routes and at == address)}
+        edited += passes.several(batch, writers, address, fixed, clean)
     return clean, edited
 
 
@@ -286,15 +284,10 @@ def _rows(
     replicates: Float[np.ndarray, "R C"],
 ) -> list[NewRow]:
     """The unedited loss, where there is one, and every edit's change, each with its interval."""
-    columns = ratios(table[:, 1:], table[:, 0]), *percentile_interval(replicates, len(table))
+    numbers = value_rows(ratios(table[:, 1:], table[:, 0]), replicates, len(table))
     measure = "output_change" if subject.objective == "output" else "loss_change_nats"
-    held = ", pattern held" * hold
+    pattern = ", pattern held" * hold
     sites = [edit.row(edit_name(way)) for edit, way in places]
-    named = [{"measure": "loss_nats"}, *(p | {"measure": measure, "group": f"{p['group']}{held}"} for p in sites)]
-    rows = [
-        {"subject": subject.name, "n": len(table)}
-        | name
-        | dict(zip(("value", "low", "high"), map(finite, values), strict=True))
-        for name, *values in zip(named, *columns, strict=True)
-    ]
+    named = [{"measure": "loss_nats"}, *(p | {"measure": measure, "group": f"{p['group']}{pattern}"} for p in sites)]
+    rows = [{"subject": subject.name} | name | columns for name, columns in zip(named, numbers, strict=True)]
     return rows[subject.objective == "output" :]

@@ -52,12 +52,12 @@ class AblateSettings:
         if self.edits is None:
             return
         if not self.edits or self.sites is not None or self.how != "mean":
-            given = "edits was given with sites or how." if self.edits else "edits is empty."
-            raise SpecError(given, "It says for each site what is done there.", 'Give for example {"v@3": fn} alone.')
+            what = "edits was given with sites or how." if self.edits else "edits is empty."
+            raise SpecError(what, "It says for each site what is done there.", 'Give for example {"v@3": fn} alone.')
         for site, how in self.edits.items():
             if not callable(how) and how not in HOW:
-                known = f"There are {', '.join(HOW)}, and functions of a tensor and of where it is."
-                raise SpecError(f"{site} is to be edited by {shorten(how)}.", known, "Use one of them.")
+                ways = f"There are {', '.join(HOW)}, and functions of a tensor and of where it is."
+                raise SpecError(f"{site} is to be edited by {shorten(how)}.", ways, "Use one of them.")
 
 
 @record

@@ -53,7 +53,7 @@ class AuditSettings:
     ) = None
 
 
-class AuditHandle(Utility[AuditSettings]):
+class _Audit(Utility[AuditSettings]):
     """Audit a handle: does it fire, is it the same tensor as q, k or v of a site, and does a write there reach the answer?
 
     Names of TransformerLens, pyvene, nnsight and nnterp, whose layers count from 0, need the extra `peers`. In Python a handle is
@@ -80,10 +80,10 @@ class AuditHandle(Utility[AuditSettings]):
 
         subject, site = settings.source.open(), settings.site
         if not isinstance(subject, Pretrained):
-            known = "A model that a study trained is weights without modules."
-            raise ModelError(f"A handle of {subject.name} was given.", known, "Choose a model of Hugging Face's.")
+            weights = "A model that a study trained is weights without modules."
+            raise ModelError(f"A handle of {subject.name} was given.", weights, "Choose a model of Hugging Face's.")
         site = site if isinstance(site, Site) else Site.parse(site)
         return audit_handle(subject, settings.handle, site, settings.text, settings.end, settings.write)
 
 
-AUDIT = AuditHandle()
+AUDIT = _Audit()

@@ -46,28 +46,28 @@ TITLES = {
 def page(tables: Mapping[str, pl.DataFrame], about: About[CompareFacts]) -> Sheet:
     """The page from the table differences."""
     facts, differences, models = about.facts, tables["differences"], about.facts.parts[0].models
-    first, second = words.display_names([one.name for one in models])
+    first, second = words.display_names([model.name for model in models])
     tokens = " and ".join(words.several(n, "token") for n in facts.tokens)
     paired = f"They split the texts differently ({tokens}): differences over texts have no interval."
     if facts.paired:
         units = " or ".join(_units(differences)) or "text"
         paired = f"Both split the texts into the same tokens, so that differences are paired by {units}."
-    found = findings(tables, about)
-    short = [replace(one, title=capital(one.title.partition(", mean over layers")[0])) for one in found]
+    results = findings(tables, about)
+    short = [replace(result, title=capital(result.title.partition(", mean over layers")[0])) for result in results]
     caption = f"{second} minus {first}, means over layers; lines are 95 % intervals."
-    drawn = present(small_multiples("compare-short", "What differs", caption, short))
+    figure = present(small_multiples("compare-short", "What differs", caption, short))
     parts, link = [], Markup('<a href="{}">{}</a>').format
     for part in facts.parts:  # both models and their difference by layer, and what each model's own page says
-        drawn_of = list(_layers(part, differences, (first, second)))
+        layers = list(_layers(part, differences, (first, second)))
         named = list(zip(part.models, (first, second), strict=True))
-        own = Bullets(tuple(link(one.page, name) for one, name in named), "Each by itself")
-        said = tuple((name, said) for one, name in named for said in one.findings)
+        pages = Bullets(tuple(link(model.page, name) for model, name in named), "Each by itself")
+        rows = tuple((name, text) for model, name in named for text in model.findings)
         caption = "What each page found"
-        in_words = Table(("model", "found"), said, caption, folded=True, label=f"{caption}: {part.what}", prose=True)
-        shown = tuple(figure for figure, _ in drawn_of), tuple(table for _, table in drawn_of)
-        parts.append(Section(TITLES.get(part.what, part.what), (), *shown, blocks=(own, in_words)))
+        in_words = Table(("model", "found"), rows, caption, folded=True, label=f"{caption}: {part.what}", prose=True)
+        shown = tuple(drawing for drawing, _ in layers), tuple(table for _, table in layers)
+        parts.append(Section(TITLES.get(part.what, part.what), (), *shown, blocks=(pages, in_words)))
     sections = present(
-        Section("What differs", (), drawn, present(sentences(found)), blocks=quiet(_scope(differences, facts))),
+        Section("What differs", (), figure, present(sentences(results)), blocks=quiet(_scope(differences, facts))),
         *parts,
         notes_section(about),
     )
@@ -75,16 +75,16 @@ def page(tables: Mapping[str, pl.DataFrame], about: About[CompareFacts]) -> Shee
     facts_of = [(f"Model {i}", f"{m.name}, weights {m.fingerprint}. {shape}") for i, (m, shape) in enumerate(named, 1)]
     texts = ("Texts", f"{facts.corpus}, fingerprint {facts.corpus_fingerprint}; {tokens}")
     lede = f"{first} and {second} · {facts.corpus} · {tokens}. {paired}"
-    intervals = [
-        (one, e, e.low, e.high) for one in found for e in one.values if e.low is not None and e.high is not None
-    ]
     clear = [
-        (abs(low + high) / (high - low), one, e) for one, e, low, high in intervals if high > low and low * high > 0
+        (abs(e.low + e.high) / (e.high - e.low), result, e)
+        for result in results
+        for e in result.values
+        if e.low is not None and e.high is not None and e.high > e.low and e.low * e.high > 0
     ]
     answer = "No difference between the two has an interval that leaves 0 out."
     if clear:
-        _, one, e = max(clear, key=lambda of: of[0])
-        answer = f"Clearest difference: {one.title}, {e.name}, {second} minus {first}: {number_words(e)}."
+        _, result, e = max(clear, key=lambda item: item[0])
+        answer = f"Clearest difference: {result.title}, {e.name}, {second} minus {first}: {number_words(e)}."
     ends = provenance(about, *facts_of, texts, timed=False)
     return Sheet(
         f"What differs between {first} and {second}?", "trisect · two models", lede, sections, ends, (), answer
@@ -93,25 +93,25 @@ def page(tables: Mapping[str, pl.DataFrame], about: About[CompareFacts]) -> Shee
 
 def findings(tables: Mapping[str, pl.DataFrame], about: About[CompareFacts]) -> tuple[Finding, ...]:
     """Of each part what it draws by layer: every component's mean over layers in both models, and the difference."""
-    return tuple(one for part in about.facts.parts for one in _part_findings(part, tables["differences"]))
-
-
-def _part_findings(part: UnitsFacts, differences: pl.DataFrame) -> Iterator[Finding]:
-    for (title, unit), asked in by_title(part.by_layer).items():
-        means = pl.col("measure").is_in([f"mean_{one.measure}" for one in asked])
-        rows = differences.filter(pl.col("part") == part.what, means).with_columns(pl.col("group").fill_null(""))
-        several_stacks = rows["stack"].n_unique() > 1
-        for group in (groups := sorted(rows["group"].unique())):
-            of, values, said = rows.filter(group=group), [], []
-            order = sort_components(of["component"])
-            for row in sorted(of.to_dicts(), key=lambda row: order.index(row["component"])):
-                name = f"{row['stack'] if several_stacks else ''} {row['component']}".strip()
-                values.append(Estimate(name, row["value"], row["low"], row["high"], row["n"]))
-                both = f"{words.number(row['first'])} and {words.number(row['second'])}"
-                said.append(f"{name} {both}, difference {number_words(values[-1])}".strip())
-            label = f"{title}{f', {group}' if len(groups) > 1 else ''}, mean over layers, {unit}"
-            per = " or ".join(_units(of))
-            yield Finding(f"difference_{part.what}", f"{', '.join(said)}.", unit, tuple(values), title=label, per=per)
+    findings = []
+    for part in about.facts.parts:
+        for (title, unit), measures in by_title(part.by_layer).items():
+            means = pl.col("measure").is_in([f"mean_{m.measure}" for m in measures])
+            rows = tables["differences"].filter(pl.col("part") == part.what, means)
+            rows = rows.with_columns(pl.col("group").fill_null(""))
+            is_one_stack = rows["stack"].n_unique() < 2
+            for group in (groups := sorted(rows["group"].unique())):
+                of, values, texts = rows.filter(group=group), [], []
+                order = sort_components(of["component"])
+                for row in sorted(of.to_dicts(), key=lambda row: order.index(row["component"])):
+                    name = f"{'' if is_one_stack else row['stack']} {row['component']}".strip()
+                    values.append(Estimate(name, row["value"], row["low"], row["high"], row["n"]))
+                    both = f"{words.number(row['first'])} and {words.number(row['second'])}"
+                    texts.append(f"{name} {both}, difference {number_words(values[-1])}".strip())
+                label = f"{title}{f', {group}' if len(groups) > 1 else ''}, mean over layers, {unit}"
+                fields = (f"difference_{part.what}", f"{', '.join(texts)}.", unit, tuple(values))
+                findings.append(Finding(*fields, title=label, per=" or ".join(_units(of))))
+    return tuple(findings)
 
 
 def _units(rows: pl.DataFrame) -> list[str]:
@@ -143,11 +143,11 @@ def _scope(differences: pl.DataFrame, facts: CompareFacts) -> Iterator[str]:
 
 def _few(differences: pl.DataFrame) -> Iterator[str]:
     """A warning for each kind of unit of which some interval has fewer than a bootstrap needs."""
-    known = differences.filter(pl.col("n").is_not_null(), pl.col("n") < FEW_TEXTS)
-    for (unit,), rows in sorted(known.group_by("per")):
+    few = differences.filter(pl.col("n").is_not_null(), pl.col("n") < FEW_TEXTS)
+    for (unit,), rows in sorted(few.group_by("per")):
         counts = sorted(set(rows["n"]))
-        there = f"{counts[0]}" if len(counts) == 1 else f"{counts[0]} to {counts[-1]}"
-        yield f"With fewer than {FEW_TEXTS} {unit}s such intervals are too narrow to lean on; here some are over {there}."
+        numbers = f"{counts[0]}" if len(counts) == 1 else f"{counts[0]} to {counts[-1]}"
+        yield f"With fewer than {FEW_TEXTS} {unit}s such intervals are too narrow to lean on; here some are over {numbers}."
 
 
 def _layers(part: UnitsFacts, differences: pl.DataFrame, names: tuple[str, ...]) -> Iterator[tuple[Figure, Table]]:
@@ -161,9 +161,9 @@ def _layers(part: UnitsFacts, differences: pl.DataFrame, names: tuple[str, ...])
         )
         for name in columns
     )
-    for (title, unit), asked in by_title(part.by_layer).items():
+    for (title, unit), measures in by_title(part.by_layer).items():
         panels: dict[str, list[tuple[str, str, Mapping[str, float]]]] = {}
-        for (panel, component, layer), of in layer_values(long, asked).items():
+        for (panel, component, layer), of in layer_values(long, measures).items():
             called = panel.removesuffix(component).removesuffix(", ")  # pairs of components, such as q-k, share a panel
             panels.setdefault(called, []).append((component, str(layer), of))
         for panel, spots in panels.items():

@@ -54,7 +54,7 @@ def measure(settings: CompareSettings, context: RunContext) -> Measured[CompareF
     are paired; a share of pairs has Newcombe's interval for paired shares. Where the models split the texts differently there are
     none. Raises TrisectError.
     """
-    parts = [one for one in context.of if one.name in settings.parts]
+    parts = [part for part in context.of if part.name in settings.parts]
     if not parts:
         raise SpecError("Nothing is to be compared.", f"There is {', '.join(PARTS)}.", "Name some of them.")
     for subject in context.subjects:
@@ -66,23 +66,23 @@ def measure(settings: CompareSettings, context: RunContext) -> Measured[CompareF
     left_out = list[str]()
     for part in parts:
         try:
-            done = list[UnitMeasured]()
+            both = list[UnitMeasured]()
             for number, subject in enumerate(context.subjects, start=1):  # each with a page of its own
                 place = f"{part.name}/{number:02d}"
                 alone = replace(context, folder=context.folder / place, subjects=(subject,))
-                done.append(measure_unit(part, _part_settings(part, settings, subject), alone, place))
-            one, other = done
+                both.append(measure_unit(part, _part_settings(part, settings, subject), alone, place))
         except CorpusError as error:
             if settings.what is not None or part.name != "profile":
                 raise
             left_out.append(f"Profiles are left out. {error.given} {error.known}")
             continue
-        rows += _differences(part, one, other, paired)
-        named = concat_tables({of.facts.name: of.tables for of in (one, other)})
+        first, second = both
+        rows += _differences(part, first, second, paired)
+        named = concat_tables({unit.facts.name: unit.tables for unit in both})
         tables |= {f"{part.name}_{name}": table for name, table in named.items()}
-        compared.append(UnitsFacts("models", part.name, (one.facts, other.facts), part.by_layer))
-        notes += notes_by_model((one, other))
-        left_out += _pairing_notes(part, one, other)
+        compared.append(UnitsFacts("models", part.name, (first.facts, second.facts), part.by_layer))
+        notes += notes_by_model((first, second))
+        left_out += _pairing_notes(part, first, second)
     table = pl.DataFrame([{c: row.get(c) for c in DIFFERENCES} for row in rows], schema=DIFFERENCES, orient="row")
     facts = CompareFacts(
         tuple(compared),
@@ -103,98 +103,101 @@ def _tokens(subject: Subject, texts: Texts, size: int) -> tuple[int, str]:
     total, count = hashlib.blake2b(digest_size=16), 0
     for batch in subject.batches(texts.texts(), size):
         for row, tokens, real in zip(batch.rows, batch.source.tokens, batch.source.real.tolist(), strict=True):
-            kept = [token for token, on in zip(tokens, real, strict=True) if on]
-            count += len(kept)
-            total.update(repr((row, kept)).encode())
+            inside = [token for token, on in zip(tokens, real, strict=True) if on]
+            count += len(inside)
+            total.update(repr((row, inside)).encode())
     return count, total.hexdigest()
 
 
 def _part_settings(part: Experiment[Any, Any], settings: CompareSettings, model: object) -> Any:
     """A part's settings for one model: what both share, and else its own defaults."""
-    known = {one.name for one in fields(part.settings)}
+    names = {field.name for field in fields(part.settings)}
     shared = {"source": ModelSource(model), "read": settings.read, "batch": settings.batch, "seed": settings.seed}
-    if "pairs" not in known:  # of which a corpus would be another source
+    if "pairs" not in names:  # of which a corpus would be another source
         shared |= {"corpus": settings.corpus, "split": settings.read.split, "reader": settings.read.reader}
     shared |= {"limit": settings.read.limit, "pairs": settings.pairs, "task": settings.task}
-    return part.settings(**{name: value for name, value in shared.items() if name in known})
+    return part.settings(**{name: value for name, value in shared.items() if name in names})
 
 
-def _differences(part: Experiment[Any, Any], one: UnitMeasured, other: UnitMeasured, paired: bool) -> Iterator[NewRow]:
+def _differences(
+    part: Experiment[Any, Any], first: UnitMeasured, second: UnitMeasured, paired: bool
+) -> Iterator[NewRow]:
     """Every number that both have, and of what is drawn by layer each component's mean over the layers that both have."""
     has_number = pl.col("value").is_not_null(), ~pl.col("measure").str.contains(NO_MEANS)
-    mine, theirs = (
+    firsts, seconds = (
         {tuple(row[key] for key in ROW): row["value"] for row in of.tables["measures"].filter(*has_number).to_dicts()}
-        for of in (one, other)
+        for of in (first, second)
     )
-    shared = [key for key in mine if key in theirs]
+    shared = [key for key in firsts if key in seconds]
     for key in shared:
         named: NewRow = {"part": part.name, **dict(zip(ROW, key, strict=True))}
-        draws = (one.replicates.get(key), other.replicates.get(key))
-        yield named | _difference(mine[key], theirs[key], *draws, paired)
+        draws = (first.replicates.get(key), second.replicates.get(key))
+        yield named | _difference(firsts[key], seconds[key], *draws, paired)
     for (stack, component, measure, group), keys in _layers(shared, part.by_layer).items():
-        whole = (stack, None, None, keys[0][3], measure, group, None)
-        keys = [whole] if whole in mine and whole in theirs else keys
+        of_stack = (stack, None, None, keys[0][3], measure, group, None)
+        keys = [of_stack] if of_stack in firsts and of_stack in seconds else keys
         named = {"stack": stack, "component": component, "measure": f"mean_{measure}", "group": group}
-        first, second = (float(np.mean([of[key] for key in keys])) for of in (mine, theirs))
-        mine_drawn, theirs_drawn = (_mean([of.replicates.get(key) for key in keys]) for of in (one, other))
-        yield {"part": part.name} | named | _difference(first, second, mine_drawn, theirs_drawn, paired)
+        values = [float(np.mean([numbers[key] for key in keys])) for numbers in (firsts, seconds)]
+        draws = [_mean([unit.replicates.get(key) for key in keys]) for unit in (first, second)]
+        yield {"part": part.name} | named | _difference(values[0], values[1], draws[0], draws[1], paired)
 
 
 MeasureKey = tuple[str | None, int | None, int | None, str | None, str, str | None, float | None]
 
 
 def _layers(
-    keys: Sequence[MeasureKey], drawn: Sequence[LayerMeasure]
+    keys: Sequence[MeasureKey], by_layer: Sequence[LayerMeasure]
 ) -> Mapping[tuple[str | None, str, str, str | None], list[MeasureKey]]:
     """The rows of each layer (of its heads where it has none of its own) of what is drawn by layer, by component."""
-    named, known = {one.measure: one.component for one in drawn}, set(keys)
+    components, every = {shown.measure: shown.component for shown in by_layer}, set(keys)
     layers, heads = ({}, {})
     for key in keys:
         stack, layer, head, component, measure, group, _ = key
-        is_variant = group is not None and (*key[:5], None, None) in known  # read in another way, such as with biases
-        if layer is not None and measure in named and not is_variant:
-            place = (stack, named[measure] or component or "", measure, group)
+        is_variant = group is not None and (*key[:5], None, None) in every  # read in another way, such as with biases
+        if layer is not None and measure in components and not is_variant:
+            place = (stack, components[measure] or component or "", measure, group)
             (layers if head is None else heads).setdefault(place, []).append(key)
     return heads | layers
 
 
 def _mean(draws: Sequence[Replicates | None]) -> Replicates | None:
     """The mean of several numbers in every draw; None where one has none, or has draws of other texts."""
-    known = [one for one in draws if one is not None]
-    if not known or len(known) < len(draws) or len({(one.units, one.which) for one in known}) > 1:
+    present = [replicates for replicates in draws if replicates is not None]
+    if not present or len(present) < len(draws) or len({(r.units, r.which) for r in present}) > 1:
         return None
-    each = [one.each for one in known if one.each is not None]
-    mean_of_each = np.mean(each, 0) if len(each) == len(known) else None
-    return known[0]._replace(values=np.mean([one.values for one in known], 0), each=mean_of_each)
+    each = [r.each for r in present if r.each is not None]
+    mean_of_each = np.mean(each, 0) if len(each) == len(present) else None
+    return present[0]._replace(values=np.mean([r.values for r in present], 0), each=mean_of_each)
 
 
-def _same_units(one: Replicates, other: Replicates) -> bool:
-    return (one.units, one.which, one.values.shape) == (other.units, other.which, other.values.shape)
+def _same_units(first: Replicates, second: Replicates) -> bool:
+    return (first.units, first.which, first.values.shape) == (second.units, second.which, second.values.shape)
 
 
-def _pairing_notes(part: Experiment[Any, Any], one: UnitMeasured, other: UnitMeasured) -> list[str]:
+def _pairing_notes(part: Experiment[Any, Any], first: UnitMeasured, second: UnitMeasured) -> list[str]:
     """A note on numbers whose units differ from model to model, by what they are."""
-    both = [(mine, other.replicates[key]) for key, mine in one.replicates.items() if key in other.replicates]
-    units = dict.fromkeys(mine.unit for mine, theirs in both if not _same_units(mine, theirs))
+    both = [(r, second.replicates[key]) for key, r in first.replicates.items() if key in second.replicates]
+    units = dict.fromkeys(r.unit for r, other in both if not _same_units(r, other))
     return [UNPAIRED.format(part=part.name, unit=unit) for unit in units]
 
 
 def _difference(
-    first: float, second: float, one: Replicates | None, other: Replicates | None, paired: bool = True
+    first: float, second: float, draws: Replicates | None, others: Replicates | None, paired: bool = True
 ) -> NewRow:
     """Second less first, with its interval where both have the same draws of the same units, two at least.
 
     A share's is Newcombe's for paired shares, and so is that of a mean of shares whose draws all have the same difference.
     """
     row: NewRow = {"first": first, "second": second, "value": second - first}
-    if one is None or other is None or not _same_units(one, other) or not (paired or one.unit in APART):
+    if draws is None or others is None or not _same_units(draws, others) or not (paired or draws.unit in APART):
         return row
-    moved = other.values - one.values
-    ends: Any = percentile_interval(moved, one.units)
-    if one.each is not None and other.each is not None:
-        is_share = all(np.isin(of, (0.0, 1.0)).all() for of in (one.each, other.each))
+    moved = others.values - draws.values
+    ends: Any = percentile_interval(moved, draws.units)
+    if draws.each is not None and others.each is not None:
+        is_share = all(np.isin(hits, (0.0, 1.0)).all() for hits in (draws.each, others.each))
         if is_share or draws_spread(moved) == 0:
-            ends = paired_difference(one.each, other.each)
+            ends = paired_difference(draws.each, others.each)
     low, high = map(finite, ends)
-    known = low is not None and high is not None and one.units > 1
-    return row | {"low": low, "high": high, "n": one.units, "per": one.unit} if known else row
+    if low is None or high is None or draws.units < 2:
+        return row
+    return row | {"low": low, "high": high, "n": draws.units, "per": draws.unit}

@@ -57,27 +57,27 @@ class CompareSettings:
 
     def __post_init__(self) -> None:
         if (count := len(self.source.models)) != 2:
-            given = "1 model was given." if count == 1 else f"{count} models were given."
-            raise SpecError(given, "Two are compared.", "For several give them to trisect norms, ablate, ….")
+            models = "1 model was given." if count == 1 else f"{count} models were given."
+            raise SpecError(models, "Two are compared.", "For several give them to trisect norms, ablate, ….")
         if wrong := [name for name in self.what or () if name not in PARTS]:
-            there = f"There is {', '.join(PARTS)}."
-            raise SpecError(f"{wrong[0]!r} cannot be compared.", there, "Use some of them.")
+            parts = f"There is {', '.join(PARTS)}."
+            raise SpecError(f"{wrong[0]!r} cannot be compared.", parts, "Use some of them.")
         for part in (part for part in self.what or () if part in NEEDS and not self._can(part)):
-            known, todo = NEEDS[part]
-            raise SpecError(f"--what {', '.join(self.what or ())} was given.", known, f"{todo}, or leave {part} out.")
+            reads, todo = NEEDS[part]
+            raise SpecError(f"--what {', '.join(self.what or ())} was given.", reads, f"{todo}, or leave {part} out.")
         if self.pairs is not None and self.task is not None:
-            known = "Pairs come from one place."
-            raise SpecError("--pairs and --task were both given.", known, "Leave one of them out.")
+            todo = "Leave one of them out."
+            raise SpecError("--pairs and --task were both given.", "Pairs come from one place.", todo)
         if self.what is not None and "patch" not in self.what and self._can("patch"):
-            given = f"--{'pairs' if self.pairs is not None else 'task'} was given with --what {', '.join(self.what)}."
-            raise SpecError(given, "Pairs are for patch.", "Add patch, or leave that out.")
+            option = f"--{'pairs' if self.pairs is not None else 'task'} was given with --what {', '.join(self.what)}."
+            raise SpecError(option, "Pairs are for patch.", "Add patch, or leave that out.")
 
     @property
     def corpus(self) -> str | Path | None:
         """The corpus that profiles and erasing are of; None where texts were given one by one."""
-        given = self.read.texts
-        is_text = isinstance(given, str) and len(given.split()) != 1 and not Path(given[:200]).exists()
-        return given if isinstance(given, str | Path) and not is_text else None
+        texts = self.read.texts
+        is_text = isinstance(texts, str) and len(texts.split()) != 1 and not Path(texts[:200]).exists()
+        return texts if isinstance(texts, str | Path) and not is_text else None
 
     @property
     def parts(self) -> tuple[str, ...]:

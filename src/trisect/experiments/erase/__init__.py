@@ -7,7 +7,7 @@ from trisect.experiments.erase.settings import EraseFacts, EraseSettings
 from trisect.lab.experiment import Experiment, LayerMeasure, Measured, PageModule, RunContext
 
 
-class EraseLabels(Experiment[EraseSettings, EraseFacts]):
+class _Erase(Experiment[EraseSettings, EraseFacts]):
     """Erase a label linearly (LEACE) from queries, keys or values, and measure the change of the loss.
 
     \b
@@ -44,4 +44,4 @@ class EraseLabels(Experiment[EraseSettings, EraseFacts]):
         return page
 
 
-ERASE = EraseLabels()
+ERASE = _Erase()

@@ -44,9 +44,9 @@ def page(tables: Mapping[str, pl.DataFrame], about: About[EraseFacts]) -> Sheet:
             f"{words.several(len(every), 'place')}: most for {most.group} at {most.site}, {size}."
         )
     erasure = f"LEACE, {columns}, per {facts.per}, seed {facts.seed}"
-    own = provenance(about, *words.read_facts(facts), ("Erasure", erasure), timed=False)
+    sources = provenance(about, *words.read_facts(facts), ("Erasure", erasure), timed=False)
     title = f"Which labels does {name} need in its queries, keys and values?"
-    return Sheet(title, "trisect · erasure", lede, sections, own, REFERENCES, answer)
+    return Sheet(title, "trisect · erasure", lede, sections, sources, REFERENCES, answer)
 
 
 def _rows(measures: pl.DataFrame) -> Measures:
@@ -57,7 +57,7 @@ def _by_label(rows: Measures) -> dict[str, list[LabelAtSite]]:
     """The sites of each label, in the order of places."""
     labels = sorted(rows.where(at=None).ordered().by("group").items())
     sites = ("stack", "layer", "head", "component")
-    return {label: [of.first("measure") for of in own.by(*sites).values()] for label, own in labels}
+    return {label: [site.first("measure") for site in rows.by(*sites).values()] for label, rows in labels}
 
 
 def _number(site: LabelAtSite, kind: str, facts: EraseFacts) -> MeasuredValue:
@@ -72,37 +72,34 @@ def _excesses(sites: Iterable[LabelAtSite], facts: EraseFacts) -> Measures:
 
 def findings(tables: Mapping[str, pl.DataFrame], about: About[EraseFacts]) -> tuple[Finding, ...]:
     """What is measured, and for each label where its erasure costs more than random subspaces do."""
-    unedited = words.baseline_finding("Rises", tables["measures"], about.facts)
-    found = _by_label(_rows(tables["measures"]))
-    return (unedited, *(_label(label, sites, about.facts) for label, sites in found.items()))
+    facts = about.facts
+    results = [words.baseline_finding("Rises", tables["measures"], facts)]
+    for label, sites in _by_label(_rows(tables["measures"])).items():
+        excesses = _excesses(sites, facts)
+        if not excesses:
+            text = f"Erasing {label} leaves no number anywhere."
+            results.append(Finding("erase_excess", text, unit(facts), groups=(label,), per=facts.unit))
+            continue
+        above, below = (sum(row.side == side for row in excesses) for side in (1, -1))
+        most = max(excesses, key=lambda row: row.value)
+        size = f"{number_words(most)}{'' if facts.objective == 'output' else ' nats'}"
+        paired = facts.compared.get(label)
+        paired = paired if isinstance(paired, Mapping) else None
+        text = (
+            f"Erasing {label} costs more than random subspaces of the same rank at {above} of {words.several(len(sites), 'place')}"
+            f"{f', less at {below}' if below else ''}; most at {most.site}, by {size}.{words.comparison_words(paired, facts.unit)}"
+        )
+        values = tuple(row._replace(n=facts.units).estimate() for row in excesses)
+        sides = f"above 0 at {above}, below 0 at {below}, of {len(sites)}"
+        fields = ("erase_excess", text, unit(facts), values, sides)
+        compared = None if paired is None else Comparison.of(paired)
+        results.append(Finding(*fields, groups=(label,), per=facts.unit, compared=compared))
+    return tuple(results)
 
 
-def _label(label: str, sites: Sequence[LabelAtSite], facts: EraseFacts) -> Finding:
-    """The rise beyond random subspaces at every place, its places' names being sites."""
-    known = _excesses(sites, facts)
-    if not known:
-        said = f"Erasing {label} leaves no number anywhere."
-        return Finding("erase_excess", said, unit(facts), groups=(label,), per=facts.unit)
-    above, below = (sum(row.side == side for row in known) for side in (1, -1))
-    most = max(known, key=lambda row: row.value)
-    size = f"{number_words(most)}{'' if facts.objective == 'output' else ' nats'}"
-    paired = facts.compared.get(label)
-    own = paired if isinstance(paired, Mapping) else None
-    said = (
-        f"Erasing {label} costs more than random subspaces of the same rank at {above} of {words.several(len(sites), 'place')}"
-        f"{f', less at {below}' if below else ''}; most at {most.site}, by {size}.{words.comparison_words(own, facts.unit)}"
-    )
-    values = tuple(row._replace(n=facts.units).estimate() for row in known)
-    side, compared = (
-        f"above 0 at {above}, below 0 at {below}, of {len(sites)}",
-        None if own is None else Comparison.of(own),
-    )
-    return Finding("erase_excess", said, unit(facts), values, side, groups=(label,), per=facts.unit, compared=compared)
-
-
-def _answer(findings: Sequence[Finding], found: Mapping[str, Sequence[LabelAtSite]], facts: EraseFacts) -> Section:
+def _answer(findings: Sequence[Finding], by_label: Mapping[str, Sequence[LabelAtSite]], facts: EraseFacts) -> Section:
     """The lead, the figures, all findings in words, and how to read them."""
-    said = (
+    notes = (
         f"LEACE is fitted to {words.count(facts.fitted)} labelled positions of the train split or more, and takes out "
         "as many directions as the label has classes less one, where the site is as wide. A rise alone says how much "
         f"was removed; what it says of the label is the rise beyond {words.several(facts.draws, 'random subspace')} "
@@ -114,20 +111,20 @@ def _answer(findings: Sequence[Finding], found: Mapping[str, Sequence[LabelAtSit
         "Nothing is said about what is not linear: a label can be gone for every linear map and still be there.",
     )
     caption = f"Rise beyond random subspaces, mean over the {facts.per}s that were erased; n\u00a0=\u00a0{sample_words(facts)}."
-    excesses = {label: _excesses(sites, facts) for label, sites in found.items()}
+    excesses = {label: _excesses(sites, facts) for label, sites in by_label.items()}
     short = [
-        Finding("erase_excess", "", axis_unit(facts), known.means(), title=label) for label, known in excesses.items()
+        Finding("erase_excess", "", axis_unit(facts), rows.means(), title=label) for label, rows in excesses.items()
     ]
-    in_words = sentences([replace(one, title=" ".join(one.groups) or "unedited") for one in findings])
-    drawn = (*present(small_multiples("erasure-short", "Label by label", caption, short)), *_figures(found, facts))
-    return Section("What is needed", (), drawn, present(in_words), blocks=quiet(said))
+    in_words = sentences([replace(result, title=" ".join(result.groups) or "unedited") for result in findings])
+    figures = (*present(small_multiples("erasure-short", "Label by label", caption, short)), *_figures(by_label, facts))
+    return Section("What is needed", (), figures, present(in_words), blocks=quiet(notes))
 
 
-def _figures(found: Mapping[str, Sequence[LabelAtSite]], facts: EraseFacts) -> Iterable[Figure]:
+def _figures(by_label: Mapping[str, Sequence[LabelAtSite]], facts: EraseFacts) -> Iterable[Figure]:
     """For each label and stack the rise, and beside it what of it is beyond the controls, on one axis."""
-    rises = Measures(tuple(_number(site, "rise", facts) for sites in found.values() for site in sites)).known
+    rises = Measures(tuple(_number(site, "rise", facts) for sites in by_label.values() for site in sites)).known
     for number, ((label, stack), rows) in enumerate(rises.by("group", "stack").items(), start=1):
-        sites = [site for site in found[label] if _number(site, "rise", facts) in rows.rows]
+        sites = [site for site in by_label[label] if _number(site, "rise", facts) in rows.rows]
         beyond = [row.bar for row in _excesses(sites, facts)]
         panels = {"Erased": [row.bar for row in rows]} | ({"Beyond random subspaces": beyond} if beyond else {})
         where = f" in the {stack_words(stack)}" if stack_words(stack) else ""
@@ -142,7 +139,7 @@ def _figures(found: Mapping[str, Sequence[LabelAtSite]], facts: EraseFacts) -> I
 
 def _numbers(rows: Measures, about: About[EraseFacts]) -> Section:
     """Every erasure as a row."""
-    facts, sites = about.facts, [site for own in _by_label(rows).values() for site in own]
+    facts, sites = about.facts, [site for label in _by_label(rows).values() for site in label]
     columns = ("site", "label", "rank", "linear share", f"rise, {axis_unit(facts)}", "random subspaces", "beyond them")
     places = words.decimals([rise.value for site in sites if (rise := _number(site, "rise", facts)).mean is not None])
     randoms = rows.where(f"erase_random_rise_{unit(facts)}").known.by("stack", "layer", "head", "component", "group")
@@ -153,15 +150,15 @@ def _numbers(rows: Measures, about: About[EraseFacts]) -> Section:
 
     def row(site: LabelAtSite) -> tuple[str, ...]:
         at = site["erase_rank"]
-        drawn = [one.value for one in randoms.get((at.stack, at.layer, at.head, at.component, at.group), ())]
-        spread = Estimate("", None, min(drawn), max(drawn)) if drawn else Estimate("", None)
+        draws = [draw.value for draw in randoms.get((at.stack, at.layer, at.head, at.component, at.group), ())]
+        spread = Estimate("", None, min(draws), max(draws)) if draws else Estimate("", None)
         share = words.number(site["erase_explained"].value, False, 3)
         rise, excess = (number(_number(site, kind, facts)) for kind in ("rise", "excess"))
         return at.site, at.group or "", f"{at.value:.0f}", share, rise, words.ends(spread, True, places), excess
 
-    said = (
+    notes = (
         "The linear share is how much of the variance of the label's classes, added up, a linear map of the site explains "
         "on the positions that LEACE is fitted to; nothing is left of it there.",
         *about.notes,
     )
-    return Section("Numbers", said, (), (Table(columns, tuple(map(row, sites)), "Every erasure"),))
+    return Section("Numbers", notes, (), (Table(columns, tuple(map(row, sites)), "Every erasure"),))

@@ -33,8 +33,8 @@ def check(settings: EraseSettings) -> None:
     need_extra("concept_erasure", "erase", "Erasing a label")
     texts, _ = (open_labels(settings.corpus, split, settings.reader) for split in ("train", settings.split))
     if strange := [label for label in settings.labels if label not in texts.columns]:
-        known = f"It has {', '.join(sorted(texts.columns))}."
-        raise CorpusError(f"{texts.name} has no label column '{strange[0]}'.", known, "Use a column that there is.")
+        columns = f"It has {', '.join(sorted(texts.columns))}."
+        raise CorpusError(f"{texts.name} has no label column '{strange[0]}'.", columns, "Use a column that there is.")
 
 
 def measure(settings: EraseSettings, context: RunContext) -> Measured[EraseFacts]:
@@ -68,13 +68,13 @@ def measure(settings: EraseSettings, context: RunContext) -> Measured[EraseFacts
         )
         texts = list(islice(read.texts(), settings.limit))
         carried = "the label of the piece after it" if whose == "next" else "the label of the word that it belongs to"
-        said = f"A position carries {carried}; special tokens carry none and are left as they are."
-        sharing, tally, notes = edited_passes(subject), Tally(), dict.fromkeys((*read.notes, said))
-        for one in marker.batches(texts, batch):
-            notes |= dict.fromkeys(one.notes)
-            tally.add(one, *passes(sharing, one, places))
-            step(tokens + int(tokens * (one.rows[-1][0] + 1) / len(texts)), 2 * tokens)
-    table, articles = tally.table(read.name), number_articles((one.article for one in texts), tally.indices)
+        note = f"A position carries {carried}; special tokens carry none and are left as they are."
+        sharing, tally, notes = edited_passes(subject), Tally(), dict.fromkeys((*read.notes, note))
+        for part in marker.batches(texts, batch):
+            notes |= dict.fromkeys(part.notes)
+            tally.add(part, *passes(sharing, part, places))
+            step(tokens + int(tokens * (part.rows[-1][0] + 1) / len(texts)), 2 * tokens)
+    table, articles = tally.table(read.name), number_articles((text.article for text in texts), tally.indices)
     units = articles.sums(table, tally.indices)
     notes |= dict.fromkeys((*articles.notes, *tally.note_omissions(table), *sharing.notes))
     if settings.limit is not None:
@@ -94,19 +94,19 @@ def measure(settings: EraseSettings, context: RunContext) -> Measured[EraseFacts
         settings.shrinkage,
         articles=None if articles.numbers is None else len(units),
     )
-    named = erasure_replicates(subject, units, places, settings.draws, settings.seed)
-    drawn, packages = tally.replicates(articles, len(units), named), ("transformers", "concept-erasure")
-    return Measured({"measures": measures}, facts, tuple(notes), packages=packages, replicates=drawn)
+    draws = erasure_replicates(subject, units, places, settings.draws, settings.seed)
+    replicates, packages = tally.replicates(articles, len(units), draws), ("transformers", "concept-erasure")
+    return Measured({"measures": measures}, facts, tuple(notes), packages=packages, replicates=replicates)
 
 
 def _classes(texts: LabelledTexts, label: str) -> dict[str, int]:
     """The classes of a column that occur in train; raises CorpusError without at least two."""
-    found = sorted({name for one in texts.texts() for name in one.labels[label] if name is not None})
-    if len(found) < 2:
-        known = f"Its words carry {found[0]!r} alone." if found else "None of its words carries one."
+    classes = sorted({name for text in texts.texts() for name in text.labels[label] if name is not None})
+    if len(classes) < 2:
+        carry = f"Its words carry {classes[0]!r} alone." if classes else "None of its words carries one."
         todo = "Use a column with at least two classes: there is nothing to distinguish."
-        raise CorpusError(f"The label column '{label}' of {texts.name} has fewer than two classes.", known, todo)
-    return {name: i for i, name in enumerate(found)}
+        raise CorpusError(f"The label column '{label}' of {texts.name} has fewer than two classes.", carry, todo)
+    return {name: i for i, name in enumerate(classes)}
 
 
 def refuse_two_sides(edits: Sequence[EditedPass]) -> None:
@@ -114,5 +114,5 @@ def refuse_two_sides(edits: Sequence[EditedPass]) -> None:
     for edit in edits:
         components = {t.component for t in edit.targets}
         if crosses(edit.address.stack) and "q" in components and len(components) > 1:
-            known = "In cross-attention queries are of the target's tokens, keys and values of the source's."
-            raise SiteError(f"The site '{edit.site}' joins them.", known, "Give them as sites of their own.")
+            sides = "In cross-attention queries are of the target's tokens, keys and values of the source's."
+            raise SiteError(f"The site '{edit.site}' joins them.", sides, "Give them as sites of their own.")

@@ -110,29 +110,17 @@ class ExplorerPicture:
 KINDS = ("special", "itself", "one before", "one after", "others")
 
 
-def edges(length: int, side: int) -> np.ndarray:
-    """Where the squares of a small picture begin along an axis: at most `side` of them, as even as can be."""
-    return np.arange(min(length, side)) * length // min(length, side)
-
-
 def shrink(maps: Float[np.ndarray, "N T S"], side: int) -> tuple[UInt8[np.ndarray, "N t s"], list[float]]:
-    """Each map at most `side` squares wide and high, a square being its largest value, and each map's largest value.
+    """Each map at most `side` squares wide and high, as even as can be, a square being its largest value; and each map's largest.
 
     Pixels are 255·√(largest value of a square / largest of the map).
     """
-    small = np.maximum.reduceat(maps, edges(maps.shape[1], side), axis=1)
-    small = np.maximum.reduceat(small, edges(maps.shape[2], side), axis=2)
-    tops = small.max(axis=(1, 2))
-    share = small / np.where(tops > 0, tops, 1)[:, None, None]
+    for axis in (1, 2):
+        length, squares = maps.shape[axis], min(maps.shape[axis], side)
+        maps = np.maximum.reduceat(maps, np.arange(squares) * length // squares, axis=axis)
+    tops = maps.max(axis=(1, 2))
+    share = maps / np.where(tops > 0, tops, 1)[:, None, None]
     return np.rint(255 * np.sqrt(share)).astype(np.uint8), [float(t) for t in tops]
-
-
-def is_causal(layer: Layer) -> bool:
-    """Whether nothing is ever read from a later position."""
-    square = layer.weights.shape[1] == layer.weights.shape[2]
-    if not square or crosses(layer.stack) or layer.weights.shape[1] < 2:
-        return False
-    return not np.triu(layer.weights.max(axis=0), 1).any()
 
 
 def shares(layer: Layer, keys: Words) -> dict[str, object]:
@@ -146,18 +134,15 @@ def shares(layer: Layer, keys: Words) -> dict[str, object]:
     if layer.norms is None:
         return {"weights": by_weight, "norms": None, "apart": None}
     norms = layer.weights * layer.norms[:, None, :]
-    rows = norms / np.maximum(norms.sum(axis=2, keepdims=True), 1e-30)
-    own = layer.weights / np.maximum(layer.weights.sum(axis=2, keepdims=True), 1e-30)
-    apart = np.abs(rows - own).sum(axis=2).mean(axis=1) / 2
-    carries = [bool(own.any()) for own in norms]  # a head whose values were taken away has no view by norm
-    said = [round(float(a), 4) if some else None for a, some in zip(apart, carries, strict=True)]
-    return {"weights": by_weight, "norms": _share_out(norms, layer, keys), "apart": said}
+    rows, weights = (maps / np.maximum(maps.sum(axis=2, keepdims=True), 1e-30) for maps in (norms, layer.weights))
+    apart = np.abs(rows - weights).sum(axis=2).mean(axis=1) / 2
+    # a head whose values were taken away has no view by norm
+    apart = [round(float(a), 4) if head.any() else None for a, head in zip(apart, norms, strict=True)]
+    return {"weights": by_weight, "norms": _share_out(norms, layer, keys), "apart": apart}
 
 
 def _share_out(maps: np.ndarray, layer: Layer, keys: Words) -> list[list[float]]:
-    special = np.array(keys.special, dtype=bool)
-    sums = maps.sum(axis=(1, 2))
-    whole = np.maximum(sums, 1e-30)
+    special, sums = np.array(keys.special, dtype=bool), maps.sum(axis=(1, 2))
     parts = [maps[:, :, special].sum(axis=(1, 2))]
     for offset in (0, -1, 1):
         if crosses(layer.stack):
@@ -166,24 +151,22 @@ def _share_out(maps: np.ndarray, layer: Layer, keys: Words) -> list[list[float]]
         line = np.diagonal(maps, offset, axis1=1, axis2=2)
         plain = ~(special[: line.shape[1]] if offset <= 0 else special[offset : offset + line.shape[1]])
         parts.append((line * plain).sum(axis=1))
-    found = np.stack(parts, axis=1) / whole[:, None]
-    rest = np.where(sums[:, None] > 0, np.maximum(1 - found.sum(axis=1, keepdims=True), 0), 0)
-    return [[round(float(x), 4) for x in row] for row in np.concatenate([found, rest], axis=1)]
+    first = np.stack(parts, axis=1) / np.maximum(sums, 1e-30)[:, None]
+    rest = np.where(sums[:, None] > 0, np.maximum(1 - first.sum(axis=1, keepdims=True), 0), 0)
+    return [[round(float(x), 4) for x in row] for row in np.concatenate([first, rest], axis=1)]
 
 
-@cache
-def _bytes() -> dict[str, int]:
-    """The byte behind each character of a byte-level vocabulary: printable ones stand for themselves, others from U+0100."""
-    plain = [*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)]
-    rest = [b for b in range(256) if b not in set(plain)]
-    return {chr(b): b for b in plain} | {chr(256 + i): b for i, b in enumerate(rest)}
+# the byte behind each character of a byte-level vocabulary: printable ones stand for themselves, others from U+0100
+_PRINTABLE = (*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100))
+_BYTES = {chr(b): b for b in _PRINTABLE}
+_BYTES |= {chr(256 + i): b for i, b in enumerate(b for b in range(256) if b not in _PRINTABLE)}
 
 
 def _decode(piece: str) -> str:
-    """The text of a byte-level piece; bytes that are no whole character are written as ‹e2 80›."""
-    if any(c not in _bytes() for c in piece):
+    """The text of a byte-level piece; bytes that are no full character are written as ‹e2 80›."""
+    if any(c not in _BYTES for c in piece):
         return piece
-    raw = bytes(_bytes()[c] for c in piece)
+    raw = bytes(_BYTES[c] for c in piece)
     try:
         return raw.decode()
     except UnicodeDecodeError:
@@ -195,11 +178,11 @@ def readable(pieces: Sequence[str], special: Sequence[bool]) -> tuple[tuple[str,
 
     Beside each stands whether it is glued to the one before: no space stands between them.
     """
-    own = [p for p, added in zip(pieces, special, strict=True) if not added]
-    opens = next((mark for mark in "Ġ▁" if any(p.startswith(mark) for p in own)), "")
-    inner = "" if opens else next((mark for mark in ("##", "@@") if any(mark in p[:2] + p[-2:] for p in own)), "")
-    bytewise = opens == "Ġ" or any("Ċ" in p for p in own)
-    found: list[tuple[str, bool]] = []
+    plain = [p for p, added in zip(pieces, special, strict=True) if not added]
+    opens = next((mark for mark in "Ġ▁" if any(p.startswith(mark) for p in plain)), "")
+    inner = "" if opens else next((mark for mark in ("##", "@@") if any(mark in p[:2] + p[-2:] for p in plain)), "")
+    bytewise = opens == "Ġ" or any("Ċ" in p for p in plain)
+    texts: list[tuple[str, bool]] = []
     cut = True
     for i, (piece, added) in enumerate(zip(pieces, special, strict=True)):
         text, glued = piece, i == 0
@@ -217,8 +200,8 @@ def readable(pieces: Sequence[str], special: Sequence[bool]) -> tuple[tuple[str,
             cut = piece.endswith("@@")
         if not text.strip():  # as signs, since a piece of white space would be nothing to see or to point at
             text = text.replace("\n", "↵").replace("\t", "⇥").replace("\r", "␍").replace(" ", "␣")
-        found.append((text or "∅", glued))
-    return tuple(found)
+        texts.append((text or "∅", glued))
+    return tuple(texts)
 
 
 MOST_BYTES = 20_800_000  # bytes: in base64 a third more, which with the script leaves the page below 28 MB
@@ -247,7 +230,7 @@ def levels_of(values: np.ndarray, levels: int, top: float = 1.0) -> np.ndarray:
     return np.rint(share * levels).astype(np.uint8 if levels < 256 else np.uint16)
 
 
-def vectors(values: np.ndarray, bits: int) -> tuple[Int[np.ndarray, "H T E"], Float[np.ndarray, "H E"]]:
+def to_steps(values: np.ndarray, bits: int) -> tuple[Int[np.ndarray, "H T E"], Float[np.ndarray, "H E"]]:
     """Each dimension of each head in even steps from minus to plus its largest size: whole numbers, and the steps."""
     most = 2 ** (bits - 1) - 1
     steps = (np.abs(values).max(axis=1) / most).astype(np.float32)
@@ -266,8 +249,8 @@ def pack(picture: ExplorerPicture, size: int = MOST_BYTES, effort: int = EFFORT)
     if count > MOST:
         most = int((MOST / sum(len(layer.weights) for layer in picture.layers)) ** 0.5)
         tokens = max(layer.weights.shape[2] for layer in picture.layers)
-        given = f"A text of {tokens:,} tokens has {count:,} attention weights in {picture.model!r}."
-        raise CorpusError(given, f"A page holds {MOST:,}: {most:,} tokens of this model.", "Give a shorter text.")
+        text = f"A text of {tokens:,} tokens has {count:,} attention weights in {picture.model!r}."
+        raise CorpusError(text, f"A page holds {MOST:,}: {most:,} tokens of this model.", "Give a shorter text.")
     manifest, small = _front(picture, effort)
     last_chunk, logits = (), picture.logits
     if logits is not None:
@@ -280,21 +263,18 @@ def pack(picture: ExplorerPicture, size: int = MOST_BYTES, effort: int = EFFORT)
         # half precision is enough to be read, and packs better
         values = [part.astype(np.float16).astype("<f4") for part in (*logits.logits, logits.shares)]
         last_chunk = (_deflate(_raw(*numbers, *values), effort),)
-    numbers = count + sum(
-        part.size for layer in picture.layers for part in (layer.q, layer.k, layer.v) if part is not None
-    )
-    fine = numbers <= FINE
+    vectors = [part for layer in picture.layers for part in (layer.q, layer.k, layer.v) if part is not None]
+    fine = count + sum(part.size for part in vectors) <= FINE
     with ThreadPoolExecutor(2) as pool:
         rest = list(pool.map(lambda layer: _deflate(_vectors(layer, 16 if fine else 8), effort), picture.layers))
-        taken = sum(map(len, rest)) + len(small)
+        fixed = sum(map(len, rest)) + len(small)
         for levels in (65535,) if fine else LADDER:
             last = fine or levels == LADDER[-1]
             if not last:  # a guess, from a few heads of three layers
-                chosen = [
-                    picture.layers[i].weights[::5] for i in {0, len(picture.layers) // 2, len(picture.layers) - 1}
-                ]
+                places = {0, len(picture.layers) // 2, len(picture.layers) - 1}
+                chosen = [picture.layers[i].weights[::5] for i in places]
                 sizes = [len(_deflate(levels_of(few.transpose(0, 2, 1), levels))) / few.size for few in chosen]
-                if taken + sum(sizes) / len(sizes) * count > size * NEAR:
+                if fixed + sum(sizes) / len(sizes) * count > size * NEAR:
                     continue
             maps = list(pool.map(lambda layer, levels=levels: _deflate(_maps(layer, levels), effort), picture.layers))
             chunks = (small, *(chunk for pair in zip(maps, rest, strict=True) for chunk in pair), *last_chunk)
@@ -325,13 +305,13 @@ def _vectors(layer: Layer, bits: int) -> np.ndarray:
     """q and k, their steps first, then v and its steps; then f_h(x_j), whose unit is left out since contribution weights have none,
     and those of the layer: the largest size of each query, and steps of its root with the sign.
     """
-    (q, q_steps), (k, k_steps) = vectors(layer.q, bits), vectors(layer.k, bits)
+    (q, q_steps), (k, k_steps) = to_steps(layer.q, bits), to_steps(layer.k, bits)
     parts = [q_steps.astype("<f4"), k_steps.astype("<f4"), q, k]
     if layer.v is not None:
-        v, v_steps = vectors(layer.v, bits)
+        v, v_steps = to_steps(layer.v, bits)
         parts += [v_steps.astype("<f4"), v]
     if layer.sources is not None and layer.contributions is not None:
-        f, _ = vectors(layer.sources.reshape(len(layer.sources), -1, 1), 13)
+        f, _ = to_steps(layer.sources.reshape(len(layer.sources), -1, 1), 13)
         tops = np.abs(layer.contributions).max(axis=1)
         steps = levels_of(np.abs(layer.contributions) / np.where(tops > 0, tops, 1)[:, None], 127).astype(np.int8)
         parts += [f, tops.astype("<f4"), np.sign(layer.contributions).astype(np.int8) * steps]
@@ -343,12 +323,9 @@ def _front(picture: ExplorerPicture, effort: int) -> tuple[dict[str, Json], byte
     heads = sum(len(layer.weights) for layer in picture.layers)
     side = next((side for most, side in ((200, 64), (800, 40)) if heads <= most), 24)
     sides = []
-    for own in (picture.source, picture.target):
-        if own is not None:
-            shown, special = readable(own.pieces, own.special), [int(s) for s in own.special]
-            sides.append(
-                {"tokens": [text for text, _ in shown], "glued": [int(g) for _, g in shown], "special": special}
-            )
+    for axis in filter(None, (picture.source, picture.target)):
+        shown, special = readable(axis.pieces, axis.special), [int(s) for s in axis.special]
+        sides.append({"tokens": [text for text, _ in shown], "glued": [int(g) for _, g in shown], "special": special})
     layers, small = zip(*(_layer(picture, layer, side) for layer in picture.layers), strict=True)
     manifest = {
         "model": picture.model,
@@ -366,6 +343,7 @@ def _layer(picture: ExplorerPicture, layer: Layer, side: int) -> tuple[dict[str,
     words = (picture.source, picture.target)[keys]
     assert words is not None
     heads, tokens, sources = layer.weights.shape
+    square = tokens == sources > 1 and not crosses(layer.stack)
     pictures = [shrink(layer.weights, side), shrink(layer.weights.mean(axis=0, keepdims=True), side)]
     if layer.norms is not None and layer.summed is not None:
         pictures.append(shrink(layer.weights * layer.norms[:, None, :], side))
@@ -383,7 +361,7 @@ def _layer(picture: ExplorerPicture, layer: Layer, side: int) -> tuple[dict[str,
         "tops": dict(zip(("weights", "mean", "norms", "summed"), tops, strict=True)),
         "scale": layer.scale,
         "plain": layer.plain,
-        "causal": is_causal(layer),
+        "causal": square and not np.triu(layer.weights.max(axis=0), 1).any(),  # nothing is read from a later position
         "lacking": layer.lacking,
         "shares": shares(layer, words),
     }
@@ -414,7 +392,7 @@ def html(picture: ExplorerPicture, command: str = "") -> str:
     """
     packed = pack(picture)
     steps = 65_535 if packed.manifest["bits"] == 16 else 255
-    kept = (
+    exactness = (
         f"Weights a are kept in {count(packed.levels)} steps of √a: a shown one is off by at most "
         f"√a/{packed.levels} + 1/(4·{packed.levels}²); a head's norms inherit it from their weight, "
         f"a layer's norms are kept in as many steps of √(norm / largest). "
@@ -429,7 +407,7 @@ def html(picture: ExplorerPicture, command: str = "") -> str:
         picture=picture,
         model=words.display_name(picture.model, command),
         summary=summary(picture, command),
-        facts=(*picture.facts, *(("Note", note) for note in picture.notes), ("Exactness", kept)),
+        facts=(*picture.facts, *(("Note", note) for note in picture.notes), ("Exactness", exactness)),
         # Inside <script>, "<" could end the block; as an escape it is the same text.
         manifest=Markup(manifest(packed).replace("<", "\\u003c")),
         chunks=[Markup(b64encode(chunk).decode()) for chunk in packed.chunks],
@@ -458,11 +436,10 @@ def summary(picture: ExplorerPicture, command: str = "") -> str:
         stacks.setdefault(layer.stack, []).append(len(layer.weights))
     parts = []
     for stack, heads in stacks.items():
-        name = f"{said}: " if (said := stack_words(stack)) else ""
+        name = f"{name}: " if (name := stack_words(stack)) else ""
         each = str(heads[0]) if len(set(heads)) == 1 else f"{min(heads)} to {max(heads)}"
         parts.append(f"{name}{words.several(len(heads), 'layer')} × {each} heads")
-    sides = [one for one in (picture.source, picture.target) if one is not None]
-    tokens = " and ".join(f"{count(len(one.pieces))}" for one in sides)
+    tokens = " and ".join(count(len(side.pieces)) for side in (picture.source, picture.target) if side is not None)
     return f"{words.display_name(picture.model, command)} · {', '.join(parts)} · {tokens} tokens"
 
 
@@ -492,11 +469,6 @@ def show(picture: ExplorerPicture) -> AnyWidget | Framed:
     return _widget()(manifest=manifest(packed), starts=str(starts), data=b"".join(packed.chunks))
 
 
-def module() -> str:
-    """The widget's script as an ES module."""
-    return script() + (HERE / "widget.js").read_text(encoding="utf-8")
-
-
 @cache
 def _widget() -> type[Any]:
     import anywidget
@@ -505,7 +477,7 @@ def _widget() -> type[Any]:
     class Explorer(anywidget.AnyWidget):
         """One text inside one model; the page's script, with bytes from the kernel."""
 
-        _esm = module()
+        _esm = script() + sheet.read(HERE / "widget.js")
         _css = style()
         manifest = traitlets.Unicode().tag(sync=True)
         starts = traitlets.Unicode().tag(sync=True)

@@ -41,16 +41,16 @@ def measure(settings: ExploreSettings, context: RunContext) -> Measured[ExploreF
     if settings.image or settings.audio:
         what = "An image" if settings.image else "A sound"
         if not isinstance(subject, SeeingSubject):
-            known = "It is one of a study, and reads words."
-            raise ModelError(f"{what} was given to {subject.name}.", known, "Leave it out.")
+            words = "It is one of a study, and reads words."
+            raise ModelError(f"{what} was given to {subject.name}.", words, "Leave it out.")
         text = settings.text[0] if settings.text else None
         picture = take_picture(subject.read(text, settings.image, settings.audio))
     else:
-        given: TextOrPair = settings.text[0] if len(settings.text) == 1 else (settings.text[0], settings.text[1])
-        batch = next(iter(subject.batches([given], size=1)), None)
+        texts: TextOrPair = settings.text[0] if len(settings.text) == 1 else (settings.text[0], settings.text[1])
+        batch = next(iter(subject.batches([texts], size=1)), None)
         if batch is None:
             raise CorpusError("The text is empty.", "Nothing was read.", "Give a text of at least one token.")
-        windows = sum(len(one.rows) for one in subject.batches([given], size=8))
+        windows = sum(len(part.rows) for part in subject.batches([texts], size=8))
         note = (f"The text has {windows} windows; this is the first.",) * (windows > 1)
         reading = subject.trace(batch)
         picture = with_logits(take_picture(reading), subject, batch, reading)
@@ -89,16 +89,16 @@ def with_logits(picture: ExplorerPicture, subject: Subject, batch: Batch, readin
     heads, length = sum(trace.heads for trace in reading.traces), stream.output.shape[1]
     most = min(LOGITS // heads, PRODUCTS // (heads * unembedding.weight.numel()))
     first = max(0, length - max(1, most))
-    made = [(n.numpy(), v.numpy()) for n, v in head_tokens(stream, unembedding, first, RAISED)]
+    raised = [(n.numpy(), v.numpy()) for n, v in head_tokens(stream, unembedding, first, RAISED)]
     shares = [logits[0].softmax(-1) for _, logits in lens_logits(stream, unembedding, first)]
     best = [share.topk(min(PREDICTED, share.shape[-1])) for share in shares]
     lens = np.stack([b.indices.cpu().numpy() for b in best])
     likely = np.stack([b.values.float().cpu().numpy() for b in best])
-    chosen = np.unique(np.concatenate([n.ravel() for n in (*(n for n, _ in made), lens)]))
+    chosen = np.unique(np.concatenate([n.ravel() for n in (*(n for n, _ in raised), lens)]))
     tokenizer, numbers = pretrained.tokenizer, chosen.tolist()
     tokens = tuple(map(str, numbers if tokenizer is None else tokenizer.convert_ids_to_tokens(numbers)))
-    places = [np.searchsorted(chosen, n) for n, _ in made]
-    logits = TokenLogits(tokens, first, places, [v for _, v in made], np.searchsorted(chosen, lens), likely)
+    places = [np.searchsorted(chosen, n) for n, _ in raised]
+    logits = TokenLogits(tokens, first, places, [v for _, v in raised], np.searchsorted(chosen, lens), likely)
     return replace(picture, logits=logits)
 
 
@@ -106,20 +106,19 @@ def take_picture(reading: Reading, row: int = 0) -> ExplorerPicture:
     """One row of a reading, less its padding, as the explorer takes it. Raises CorpusError for a row that is not there."""
     rows = len(reading.source.tokens)
     if not 0 <= row < rows:
-        raise CorpusError(
-            f"Row {row} was asked for.", f"The reading has {rows}, counted from 0.", "Choose one of them."
-        )
+        there_are = f"The reading has {rows}, counted from 0."
+        raise CorpusError(f"Row {row} was asked for.", there_are, "Choose one of them.")
     facts = (("Model", reading.model), *((k.capitalize(), v) for k, v in reading.facts.items() if k != "model"))
-    known = [s for s in (reading.source, reading.target) if s is not None]
+    sides = [s for s in (reading.source, reading.target) if s is not None]
     shown = [
         t
         for t in reading.traces
-        if any(reading.queries(t) is s for s in known) and any(reading.keys(t) is s for s in known)
+        if any(reading.queries(t) is s for s in sides) and any(reading.keys(t) is s for s in sides)
         if (reading.queries(t).real.shape[1], reading.keys(t).real.shape[1]) == t.weights.shape[2:]
     ]
     if not shown:
-        given = f"No layer of {reading.model} attends to what the page shows."
-        raise CorpusError(given, "Its positions are neither the source's nor the target's.", "Look at its traces.")
+        none = f"No layer of {reading.model} attends to what the page shows."
+        raise CorpusError(none, "Its positions are neither the source's nor the target's.", "Look at its traces.")
     layers = tuple(_layer(_row(trace, row), reading.model) for trace in shown)
     target = None if reading.target is None else _words(reading.target, row)
     notes = reading.notes
@@ -131,9 +130,9 @@ def take_picture(reading: Reading, row: int = 0) -> ExplorerPicture:
 
 
 def _words(side: Side, row: int) -> Words:
-    kept = [i for i, real in enumerate(side.real[row].tolist()) if real]
+    places = [i for i, real in enumerate(side.real[row].tolist()) if real]
     special = side.special[row].tolist()
-    return Words(tuple(side.tokens[row][i] for i in kept), tuple(bool(special[i]) for i in kept))
+    return Words(tuple(side.tokens[row][i] for i in places), tuple(bool(special[i]) for i in places))
 
 
 def _row(trace: Trace, row: int) -> Trace:
@@ -160,8 +159,8 @@ def _row(trace: Trace, row: int) -> Trace:
 
 def _layer(trace: Trace, model: str) -> Layer:
     if not bool(trace.weights.isfinite().all()):
-        known = f"The weights of {trace.address} hold values that are not finite."
-        raise TrisectError(f"{model!r} cannot be shown.", known, "Load the model in float32, or look at its weights.")
+        values = f"The weights of {trace.address} hold values that are not finite."
+        raise TrisectError(f"{model!r} cannot be shown.", values, "Load the model in float32, or look at its weights.")
     plain = False  # whether log a - scale·q·k is one number along each row: the softmax of scale·q·k is the weights
     if trace.scale is not None:
         scores = (trace.q @ trace.keys.transpose(-1, -2)) * trace.scale
@@ -179,9 +178,7 @@ def _layer(trace: Trace, model: str) -> Layer:
         summed = per_layer(trace)[0].float().numpy()
         shares = contributions(trace)[1][0].float().numpy()
         f = (trace.values @ torch.linalg.qr(trace.w_o.mT, mode="r").R.mT)[0].double()
-        axes = torch.linalg.eigh(f.mT @ f).eigenvectors.flip(
-            -1
-        )  # so that most of what is kept is near 0, and packs well
+        axes = torch.linalg.eigh(f.mT @ f).eigenvectors.flip(-1)  # so that most numbers are near 0, and pack well
         sources = (f @ axes).mT[:, : f.shape[1]].float().numpy()
     return Layer(
         trace.stack,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -85,7 +85,21 @@ def page(tables: Mapping[str, pl.DataFrame], about: About[NormsFacts]) -> Sheet:
     """The page from the tables measures and claims."""
     rows, facts = Measures.of(tables["measures"]), about.facts
     stacks = list(dict.fromkeys([facts.stack, *sorted(rows.distinct("stack"))]))
-    drawn = [s for stack in stacks for s in _stack(rows.where(stack=stack), stack, len(stacks) > 1, facts)]
+    n, parts = words.sample(facts.texts, "text"), list[Section]()
+    for stack in stacks:
+        tail, name = (f" ({stack_words(stack) or stack})", f"{stack}-") if len(stacks) > 1 else ("", "")
+        for title, draw in (
+            ("Weights beside norms", _shares),
+            ("How much do norms vary?", _dispersion),
+            ("Do weights and norms cancel?", _cancelling),
+            ("Where are the sinks?", _sinks),
+            ("Does frequency show?", _frequency),
+            ("How much is mixed, how much is kept?", _mixing),
+        ):
+            if part := draw(rows.where(stack=stack), n, facts.block):
+                texts, figure, columns, cells, caption = part
+                figure = replace(figure, name=name + figure.name)
+                parts.append(Section(title + tail, texts, (figure,), (Table(columns, tuple(cells), caption),)))
     lede = f"{words.display_name(facts.subject, about.command)} · {facts.corpus} · {words.several(facts.texts, 'text')}"
     stack = stack_words(facts.stack)
     scope = (
@@ -94,7 +108,7 @@ def page(tables: Mapping[str, pl.DataFrame], about: About[NormsFacts]) -> Sheet:
         "Intervals and p-values are from resampling whole texts.",
     )
     verdicts = Section("What the claims say here", scope, cards=tables["claims"])
-    own = (
+    about_run = (
         ("Model", f"{facts.subject}, weights {facts.fingerprint}"),
         ("Shape", facts.shape),
         ("Texts", f"{facts.corpus}: {words.several(facts.texts, 'text')}, {words.several(facts.tokens, 'token')}"),
@@ -115,89 +129,65 @@ def page(tables: Mapping[str, pl.DataFrame], about: About[NormsFacts]) -> Sheet:
     )
     table = Table(("Rollout", "ρ", "95 %"), lines, caption, folded=False)
     rollout = Section("Do layers together use what a rollout says?", (), (), (table,)) if rolled else None
-    sections = present(*drawn[:1], verdicts, *drawn[1:], rollout, notes_section(about))
+    sections = present(*parts[:1], verdicts, *parts[1:], rollout, notes_section(about))
     title, kicker = "Where does attention take its information from?", "trisect · norms beside weights"
-    shares = [_whole(rows.where(stack=facts.stack), f"{kind}_share") for kind in KINDS]
-    both, answer = [g for g in NAMES if all(g in of for of in shares)], ""
-    if both:
-        by_weight, by_norm = ({g: of[g].value for g in both} for of in shares)
-        most = max(both, key=lambda g: (g != "other", abs(by_weight[g] - by_norm[g])))
-        name = f"{'the ' * (most == 'first')}{NAMES[most]}"
-        get = "get" if most in ("punctuation", "other") else "gets"
-        answer = (
-            f"{words.capital(name)} {get} {percent(by_weight[most])} of the attention weight and "
-            f"{percent(by_norm[most])} of the length of what is added, ‖a f(x)‖."
-        )
-    return Sheet(title, kicker, lede, sections, provenance(about, *own), REFERENCES, answer)
+    return Sheet(
+        title, kicker, lede, sections, provenance(about, *about_run), REFERENCES, _answer(rows.where(stack=facts.stack))
+    )
+
+
+def _answer(rows: Measures) -> str:
+    """The category whose shares by weight and by norm differ most, in one sentence; empty where there is none."""
+    shares = [_of_stack(rows, f"{kind}_share") for kind in KINDS]
+    both = [g for g in NAMES if all(g in by_group for by_group in shares)]
+    if not both:
+        return ""
+    by_weight, by_norm = ({g: by_group[g].value for g in both} for by_group in shares)
+    most = max(both, key=lambda g: (g != "other", abs(by_weight[g] - by_norm[g])))
+    name = f"{'the ' * (most == 'first')}{NAMES[most]}"
+    get = "get" if most in ("punctuation", "other") else "gets"
+    return (
+        f"{words.capital(name)} {get} {percent(by_weight[most])} of the attention weight and "
+        f"{percent(by_norm[most])} of the length of what is added, ‖a f(x)‖."
+    )
 
 
 def findings(tables: Mapping[str, pl.DataFrame], about: About[NormsFacts]) -> tuple[Finding, ...]:
     """How much weights (of q and k together) and norms (with v) vary over tokens, then every claim's verdict."""
-    rows = Measures.of(tables["measures"])
-    measured = {c: rows.get(name, stack=about.facts.stack) for c, name in (("q+k", "cv_a"), ("v", "cv_f"))}
-    known = {component: row for component, row in measured.items() if row is not None}
-    verdicts = verdict_findings(tables["claims"])
-    sinks = {
-        name: _whole(rows.where(stack=about.facts.stack), name).get(None)
-        for name in ("sink_weight", "sink_contribution")
-    }
-    if all(sinks.values()):
-        given = " and ".join(
-            f"{words.share(row.value)} of {name}"
-            for name, row in zip(("weight", "output"), sinks.values(), strict=True)
-            if row
+    rows, stack = Measures.of(tables["measures"]), about.facts.stack
+    findings = verdict_findings(tables["claims"])
+    sinks = {c: row for c in ("weight", "contribution") if (row := rows.get(f"sink_{c}", stack=stack))}
+    if len(sinks) == 2:
+        text = (
+            f"{words.share(sinks['weight'].value)} of weight and {words.share(sinks['contribution'].value)} of output"
         )
-        values = tuple(row.estimate(name) for name, row in sinks.items() if row)
-        line = f"Tokens with more than 30\u00a0% of a head's weight in a text (sinks) make {given}, mean over heads and layers."
-        verdicts = (
-            Finding("sink_weight", line, "share", values, source=SOURCE.key, per="text", signed=False),
-            *verdicts,
-        )
+        line = f"Tokens with more than 30\u00a0% of a head's weight in a text (sinks) make {text}, mean over heads and layers."
+        values = tuple(row.estimate(f"sink_{c}") for c, row in sinks.items())
+        sunk = Finding("sink_weight", line, "share", values, source=SOURCE.key, per="text", signed=False)
+        findings = (sunk, *findings)
     if rolled := rows.where("rollout_gradient").first("group"):
-        said = ", ".join(f"{words.number(rolled[kind].value, True)} by {kind}" for kind in (*render.VIEWS, "nearness"))
-        line = f"Rollouts over all layers against gradient × input, mean rank correlation within a text: {said}."
+        text = ", ".join(f"{words.number(rolled[kind].value, True)} by {kind}" for kind in (*render.VIEWS, "nearness"))
+        line = f"Rollouts over all layers against gradient × input, mean rank correlation within a text: {text}."
         values = tuple(row.estimate(kind) for kind, row in rolled.items())
-        verdicts = (Finding("rollout_gradient", line, "ρ", values, source=SOURCE.key, per="text"), *verdicts)
-    if len(known) < len(measured):
-        return verdicts
-    weight, norm = (f"{words.number(row.value)} ({words.ends(row)})" for row in known.values())
-    values = tuple(row.estimate(c) for c, row in known.items())
+        findings = (Finding("rollout_gradient", line, "ρ", values, source=SOURCE.key, per="text"), *findings)
+    variation = {c: row for c, name in (("q+k", "cv_a"), ("v", "cv_f")) if (row := rows.get(name, stack=stack))}
+    if len(variation) < 2:
+        return findings
+    weight, norm = (f"{words.number(row.value)} ({words.ends(row)})" for row in variation.values())
+    values = tuple(row.estimate(c) for c, row in variation.items())
     what = "coefficient of variation over tokens, mean over layers and heads"
-    said = f"{what.capitalize()}: {weight} of the weight a, {norm} of ‖f(x)‖."
-    varied = Finding("dispersion", said, "std / mean", values, source=SOURCE.key, what=what, per="text", signed=False)
-    return varied, *verdicts
+    text = f"{what.capitalize()}: {weight} of the weight a, {norm} of ‖f(x)‖."
+    varied = Finding("dispersion", text, "std / mean", values, source=SOURCE.key, what=what, per="text", signed=False)
+    return varied, *findings
 
 
 _FigureRows = list[dict[str, Any]]
-Made = tuple[tuple[str, ...], Figure, tuple[str, ...], list[tuple[str, ...]], str] | None  # words, figure, and a table
+_Part = tuple[tuple[str, ...], Figure, tuple[str, ...], list[tuple[str, ...]], str]  # texts, figure, and a table
 
 
-def _stack(rows: Measures, stack: str, named: bool, facts: NormsFacts) -> Iterator[Section]:
-    """The sections of one stack."""
-    n = words.sample(facts.texts, "text")
-    makers = (
-        ("Weights beside norms", _shares),
-        ("How much do norms vary?", _dispersion),
-        ("Do weights and norms cancel?", _cancelling),
-        ("Where are the sinks?", _sinks),
-        ("Does frequency show?", _frequency),
-        ("How much is mixed, how much is kept?", _mixing),
-    )
-    for title, make in makers:
-        if made := make(rows, n, facts.block):
-            said, figure, columns, cells, caption = made
-            figure = replace(figure, name=f"{stack}-{figure.name}" if named else figure.name)
-            tail = f" ({stack_words(stack) or stack})" if named else ""
-            yield Section(title + tail, said, (figure,), (Table(columns, tuple(cells), caption),))
-
-
-def _whole(rows: Measures, measure: str) -> dict[Any, MeasuredValue]:
-    """A measure's rows of the whole stack, by group."""
+def _of_stack(rows: Measures, measure: str) -> dict[Any, MeasuredValue]:
+    """A measure's rows of all layers together, by group."""
     return rows.where(measure, head=None, layer=None).first("group")
-
-
-def _heads(rows: Measures, measure: str) -> list[tuple[int, int, float]]:
-    return sorted(rows.where(measure).cells())
 
 
 def _layer_rows(rows: Measures, measure: str) -> _FigureRows:
@@ -206,69 +196,63 @@ def _layer_rows(rows: Measures, measure: str) -> _FigureRows:
 
 
 def _table_lines(rows: Measures, names: Sequence[str], signed: bool = False) -> list[tuple[str, ...]]:
-    """Numbers of the whole stack as lines of a table."""
-    found = {name: _whole(rows, name).get(None) for name in names}
-    return [(MEASURES[name], *words.cells(one, signed)) for name, one in found.items() if one]
+    """Numbers of all layers together as lines of a table."""
+    return [(MEASURES[name], *words.cells(row, signed)) for name in names if (row := _of_stack(rows, name).get(None))]
 
 
 def _spans(rows: _FigureRows, names: Mapping[str, str]) -> str:
     """Least and most of each group, for those who do not see the chart."""
-    values = {said: [row["value"] for row in rows if row["group"] == group] for group, said in names.items()}
-    return "; ".join(f"{said} {min(v):.2f} to {max(v):.2f}" for said, v in values.items() if v)
+    values = {name: [row["value"] for row in rows if row["group"] == group] for group, name in names.items()}
+    return "; ".join(f"{name} {min(v):.2f} to {max(v):.2f}" for name, v in values.items() if v)
 
 
 def _layer_axis() -> alt.X:
     return alt.X("layer:O", title="layer", scale=alt.Scale(paddingInner=0.18))
 
 
-def _shares(rows: Measures, n: str, block: str) -> Made:
-    whole = {k: found for k in VIEWS if (found := _whole(rows, f"{k}_share")) or k in KINDS}
-    groups = [g for g in NAMES if all(g in found for found in whole.values())]
+def _shares(rows: Measures, n: str, block: str) -> _Part | None:
+    views = {k: by_group for k in VIEWS if (by_group := _of_stack(rows, f"{k}_share")) or k in KINDS}
+    groups = [g for g in NAMES if all(g in by_group for by_group in views.values())]
     if not groups:
         return None
     panels, order = list[Panel](), list(NAMES)
     y = alt.Y(
         "from:Q", scale=alt.Scale(domain=[0, 1], nice=False, clamp=True), title="share", axis=alt.Axis(labelExpr=SHARES)
     )
-    for kind in (
-        k for k in whole if k != "contribution"
-    ):  # which may be below 0; a bar per layer, from [CLS] at the bottom to the others at the top
-        title, own, bars = f"By {VIEWS[kind]}", _layer_rows(rows, f"{kind}_share"), list[dict[str, Any]]()
-        for layer in sorted({row["layer"] for row in own}):
+    for kind in views:
+        if kind == "contribution":  # which may be below 0
+            continue
+        # a bar per layer, from [CLS] at the bottom to the others at the top
+        title, layer_rows, bars = f"By {VIEWS[kind]}", _layer_rows(rows, f"{kind}_share"), list[dict[str, Any]]()
+        for layer in sorted({row["layer"] for row in layer_rows}):
             low = 0.0
-            for row in sorted((r for r in own if r["layer"] == layer), key=lambda r: order.index(r["group"])):
+            for row in sorted((r for r in layer_rows if r["layer"] == layer), key=lambda r: order.index(r["group"])):
                 ends = {"from": low, "to": low + row["value"]}
                 bars.append({"layer": layer, "name": NAMES[row["group"]], "colour": COLOURS[row["group"]]} | ends)
                 low += row["value"]
         look = chart_of("bars", bars).mark_bar()
         chart = look.encode(_layer_axis(), y, alt.Y2("to"), alt.Color("colour:N", scale=None))
-        panels.append(
-            Panel(title, overlay(title, chart), f"{title}: stacked shares per layer. {_spans(own, NAMES)}.", (), {})
-        )
-    shares = {g: {k: words.cells(found[g], text=words.share) for k, found in whole.items()} for g in groups}
-    said = "; ".join(f"{NAMES[g]} {of['weight'][0]} by weight and {of['norm'][0]} by norm" for g, of in shares.items())
-    beside = f" Then norms of the block, of {LENGTHS[block]}; claims are about attention's own." * ("block" in whole)
+        text = f"{title}: stacked shares per layer. {_spans(layer_rows, NAMES)}."
+        panels.append(Panel(title, overlay(title, chart), text, (), {}))
+    shares = {g: {k: words.cells(by_group[g], text=words.share) for k, by_group in views.items()} for g in groups}
+    each = "; ".join(f"{NAMES[g]} {s['weight'][0]} by weight and {s['norm'][0]} by norm" for g, s in shares.items())
+    beside = f" Then norms of the block, of {LENGTHS[block]}; claims are about attention's own." * ("block" in views)
     caption = (
         "What each category of tokens is given, as a share of all: weights (mean over heads) added up first, then norms, a "
         f"layer's norm being that of {LENGTHS['attention']}.{beside} Mean over the queries of all texts. {n}."
     )
     key = tuple(LegendEntry(NAMES[g], COLOURS[g], "square") for g in groups)
-    if "contribution" in whole:
+    if "contribution" in views:
         caption += " The table adds the contribution weight a f(x)·o / ‖o‖², the share of the layer's output o, which may be below 0."
-    columns = ("Category", *(cell for k in whole for cell in (f"by {VIEWS[k]}", "95 %")))
-    cells = [(NAMES[g], *(cell for pair in of.values() for cell in pair)) for g, of in shares.items()]
+    columns = ("Category", *(cell for k in views for cell in (f"by {VIEWS[k]}", "95 %")))
+    cells = [(NAMES[g], *(cell for pair in pairs.values() for cell in pair)) for g, pairs in shares.items()]
     figure = Figure("shares", "", "Shares by weight and by norm", caption, tuple(panels), key)
-    return (
-        (f"Mean over all layers, category by category: {said}.",),
-        figure,
-        columns,
-        cells,
-        "Mean over layers, with intervals over texts",
-    )
+    texts = (f"Mean over all layers, category by category: {each}.",)
+    return texts, figure, columns, cells, "Mean over layers, with intervals over texts"
 
 
-def _dispersion(rows: Measures, n: str, block: str) -> Made:
-    if not (heads := _heads(rows, "cv_f")):
+def _dispersion(rows: Measures, n: str, block: str) -> _Part | None:
+    if not (heads := sorted(rows.where("cv_f").cells())):
         return None
     caption = (
         "Standard deviation of ‖f(x)‖ over all tokens, divided by its mean, in every head. At 0 every token's vector would be as long "
@@ -280,7 +264,7 @@ def _dispersion(rows: Measures, n: str, block: str) -> Made:
     return (), figure, columns, _table_lines(rows, ("cv_x", "cv_f", "cv_a", "cv_af")), of
 
 
-def _cancelling(rows: Measures, n: str, block: str) -> Made:
+def _cancelling(rows: Measures, n: str, block: str) -> _Part | None:
     norms = {(f.layer, f.head, f.group): f.value for f in rows.where("mean_f")}
     every = sorted((a for a in rows.where("mean_a") if a.head is not None), key=lambda a: (a.group, a.layer, a.head))
     points = [
@@ -291,45 +275,40 @@ def _cancelling(rows: Measures, n: str, block: str) -> Made:
     if not points:
         return None
     layers, points = sorted({row["layer"] for row in points}), [row for row in points if row["a"] > 0]
-    panels = tuple(
-        _scatter(NAMES[group], own, points, layers)
-        for group in NAMES
-        if (own := [row for row in points if row["group"] == group])
-    )
+    # mean weight (logarithmic) against mean norm, a point for each head; the axes hold the points of every panel
+    colours = {x: render.ramp(0.3 + 0.5 * i / max(1, len(layers) - 1)) for i, x in enumerate(layers)}
+    least, most = min(row["a"] for row in points) / 1.3, max(row["a"] for row in points) * 1.3
+    decades = [10.0**e for e in range(-8, 1) if least <= 10.0**e <= most]
+    halves = [3 * t for t in decades if 3 * t <= most] if len(decades) < 3 else []
+    axis = alt.Axis(format="~g", values=sorted([*decades, *halves]), tickCount=40, grid=False)
+    x = alt.X("a:Q", scale=alt.Scale(type="log", domain=[least, most], nice=False), title="mean a", axis=axis)
+    y = around([row["f"] for row in points], "mean ‖f(x)‖").axis("f")
+    panels = []
+    for group, title in NAMES.items():
+        heads = [row | {"colour": colours[row["layer"]]} for row in points if row["group"] == group]
+        if heads:
+            look = chart_of("main", heads).mark_point(size=30, filled=True, opacity=0.85)
+            chart = look.encode(x, y, alt.Color("colour:N", scale=None))
+            text = f"{title}: mean weight against mean norm of {words.several(len(heads), 'head')}."
+            panels.append(Panel(title, overlay(title, chart, width=PANEL_WIDTH - 20), text, (), {}))
     caption = (
         "Every point is a head: the mean weight that tokens of a category get in it, against the mean length of their transformed "
         f"vectors. Colours go from the first layer (dark) to the last (light). {n}."
     )
-    figure = Figure("cancelling", "", "Weight against norm", caption, panels)
+    figure = Figure("cancelling", "", "Weight against norm", caption, tuple(panels))
     names = ("spearman_a_f", "spearman_a_f_layers")
-    rho, over = (_whole(rows, name) for name in names)
+    rho, over = (_of_stack(rows, name) for name in names)
     cells = [(NAMES[g], *words.cells(rho[g], True), *words.cells(over.get(g), True)) for g in NAMES if g in rho]
     columns = ("Category", *(cell for name in names for cell in (MEASURES[name], "95 %")))
     of = (
         f"Rank correlations over pairs of query and token, layers and heads, with at most {QUERIES} evenly spaced queries of "
         "each row of tokens; and over layers"
     )
-    said = "Below 0, what gets more weight is shorter: the two cancel each other in the product a‖f(x)‖."
-    return (said,), figure, columns, cells, of
+    text = "Below 0, what gets more weight is shorter: the two cancel each other in the product a‖f(x)‖."
+    return (text,), figure, columns, cells, of
 
 
-def _scatter(title: str, rows: _FigureRows, every: _FigureRows, layers: Sequence[int]) -> Panel:
-    """Mean weight (logarithmic) against mean norm, a point for each head; the axes hold the points of `every` panel."""
-    share = {layer: i / max(1, len(layers) - 1) for i, layer in enumerate(layers)}
-    points = [row | {"colour": render.ramp(0.3 + 0.5 * share[row["layer"]])} for row in rows]
-    least, most = min(row["a"] for row in every) / 1.3, max(row["a"] for row in every) * 1.3
-    decades = [10.0**e for e in range(-8, 1) if least <= 10.0**e <= most]
-    halves = [3 * t for t in decades if 3 * t <= most] if len(decades) < 3 else []
-    axis = alt.Axis(format="~g", values=sorted([*decades, *halves]), tickCount=40, grid=False)
-    x = alt.X("a:Q", scale=alt.Scale(type="log", domain=[least, most], nice=False), title="mean a", axis=axis)
-    y = around([row["f"] for row in every], "mean ‖f(x)‖").axis("f")
-    look = chart_of("main", points).mark_point(size=30, filled=True, opacity=0.85)
-    chart = look.encode(x, y, alt.Color("colour:N", scale=None))
-    said = f"{title}: mean weight against mean norm of {words.several(len(points), 'head')}."
-    return Panel(title, overlay(title, chart, width=PANEL_WIDTH - 20), said, (), {})
-
-
-def _sinks(rows: Measures, n: str, block: str) -> Made:
+def _sinks(rows: Measures, n: str, block: str) -> _Part | None:
     names = {
         "sink_texts": "texts with a sink",
         "sink_weight": "weight",
@@ -337,45 +316,44 @@ def _sinks(rows: Measures, n: str, block: str) -> Made:
         "sink_norm": "‖f(x)‖ over others'",
         "dormant_texts": "texts dormant in",
     }
-    if not (heads := _heads(rows, "sink_weight")):
+    if not (heads := sorted(rows.where("sink_weight").cells())):
         return None
     caption = (
         "What share of its weight each head gives to sinks: tokens that get more than 30 % of all its weight in a text of 8 tokens "
         f"or more. {n}."
     )
     figure = grid("sinks", "", "Weight on sinks", caption, heads, "share")
-    found = {name: rows.where(name, head=None).first("layer") for name in names}
+    by_layer = {name: rows.where(name, head=None).first("layer") for name in names}
     cells = []
-    for layer in (*sorted(x for x in found["sink_weight"] if x is not None), None):
-        of = {name: found[name].get(layer) for name in names}
-        numbers = [words.cells(row, text=None if name == "sink_norm" else words.share)[0] for name, row in of.items()]
+    for layer in (*sorted(x for x in by_layer["sink_weight"] if x is not None), None):
+        numbers = (
+            words.cells(column.get(layer), text=None if name == "sink_norm" else words.share)[0]
+            for name, column in by_layer.items()
+        )
         cells.append((f"layer {layer}" if layer else "all layers", *numbers))
-    shares = sorted(_whole(rows, "sink_share").items(), key=lambda pair: -pair[1].value)
-    said = [
-        f"Sinks are {words.join_words([f'{words.share(row.value)} {NAMES[group]}' for group, row in shares if row.value > 0])}."
-    ] * bool(shares)
-    changes = _whole(rows, "without_sinks")
-    if changes:
-        each = [
-            f"{words.number(row.value, True)} ({words.ends(row, True)}) without {what}" for what, row in changes.items()
-        ]
+    texts = []
+    if shares := sorted(_of_stack(rows, "sink_share").items(), key=lambda pair: -pair[1].value):
+        each = [f"{words.share(row.value)} {NAMES[group]}" for group, row in shares if row.value > 0]
+        texts.append(f"Sinks are {words.join_words(each)}.")
+    if changes := _of_stack(rows, "without_sinks"):
+        each = [f"{words.number(r.value, True)} ({words.ends(r, True)}) without {what}" for what, r in changes.items()]
         unit = "nats a token, or relative squared change of the output where the model has no loss"
         what = "Change of the loss when heads give their sinks, or as many other tokens, nothing, other weights held"
-        said.append(f"{what}: {'; '.join(each)} ({unit}).")
+        texts.append(f"{what}: {'; '.join(each)} ({unit}).")
     columns = ("Where", *names.values())
     of = (
         "Mean over heads: the share of texts in which a head has a sink; the share of its weight, and of its output by "
         "contribution, that is sinks'; the mean ‖f(x)‖ of sinks over that of other tokens; and the share of texts in which the "
         "head is dormant: it adds less than a quarter of the layer's mean ‖o‖"
     )
-    return tuple(said), figure, columns, cells, of
+    return tuple(texts), figure, columns, cells, of
 
 
-def _frequency(rows: Measures, n: str, block: str) -> Made:
+def _frequency(rows: Measures, n: str, block: str) -> _Part | None:
     names = [f"spearman_rank_{name}{tail}" for tail in ("", "_words") for name in ("f", "a")]
-    if None not in _whole(rows, "spearman_rank_f"):
+    if None not in _of_stack(rows, "spearman_rank_f"):
         return None
-    heads = {"‖f(x)‖": _heads(rows, "spearman_rank_f"), "a": _heads(rows, "spearman_rank_a")}
+    heads = {"‖f(x)‖": sorted(rows.where("spearman_rank_f").cells()), "a": sorted(rows.where("spearman_rank_a").cells())}
     caption = (
         "Rank correlation of how rare a token is (rank 1: the commonest of these texts) with ‖f(x)‖ and with the weight that it gets, "
         f"in every head, over all tokens. {n}."
@@ -385,21 +363,22 @@ def _frequency(rows: Measures, n: str, block: str) -> Made:
     return (), figure, ("What", "ρ", "95 %"), _table_lines(rows, names, True), of
 
 
-def _mixing(rows: Measures, n: str, block: str) -> Made:
-    found = _layer_rows(rows, "mixing_ratio")
+def _mixing(rows: Measures, n: str, block: str) -> _Part | None:
+    layer_rows = _layer_rows(rows, "mixing_ratio")
     rates = {row.layer: row.value for row in rows.where("expansion_rate", head=None)}
-    if not found:
+    if not layer_rows:
         return None
-    by = {(row["layer"], row["group"]): words.number(row["value"]) for row in found}
-    layers = sorted({row["layer"] for row in found})
+    by = {(row["layer"], row["group"]): words.number(row["value"]) for row in layer_rows}
+    layers = sorted({row["layer"] for row in layer_rows})
     cells = [(str(x), *(by[x, k] for k in KINDS if (x, k) in by), words.number(rates.get(x))) for x in layers]
     caption = (
         "What comes from other positions, as a share of that and of what a position keeps of itself; for norms each is the length of "
         f"a sum of vectors, {WHAT[block]}. Mean over queries, bars are 95 % intervals over texts. {n}."
     )
-    title, shown = "Mixing ratio", [{k: row[k] for k in ("layer", "group", "value", "low", "high")} for row in found]
+    title = "Mixing ratio"
+    shown = [{k: row[k] for k in ("layer", "group", "value", "low", "high")} for row in layer_rows]
     chart = overlay(title, *marks(shown, SharedAxis("share", 0, 1), _layer_axis(), KINDS))
-    panel = Panel(title, chart, f"{title} per layer: {_spans(found, {k: f'by {k}' for k in KINDS})}.", (), {})
+    panel = Panel(title, chart, f"{title} per layer: {_spans(layer_rows, {k: f'by {k}' for k in KINDS})}.", (), {})
     figure = Figure("mixing", "", title, caption, (panel,), by_kind_key())
     of = "Mixing ratio, and by how much the layer's values and output projections lengthen a vector (from the weights alone)"
     return (), figure, ("Layer", "by weight", "by norm", "expansion rate"), cells, of

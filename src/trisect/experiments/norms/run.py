@@ -43,11 +43,12 @@ from trisect.measure.sums import (
     opening_tokens,
 )
 from trisect.papers.norms import SOURCE
-from trisect.stats.bootstrap import DrawnEstimate, bootstrap_ratios, draw_times, percentile_interval
+from trisect.stats.bootstrap import DrawnEstimate, bootstrap_ratios, draw_times, percentile_interval, value_rows
 from trisect.stats.describe import permutation_spearman, spearman, variation
 from trisect.stats.shares import ratios
 from trisect.stats.tested import finite, value_row
 
+Statistics = dict[str, DrawnEstimate]  # what the claims of papers.norms speak of
 SEP, FIRST = CATEGORIES.index("sep"), CATEGORIES.index("first")
 KINDS = ("weight", "norm")
 DRAWS = 4_000
@@ -62,13 +63,13 @@ class StackTally:
     model: PooledTally = field(default_factory=PooledTally)
 
 
-class DrawnTexts:
-    """Values and intervals of numbers from `n` texts in `units` articles (None: each is one); every number meets the same draws."""
+class Resampled:
+    """Values and intervals of numbers from `n` texts in `units` articles; every number meets the same draws."""
 
-    def __init__(self, n: int, seed: int, draws: int = DRAWS, units: int | None = None) -> None:
-        self.n, self.seed, drawn = n, seed, n if units is None else units
+    def __init__(self, n: int, seed: int, units: int) -> None:
+        self.n, self.seed = n, seed
         self.times, self.fewer = (
-            draw_times(np.random.default_rng(seed), min(drawn, groups), draws) for groups in (GROUPS, FEWER)
+            draw_times(np.random.default_rng(seed), min(units, groups), DRAWS) for groups in (GROUPS, FEWER)
         )
 
     def sums(self, sums: Sums) -> DrawnEstimate:
@@ -80,158 +81,149 @@ class DrawnTexts:
 
         Degrees of freedom are of the groups that were drawn: `fewer` where those were.
         """
-        drawn, groups = estimate.draws[(slice(None), *place)], (self.fewer if fewer else self.times).shape[1]
-        return value_row(estimate.value[place], percentile_interval(drawn, groups), self.n)
+        draws, groups = estimate.draws[(slice(None), *place)], (self.fewer if fewer else self.times).shape[1]
+        return value_row(estimate.value[place], percentile_interval(draws, groups), self.n)
 
 
-def each(function: Any, *estimates: DrawnEstimate) -> DrawnEstimate:
+def _each(function: Any, *estimates: DrawnEstimate) -> DrawnEstimate:
     """A function of sums, on all texts and in every draw; where it divides by nothing the result is NaN."""
     with np.errstate(divide="ignore", invalid="ignore"):
         return DrawnEstimate(function(*(e.value for e in estimates)), function(*(e.draws for e in estimates)))
 
 
-def mean_of(parts: list[DrawnEstimate]) -> DrawnEstimate:
+def _mean_of(parts: list[DrawnEstimate]) -> DrawnEstimate:
     """The mean of several numbers."""
     return DrawnEstimate(np.mean([p.value for p in parts], 0), np.mean([p.draws for p in parts], 0))
 
 
-def stack_rows(tally: StackTally, drawn: DrawnTexts, statistics: dict[str, DrawnEstimate]) -> Iterator[NewRow]:
-    """Every row of a stack; fills `statistics` with what the claims of papers.norms speak of."""
-    for part in (_dispersion, _shares, _cancelling, _frequency, _mixing, _contributions, _sinks):
-        for row in part(tally, drawn, statistics):
-            yield {"stack": tally.stack} | row
+def _to_shares(sums: Float[np.ndarray, "... C"]) -> Float[np.ndarray, "... C"]:
+    return sums / sums.sum(-1, keepdims=True)
 
 
-def _dispersion(tally: StackTally, drawn: DrawnTexts, statistics: dict[str, DrawnEstimate]) -> Iterator[NewRow]:
+def _dispersion(tally: StackTally, resampled: Resampled, statistics: Statistics) -> Iterator[NewRow]:
     for name in ("x", "f", "a", "af"):
-        found = []
+        measure, layers = {"measure": f"cv_{name}"}, []
         for address, layer in tally.layers.items():
-            heads = each(variation, drawn.sums(getattr(layer, name)))
-            own = {"layer": address.layer, "measure": f"cv_{name}"}
+            heads = mean = _each(variation, resampled.sums(getattr(layer, name)))
+            place = measure | {"layer": address.layer}
             if heads.value.ndim:
-                yield from (own | {"head": h + 1} | drawn.row(heads, (h,)) for h in range(len(heads.value)))
-            whole = each(lambda v: v.mean(-1), heads) if heads.value.ndim else heads
-            if np.isfinite(whole.value):
-                found.append(whole)
-                yield own | drawn.row(whole)
-        if found:
-            mean = mean_of(found)
-            yield {"measure": f"cv_{name}"} | drawn.row(mean)
-            statistics[f"cv_{name}"] = mean
+                yield from (place | {"head": h + 1} | resampled.row(heads, (h,)) for h in range(len(heads.value)))
+                mean = _each(lambda v: v.mean(-1), heads)
+            if np.isfinite(mean.value):
+                layers.append(mean)
+                yield place | resampled.row(mean)
+        if layers:
+            statistics[f"cv_{name}"] = _mean_of(layers)
+            yield measure | resampled.row(statistics[f"cv_{name}"])
 
 
-def _shares(tally: StackTally, drawn: DrawnTexts, statistics: dict[str, DrawnEstimate]) -> Iterator[NewRow]:
+def _shares(tally: StackTally, resampled: Resampled, statistics: Statistics) -> Iterator[NewRow]:
     present = _present(tally)
     views = next(iter(tally.layers.values())).views
-    whole: dict[str, list[DrawnEstimate]] = {kind: [] for kind in (*views, "norm_heads")}
-
-    def to_shares(sums: Float[np.ndarray, "... C"]) -> Float[np.ndarray, "... C"]:
-        return sums / sums.sum(-1, keepdims=True)
-
+    layers: dict[str, list[DrawnEstimate]] = {kind: [] for kind in (*views, "norm_heads")}
     for address, layer in tally.layers.items():
-        queries, sums, heads = (drawn.sums(s) for s in (layer.queries, layer.sums, layer.head_sums))
-        own = {"layer": address.layer}
-        layered = each(lambda s, q: s / q[..., None, None], sums, queries)
-        headed = each(lambda s, q: s / q[..., None, None, None], heads, queries)
-        shares = each(to_shares, sums)
-        whole["norm_heads"].append(each(lambda s: to_shares(s[..., 1, :, :].mean(-2)), heads))
+        queries, sums, heads = (resampled.sums(s) for s in (layer.queries, layer.sums, layer.head_sums))
+        layered = _each(lambda s, q: s / q[..., None, None], sums, queries)
+        headed = _each(lambda s, q: s / q[..., None, None, None], heads, queries)
+        shares = _each(_to_shares, sums)
+        layers["norm_heads"].append(_each(lambda s: _to_shares(s[..., 1, :, :].mean(-2)), heads))
         for k, kind in enumerate(views):
-            whole[kind].append(DrawnEstimate(shares.value[k], shares.draws[:, k]))
+            layers[kind].append(DrawnEstimate(shares.value[k], shares.draws[:, k]))
             for c in present:
-                group = {"group": CATEGORIES[c]}
-                yield own | group | {"measure": f"{kind}_sum"} | drawn.row(layered, (k, c))
-                yield own | group | {"measure": f"{kind}_share"} | drawn.row(shares, (k, c))
+                place = {"layer": address.layer, "group": CATEGORIES[c]}
+                yield place | {"measure": f"{kind}_sum"} | resampled.row(layered, (k, c))
+                yield place | {"measure": f"{kind}_share"} | resampled.row(shares, (k, c))
                 for h in range(headed.value.shape[1] if kind in KINDS else 0):
-                    yield own | group | {"measure": f"{kind}_sum", "head": h + 1} | drawn.row(headed, (k, h, c))
-    for kind, parts in whole.items():
-        mean = mean_of(parts)
+                    yield place | {"measure": f"{kind}_sum", "head": h + 1} | resampled.row(headed, (k, h, c))
+    for kind, parts in layers.items():
+        mean = _mean_of(parts)
         for c in present:
-            yield {"measure": f"{kind}_share", "group": CATEGORIES[c]} | drawn.row(mean, (c,))
+            yield {"measure": f"{kind}_share", "group": CATEGORIES[c]} | resampled.row(mean, (c,))
         if set(present) & set(MARKED):
-            statistics[f"special_share_{kind}"] = each(lambda v: v[..., list(MARKED)].sum(-1), mean)
+            statistics[f"special_share_{kind}"] = _each(lambda v: v[..., list(MARKED)].sum(-1), mean)
         if FIRST in present:
-            statistics[f"first_share_{kind}"] = each(lambda v: v[..., FIRST], mean)
+            statistics[f"first_share_{kind}"] = _each(lambda v: v[..., FIRST], mean)
 
 
-def _cancelling(tally: StackTally, drawn: DrawnTexts, statistics: dict[str, DrawnEstimate]) -> Iterator[NewRow]:
+def _cancelling(tally: StackTally, resampled: Resampled, statistics: Statistics) -> Iterator[NewRow]:
     over: list[DrawnEstimate] = []
     for address, layer in tally.layers.items():
-        sums, tokens = drawn.sums(layer.means), drawn.sums(layer.tokens)
-        heads = each(lambda s, t: s / t[..., None, None, :], sums, tokens)
-        means = each(lambda v: v.mean(-2), heads)
+        heads = _each(lambda s, t: s / t[..., None, None, :], *map(resampled.sums, (layer.means, layer.tokens)))
+        means = _each(lambda v: v.mean(-2), heads)
         over.append(means)
+        numbers = range(heads.value.shape[1])
         for c in _present(tally):
-            own = {"layer": address.layer, "group": CATEGORIES[c]}
-            rho = layer.cancel[c].estimate(drawn.fewer, drawn.fewer.shape[1])
-            yield own | {"measure": "spearman_a_f"} | drawn.row(rho, (0,), fewer=True)
-            each_head = layer.head_cancel[c].estimate()
-            for h in range(heads.value.shape[1]):
-                known = {"value": finite(each_head.value[h]), "n": drawn.n}
-                yield own | {"measure": "spearman_a_f", "head": h + 1} | known
+            place = {"layer": address.layer, "group": CATEGORIES[c]}
+            rho = layer.cancel[c].estimate(resampled.fewer, resampled.fewer.shape[1])
+            yield place | {"measure": "spearman_a_f"} | resampled.row(rho, (0,), fewer=True)
+            of_heads = layer.head_cancel[c].estimate().value
+            for h in numbers:
+                row = {"measure": "spearman_a_f", "head": h + 1, "value": finite(of_heads[h]), "n": resampled.n}
+                yield place | row
             for k, name in enumerate(("mean_a", "mean_f")):
-                yield own | {"measure": name} | drawn.row(means, (k, c))
-                for h in range(heads.value.shape[1]):
-                    yield own | {"measure": name, "head": h + 1} | drawn.row(heads, (k, h, c))
+                yield place | {"measure": name} | resampled.row(means, (k, c))
+                for h in numbers:
+                    yield place | {"measure": name, "head": h + 1} | resampled.row(heads, (k, h, c))
     for c in _present(tally):
-        group = CATEGORIES[c]
-        rho = tally.model.cancel[c].estimate(drawn.times, drawn.times.shape[1])
+        group = {"group": CATEGORIES[c]}
+        rho = tally.model.cancel[c].estimate(resampled.times, resampled.times.shape[1])
         rho = DrawnEstimate(rho.value[0], rho.draws[:, 0])
         layers = DrawnEstimate(
             spearman(np.stack([e.value[:, c] for e in over], -1)),
             spearman(np.stack([e.draws[:, :, c] for e in over], -1)),
         )
-        yield {"measure": "spearman_a_f", "group": group} | drawn.row(rho)
-        yield {"measure": "spearman_a_f_layers", "group": group} | drawn.row(layers)
+        yield group | {"measure": "spearman_a_f"} | resampled.row(rho)
+        yield group | {"measure": "spearman_a_f_layers"} | resampled.row(layers)
         if c == SEP:
             statistics |= {"spearman_sep": rho, "spearman_sep_layers": layers}
 
 
-def _frequency(tally: StackTally, drawn: DrawnTexts, statistics: dict[str, DrawnEstimate]) -> Iterator[NewRow]:
+def _frequency(tally: StackTally, resampled: Resampled, statistics: Statistics) -> Iterator[NewRow]:
+    model, fewer = tally.model, resampled.fewer
     for name in ("f", "a"):
-        own = (("", tally.model.frequency), ("_words", tally.model.words), ("_within", tally.model.within))
-        for tail, ranks in own:
-            rho = ranks[name].estimate(drawn.times, drawn.times.shape[1])
+        measure = f"spearman_rank_{name}"
+        for tail, ranks in (("", model.frequency), ("_words", model.words), ("_within", model.within)):
+            rho = ranks[name].estimate(resampled.times, resampled.times.shape[1])
             if np.isfinite(rho.value[0]):
-                statistics[f"spearman_rank_{name}{tail}"] = DrawnEstimate(rho.value[0], rho.draws[:, 0])
-                yield {"measure": f"spearman_rank_{name}{tail}"} | drawn.row(rho, (0,))
-        measure = {"measure": f"spearman_rank_{name}"}
+                statistics[measure + tail] = DrawnEstimate(rho.value[0], rho.draws[:, 0])
+                yield {"measure": measure + tail} | resampled.row(rho, (0,))
         for address, layer in tally.layers.items():
-            own = measure | {"layer": address.layer}
-            yield own | drawn.row(layer.frequency[name].estimate(drawn.fewer, drawn.fewer.shape[1]), (0,), fewer=True)
+            place = {"measure": measure, "layer": address.layer}
+            rho = layer.frequency[name].estimate(fewer, fewer.shape[1])
+            yield place | resampled.row(rho, (0,), fewer=True)
             heads = layer.head_frequency[name].estimate().value
-            yield from (own | {"head": h + 1, "value": finite(v), "n": drawn.n} for h, v in enumerate(heads))
+            yield from (place | {"head": h + 1, "value": finite(v), "n": resampled.n} for h, v in enumerate(heads))
 
 
-def _mixing(tally: StackTally, drawn: DrawnTexts, statistics: dict[str, DrawnEstimate]) -> Iterator[NewRow]:
+def _mixing(tally: StackTally, resampled: Resampled, statistics: Statistics) -> Iterator[NewRow]:
     if crosses(tally.stack):
         return
-    found = []
-    for address, layer in tally.layers.items():
-        ratio = each(lambda s, q: s / q[..., None], drawn.sums(layer.mixing), drawn.sums(layer.queries))
-        found.append(ratio)
+    places: list[NewRow] = [{"layer": address.layer} for address in tally.layers]
+    ratios = [
+        _each(lambda s, q: s / q[..., None], resampled.sums(layer.mixing), resampled.sums(layer.queries))
+        for layer in tally.layers.values()
+    ]
+    for place, ratio in zip([*places, {}], [*ratios, _mean_of(ratios)], strict=True):
         for k, kind in enumerate(KINDS):
-            yield {"layer": address.layer, "measure": "mixing_ratio", "group": kind} | drawn.row(ratio, (k,))
-    mean = mean_of(found)
-    for k, kind in enumerate(KINDS):
-        yield {"measure": "mixing_ratio", "group": kind} | drawn.row(mean, (k,))
+            yield place | {"measure": "mixing_ratio", "group": kind} | resampled.row(ratio, (k,))
 
 
-def _contributions(tally: StackTally, drawn: DrawnTexts, statistics: dict[str, DrawnEstimate]) -> Iterator[NewRow]:
+def _contributions(tally: StackTally, resampled: Resampled, statistics: Statistics) -> Iterator[NewRow]:
     """contribution_share: the mean over queries of a category's contribution weights, of heads, of layers, and over layers."""
     present, every = _present(tally), []
     for address, layer in tally.layers.items():
-        shares = each(lambda s: s / s.sum(-1, keepdims=True), drawn.sums(layer.contributions))
+        shares = _each(_to_shares, resampled.sums(layer.contributions))
         every.append(DrawnEstimate(shares.value[0], shares.draws[:, 0]))
         for c in present:
-            own = {"layer": address.layer, "group": CATEGORIES[c], "measure": "contribution_share"}
-            yield own | drawn.row(shares, (0, c))
-            yield from (own | {"head": h} | drawn.row(shares, (h, c)) for h in range(1, len(shares.value)))
-    mean = mean_of(every)
+            place = {"layer": address.layer, "group": CATEGORIES[c], "measure": "contribution_share"}
+            yield place | resampled.row(shares, (0, c))
+            yield from (place | {"head": h} | resampled.row(shares, (h, c)) for h in range(1, len(shares.value)))
+    mean = _mean_of(every)
     for c in present:
-        yield {"measure": "contribution_share", "group": CATEGORIES[c]} | drawn.row(mean, (c,))
+        yield {"measure": "contribution_share", "group": CATEGORIES[c]} | resampled.row(mean, (c,))
 
 
-def _sinks(tally: StackTally, drawn: DrawnTexts, statistics: dict[str, DrawnEstimate]) -> Iterator[NewRow]:
+def _sinks(tally: StackTally, resampled: Resampled, statistics: Statistics) -> Iterator[NewRow]:
     """sink_texts, sink_weight, sink_contribution and dormant_texts: the share of texts in which a head has a sink, what of its
 
     weight and of its output goes to sinks, and the share of texts in which it is dormant; sink_norm: the mean ‖f(x)‖ of sinks over
@@ -240,36 +232,35 @@ def _sinks(tally: StackTally, drawn: DrawnTexts, statistics: dict[str, DrawnEsti
     names = ("sink_texts", "sink_weight", "sink_contribution", "dormant_texts", "sink_norm")
 
     def to_numbers(s: Float[np.ndarray, "... H 9"]) -> Float[np.ndarray, "... H 5"]:
-        long, some, weight, contribution, sinks, f, others, rest, dormant = np.moveaxis(s, -1, 0)
+        long, with_sink, weight, contribution, sinks, f, others, rest, dormant = np.moveaxis(s, -1, 0)
         norm = (f / sinks) / (rest / others)
-        return np.stack([some / long, weight / long, contribution / long, dormant / long, norm], -1)
+        return np.stack([with_sink / long, weight / long, contribution / long, dormant / long, norm], -1)
+
+    def over_heads(*parts: Float[np.ndarray, "... H 9"]) -> Float[np.ndarray, "... 5"]:
+        return to_numbers(np.add.reduce([part.sum(-2, keepdims=True) for part in parts]))[..., 0, :]
 
     every, kinds = [], []
     for address, layer in tally.layers.items():
-        sums = drawn.sums(layer.sinks)
-        kinds.append(drawn.sums(layer.sink_kinds))
+        sums = resampled.sums(layer.sinks)
+        kinds.append(resampled.sums(layer.sink_kinds))
         if not sums.value[..., 0].any():
             return
-        heads = each(to_numbers, sums)
-        whole = each(lambda s: to_numbers(s.sum(-2, keepdims=True))[..., 0, :], sums)
         every.append(sums)
+        heads, layered = _each(to_numbers, sums), _each(over_heads, sums)
         for i, name in enumerate(names):
-            own = {"layer": address.layer, "measure": name}
-            if np.isfinite(whole.value[i]):
-                yield own | drawn.row(whole, (i,))
-            for h in range(len(heads.value)):
-                if np.isfinite(heads.value[h, i]):
-                    yield own | {"head": h + 1} | drawn.row(heads, (h, i))
-    over = each(
-        lambda *parts: to_numbers(np.add.reduce([part.sum(-2, keepdims=True) for part in parts]))[..., 0, :], *every
-    )
+            place = {"layer": address.layer, "measure": name}
+            if np.isfinite(layered.value[i]):
+                yield place | resampled.row(layered, (i,))
+            for h in np.flatnonzero(np.isfinite(heads.value[:, i])).tolist():
+                yield place | {"head": h + 1} | resampled.row(heads, (h, i))
+    over = _each(over_heads, *every)
     for i, name in enumerate(names):
         if np.isfinite(over.value[i]):
-            yield {"measure": name} | drawn.row(over, (i,))
-    shares = each(lambda *parts: np.add.reduce(parts) / np.add.reduce(parts).sum(-1, keepdims=True), *kinds)
+            yield {"measure": name} | resampled.row(over, (i,))
+    shares = _each(lambda *parts: _to_shares(np.add.reduce(parts)), *kinds)
     for c in _present(tally):
         if np.isfinite(shares.value[c]):
-            yield {"measure": "sink_share", "group": CATEGORIES[c]} | drawn.row(shares, (c,))
+            yield {"measure": "sink_share", "group": CATEGORIES[c]} | resampled.row(shares, (c,))
 
 
 WITHOUT = 64  # texts of which the loss without sinks is measured
@@ -278,7 +269,7 @@ TAKEN = ("sinks", "other tokens")  # whose weight is set to 0
 
 @torch.no_grad()
 def loss_without_sinks(
-    subject: Subject, texts: Texts, heads: Collection[Address], batch: int, seed: int
+    subject: Subject, texts: Texts, heads: Collection[Address], size: int, seed: int
 ) -> list[NewRow]:
     """How the loss of the first WITHOUT texts changes when heads give their sinks nothing, and as many other tokens for comparison.
 
@@ -287,50 +278,44 @@ def loss_without_sinks(
     output where the model has no loss. None where no text has a sink.
     """
     tally, any_sink = Tally(), False
-    found = list[bool]()
-    for one in subject.batches(islice(texts.texts(), WITHOUT), batch, scored=True):
-        held: tuple[dict[Address, torch.Tensor], ...] = ({}, {})
+    has_sink = list[bool]()
+    for batch in subject.batches(islice(texts.texts(), WITHOUT), size, scored=True):
+        without: tuple[dict[Address, torch.Tensor], ...] = ({}, {})
 
-        def see(trace: Trace, held: tuple[dict[Address, torch.Tensor], ...] = held, one: Batch = one) -> None:
+        def see(trace: Trace, without: tuple[dict[Address, torch.Tensor], ...] = without, batch: Batch = batch) -> None:
             if trace.address not in heads:
                 return
             sinks = find_sinks(trace)
-            found.append(bool(sinks.any()))
+            has_sink.append(bool(sinks.any()))
             chance = torch.full(sinks.shape, -1.0, dtype=torch.float64)
             for row, real in enumerate(trace.key_real.cpu()):  # of the text and the layer alone, in any batch
-                draw = np.random.default_rng([trace.layer, *one.rows[row]])
+                draw = np.random.default_rng([trace.layer, *batch.rows[row]])
                 chance[row, :, real] = torch.from_numpy(draw.random((len(sinks[row]), int(real.sum()))))
             order = chance.to(sinks.device).masked_fill(sinks, -1.0).argsort(-1, descending=True).argsort(-1)
             others = (order < sinks.sum(-1, keepdim=True)) & ~sinks & trace.key_real[:, None]
-            for own, which in zip(held, (sinks, others), strict=True):
-                own[trace.address] = trace.weights.masked_fill(which[:, :, None], 0.0)
+            for weights, which in zip(without, (sinks, others), strict=True):
+                weights[trace.address] = trace.weights.masked_fill(which[:, :, None], 0.0)
 
-        found.clear()
-        subject.each(one, see)
-        clean, here = subject.score(one), any(found)
+        has_sink.clear()
+        subject.each(batch, see)
+        clean, here = subject.score(batch), any(has_sink)
         any_sink = any_sink or here
-        tally.add(one, clean, [subject.score(one, hold=own, clean=clean) if here else clean for own in held])
+        tally.add(batch, clean, [subject.score(batch, hold=w, clean=clean) if here else clean for w in without])
     if not any_sink:
         return []
     table = tally.table(texts.name)
     units = tally.articles(texts).sums(table, tally.indices)
-    drawn = bootstrap_ratios(units[:, 2:], units[:, 0], seed)
-    numbers = ratios(units[:, 2:], units[:, 0]), *percentile_interval(drawn, len(units))
-    rows = [
-        dict(zip(("value", "low", "high"), map(finite, values), strict=True)) for values in zip(*numbers, strict=True)
-    ]
-    return [
-        {"stack": next(iter(heads)).stack, "measure": "without_sinks", "group": what, "n": len(table)} | row
-        for what, row in zip(TAKEN, rows, strict=True)
-    ]
+    values, draws = ratios(units[:, 2:], units[:, 0]), bootstrap_ratios(units[:, 2:], units[:, 0], seed)
+    place: NewRow = {"stack": next(iter(heads)).stack, "measure": "without_sinks"}
+    numbers = zip(TAKEN, value_rows(values, draws, len(units)), strict=True)
+    return [place | {"group": what} | columns | {"n": len(table)} for what, columns in numbers]
 
 
 ROLLED = 64  # texts of which rollouts are compared with a gradient
 ROLLOUTS = (*KINDS, "contribution")
-NEARNESS = "nearness"  # minus the distance in tokens: what a comparison has to exceed
 
 
-def rollout_rows(subject: Subject, texts: Texts, seed: int) -> tuple[list[NewRow], str]:
+def _rollout_rows(subject: Subject, texts: Texts, seed: int) -> tuple[list[NewRow], str]:
     """How far rollouts over all layers rank the tokens of a text as a gradient does: mean rank correlation over the first ROLLED texts.
 
     Rows rollout_gradient, by weight, norm and contribution, and of nearness alone, of one position of each text: the last, or of a
@@ -338,64 +323,43 @@ def rollout_rows(subject: Subject, texts: Texts, seed: int) -> tuple[list[NewRow
     """
     from trisect.hf.load import Pretrained, input_gradients
 
-    if (
-        not isinstance(subject, Pretrained)
-        or subject.objective not in ("causal", "masked")
-        or subject.shape.stacks != ("plain",)
-    ):
-        return (
-            [],
-            "Rollouts are not compared with a gradient: that needs a language model of Hugging Face's with one stack.",
-        )
-    found, steps = list[list[float]](), list[list[torch.Tensor]]()  # of one text, layer by layer
-    for one in subject.batches(islice(texts.texts(), ROLLED), 1, scored=True):
-        real = one.source.real[0]
-        places = real.nonzero()[:, 0]
-        if len(places) < SHORTEST or one.rows[0][1]:
+    no = "Rollouts are not compared with a gradient"
+    suits = subject.objective in ("causal", "masked") and subject.shape.stacks == ("plain",)
+    if not isinstance(subject, Pretrained) or not suits:
+        return [], f"{no}: that needs a language model of Hugging Face's with one stack."
+    correlations, steps = list[list[float]](), list[list[torch.Tensor]]()  # steps of one text, layer by layer
+    for batch in subject.batches(islice(texts.texts(), ROLLED), 1, scored=True):
+        real = batch.source.real[0]
+        positions = real.nonzero()[:, 0]
+        if len(positions) < SHORTEST or batch.rows[0][1]:
             continue
-        labels = one.inputs.get("labels") if subject.objective == "masked" else None
-        place = int(places[-1]) if labels is None else int((labels[0].cpu() >= 0).nonzero()[0, 0])
-        rolled = {kind: torch.eye(len(real), dtype=torch.float64)[place] for kind in ROLLOUTS}
+        labels = batch.inputs.get("labels") if subject.objective == "masked" else None
+        query = int(positions[-1]) if labels is None else int((labels[0].cpu() >= 0).nonzero()[0, 0])
+        rolled = {kind: torch.eye(len(real), dtype=torch.float64)[query] for kind in ROLLOUTS}
         try:
             steps.clear()
-            subject.each(one, lambda trace: steps.append([rollout_step(trace, kind)[0].cpu() for kind in ROLLOUTS]))
-            for made in reversed(steps):
-                rolled = {kind: rolled[kind] @ step for kind, step in zip(ROLLOUTS, made, strict=True)}
-            gradient = input_gradients(subject, one, torch.tensor([place]))[0]
+            subject.each(batch, lambda trace: steps.append([rollout_step(trace, kind)[0].cpu() for kind in ROLLOUTS]))
+            for layer in reversed(steps):
+                rolled = {kind: rolled[kind] @ step for kind, step in zip(ROLLOUTS, layer, strict=True)}
+            gradient = input_gradients(subject, batch, torch.tensor([query]))[0]
         except ModelError as error:
-            return [], f"Rollouts are not compared with a gradient. {error}"
-        seen = places if labels is not None else places[places <= place]
-        ranks = [*rolled.values(), -(torch.arange(len(real)) - place).abs().double()]
-        found.append([float(spearman(np.stack([part[seen].numpy() for part in (of, gradient)]))) for of in ranks])
-    table = np.array([row for row in found if np.isfinite(row).all()])
+            return [], f"{no}. {error}"
+        seen = positions if labels is not None else positions[positions <= query]
+        ranks = [*rolled.values(), -(torch.arange(len(real)) - query).abs().double()]
+        pairs = [np.stack([part[seen].numpy() for part in (rank, gradient)]) for rank in ranks]
+        correlations.append([float(spearman(pair)) for pair in pairs])
+    table = np.array([row for row in correlations if np.isfinite(row).all()])
     if len(table) < 2:
-        return [], f"Rollouts are not compared with a gradient: that needs two texts of at least {SHORTEST} tokens."
-    drawn = bootstrap_ratios(table, np.ones(len(table)), seed)
-    numbers = zip(table.mean(0), *percentile_interval(drawn, len(table)), strict=True)
-    rows: list[NewRow] = [
-        {"stack": "plain", "measure": "rollout_gradient", "group": group, "n": len(table)}
-        | dict(zip(("value", "low", "high"), map(finite, values), strict=True))
-        for group, values in zip((*ROLLOUTS, NEARNESS), numbers, strict=True)
-    ]
-    return rows, ""
-
-
-def layer_test(tally: StackTally, drawn: DrawnTexts) -> UnitTest | None:
-    """Whether mean a and mean ‖f(x)‖ on [SEP] fall against each other over layers: every order of the layers, None without [SEP]."""
-    if SEP not in _present(tally):
-        return None
-    means = []
-    for layer in tally.layers.values():
-        sums, tokens = layer.means.total(drawn.times.shape[1]), layer.tokens.total(drawn.times.shape[1])
-        means.append(sums[:, :, SEP].mean(-1) / tokens[SEP])
-    weights, norms = np.array(means).T
-    return UnitTest(permutation_spearman(weights, norms, drawn.seed), len(means), "layer")
+        return [], f"{no}: that needs two texts of at least {SHORTEST} tokens."
+    numbers = value_rows(table.mean(0), bootstrap_ratios(table, np.ones(len(table)), seed), len(table))
+    place: NewRow = {"stack": "plain", "measure": "rollout_gradient"}
+    groups = (*ROLLOUTS, "nearness")  # minus the distance in tokens: what a comparison has to exceed
+    return [place | {"group": group} | columns for group, columns in zip(groups, numbers, strict=True)], ""
 
 
 def _present(tally: StackTally) -> list[int]:
     """The categories of which there is at least one token."""
-    tokens = sum(layer.tokens.rows.sum(0) for layer in tally.layers.values())
-    return [c for c in range(len(CATEGORIES)) if np.asarray(tokens)[c] > 0]
+    return np.flatnonzero(sum(layer.tokens.rows.sum(0) for layer in tally.layers.values())).tolist()
 
 
 BEHIND = (
@@ -416,7 +380,7 @@ MISSING = {
 
 @dataclass(frozen=True)
 class Counted:
-    """What a first look at the texts gives: how many, how many tokens, and the frequency rank of every token id.
+    """What a first look at the texts returns: how many, how many tokens, and the frequency rank of every token id.
 
     `articles` is the number of each text's article, from 0; None where none is marked. `opening` are the special tokens that
     texts open with.
@@ -452,13 +416,18 @@ def measure(settings: NormsSettings, context: RunContext) -> Measured[NormsFacts
     }
     around: dict[Address, str] = {}
     with context.progress("Reading texts") as step:
-        for one in subject.batches(texts.texts(), settings.batch):
-            _read(subject, one, tallies, counted, around)
-            step(one.rows[-1][0] + 1, counted.texts)
-    drawn, first = DrawnTexts(counted.texts, settings.seed, units=counted.units), next(iter(tallies.values()))
-    statistics: dict[str, DrawnEstimate] = {}
-    rows = [row for t in tallies.values() for row in stack_rows(t, drawn, statistics if t is first else {})]
-    rolled, why = rollout_rows(subject, texts, settings.seed)
+        for batch in subject.batches(texts.texts(), settings.batch):
+            _read(subject, batch, tallies, counted, around)
+            step(batch.rows[-1][0] + 1, counted.texts)
+    resampled, first = Resampled(counted.texts, settings.seed, counted.units), next(iter(tallies.values()))
+    statistics: Statistics = {}
+    rows: list[NewRow] = [
+        {"stack": tally.stack} | row
+        for tally in tallies.values()
+        for part in (_dispersion, _shares, _cancelling, _frequency, _mixing, _contributions, _sinks)
+        for row in part(tally, resampled, statistics if tally is first else {})
+    ]
+    rolled, why = _rollout_rows(subject, texts, settings.seed)
     rows += rolled + loss_without_sinks(subject, texts, tuple(first.layers), settings.batch, settings.seed)
     measures = frame("measures", [{"subject": subject.name} | row for row in (*rows, *expansion)])
     facts = NormsFacts(
@@ -475,54 +444,56 @@ def measure(settings: NormsSettings, context: RunContext) -> Measured[NormsFacts
         settings.seed,
         settings.batch,
     )
-    orders, groups = layer_test(first, drawn), min(counted.units, GROUPS)
-    exact = {} if orders is None else {"spearman_sep_layers": orders}
+    groups, exact = min(counted.units, GROUPS), dict[str, UnitTest]()
+    if SEP in _present(first):
+        # whether mean a and mean ‖f(x)‖ on [SEP] fall against each other over layers: every order of the layers
+        sums = [[of.total(resampled.times.shape[1]) for of in (x.means, x.tokens)] for x in first.layers.values()]
+        weights, norms = np.array([means[:, :, SEP].mean(-1) / tokens[SEP] for means, tokens in sums]).T
+        orders = permutation_spearman(weights, norms, settings.seed)
+        exact["spearman_sep_layers"] = UnitTest(orders, len(sums), "layer")
 
     def judge(about: About[NormsFacts]) -> pl.DataFrame:
-        named = ("subject", "fingerprint", "corpus", "corpus_fingerprint", "texts", "block", "seed")
-        bound = {name: getattr(about.facts, name) for name in named}
-        draws = {name: found.draws for name, found in statistics.items()}
-        values = {name: float(found.value) for name, found in statistics.items()}
+        names = ("subject", "fingerprint", "corpus", "corpus_fingerprint", "texts", "block", "seed")
+        bound = {name: getattr(about.facts, name) for name in names}
+        draws = {name: estimate.draws for name, estimate in statistics.items()}
+        values = {name: float(estimate.value) for name, estimate in statistics.items()}
         return judge_by_draws(SOURCE, draws, values, counted.texts, bound, groups, tests=exact)
 
     unit = "text" if counted.articles is None else "article"
     replicates: dict[tuple[Scalar, ...], Replicates] = {
-        (first.stack, None, None, None, name, None, None): Replicates(
-            found.draws, groups, f"first {counted.texts}", unit
-        )
-        for name, found in statistics.items()
-        if found.draws.ndim == 1
+        (first.stack, None, None, None, name, None, None): Replicates(e.draws, groups, f"first {counted.texts}", unit)
+        for name, e in statistics.items()
+        if e.draws.ndim == 1
     }
-    said = (*texts.notes, *counted.notes, *left_out, *filter(None, (why,)), *_notes(tallies, around, counted.opening))
-    return Measured({"measures": measures}, facts, tuple(dict.fromkeys(said)), judge, "text", replicates=replicates)
+    notes = (*texts.notes, *counted.notes, *left_out, *filter(None, (why,)), *_notes(tallies, around, counted.opening))
+    return Measured({"measures": measures}, facts, tuple(dict.fromkeys(notes)), judge, "text", replicates=replicates)
 
 
 def _count(subject: Subject, texts: Texts, batch: int, stack: str) -> Counted:
     """Go through the texts once without the model; `stack` is the one that claims are about."""
     seen = np.zeros(0, dtype=np.int64)
-    last, tokens, known, opening = -1, 0, True, set[str]()
+    last, tokens, has_ids, opening = -1, 0, True, set[str]()
     notes: dict[str, None] = {}
-    for one in subject.batches(texts.texts(), batch):
-        side = one.source
-        last, tokens = max(last, *(text for text, _ in one.rows)), tokens + int(side.real.sum())
-        notes |= dict.fromkeys(one.notes)
-        opening |= opening_tokens(one.keys(stack))
+    for part in subject.batches(texts.texts(), batch):
+        side = part.source
+        last, tokens = max(last, *(text for text, _ in part.rows)), tokens + int(side.real.sum())
+        notes |= dict.fromkeys(part.notes)
+        opening |= opening_tokens(part.keys(stack))
         if side.ids is None:
-            known = False
+            has_ids = False
             continue
         more = np.bincount(side.ids[side.real].cpu().numpy(), minlength=len(seen))
         more[: len(seen)] += seen
         seen = more
     if last < 0:
         raise CorpusError(f"There is no text in {texts.name!r}.", "Nothing was read.", "Give texts, or another split.")
-    if not known:
+    if not has_ids:
         notes["The model takes no token ids, so that there is no frequency to look at."] = None
     articles = find_articles(texts, last + 1)
     notes |= dict.fromkeys(articles.notes)
     numbers = None if articles.numbers is None else torch.from_numpy(articles.numbers)
-    return Counted(
-        last + 1, tokens, frequency_ranks(seen) if known else None, tuple(notes), numbers, frozenset(opening)
-    )
+    ranks = frequency_ranks(seen) if has_ids else None
+    return Counted(last + 1, tokens, ranks, tuple(notes), numbers, frozenset(opening))
 
 
 @torch.no_grad()
@@ -531,38 +502,34 @@ def _read(
 ) -> None:
     """One batch through the model and into the tallies; `around` gets what lies behind W_O where that is not nothing."""
     numbers = torch.tensor([text for text, _ in batch.rows])
-    whose = {stack: _whose(batch, stack, numbers, counted, subject.objective == "causal") for stack in tallies}
+    units = numbers if counted.articles is None else counted.articles[numbers]
+    group, fewer = (group_of(units, counted.units, groups) for groups in (GROUPS, FEWER))
+    whose: dict[str, Whose] = {}
+    for stack in tallies:
+        keys = batch.keys(stack)
+        rank = torch.full(keys.real.shape, torch.nan, dtype=torch.float64)
+        if counted.ranks is not None and keys.ids is not None and keys is batch.source:
+            real = keys.real.cpu()
+            rank[real] = counted.ranks[keys.ids.cpu()[real]]
+        category = find_categories(keys, subject.objective == "causal" or stack == "dec")
+        whose[stack] = Whose(category, rank, keys.special.cpu(), find_words(keys), group, fewer)
     seen: dict[str, list[TokenNorms]] = {stack: [] for stack in tallies}
 
     def see(trace: Trace) -> None:
         tally = tallies.get(trace.stack)
         if tally is not None and trace.address in tally.layers:
-            own = whose[trace.stack] = whose[trace.stack].on(trace.weights.device)
-            if own.category.shape != trace.key_real.shape:
-                given = f"{str(trace.address).capitalize()} of {subject.name} sees {trace.key_real.shape[1]} positions."
-                known = f"The texts have {own.category.shape[1]} tokens: which of them stands where is not known."
-                todo = "Choose a model whose layers see the tokens of its texts, one a position."
-                raise ModelError(given, known, todo)
+            tokens = whose[trace.stack] = whose[trace.stack].on(trace.weights.device)
+            if tokens.category.shape != trace.key_real.shape:
+                sees = f"{str(trace.address).capitalize()} of {subject.name} sees {trace.key_real.shape[1]} positions."
+                have = f"The texts have {tokens.category.shape[1]} tokens: which of them stands where is not known."
+                raise ModelError(sees, have, "Choose a model whose layers see the tokens of its texts, one a position.")
             if trace.block is None or trace.block.after is not None:
                 around[trace.address] = LOST if trace.block is None else BEHIND
-            seen[trace.stack].append(tally.layers[trace.address].add(trace, own, tally.model))
+            seen[trace.stack].append(tally.layers[trace.address].add(trace, tokens, tally.model))
 
     subject.each(batch, see)
     for stack, tally in tallies.items():
         tally.model.add_frequency(seen[stack], whose[stack])
-
-
-def _whose(batch: Batch, stack: str, numbers: torch.Tensor, counted: Counted, causal: bool) -> Whose:
-    ranks = counted.ranks
-    keys = batch.keys(stack)
-    rank = torch.full(keys.real.shape, torch.nan, dtype=torch.float64)
-    if ranks is not None and keys.ids is not None and keys is batch.source:
-        real = keys.real.cpu()
-        rank[real] = ranks[keys.ids.cpu()[real]]
-    units = numbers if counted.articles is None else counted.articles[numbers]
-    group, fewer = (group_of(units, counted.units, groups) for groups in (GROUPS, FEWER))
-    category = find_categories(keys, causal or stack == "dec")
-    return Whose(category, rank, keys.special.cpu(), find_words(keys), group, fewer)
 
 
 def _layers(subject: Subject) -> tuple[tuple[str, ...], list[NewRow], dict[Address, int]]:
@@ -570,25 +537,26 @@ def _layers(subject: Subject) -> tuple[tuple[str, ...], list[NewRow], dict[Addre
 
     Raises ModelError where no layer's norms can be computed.
     """
-    said, rows, heads = [], list[NewRow](), dict[Address, int]()
+    notes, rows, heads = [], list[NewRow](), dict[Address, int]()
     without: Projections | None = None
     for p in (p for p in subject.projections() if p.address in subject.shape.heads):
-        if p.w_o is not None:
-            heads[p.address] = len(p.w_o)
-            if p.w_v is not None:  # rates need no text
-                own: NewRow = {"stack": p.address.stack, "layer": p.address.layer, "measure": "expansion_rate"}
-                rate = expansion_rate(p)
-                rows.append(own | {"value": rate.layer})
-                rows += [own | {"head": h, "value": float(value)} for h, value in enumerate(rate.heads, start=1)]
+        if p.w_o is None:
+            without = without or p
+            reason = p.origins["o"].words if "o" in p.origins else "no output projection was found"
+            notes.append(f"Left out, {p.address}: {reason}.")
             continue
-        without = without or p
-        said.append(f"{p.address}: {p.origins['o'].words if 'o' in p.origins else 'no output projection was found'}")
+        heads[p.address] = len(p.w_o)
+        if p.w_v is not None:  # rates need no text
+            place: NewRow = {"stack": p.address.stack, "layer": p.address.layer, "measure": "expansion_rate"}
+            rate = expansion_rate(p)
+            rows.append(place | {"value": rate.layer})
+            rows += [place | {"head": h, "value": float(value)} for h, value in enumerate(rate.heads, start=1)]
     if not heads and without is not None:
         output_projection(without)
     if not heads:
-        given = f"{subject.name} has no attention layer whose norms can be computed."
-        raise ModelError(given, subject.shape.words(), "Choose another model.")
-    return tuple(f"Left out, {words}." for words in said), rows, heads
+        layer = f"{subject.name} has no attention layer whose norms can be computed."
+        raise ModelError(layer, subject.shape.words(), "Choose another model.")
+    return tuple(notes), rows, heads
 
 
 def _notes(tallies: Mapping[str, StackTally], around: Mapping[Address, str], opening: Collection[str]) -> list[str]:
@@ -605,8 +573,8 @@ def _notes(tallies: Mapping[str, StackTally], around: Mapping[Address, str], ope
     categories = [CATEGORIES[c] for c in _present(next(iter(tallies.values())))]
     missing = MISSING | ({"cls": OPENED.format(tokens=" or ".join(sorted(opening)))} if opening else {})
     absent = (note for name, note in missing.items() if name not in categories)
-    found = []
+    notes = []
     for words in dict.fromkeys((*around.values(), *elsewhere.values())):
-        where = [address for of in (around, elsewhere) for address, own in of.items() if own == words]
-        found.append(words.format(where=spell_addresses(where)))
-    return [*found, *absent]
+        where = [address for layers in (around, elsewhere) for address, text in layers.items() if text == words]
+        notes.append(words.format(where=spell_addresses(where)))
+    return [*notes, *absent]

@@ -51,11 +51,11 @@ class QuantiseSettings:
     def __post_init__(self) -> None:
         """Raise SpecError where nothing is to be reduced, or a plan has no room."""
         if not self.ways:
-            known = "Bits need --by channel, token or both; ranks stand alone."
-            raise SpecError("Nothing is to be reduced.", known, "Give --bits or --rank.")
+            need = "Bits need --by channel, token or both; ranks stand alone."
+            raise SpecError("Nothing is to be reduced.", need, "Give --bits or --rank.")
         if self.bits and self.memory < min(self.bits):
-            known = f"The fewest bits of --bits are {min(self.bits)}."
-            raise SpecError(f"memory is {self.memory:g}.", known, "Give more memory, or fewer bits among others.")
+            least = f"The fewest bits of --bits are {min(self.bits)}."
+            raise SpecError(f"memory is {self.memory:g}.", least, "Give more memory, or fewer bits among others.")
 
     @property
     def ways(self) -> tuple[tuple[str, int], ...]:
@@ -64,7 +64,7 @@ class QuantiseSettings:
         return (*rounding, *(("rank", n) for n in sorted(self.rank)))
 
 
-class QuantiseModel(Experiment[QuantiseSettings, ReadFacts]):
+class _Quantise(Experiment[QuantiseSettings, ReadFacts]):
     """Measure what rounding queries, keys or values to few bits costs, and plan the bits of cached keys and values by layer.
 
     \b
@@ -93,4 +93,4 @@ class QuantiseModel(Experiment[QuantiseSettings, ReadFacts]):
         return page
 
 
-QUANTISE = QuantiseModel()
+QUANTISE = _Quantise()

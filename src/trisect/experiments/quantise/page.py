@@ -37,59 +37,44 @@ def page(tables: Mapping[str, pl.DataFrame], about: About[ReadFacts]) -> Sheet:
     name = words.display_name(facts.subject, about.command)
     lede = f"{name} · {facts.corpus} · {sample_words(facts)} · q, k or v rounded to few bits, or cut in rank"
     notes = (
-        *SCALES[: 1 + ("rank" in ways_of(changes))],
+        *SCALES[: 1 + ("rank" in _ways_of(changes))],
         f"Intervals are 95 % of a bootstrap over {sample_words(facts)}, and are not corrected for how many there are.",
         *words.too_few(facts),
     )
     results = findings(tables, about)
-    answer = next((one.words for one in results if one.measure == "least_bits"), "")
-    lead = tuple(one.words for one in results if one.measure == "plan_change")
-    figures = (
-        *draw_curves(changes.known, facts),
-        *draw_layers(changes.known, facts),
-        *draw_heads(changes.known, facts),
-    )
+    answer = next((finding.words for finding in results if finding.measure == "least_bits"), "")
+    lead = tuple(finding.words for finding in results if finding.measure == "plan_change")
     places = words.decimals([row.value for row in changes.known])
     cells = (
         (row.site, f"{row.at:g} {way}", words.number(row.mean, True, places), words.ends(row, True, places))
-        for way, rows in ways_of(changes).items()
+        for way, rows in _ways_of(changes).items()
         for row in rows
     )
-    numbers = Table(
-        ("site", "reduced to", f"change, {axis_unit(facts)}", "95 % interval"), tuple(cells), "Every change"
-    )
+    columns = ("site", "reduced to", f"change, {axis_unit(facts)}", "95 % interval")
+    shown = present(_needs(changes), sentences(results))
     sections = (
-        Section(
-            "How many bits", lead, figures, present(table_of_needs(changes), sentences(results)), blocks=quiet(notes)
-        ),
-        *present(plan_section(Measures.of(tables["measures"]), facts, lead)),
-        Section("Numbers", tuple(about.notes), (), (numbers,)),
+        Section("How many bits", lead, tuple(_figures(changes.known, facts)), shown, blocks=quiet(notes)),
+        *present(_plan(Measures.of(tables["measures"]), facts, lead)),
+        Section("Numbers", tuple(about.notes), (), (Table(columns, tuple(cells), "Every change"),)),
     )
-    own = provenance(about, *words.read_facts(facts), timed=False)
-    return Sheet(
-        f"How many bits do the queries, keys and values of {name} need?",
-        "trisect · quantisation",
-        lede,
-        sections,
-        own,
-        REFERENCES,
-        answer,
-    )
+    title = f"How many bits do the queries, keys and values of {name} need?"
+    sources = provenance(about, *words.read_facts(facts), timed=False)
+    return Sheet(title, "trisect · quantisation", lede, sections, sources, REFERENCES, answer)
 
 
-def ways_of(changes: Measures) -> dict[str, Measures]:
+def _ways_of(changes: Measures) -> dict[str, Measures]:
     """The rows apart by how they are reduced: bits by channel, bits by token, rank."""
     names = {(row.group or "").partition(",")[0]: None for row in changes}
     return {way: Measures(tuple(row for row in changes if (row.group or "").startswith(way))) for way in sorted(names)}
 
 
-def least_bits(changes: Measures) -> dict[tuple[str, str], dict[str, float]]:
+def _least_bits(changes: Measures) -> dict[tuple[str, str], dict[str, float]]:
     """By place (stack and layer, as in 3 or dec.3) and way, for each component: the fewest bits from which on changes stay small.
 
     Small is an interval (the number, where there is none) below ALIKE; infinite where the most bits are too few.
     """
     least: dict[tuple[str, str], dict[str, float]] = {}
-    for way, rows in ways_of(changes).items():
+    for way, rows in _ways_of(changes).items():
         for (stack, layer, component), of in rows.where(head=None).by("stack", "layer", "component").items():
             if layer is None or any(", " in (row.group or "") for row in of):
                 continue
@@ -110,13 +95,13 @@ def findings(tables: Mapping[str, pl.DataFrame], about: About[ReadFacts]) -> tup
     results = [words.baseline_finding("Changes", tables["measures"], facts, " 0 is no change.")]
     for (stack, group), of in rows.where(f"k_less_v_{unit}").by("stack", "group").items():
         values = tuple(row.estimate(f"{row.at:g}") for row in sorted(of, key=lambda row: row.at or 0))
-        each = ", ".join(f"{one.name}: {number_words(one)}" for one in values)
+        each = ", ".join(f"{value.name}: {number_words(value)}" for value in values)
         where = ", ".join(filter(None, (group, stack_words(stack))))
         here = "" if "at once" in group else ", averaged over layers"
         sentence = f"What k costs more than v{here}, {where}, in {axis_unit(facts)}: {each}."
         results.append(Finding("k_less_v", sentence, unit, values, groups=(where,), per=facts.unit))
     least: dict[str, dict[str, float]] = {}
-    for (place, way), of in least_bits(rows.where(*CHANGES)).items():
+    for (place, way), of in _least_bits(rows.where(*CHANGES)).items():
         for component, bits in of.items() if way != "rank" else ():
             best = least.setdefault(place, {})
             best[component] = min(bits, best.get(component, math.inf))
@@ -139,7 +124,7 @@ def findings(tables: Mapping[str, pl.DataFrame], about: About[ReadFacts]) -> tup
             for component, bits in zip("kv", pair, strict=True)
         )
         results.append(Finding("least_bits", sentence, "bits", values, signed=False))
-    costs = [one for name in COMPARED.values() for one in rows.where(f"{name}_change_{unit}")]
+    costs = [row for name in COMPARED.values() for row in rows.where(f"{name}_change_{unit}")]
     if len(costs) == len(COMPARED):
         plan, uniform, less = costs
         spent, even = (f"{rows.where(f'{name}_memory').mean:g}" for name in ("plan", "uniform"))
@@ -153,70 +138,59 @@ def findings(tables: Mapping[str, pl.DataFrame], about: About[ReadFacts]) -> tup
     return tuple(results)
 
 
-def draw_curves(known: Measures, facts: ReadFacts) -> Iterator[Figure]:
-    """Every component's change by bits, all layers of a stack at once; ranks in a figure of their own."""
+def _figures(changes: Measures, facts: ReadFacts) -> Iterator[Figure]:
+    """All layers at once by bits, and by rank; one layer at a time, each way and amount on an axis of its own; and maps of heads."""
+    unit, ways = axis_unit(facts), _ways_of(changes)
+
+    def title(*parts: str) -> str:
+        return ", ".join(filter(None, parts))
+
     for across, name in (("bits", "quantise-bits"), ("rank", "quantise-rank")):
         panels = {
-            ", ".join(filter(None, (way, stack_words(stack)))): [
+            title(way, stack_words(stack)): [
                 row.bar._replace(layer=f"{row.at:g}") for row in sorted(rows, key=lambda row: row.at or 0)
             ]
-            for way, of in ways_of(known).items()
+            for way, of in ways.items()
             for stack, rows in of.where(layer=None, head=None).by("stack").items()
             if way.startswith(across)
         }
         if panels:
-            caption = (
-                f"Change in {axis_unit(facts)} with q, k or v of all layers reduced at once; lines are 95 % intervals."
-            )
-            axes = dict.fromkeys(panels, axis_unit(facts))
+            caption = f"Change in {unit} with q, k or v of all layers reduced at once; lines are 95 % intervals."
+            axes = dict.fromkeys(panels, unit)
             yield layer_figure((name, "", "All layers at once"), caption, panels, across=across, axes=axes)
-
-
-def draw_layers(known: Measures, facts: ReadFacts) -> Iterator[Figure]:
-    """A panel for each way and amount, on an axis of its own: what one layer's q, k or v costs."""
-    single = Measures(tuple(row for row in known if row.layer is not None and row.head is None))
+    single = Measures(tuple(row for row in changes if row.layer is not None and row.head is None))
     panels = {
-        ", ".join(filter(None, (f"{at:g} {way}", stack_words(stack)))): [row.bar for row in rows]
-        for way, of in ways_of(single).items()
+        title(f"{at:g} {way}", stack_words(stack)): [row.bar for row in rows]
+        for way, of in _ways_of(single).items()
         for (stack, at), rows in of.by("stack", "at").items()
     }
     if panels:
-        axes = dict.fromkeys(panels, axis_unit(facts))
         caption = (
             "Change with one layer's q, k or v reduced, each panel on an axis of its own; lines are 95 % intervals."
         )
+        axes = dict.fromkeys(panels, unit)
         yield layer_figure(("quantise-layers", "", "By layer"), caption, panels, axes=axes)
-
-
-def draw_heads(known: Measures, facts: ReadFacts) -> Iterator[Figure]:
-    """A map of heads for each way, where it costs most: at the fewest bits or the least rank."""
-    for way, rows in ways_of(known).items():
-        single = Measures(tuple(row for row in rows if row.head is not None))
-        for stack, of in single.by("stack").items():
+    signed = facts.objective != "output"
+    for way, rows in ways.items():
+        heads = Measures(tuple(row for row in rows if row.head is not None))
+        for stack, of in heads.by("stack").items():  # where it costs most: at the fewest bits or the least rank
             least = min(of.distinct("at"))
-            what = ", ".join(filter(None, (f"{least:g} {way}", stack_words(stack))))
+            what = title(f"{least:g} {way}", stack_words(stack))
             name = "-".join(("quantise-heads", *way.split(), *(() if stack == "plain" else (stack,))))
-            signed = facts.objective != "output"
             dots = "; a dot where the 95 % interval leaves 0 out" * signed
             caption = f"Change with one head's q, k or v reduced to {what}{dots}."
-            yield head_maps(
-                (name, "", f"By head: {what}"),
-                caption,
-                of.where(at=least),
-                axis_unit(facts),
-                signed,
-                marked=(lambda row: row.side != 0) if signed else None,
-            )
+            marked = (lambda row: row.side != 0) if signed else None
+            yield head_maps((name, "", f"By head: {what}"), caption, of.where(at=least), unit, signed, marked=marked)
 
 
-def table_of_needs(changes: Measures) -> Table | None:
+def _needs(changes: Measures) -> Table | None:
     """The fewest bits, or the least rank, that each layer needs in each way; None without whole layers."""
-    least = least_bits(changes)
+    least = _least_bits(changes)
     if not least:
         return None
     columns = [(way, component) for way in dict.fromkeys(way for _, way in least) for component in "qkv"]
-    columns = [one for one in columns if any(one[1] in of for (_, way), of in least.items() if way == one[0])]
-    most = {way: max(rows.distinct("at")) for way, rows in ways_of(changes).items()}
+    columns = [(way, c) for way, c in columns if any(c in of for (_, other), of in least.items() if other == way)]
+    most = {way: max(rows.distinct("at")) for way, rows in _ways_of(changes).items()}
 
     def cell(place: str, way: str, component: str) -> str:
         amount = least.get((place, way), {}).get(component)
@@ -230,7 +204,7 @@ def table_of_needs(changes: Measures) -> Table | None:
     return Table(("layer", *(f"{component}, {way}" for way, component in columns)), rows, caption)
 
 
-def plan_section(rows: Measures, facts: ReadFacts, lead: tuple[str, ...]) -> Section | None:
+def _plan(rows: Measures, facts: ReadFacts, lead: tuple[str, ...]) -> Section | None:
     """The bits of every layer's k and v, and what they cost beside the same bits everywhere; None where none were planned."""
     bits = rows.where("plan_bits").ordered()
     if not len(bits):
@@ -240,12 +214,12 @@ def plan_section(rows: Measures, facts: ReadFacts, lead: tuple[str, ...]) -> Sec
         ("site", "scale", "planned bits", "uniform bits"),
         tuple(
             (
-                one.site,
-                (one.group or "").removeprefix("bits "),
-                f"{one.value:g}",
-                f"{even.where(stack=one.stack, layer=one.layer, component=one.component).mean:g}",
+                row.site,
+                (row.group or "").removeprefix("bits "),
+                f"{row.value:g}",
+                f"{even.where(stack=row.stack, layer=row.layer, component=row.component).mean:g}",
             )
-            for one in bits
+            for row in bits
         ),
         "The plan",
     )

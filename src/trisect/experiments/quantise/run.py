@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
+from functools import partial
 from itertools import compress, groupby
 from typing import TypeAlias
 
@@ -31,9 +32,8 @@ from trisect.core.trace import Address
 from trisect.lab.experiment import Measured, RunContext
 from trisect.lab.passes import EditedPass, Tally, edited_passes, plan_edits, what_was_read
 from trisect.measure.intervention import cut_to_rank, round_to_bits
-from trisect.stats.bootstrap import bootstrap_ratios, percentile_interval
+from trisect.stats.bootstrap import bootstrap_ratios, value_rows
 from trisect.stats.shares import ratios
-from trisect.stats.tested import finite
 
 Way: TypeAlias = tuple[str, int]  # 'bits by channel', 'bits by token' or 'rank', and how many
 Reduction: TypeAlias = tuple[EditedPass, Way]
@@ -57,26 +57,26 @@ def measure(
     """
     subject, texts = context.subject, context.texts
     edits = plan_edits(subject.shape, sites, per)
-    whole = () if per == "site" else plan_edits(subject.shape, sites, "site")
-    tries = [(edit, way) for edit in (*edits, *(one for one in whole if len(one.addresses) > 1)) for way in ways]
+    together = () if per == "site" else plan_edits(subject.shape, sites, "site")
+    tries = [(edit, way) for edit in (*edits, *(e for e in together if len(e.addresses) > 1)) for way in ways]
     sizes: dict[tuple[Address, str], int] = {}
     passes, notes = edited_passes(subject), dict.fromkeys(texts.notes)
     count = sum(1 for _ in texts.texts())
     with context.progress(f"{len(tries)} reductions") as step:
 
-        def read(given: Iterable[TextOrPair], several: Sequence[Sequence[Reduction]], before: int) -> Tally:
+        def read(part: Iterable[TextOrPair], sets: Sequence[Sequence[Reduction]], before: int) -> Tally:
             tally = Tally()
-            for batch in subject.batches(given, size, scored=True):
+            for batch in subject.batches(part, size, scored=True):
                 notes.update(dict.fromkeys(batch.notes))
-                tally.add(batch, *score_reductions(passes, batch, several, sizes))
+                tally.add(batch, *_score_reductions(passes, batch, sets, sizes))
                 step(before + batch.rows[-1][0] + 1, count + count // 2)
             return tally
 
-        tally = read(texts.texts(), [[one] for one in tries], 0)
+        tally = read(texts.texts(), [[reduction] for reduction in tries], 0)
         table, articles = tally.table(texts.name), tally.articles(texts)
         units = articles.sums(table, tally.indices)
-        rows = reduction_rows(subject, units, tries, seed)
-        plan = plan_layers(tries, ratios(units[::2, 2:], units[::2, 0]), sizes, memory) if len(units) > 1 else None
+        rows = _reduction_rows(subject, units, tries, seed)
+        plan = _plan_layers(tries, ratios(units[::2, 2:], units[::2, 0]), sizes, memory) if len(units) > 1 else None
         if plan is not None:
             # units stand in the order of their articles: every second one is left to try the plan on
             numbers = np.arange(len(table)) if articles.numbers is None else articles.numbers[list(tally.indices)]
@@ -84,28 +84,30 @@ def measure(
             rest = list(compress(tally.indices, odd))
             chosen = set(rest)
             again = read(compress(texts.texts(), (n in chosen for n in range(count))), plan, count)
-            tried = articles.sums(again.table(texts.name), [rest[n] for n in again.indices])
-            rows += plan_rows(subject, plan, tried, sizes, memory, seed)
+            others = articles.sums(again.table(texts.name), [rest[n] for n in again.indices])
+            rows += _plan_rows(subject, plan, others, sizes, memory, seed)
         else:
             notes[NO_PLAN] = None
     notes |= dict.fromkeys((*articles.notes, *tally.note_omissions(table), *passes.notes))
     measures = frame("measures", rows)
     if not measures["value"].is_not_null().all():
         notes["Where no number stands, the edited model's loss was not finite."] = None
-    drawn = None if articles.numbers is None else len(units)
-    return Measured(
-        {"measures": measures}, ReadFacts(*what_was_read(subject, texts, table), articles=drawn), tuple(notes)
-    )
+    resampled = None if articles.numbers is None else len(units)
+    facts = ReadFacts(*what_was_read(subject, texts, table), articles=resampled)
+    return Measured({"measures": measures}, facts, tuple(notes))
 
 
-def write_reductions(
-    batch: Batch, reductions: Sequence[Reduction], sizes: dict[tuple[Address, str], int]
-) -> dict[Address, Writer]:
-    """Writers that round or cut what stands at the text's own positions; `sizes` learn how many numbers a token has there."""
-    writers: dict[Address, list[Writer]] = {}
-    for edit, (way, amount) in reductions:
+@torch.no_grad()
+def _score_reductions(
+    passes: EditedPasses, batch: Batch, sets: Sequence[Sequence[Reduction]], sizes: dict[tuple[Address, str], int]
+) -> tuple[RowScores, list[RowScores]]:
+    """The unedited pass over one batch, and one for each set of reductions; those of one call may share a pass.
 
-        def reduce(tensor: Tensor, where: SiteTarget, way: str = way, amount: int = amount) -> Tensor:
+    What stands at the text's own positions is rounded or cut; `sizes` learn how many numbers a token has there.
+    """
+
+    def writer_of(edit: EditedPass, way: str, amount: int, address: Address) -> Writer:
+        def reduce(tensor: Tensor, where: SiteTarget) -> Tensor:
             side = (batch.queries if where.component == "q" else batch.keys)(where.address.stack)
             same = side.real.shape[1] == tensor.shape[2]
             real = side.real.to(tensor.device) if same else tensor.new_ones(len(tensor), tensor.shape[2]).bool()
@@ -114,25 +116,17 @@ def write_reductions(
                 return cut_to_rank(tensor, amount, real)
             return round_to_bits(tensor, amount, way.removeprefix("bits by "), real)
 
-        for address in edit.addresses:
-            targets = [target for target in edit.targets if target.address == address]
-            writers.setdefault(address, []).append(edit_writer(targets, reduce))
-    return {
-        address: lambda parts, several=several: write_in_order(several, parts) for address, several in writers.items()
-    }
+        return edit_writer([target for target in edit.targets if target.address == address], reduce)
 
-
-@torch.no_grad()
-def score_reductions(
-    passes: EditedPasses,
-    batch: Batch,
-    several: Sequence[Sequence[Reduction]],
-    sizes: dict[tuple[Address, str], int],
-) -> tuple[RowScores, list[RowScores]]:
-    """The unedited pass over one batch, and one for each set of reductions; those of one call may share a pass."""
+    writes: list[dict[Address, Writer]] = []
+    for reductions in sets:
+        writers: dict[Address, list[Writer]] = {}
+        for edit, (way, amount) in reductions:
+            for address in edit.addresses:
+                writers.setdefault(address, []).append(writer_of(edit, way, amount, address))
+        writes.append({address: partial(write_in_order, of_layer) for address, of_layer in writers.items()})
     clean, scores = passes.score(batch), list[RowScores]()
-    writes = [write_reductions(batch, reductions, sizes) for reductions in several]
-    for places, group in groupby(writes, lambda write: tuple(write)):
+    for places, group in groupby(writes, tuple):
         if len(places) == 1:
             scores += passes.several(batch, [write[places[0]] for write in group], places[0], None, clean)
         else:
@@ -140,7 +134,7 @@ def score_reductions(
     return clean, scores
 
 
-def plan_layers(
+def _plan_layers(
     tries: Sequence[Reduction], costs: Float[np.ndarray, " T"], sizes: Mapping[tuple[Address, str], int], memory: float
 ) -> list[list[Reduction]] | None:
     """The same bits everywhere and planned bits, for k and v of every layer; None where these were not rounded alone.
@@ -160,7 +154,7 @@ def plan_layers(
     best = {
         component: min(
             dict.fromkeys(by for by, _ in ways),
-            key=lambda by: sum(of[by, even] for edit, of in layers.items() if edit.site.components == component),
+            key=lambda by: sum(cost[by, even] for edit, cost in layers.items() if edit.site.components == component),
         )
         for component in {edit.site.components for edit in layers}
     }
@@ -189,14 +183,14 @@ def plan_bits(costs: Sequence[Mapping[int, float]], sizes: Sequence[int], memory
         best = longer
     if not best:
         fewest = sum(min(cost) * size for cost, size in zip(costs, sizes, strict=True)) / sum(sizes)
-        known = f"The fewest bits come to {fewest:g} a number."
+        least = f"The fewest bits come to {fewest:g} a number."
         raise SpecError(
-            f"A memory of {memory:g} bits a number.", known, "Give more memory, or fewer bits among others."
+            f"A memory of {memory:g} bits a number.", least, "Give more memory, or fewer bits among others."
         )
-    return min(best.items(), key=lambda one: (one[1][0], one[0]))[1][1]
+    return min(best.items(), key=lambda item: (item[1][0], item[0]))[1][1]
 
 
-def reduction_rows(
+def _reduction_rows(
     subject: Subject, units: Float[np.ndarray, "N C"], tries: Sequence[Reduction], seed: int
 ) -> list[NewRow]:
     """The unedited loss, every reduction's change, and by how much more k costs than v: averaged over layers, and in all at once."""
@@ -209,18 +203,18 @@ def reduction_rows(
     for i, (edit, (way, amount)) in enumerate(tries, start=2):
         if edit.site.heads is None and edit.site.components in (("k",), ("v",)):
             here = f"{way}, all layers at once" if len(edit.addresses) > 1 else way
-            own = shared.setdefault((edit.address.stack, here, amount), {"k": {}, "v": {}})
-            own[edit.site.components[0]][edit.addresses] = i
-    for (stack, way, amount), own in shared.items():
-        if places := [place for place in own["k"] if place in own["v"]]:
-            k, v = (units[:, [own[component][place] for place in places]].mean(1) for component in "kv")
+            both = shared.setdefault((edit.address.stack, here, amount), {"k": {}, "v": {}})
+            both[edit.site.components[0]][edit.addresses] = i
+    for (stack, way, amount), both in shared.items():
+        if places := [place for place in both["k"] if place in both["v"]]:
+            k, v = (units[:, [both[component][place] for place in places]].mean(1) for component in "kv")
             columns.append((k - v)[:, None])
             rows.append({"measure": f"k_less_v_{unit}", "stack": stack, "group": way, "at": float(amount)})
-    changes = with_intervals(subject, np.concatenate(columns, 1), units[:, 0], rows, seed)
+    changes = _with_intervals(subject, np.concatenate(columns, 1), units[:, 0], rows, seed)
     return changes[unit == "share" :]
 
 
-def plan_rows(
+def _plan_rows(
     subject: Subject,
     plan: Sequence[Sequence[Reduction]],
     units: Float[np.ndarray, "N C"],
@@ -241,10 +235,10 @@ def plan_rows(
         {"measure": f"{name}_change_{unit}", "at": memory} for name in ("uniform", "plan", "plan_less_uniform")
     ]
     columns = np.concatenate([units[:, 2:], units[:, 3:4] - units[:, 2:3]], 1)
-    return rows + with_intervals(subject, columns, units[:, 0], costs, seed)
+    return rows + _with_intervals(subject, columns, units[:, 0], costs, seed)
 
 
-def with_intervals(
+def _with_intervals(
     subject: Subject,
     sums: Float[np.ndarray, "N C"],
     counts: Float[np.ndarray, " N"] | Int[np.ndarray, " N"],
@@ -252,11 +246,5 @@ def with_intervals(
     seed: int,
 ) -> list[NewRow]:
     """Each row with its mean per token and the 95 % interval of a bootstrap over the units."""
-    values, ends = ratios(sums, counts), percentile_interval(bootstrap_ratios(sums, counts, seed), len(counts))
-    numbers = zip(values, ends.low, ends.high, strict=True)
-    return [
-        row
-        | {"subject": subject.name, "n": len(counts)}
-        | dict(zip(("value", "low", "high"), map(finite, of), strict=True))
-        for row, of in zip(rows, numbers, strict=True)
-    ]
+    numbers = value_rows(ratios(sums, counts), bootstrap_ratios(sums, counts, seed), len(counts))
+    return [row | {"subject": subject.name} | columns for row, columns in zip(rows, numbers, strict=True)]

@@ -105,15 +105,16 @@ class _HeadMeasure(NamedTuple):
 
     def beyond(self, side: int) -> int:
         """How many heads lie above random matrices (1) or below (−1)."""
-        return sum(one == side for one in self.sides.values())
+        return list(self.sides.values()).count(side)
 
     def finding(self, measure: str, text: str, pair: str) -> Finding:
         """The mean over heads, and beside it that of random matrices."""
         values = [Estimate(pair, self.mean, n=len(self.rows))]
         values += [] if self.null is None else [Estimate("random", self.null)]
         compared = f"{self.beyond(1)} heads above random matrices, {self.beyond(-1)} below, after Holm"
-        own = (measure, text, "share", tuple(values), compared * (len(values) > 1), matrices.SOURCE.key)
-        return Finding(*own, groups=(pair,), per="head", signed=False)
+        compared *= len(values) > 1
+        fields = (measure, text, "share", tuple(values), compared, matrices.SOURCE.key)
+        return Finding(*fields, groups=(pair,), per="head", signed=False)
 
 
 def page(tables: Mapping[str, pl.DataFrame], about: About[SimilarityFacts]) -> Sheet:
@@ -150,26 +151,25 @@ def page(tables: Mapping[str, pl.DataFrame], about: About[SimilarityFacts]) -> S
         notes_section(about),
     )
     read = f"{words.several(facts.texts or 0, 'text')}, {words.several(facts.tokens or 0, 'token')}"
-    own = (
+    about_run = (
         ("Model", f"{facts.subject}, weights {facts.fingerprint}"),
         *((("Texts", f"{facts.corpus}: {read}"),) if facts.corpus else ()),
         ("Random matrices", f"{words.count(facts.draws)} draws a shape at least, seed {facts.seed}"),
     )
     title = f"How alike are the query, key and value matrices of {name}?"
-    return Sheet(
-        title, "trisect · similarity", lede, sections, provenance(about, *own, timed=False), REFERENCES, answer
-    )
+    sources = provenance(about, *about_run, timed=False)
+    return Sheet(title, "trisect · similarity", lede, sections, sources, REFERENCES, answer)
 
 
 def findings(tables: Mapping[str, pl.DataFrame], about: About[SimilarityFacts]) -> tuple[Finding, ...]:
     """How alike each pair is, how symmetric the score, and every verdict with its reason."""
     numbers = Measures.of(tables["measures"])
-    found = list(_overlaps(numbers))
+    findings = list(_overlaps(numbers))
     score = _HeadMeasure.of(numbers, "symmetric_share", "q-k")
     if score.rows:
-        said = f"Symmetric share of the score: {score.against} on average."
-        found.append(score.finding("symmetric_share", said, "q-k"))
-    return (*found, *verdict_findings(tables["claims"]))
+        text = f"Symmetric share of the score: {score.against} on average."
+        findings.append(score.finding("symmetric_share", text, "q-k"))
+    return (*findings, *verdict_findings(tables["claims"]))
 
 
 def _overlaps(numbers: Measures) -> Iterator[Finding]:
@@ -178,33 +178,33 @@ def _overlaps(numbers: Measures) -> Iterator[Finding]:
         heads = _HeadMeasure.of(numbers, "overlap", pair)
         if not heads.rows:
             continue
-        said = f"Overlap of {_dash(pair)}: {words.number(heads.mean)} on average over {words.several(len(heads.rows), 'head')}"
+        text = f"Overlap of {_dash(pair)}: {words.number(heads.mean)} on average over {words.several(len(heads.rows), 'head')}"
         if heads.null is not None:
             above, below = heads.beyond(1), heads.beyond(-1)
-            said += f", random matrices of the shape {words.number(heads.null)}; {above} heads above them and {below} below, after Holm"
+            text += f", random matrices of the shape {words.number(heads.null)}; {above} heads above them and {below} below, after Holm"
         if among := numbers.where("overlap_among", component=pair, group=None):
             first = sum(row.value == 0 for row in numbers.where("overlap_others_above", component=pair, group=None))
-            said += (
+            text += (
                 f"; minus that with its layer's other heads {words.number(among.mean, True)}, {first} above all of them"
             )
         most = max(heads.rows, key=lambda row: row.value)
-        said += f". Most: {words.number(most.value)} at {_of(most.stack)}layer {most.layer} head {most.head}."
-        yield heads.finding("overlap", said, pair)
+        text += f". Most: {words.number(most.value)} at {_of(most.stack)}layer {most.layer} head {most.head}."
+        yield heads.finding("overlap", text, pair)
 
 
 def _alike(numbers: Measures) -> Section:
-    said = (
+    text = (
         "A head's matrix reads a part of its input, as many directions as the head is wide. The overlap of two matrices is the "
         "mean squared cosine of the principal angles between what they read: 1 where they read the same, 0 where one reads "
         "only what the other is blind to. It stays what it is when a head is rewritten as (W_Q G, W_K G⁻ᵀ), which is the same head."
     )
-    found = [replace(one, title=_dash(*one.groups)) for one in _overlaps(numbers)]
+    findings = [replace(finding, title=_dash(*finding.groups)) for finding in _overlaps(numbers)]
     figures = (
         *present(_short(numbers, "similarity-short", "Pair by pair", _ALIKE, PAIRS)),
         *_grids(numbers, "overlap", PAIRS, "overlap", "Figure 1", "How much two matrices read the same", _OVERLAP),
     )
-    fold = sentences(found, "Overlaps in words")
-    return Section("Do two matrices of a head read the same?", (), figures, present(fold), blocks=quiet([said]))
+    fold = sentences(findings, "Overlaps in words")
+    return Section("Do two matrices of a head read the same?", (), figures, present(fold), blocks=quiet([text]))
 
 
 def _short(
@@ -227,9 +227,9 @@ _CKA = "Linear CKA of what two matrices make of inputs of unit covariance."
 def _score(numbers: Measures, facts: SimilarityFacts) -> Section:
     """How symmetric the score is, by its weights and on texts."""
     shares = _HeadMeasure.of(numbers, "symmetric_share", "q-k")
-    said, more, figures = [], [], []
+    text, more, figures = [], [], []
     if shares.rows:
-        said.append(
+        text.append(
             f"By squared size {words.number(shares.mean)} of the score is symmetric, averaged over heads (random matrices: "
             f"{words.number(shares.null)})."
         )
@@ -244,13 +244,13 @@ def _score(numbers: Measures, facts: SimilarityFacts) -> Section:
             numbers, "symmetric_share", ("q-k",), "share", "Figure 2", "How symmetric the score is", caption
         )
     elif not numbers.where("symmetric_share", component="q-k", group=ELSEWHERE):
-        said.append(
+        text.append(
             "How symmetric the score is was not measured: no layer has queries and keys that are plain maps of their input. With a "
             "norm behind them the score is not x W_Q W_Kᵀ y (see the notes)."
         )
     if facts.corpus:
-        found = {m: numbers.where(m, component="q-k", group=CORPUS) for m in ("score_unequal_share", *_ON_TEXTS)}
-        mean = {name: words.number(rows.mean) for name, rows in found.items() if rows}
+        by_measure = {m: numbers.where(m, component="q-k", group=CORPUS) for m in ("score_unequal_share", *_ON_TEXTS)}
+        mean = {name: words.number(rows.mean) for name, rows in by_measure.items() if rows}
         more.append(
             f"On {words.several(facts.texts or 0, 'text')} of {facts.corpus}, before the mask and before any position bias, s_ij "
             f"differs from s_ji by more than rounding in {mean['score_unequal_share']} of the pairs of tokens, averaged over heads; "
@@ -265,12 +265,12 @@ def _score(numbers: Measures, facts: SimilarityFacts) -> Section:
             sign = measure == "score_correlation"
             figures += _grids(numbers, measure, ("q-k",), unit, f"Figure {number}", title, caption + tail, CORPUS, sign)
     else:
-        said.append("Whether a token scores highest with itself was not measured: that needs texts.")
-    return Section("Is the score a similarity?", tuple(said), tuple(figures), blocks=quiet(more))
+        text.append("Whether a token scores highest with itself was not measured: that needs texts.")
+    return Section("Is the score a similarity?", tuple(text), tuple(figures), blocks=quiet(more))
 
 
 def _ranks(numbers: Measures) -> Section:
-    said = (
+    text = (
         "The effective rank counts the directions that matter: the exponential of the entropy of the singular values' shares. Of "
         "W_Q W_Kᵀ and W_V W_O it belongs to the head; of a single matrix it changes with the basis that the head is written in."
     )
@@ -285,11 +285,11 @@ def _ranks(numbers: Measures) -> Section:
     means = words.join_words([f"{_PRODUCTS[c]} {words.number(every[c].mean)}" for c in have])
     lead = (f"On average over heads, directions in use: {means}.",)
     figures = (*present(short), *maps)
-    return Section("How many directions does a head use?", lead, figures, (fold,), blocks=quiet([said]))
+    return Section("How many directions does a head use?", lead, figures, (fold,), blocks=quiet([text]))
 
 
 def _description(numbers: Measures, facts: SimilarityFacts) -> Section:
-    said = (
+    text = (
         "The cosine of two flattened matrices and linear CKA change when a head is rewritten in another basis, so that no verdict "
         "rests on them. They say how alike the weights and the representations are as this model happens to hold them."
     )
@@ -300,7 +300,7 @@ def _description(numbers: Measures, facts: SimilarityFacts) -> Section:
         *_grids(numbers, "cka", PAIRS, "CKA", "Figure 8", "Linear CKA from weights", _CKA),
         *_grids(numbers, "cka", PAIRS, "CKA", "Figure 9", "Linear CKA on texts", texts, CORPUS),
     ]
-    return Section("Described, not judged", (said,), tuple(figures))
+    return Section("Described, not judged", (text,), tuple(figures))
 
 
 def _elsewhere(numbers: Measures) -> Section | None:
@@ -315,7 +315,7 @@ def _elsewhere(numbers: Measures) -> Section | None:
         cells = (words.number(means[stack].mean) if stack in means else "–" for stack in ("enc", "dec", "cross"))
         null = words.number(other.null if same.null is None else same.null)
         lines.append((f"{NAMES[measure]}: {_dash(component)}", *cells, null))
-    said = (
+    text = (
         "In cross-attention the queries are made of the decoder's vectors, the keys and values of the encoder's. What W_Q reads "
         "there is compared with what W_K and W_V read as if both were of one space, which they share only as far as training made "
         "them: it is described beside attention within one sequence, and no verdict rests on it."
@@ -327,7 +327,7 @@ def _elsewhere(numbers: Measures) -> Section | None:
     table = Table(
         ("Mean over heads", "encoder", "decoder", "cross", "random"), tuple(lines), "By where queries come from"
     )
-    return Section("What if queries come from elsewhere?", (said,), tuple(figures), (table,))
+    return Section("What if queries come from elsewhere?", (text,), tuple(figures), (table,))
 
 
 def _null_table(numbers: Measures, facts: SimilarityFacts) -> Section:
@@ -344,12 +344,12 @@ def _null_table(numbers: Measures, facts: SimilarityFacts) -> Section:
         rows.append((f"{name}: {_dash(component)}", *cells, *sides))
     columns = ("measure", "mean", "random", "mean z", "above", "below", "heads")
     caption = "Means over heads; above and below count heads that differ from random matrices after Holm, two-sided."
-    said = (
+    text = (
         f"Random matrices are Gaussian and of the same shape, at least {words.count(facts.draws)} draws for each shape, more where many "
         "heads need a smaller p. Holm's family is one measure over all heads, pairs and layers, and for effective ranks all heads "
         "of one component. 'With biases' compares the affine maps: each matrix with its bias as one more row."
     )
-    return Section("Against random matrices", (said,), (), (Table(columns, tuple(sorted(rows)), caption),))
+    return Section("Against random matrices", (text,), (), (Table(columns, tuple(sorted(rows)), caption),))
 
 
 def _grids(
@@ -364,12 +364,11 @@ def _grids(
     diverging: bool = False,
 ) -> Iterable[Figure]:
     """One figure of heat maps: a panel for each stack and component; none where nothing was measured."""
-    found = {c: _HeadMeasure.of(numbers, measure, c, group) for c in components}
-    rows = Measures(tuple(row for heads in found.values() for row in heads.rows))
+    every = {c: _HeadMeasure.of(numbers, measure, c, group) for c in components}
+    rows = Measures(tuple(row for heads in every.values() for row in heads.rows))
     if not rows:
         return
-
-    sides = {(c, *head) for c, heads in found.items() for head, side in heads.sides.items() if side}
+    sides = {(c, *head) for c, heads in every.items() for head, side in heads.sides.items() if side}
 
     def is_clear(row: MeasuredValue) -> bool:
         return (row.component, row.stack, row.layer, row.head) in sides
@@ -390,7 +389,7 @@ def _grids(
 
 
 def _of(stack: str) -> str:
-    return f"{said}, " if (said := stack_words(stack)) else ""
+    return f"{name}, " if (name := stack_words(stack)) else ""
 
 
 def _dash(component: str) -> str:

@@ -72,56 +72,51 @@ class Nulls:
     seed: int
     heads: int = 0
     times: int = 1
-    known: dict[Key, dict[str, Null]] = field(default_factory=dict)
+    cache: dict[Key, dict[str, Null]] = field(default_factory=dict)
+
+    @classmethod
+    def of(cls, draws: int, seed: int, measured: Sequence[_MapMeasure]) -> Nulls:
+        """The nulls for these measures: `heads` is how many the component or pair with most of them has over all layers."""
+        counts: Counter[tuple[str, str]] = Counter()
+        for m in measured:
+            counts[m.component, m.measure] += len(m.values) if m.group is None else 0
+        return cls(draws, seed, max(counts.values(), default=0))
 
     def get(self, key: Key, measure: str) -> Null:
         """The null of a measure for one shape."""
-        if key not in self.known:
-            self.known[key] = {name: Null.of(found) for name, found in self._draw(*key).items()}
-        return self.known[key][measure]
+        if key not in self.cache:
+            self.cache[key] = {name: Null.of(draws) for name, draws in self._draw(*key).items()}
+        return self.cache[key][measure]
 
     def count(self, kind: str = "subspaces") -> int:
-        """How many draws are made of one shape."""
-        return max(self.draws, count_null_draws(self.heads, kind)) * (self.times if kind == "subspaces" else 1)
+        """How many draws are made of one shape: at least so many that one head can survive on either side of its family.
+
+        A family is a measure's pairs, and a claim about all of them. Overlaps are tested with and without biases, and a second
+        time in claim D-1, whose correction for its parts and for the claims that are judged beside it comes on top of that for
+        heads. Effective ranks are a family for each component, since a draw of theirs costs a decomposition.
+        """
+        overlaps = (len(matrices.CLAIMS) + 1) * len(PAIRS)
+        tests = {"subspaces": overlaps, "ranks": 1, "products": 1}.get(kind, len(PAIRS)) * self.heads
+        return max(self.draws, fewest_draws(tests, _SPARE)) * (self.times if kind == "subspaces" else 1)
 
     def draw_further(self) -> None:
         """Draw all subspaces again, more of them."""
         self.times *= _FURTHER
-        self.known = {key: found for key, found in self.known.items() if key[0] != "subspaces"}
+        self.cache = {key: nulls for key, nulls in self.cache.items() if key[0] != "subspaces"}
 
     def _draw(self, kind: str, shape: tuple[int, ...]) -> dict[str, np.ndarray]:
-        draw, many = np.random.default_rng([self.seed, KINDS.index(kind), *shape]), self.count(kind)
+        draw, count = np.random.default_rng([self.seed, KINDS.index(kind), *shape]), self.count(kind)
         if kind in ("ranks", "products"):
             ranks = similarity.random_ranks if kind == "ranks" else similarity.random_product_ranks
-            return {"effective_rank": ranks(draw, shape[0], shape[1], many)}
+            return {"effective_rank": ranks(draw, shape[0], shape[1], count)}
         if kind == "cosines":
-            return {"cosine": similarity.random_cosines(draw, shape[0], many)}
+            return {"cosine": similarity.random_cosines(draw, shape[0], count)}
         dim, left, right = shape
         if kind == "forms":
-            forms = similarity.random_forms(draw, dim, left, right, many)
+            forms = similarity.random_forms(draw, dim, left, right, count)
             return {"cka": forms.cka, "symmetric_share": forms.symmetric}
-        found = similarity.random_subspaces(draw, dim, left, right, many)
-        return {"overlap": found.overlap, "least_angle_degrees": np.degrees(found.angle)}
-
-
-def count_null_draws(heads: int, kind: str = "subspaces") -> int:
-    """How many draws let one head survive on either side of its family: a measure's pairs, and a claim about all of them.
-
-    Overlaps are tested with and without biases, and a second time in claim D-1, whose correction for its parts and for the
-    claims that are judged beside it comes on top of that for heads. Effective ranks are a family for each component, since a draw of
-    theirs costs a decomposition.
-    """
-    overlaps = (len(matrices.CLAIMS) + 1) * len(PAIRS)
-    tests = {"subspaces": overlaps, "ranks": 1, "products": 1}.get(kind, len(PAIRS)) * heads
-    return fewest_draws(tests, _SPARE)
-
-
-def count_heads(found: Sequence[_MapMeasure]) -> int:
-    """How many heads the component or pair with most of them has over all layers."""
-    counts: Counter[tuple[str, str]] = Counter()
-    for m in found:
-        counts[m.component, m.measure] += len(m.values) if m.group is None else 0
-    return max(counts.values(), default=0)
+        spans = similarity.random_subspaces(draw, dim, left, right, count)
+        return {"overlap": spans.overlap, "least_angle_degrees": np.degrees(spans.angle)}
 
 
 def measure_weights(projections: Iterable[Projections]) -> list[_MapMeasure]:
@@ -129,23 +124,23 @@ def measure_weights(projections: Iterable[Projections]) -> list[_MapMeasure]:
 
     What would be said of the same matrices again, since a later layer uses them too, is left out.
     """
-    found, keys = list[_MapMeasure](), set[object]()
+    measured, keys = list[_MapMeasure](), set[object]()
     for p in projections:
         hashes = p.hashes()
         layer = (crosses(p.address.stack), *hashes.items())
         for m in () if layer in keys else _measure_layer(p):
-            own = tuple(hashes[name] if m.group == AFFINE else hashes[name][0] for name in m.component.split("-"))
-            key = (m.component, m.measure, m.group, *own)
+            maps = tuple(hashes[name] if m.group == AFFINE else hashes[name][0] for name in m.component.split("-"))
+            key = (m.component, m.measure, m.group, *maps)
             if key not in keys:
                 keys.add(key)
-                found.append(m._replace(matrices=own))
+                measured.append(m._replace(matrices=maps))
         keys.add(layer)
-    return found
+    return measured
 
 
 def describe_omissions(projections: Iterable[Projections]) -> tuple[str, ...]:
     """What could not be measured, and why: one sentence for each reason, naming the layers."""
-    found: dict[tuple[str, str], list[Address]] = {}
+    layers: dict[tuple[str, str], list[Address]] = {}
     for p in projections:
         for name in (n for n, w in (("q", p.w_q), ("k", p.w_k), ("v", p.w_v), ("o", p.w_o)) if w is None):
             origin = p.origins.get(name)
@@ -159,8 +154,8 @@ def describe_omissions(projections: Iterable[Projections]) -> tuple[str, ...]:
             else:
                 instead = "" if origin is None else f" but {origin.how} ({where})"
                 why, left = f"{name} is not a plain map of its input{instead}", "What needs it is left out"
-            found.setdefault((why, left), []).append(p.address)
-    return tuple(f"{left} at {spell_addresses(where)}: {why}." for (why, left), where in found.items())
+            layers.setdefault((why, left), []).append(p.address)
+    return tuple(f"{left} at {spell_addresses(where)}: {why}." for (why, left), where in layers.items())
 
 
 @dataclass(frozen=True, eq=False)
@@ -205,43 +200,43 @@ def _measure_layer(p: Projections) -> list[_MapMeasure]:
     def note(name: str, measure: str, values: Tensor | np.ndarray, *keys: Key | None, group: str | None = None) -> None:
         """Values of all heads; a single key is the null of every head that has a number."""
         array = values.cpu().numpy() if isinstance(values, Tensor) else values
-        own = keys if len(keys) != 1 else tuple(keys[0] if np.isfinite(value) else None for value in array)
-        measures.append(_MapMeasure(p.address, name, measure, group, array, own))
+        per_head = keys if len(keys) != 1 else tuple(keys[0] if np.isfinite(value) else None for value in array)
+        measures.append(_MapMeasure(p.address, name, measure, group, array, per_head))
 
     def compare_spans(name: str, left: MapSpan, right: MapSpan, group: str | None) -> None:
-        found, dim = similarity.angles(left, right), left.basis.shape[1]
+        angles, dim = similarity.angles(left, right), left.basis.shape[1]
         ranks = zip(left.rank.tolist(), right.rank.tolist(), strict=True)
         keys: list[Key | None] = [("subspaces", (dim, a, b)) if min(a, b) else None for a, b in ranks]
-        note(name, "overlap", found.overlap, *keys, group=group)
-        note(name, "least_angle_degrees", np.degrees(found.least.cpu().numpy()), *keys, group=group)
+        note(name, "overlap", angles.overlap, *keys, group=group)
+        note(name, "least_angle_degrees", np.degrees(angles.least.cpu().numpy()), *keys, group=group)
 
-    given = {"q": (p.w_q, p.b_q), "k": (p.w_k, p.b_k), "v": (p.w_v, p.b_v)}
-    maps = {name: _Map(w, b) for name, (w, b) in given.items() if w is not None}
+    plain = {"q": (p.w_q, p.b_q), "k": (p.w_k, p.b_k), "v": (p.w_v, p.b_v)}
+    maps = {name: _Map(w, b) for name, (w, b) in plain.items() if w is not None}
     maps |= {name: _Map(under.weight, under.bias, plain=False) for name, under in p.normed.items()}
     heads = max((len(w) for w in (*(m.weight for m in maps.values()), p.w_o) if w is not None), default=0)
-    for name, one in maps.items():
-        if one.plain:
-            note(name, "effective_rank", effective_ranks((one.span.values**2).cpu().numpy()), ("ranks", one.shape))
+    for name, first in maps.items():
+        if first.plain:
+            note(name, "effective_rank", effective_ranks((first.span.values**2).cpu().numpy()), ("ranks", first.shape))
     for left, right in ((a, b) for a, b in PAIRS if a in maps and b in maps):
-        name, one, other = f"{left}-{right}", maps[left], maps[right]
+        name, first, second = f"{left}-{right}", maps[left], maps[right]
         shared = 1
         if left == "q":
-            shared = heads // min(len(one.weight), len(other.weight))
-            one, other = one.spread(heads), other.spread(heads)
+            shared = heads // min(len(first.weight), len(second.weight))
+            first, second = first.spread(heads), second.spread(heads)
         group = ELSEWHERE if crosses(p.address.stack) and left == "q" else None
-        compare_spans(name, one.span, other.span, group)
-        if one.bias is not None or other.bias is not None:
-            compare_spans(name, one.affine, other.affine, AFFINE)
-        if one.plain and other.plain:  # else only what they read is known
-            forms: Key = ("forms", (one.shape[0], one.shape[1], other.shape[1]))
-            note(name, "cka", similarity.white_cka(one.weight, other.weight), forms, group=group)
-            if one.shape == other.shape:
-                cosines: Key = ("cosines", (one.shape[0] * one.shape[1],))
-                note(name, "cosine", similarity.cosine(one.weight, other.weight), cosines, group=group)
+        compare_spans(name, first.span, second.span, group)
+        if first.bias is not None or second.bias is not None:
+            compare_spans(name, first.affine, second.affine, AFFINE)
+        if first.plain and second.plain:  # else only what they read is known
+            forms: Key = ("forms", (first.shape[0], first.shape[1], second.shape[1]))
+            note(name, "cka", similarity.white_cka(first.weight, second.weight), forms, group=group)
+            if first.shape == second.shape:
+                cosines: Key = ("cosines", (first.shape[0] * first.shape[1],))
+                note(name, "cosine", similarity.cosine(first.weight, second.weight), cosines, group=group)
                 if name == "q-k":
-                    shares = similarity.symmetric_share(one.weight, other.weight)
+                    shares = similarity.symmetric_share(first.weight, second.weight)
                     note(name, "symmetric_share", shares, forms, group=group)
-        if group is None and (beside := _beside_others(one.span, other.span, shared)) is not None:
+        if group is None and (beside := _beside_others(first.span, second.span, shared)) is not None:
             note(name, "overlap_among", beside[0], None)
             note(name, "overlap_others_above", beside[1], None)
     if all(name in maps and maps[name].plain for name in "qk"):
@@ -264,49 +259,50 @@ def _beside_others(left: MapSpan, right: MapSpan, shared: int) -> tuple[np.ndarr
     others = heads[:, None] != heads[None]
     if not others.any():
         return None
-    own = np.diag(every)
+    values = np.diag(every)
     beside = [np.concatenate([every[i, others[i]], every[others[:, i], i]]) for i in range(len(every))]
-    less = np.array([value - rest.mean() for value, rest in zip(own, beside, strict=True)])
-    return less, np.array([(rest >= v).mean() for v, rest in zip(own, beside, strict=True)])
+    less = np.array([value - rest.mean() for value, rest in zip(values, beside, strict=True)])
+    return less, np.array([(rest >= value).mean() for value, rest in zip(values, beside, strict=True)])
 
 
-def compare_with_nulls(found: Sequence[_MapMeasure], nulls: Nulls, step: Callable[[int], object]) -> list[NewRow]:
+def compare_with_nulls(
+    measured: Sequence[_MapMeasure], nulls: Nulls, step: Callable[[int, int], object]
+) -> list[NewRow]:
     """Rows of the table `measures`: each value, the null's mean and middle 95 %, z, p (two-sided) and p after Holm.
 
     Holm's family is one measure over all heads, pairs and layers, and for effective ranks one component of all heads; pairs
     with queries from elsewhere are a family of their own. Pairs of the same matrices, as q and v, k and v where q and k are
-    one, are one test. `step` is called with how many of `found` are done.
+    one, are one test. `step` is called with how many of how many are done.
     """
     rows: list[NewRow] = []
     tests: dict[tuple[str, str], dict[object, list[tuple[NewRow, float]]]] = {}
-    for done, measured in enumerate(found, start=1):
-        name, address = measured.measure, measured.address
-        layer = {"stack": address.stack, "layer": address.layer, "component": measured.component}
-        layer |= {"measure": name, "group": measured.group}
-        for key in dict.fromkeys(measured.keys):
-            where = [i for i, k in enumerate(measured.keys) if k == key]
-            values, named = measured.values[where], [layer | {"head": i + 1} for i in where]
-            rows += [row | {"value": number(v)} for row, v in zip(named, values, strict=True)]
+    for done, m in enumerate(measured, start=1):
+        name = m.measure
+        layer: NewRow = {"stack": m.address.stack, "layer": m.address.layer, "component": m.component}
+        layer |= {"measure": name, "group": m.group}
+        for key in dict.fromkeys(m.keys):
+            where = [i for i, k in enumerate(m.keys) if k == key]
+            values, heads = m.values[where], [layer | {"head": i + 1} for i in where]
+            rows += [row | {"value": number(v)} for row, v in zip(heads, values, strict=True)]
             if key is None:
                 continue
             null = nulls.get(key, name)
             count, ends = {"n": len(null.draws)}, (null.quantile(ALPHA / 2), null.quantile(1 - ALPHA / 2))
             middle = {"measure": f"{name}_null", "value": null.mean, "low": ends[0], "high": ends[1]} | count
-            rows += [row | middle for row in ([layer] if len(where) == len(measured.keys) else named)]
+            rows += [row | middle for row in ([layer] if len(where) == len(m.keys) else heads)]
             scores, p = null.scores(values), null.beyond(values)
             rows += [
-                row | count | {"measure": f"{name}_z", "value": number(z)} for row, z in zip(named, scores, strict=True)
+                row | count | {"measure": f"{name}_z", "value": number(z)} for row, z in zip(heads, scores, strict=True)
             ]
-            each = measured.component * (name == "effective_rank")
-            family = (name, ELSEWHERE if measured.group == ELSEWHERE else each)
-            for i, row, x in zip(where, named, p, strict=True):
-                same = (measured.group, frozenset(measured.matrices), i)
-                tests.setdefault(family, {}).setdefault(same, []).append((row | count, float(x)))
-        step(done)
-    for (name, _), own in tests.items():
-        adjusted = holm([each[0][1] for each in own.values()])
-        for each, p_holm in zip(own.values(), adjusted, strict=True):
-            for row, p in each:
+            component = m.component * (name == "effective_rank")
+            family = tests.setdefault((name, ELSEWHERE if m.group == ELSEWHERE else component), {})
+            for i, row, x in zip(where, heads, p, strict=True):
+                family.setdefault((m.group, frozenset(m.matrices), i), []).append((row | count, float(x)))
+        step(done, len(measured))
+    for (name, _), family in tests.items():
+        adjusted = holm([same[0][1] for same in family.values()])
+        for same, p_holm in zip(family.values(), adjusted, strict=True):
+            for row, p in same:
                 rows.append(row | {"measure": f"{name}_p", "value": p})
                 rows.append(row | {"measure": f"{name}_p_holm", "value": float(p_holm)})
     return rows
@@ -339,8 +335,8 @@ class _LayerReading:
         shape = (-1, len(SUMS), sums.shape[2])
         values = [ratios(flat, of).reshape(shape) for of in counts]
         # one seed for both, so that a draw is the same texts whatever is counted
-        drawn = [bootstrap_ratios(flat, of, seed).reshape(shape) for of in counts]
-        return _OnTexts(_statistics(*values)[0], _statistics(*drawn), len(sums))
+        draws = [bootstrap_ratios(flat, of, seed).reshape(shape) for of in counts]
+        return _OnTexts(_statistics(*values)[0], _statistics(*draws), len(sums))
 
 
 class _OnTexts(NamedTuple):
@@ -369,30 +365,30 @@ def measure(settings: SimilaritySettings, context: RunContext) -> Measured[Simil
     matrices of each shape are compared at least. Raises ModelError, CorpusError.
     """
     subject, texts, seed = context.subject, context.given_texts, settings.seed
-    every, known = subject.projections(), subject.shape.heads  # copied layer by layer, whenever it is gone through
-    found = measure_weights(p for p in every if p.address in known)
-    hashes = {p.address: p.hashes() for p in every if p.address in known}
+    # copied layer by layer, whenever it is gone through
+    every, heads = subject.projections(), subject.shape.heads
+    measured = measure_weights(p for p in every if p.address in heads)
+    hashes = {p.address: p.hashes() for p in every if p.address in heads}
     shared = find_shared_weights(
-        {address: {n: weight for n, (weight, _) in own.items()} for address, own in hashes.items()}
+        {address: {n: weight for n, (weight, _) in maps.items()} for address, maps in hashes.items()}
     )
-    left_out = describe_omissions(p for p in every if p.address in known)
+    left_out = describe_omissions(p for p in every if p.address in heads)
     once = (ONCE,) if any("share" in words for words in shared) else ()
     notes = dict.fromkeys((*subject.notes, *left_out, *shared, *once))
-    if not found:
-        known = " ".join(notes) or "It has no attention layer."
-        raise ModelError(f"{subject.name} has no head whose matrices can be compared.", known, "Choose another model.")
-    nulls = Nulls(settings.draws, seed, count_heads(found))
-    excess = overlap_evidence(found, nulls)
+    if not measured:
+        why = " ".join(notes) or "It has no attention layer."
+        raise ModelError(f"{subject.name} has no head whose matrices can be compared.", why, "Choose another model.")
+    nulls = Nulls.of(settings.draws, seed, measured)
+    excess = overlap_evidence(measured, nulls)
     with context.progress("matrices") as step:
-        rows = compare_with_nulls(found, nulls, lambda done: step(done, len(found)))
+        rows = compare_with_nulls(measured, nulls, step)
     read: dict[Address, _LayerReading] = {}
     if texts is not None:
         notes |= dict.fromkeys(texts.notes)
-        with context.progress("texts") as step:
-            read = read_scores(context, texts, settings.batch, notes, step)
+        read = read_scores(context, texts, settings.batch, notes)
     scored = {address: r.scores(seed) for address, r in read.items() if r.texts}
     rows += _text_rows(read, scored)
-    evidence = {**excess, **_over_heads(found, scored, hashes, seed)}
+    evidence = {**excess, **_over_heads(measured, scored, hashes, seed)}
 
     def judge(about: About[SimilarityFacts]) -> pl.DataFrame:
         names = ("subject", "fingerprint", "corpus", "corpus_fingerprint", "texts", "seed", "draws")
@@ -413,23 +409,21 @@ def measure(settings: SimilaritySettings, context: RunContext) -> Measured[Simil
     return Measured({"measures": measures}, facts, tuple(notes), judge, "head")
 
 
-def read_scores(
-    context: RunContext, texts: Texts, batch: int, notes: dict[str, None], step: Callable[[int, int], object]
-) -> dict[Address, _LayerReading]:
+def read_scores(context: RunContext, texts: Texts, batch: int, notes: dict[str, None]) -> dict[Address, _LayerReading]:
     """Read every text once; memory grows by a few numbers a text and head."""
     read, subject = dict[Address, _LayerReading](), context.subject
     count = sum(1 for _ in texts.texts())
     if not count:
         raise CorpusError(f"The texts {texts.name!r} are none.", "At least one is needed.", "Give texts to read.")
 
-    def add(batch: Batch, trace: Trace) -> None:
-        read.setdefault(trace.address, _LayerReading(trace.group)).add(batch, trace)
+    def add(part: Batch, trace: Trace) -> None:
+        read.setdefault(trace.address, _LayerReading(trace.group)).add(part, trace)
 
-    with torch.no_grad():
-        for one in subject.batches(texts.texts(), batch):
-            notes |= dict.fromkeys(one.notes)
-            subject.each(one, partial(add, one))
-            step(one.rows[-1][0] + 1 if one.rows else 1, count)
+    with torch.no_grad(), context.progress("texts") as step:
+        for part in subject.batches(texts.texts(), batch):
+            notes |= dict.fromkeys(part.notes)
+            subject.each(part, partial(add, part))
+            step(part.rows[-1][0] + 1 if part.rows else 1, count)
     return read
 
 
@@ -437,83 +431,78 @@ def _text_rows(read: Mapping[Address, _LayerReading], scored: Mapping[Address, _
     """CKA of q, k and v over the tokens, and what scores are like, with intervals over texts."""
     for address, layer in read.items():
         place = {"stack": address.stack, "layer": address.layer, "measure": "cka", "group": CORPUS}
-        for one, other in PAIRS:
-            found = layer.moments.cka(one, other)
-            values = [] if found is None else found[:: layer.group if one == "k" else 1].tolist()
+        for left, right in PAIRS:
+            cka = layer.moments.cka(left, right)
+            values = [] if cka is None else cka[:: layer.group if left == "k" else 1].tolist()
             for head, value in enumerate(values, start=1):
-                named = {"head": head, "component": f"{one}-{other}"}
+                named = {"head": head, "component": f"{left}-{right}"}
                 yield place | named | {"value": number(value), "n": layer.moments.count}
     for address, scores in scored.items():
         place = {"stack": address.stack, "layer": address.layer, "component": "q-k", "group": CORPUS}
         for i, measure in enumerate(SCORES):
             ends = percentile_interval(scores.draws[:, i], scores.texts)
-            for head, found in enumerate(zip(scores.values[i], ends.low, ends.high, strict=True), start=1):
-                numbers = dict(zip(("value", "low", "high"), map(number, found), strict=True))
+            for head, columns in enumerate(zip(scores.values[i], ends.low, ends.high, strict=True), start=1):
+                numbers = dict(zip(("value", "low", "high"), map(number, columns), strict=True))
                 yield place | {"head": head, "measure": measure, "n": scores.texts} | numbers
 
 
-def overlap_evidence(found: Sequence[_MapMeasure], nulls: Nulls) -> dict[str, Against]:
+def overlap_evidence(measured: Sequence[_MapMeasure], nulls: Nulls) -> dict[str, Against]:
     """For each pair every head's overlap less the mean of its null, and what the null says of the claim's margin.
 
     Heads whose null has no spread, because two spans of their size fill the model, are left out. Nulls are drawn further while
-    so few draws lie beyond a head that others might turn the verdict.
+    so few draws lie beyond a head that others might turn the verdict of claim D-1.
     """
+    family = len(matrices.CLAIMS)
     for _ in range(ROUNDS):
-        evidence = _evidence(found, nulls)
-        if _is_decided(evidence.values(), nulls.count()):
+        evidence, draws = _evidence(measured, nulls), nulls.count()
+        pairs = [a for a in evidence.values() if len(a.effects)]
+        against = [(float(a.p_against.min()), 2 * len(PAIRS) * family * len(a.effects)) for a in pairs]
+        weakest = (max((float(a.p_for.max()) for a in pairs), default=1.0), 2 * family)
+        refuted = any(n * p < ALPHA and is_decided(p, draws, n) for p, n in against)
+        if refuted or all(is_decided(p, draws, n) for p, n in (*against, weakest)):
             return evidence
         nulls.draw_further()
-    return _evidence(found, nulls)
+    return _evidence(measured, nulls)
 
 
-def _is_decided(evidence: Iterable[Against], draws: int) -> bool:
-    """Whether claim D-1 is refuted by one of its heads, or is not and is or is not supported, however draws would fall."""
-    family = len(matrices.CLAIMS)
-    tests, given = len(PAIRS) * family, [a for a in evidence if len(a.effects)]
-    against = [(float(a.p_against.min()), 2 * tests * len(a.effects)) for a in given]
-    if any(n * p < ALPHA and is_decided(p, draws, n) for p, n in against):
-        return True
-    weakest = max((float(a.p_for.max()) for a in given), default=1.0)
-    return all(is_decided(p, draws, n) for p, n in (*against, (weakest, 2 * family)))
-
-
-def _evidence(found: Sequence[_MapMeasure], nulls: Nulls) -> dict[str, Against]:
+def _evidence(measured: Sequence[_MapMeasure], nulls: Nulls) -> dict[str, Against]:
     def interval(heads: Sequence[tuple[float, Null]], head: int, alpha: float) -> Interval:
         value, null = heads[head]
         return null.excess_interval(value, alpha)
 
     evidence = {}
     for pair in map("-".join, PAIRS):
-        mine = [m for m in found if (m.measure, m.group, m.component) == ("overlap", None, pair)]
+        layers = [m for m in measured if (m.measure, m.group, m.component) == ("overlap", None, pair)]
         columns, heads = [], list[tuple[float, Null]]()
-        for value, key in ((v, key) for m in mine for v, key in zip(m.values, m.keys, strict=True) if key is not None):
+        for value, key in (
+            (v, key) for m in layers for v, key in zip(m.values, m.keys, strict=True) if key is not None
+        ):
             null, beyond = nulls.get(key, "overlap"), np.array([value - matrices.MARGIN])
             if null.spread > 0:
                 columns.append([value - null.mean, null.below(beyond)[0], null.above(beyond)[0]])
                 heads.append((float(value), null))
-        if mine:
+        if layers:
             effects, p_for, p_against = np.array(columns, dtype=float).reshape(-1, 3).T
             evidence[f"overlap_excess_{pair}"] = Against(effects, p_for, p_against, partial(interval, heads))
     return evidence
 
 
 def _over_heads(
-    found: Sequence[_MapMeasure], scored: Mapping[Address, _OnTexts], hashes: Mapping[Address, Hashes], seed: int
+    measured: Sequence[_MapMeasure], scored: Mapping[Address, _OnTexts], hashes: Mapping[Address, Hashes], seed: int
 ) -> dict[str, ResampledHeads]:
     """Means over heads with heads resampled; where texts are behind them, heads and texts.
 
     A head whose queries and keys several layers make by the same matrices is one, with the mean over these layers.
     """
     draw, evidence = np.random.default_rng([seed, 1]), {}
-    shares = [m.values[np.isfinite(m.values)] for m in found if m.measure == "symmetric_share" and m.group is None]
-    if shares and (whole := np.concatenate(shares)).size:
-        evidence["symmetric_share"] = ResampledHeads(float(whole.mean()), bootstrap_means(whole, draw), len(whole))
+    shares = [m.values[np.isfinite(m.values)] for m in measured if (m.measure, m.group) == ("symmetric_share", None)]
+    if shares and (every := np.concatenate(shares)).size:
+        evidence["symmetric_share"] = ResampledHeads(float(every.mean()), bootstrap_means(every, draw), len(every))
     for pair in map("-".join, PAIRS):
-        mine = [m.values for m in found if (m.measure, m.component) == ("overlap_among", pair)]
-        if mine and (less := np.concatenate(mine)).size > 1 and np.isfinite(less).all():
-            evidence[f"overlap_among_{pair}"] = ResampledHeads(
-                float(less.mean()), bootstrap_means(less, draw), less.size
-            )
+        among = [m.values for m in measured if (m.measure, m.component) == ("overlap_among", pair)]
+        if among and (less := np.concatenate(among)).size > 1 and np.isfinite(less).all():
+            means = bootstrap_means(less, draw)
+            evidence[f"overlap_among_{pair}"] = ResampledHeads(float(less.mean()), means, less.size)
     if scored:
         heads_of: dict[object, list[_OnTexts]] = {}
         for address, layer in scored.items():

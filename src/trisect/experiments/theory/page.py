@@ -225,7 +225,7 @@ SCRIPTS = ("math.js", "given.js", "drawn.js", "draw.js", "views.js", "spec.js", 
 SAMPLES, KEYS = 2000, 8  # samples in the page, and the most keys of its sliders
 RELATIONS = {"equals": "=", "at most": "≤", "near": "≈"}
 ROUNDING = 1e-14  # a number whose digits would be those of float64's rounding
-SHAPE: dict[str, Any] = {"samples": 64, "variance": 1e-4, "keys": 5}  # of the results whose words the page quotes
+_SHAPE: dict[str, Any] = {"samples": 64, "variance": 1e-4, "keys": 5}  # of the results whose words the page quotes
 
 
 def page(tables: Mapping[str, pl.DataFrame], about: About[TheoryFacts]) -> Document:
@@ -276,14 +276,14 @@ def html() -> str:
         draws=Markup(b64encode(draws).decode()),
         samples=SAMPLES,
         keys=KEYS,
-        chance=results["stretched_key_one_head"].expected * math.sqrt(SHAPE["samples"]),
+        chance=results["stretched_key_one_head"].expected * math.sqrt(_SHAPE["samples"]),
     )
 
 
 def constructions() -> dict[str, Construction]:
     """All eight, small: the page takes its questions, laws, domains and errata from them."""
     return {
-        name: make(**(SHAPE if "samples" in inspect.signature(make).parameters else {}))
+        name: make(**(_SHAPE if "samples" in inspect.signature(make).parameters else {}))
         for name, make in CONSTRUCTIONS.items()
     }
 
