@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from trisect.measure.intervention import Intervention, PreparedText
     from trisect.report.notebook import Chart
     from trisect.server.run import Served
-    from trisect.theory.result import Construction
+    from trisect.theory import Construction
 
 
 @translate_system_errors()

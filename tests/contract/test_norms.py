@@ -27,7 +27,7 @@ from trisect.core.tables import read_table
 from trisect.core.trace import Address, Origin
 from trisect.experiments.norms import NORMS, page
 from trisect.experiments.norms import run as lab
-from trisect.experiments.norms.run import Resampled, StackTally
+from trisect.experiments.norms.run import StackTally, TextDraws
 from trisect.experiments.norms.settings import NormsFacts
 from trisect.hf.load import load
 from trisect.lab.driver import read_about
@@ -308,13 +308,13 @@ def test_a_verdict_is_bound_to_texts_block_and_command(bert, tmp_path):
 
 def test_degrees_of_freedom_are_of_the_groups_that_were_drawn():
     many, draws = 10_000, np.random.default_rng(0).normal(size=(4000, 1))
-    drawn = Resampled(many, 0, many)
+    drawn = TextDraws(many, 0, many)
     one = DrawnEstimate(np.zeros(1), draws)
     for fewer, groups in ((False, GROUPS), (True, FEWER)):
         row = drawn.row(one, (0,), fewer=fewer)
         assert (row["low"], row["high"]) == tuple(float(end) for end in percentile_interval(draws[:, 0], groups))
         assert row["n"] == many
-    assert Resampled(40, 0, 40).row(one, (0,), fewer=True)["low"] == float(percentile_interval(draws[:, 0], 40)[0])
+    assert TextDraws(40, 0, 40).row(one, (0,), fewer=True)["low"] == float(percentile_interval(draws[:, 0], 40)[0])
 
 
 def test_texts_of_one_article_are_resampled_together(bert, tmp_path):

@@ -313,27 +313,19 @@ def test_a_text_becomes_a_page(tmp_path):
 def test_a_page_is_written_over_a_page_of_ours_and_over_nothing_else(tmp_path, monkeypatch, out):
     monkeypatch.chdir(tmp_path)
     subject, place = cast(Subject, Fake()), Path("explorer.html" if out == "." else out)
-    place.write_text("<!DOCTYPE html><title>mine</title>")
-    with pytest.raises(StudyError, match="'trisect explore' did not write it") as error:
-        trisect.explore_page(subject, "a text", out=out)
-    assert error.value.given == f"{place} is there already."
-    assert place.read_text() == "<!DOCTYPE html><title>mine</title>"
+    for title in ("mine", "report of a study, trisect", "Notes on trisect"):
+        text = f'<!DOCTYPE html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n<title>{title}</title>\n'
+        place.write_text(text)
+        with monkeypatch.context() as patch:
+            patch.setattr(Fake, "trace", lambda *_: pytest.fail("it was computed first"))
+            with pytest.raises(StudyError, match="'trisect explore' did not write it") as error:
+                trisect.explore_page(subject, "a text", out=out)
+        assert error.value.given == f"{place} is there already."
+        assert place.read_text() == text
     place.unlink()
     trisect.explore_page(subject, "a text", out="page.html" if out == "notes" else out)
     if out != "notes":
         assert trisect.explore_page(subject, "another text", out=out).report.samefile(place)
-
-
-@pytest.mark.parametrize("folder", [False, True])
-@pytest.mark.parametrize("title", ["report of a study, trisect", "Notes on trisect"])
-def test_pages_of_other_commands_and_notes_on_trisect_are_not_written_over(tmp_path, title, folder, monkeypatch):
-    path = tmp_path / "explorer.html"
-    path.write_text(f'<!DOCTYPE html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n<title>{title}</title>\n')
-    before = path.read_bytes()
-    monkeypatch.setattr(Fake, "trace", lambda *_: pytest.fail("it was computed first"))
-    with pytest.raises(StudyError, match="did not write it"):
-        trisect.explore_page(cast(Subject, Fake()), "a text", out=tmp_path if folder else path)
-    assert path.read_bytes() == before
 
 
 @pytest.mark.parametrize("name", ["report.html", "tables/report.html", "new.html"])

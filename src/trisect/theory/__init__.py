@@ -2,8 +2,13 @@
 
 from trisect.theory.constructions import (
     CONSTRUCTIONS,
+    Apart,
+    Construction,
+    Erratum,
     ErrorCurve,
     KeyDraws,
+    LogOdds,
+    Variances,
     average,
     copying,
     identity_attention,
@@ -14,7 +19,6 @@ from trisect.theory.constructions import (
     stretched_key_two_heads,
     sweep,
 )
-from trisect.theory.result import Apart, Construction, Erratum, LogOdds, Variances
 from trisect.theory.solver import Solution, solve
 
 __all__ = [

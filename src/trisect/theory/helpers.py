@@ -12,8 +12,8 @@ from jaxtyping import Float
 from numpy.random import Generator
 
 from trisect.core.errors import TheoryError
-from trisect.theory.result import Array
 
+Array = np.ndarray
 LARGEST = 1e300  # of a logit: differences of such logits are still finite
 ROOM = 10**7  # numbers of one table, 80 MB
 A, B = 0, 1  # positions of the keys a and b

@@ -16,8 +16,7 @@ from scipy import optimize
 import trisect.theory.helpers as helpers
 from trisect.core.errors import TheoryError
 from trisect.theory.constructions import self_attention
-from trisect.theory.helpers import attention_weights
-from trisect.theory.result import Array
+from trisect.theory.helpers import Array, attention_weights
 
 SURE = 1e-9  # of the largest target: what a bound that is itself rounded has to exceed
 WORK = 1e8  # steps of elimination times bits of its numbers, up to which a rank is counted exactly

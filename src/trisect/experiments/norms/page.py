@@ -353,7 +353,10 @@ def _frequency(rows: Measures, n: str, block: str) -> _Part | None:
     names = [f"spearman_rank_{name}{tail}" for tail in ("", "_words") for name in ("f", "a")]
     if None not in _of_stack(rows, "spearman_rank_f"):
         return None
-    heads = {"‖f(x)‖": sorted(rows.where("spearman_rank_f").cells()), "a": sorted(rows.where("spearman_rank_a").cells())}
+    heads = {
+        "‖f(x)‖": sorted(rows.where("spearman_rank_f").cells()),
+        "a": sorted(rows.where("spearman_rank_a").cells()),
+    }
     caption = (
         "Rank correlation of how rare a token is (rank 1: the commonest of these texts) with ‖f(x)‖ and with the weight that it gets, "
         f"in every head, over all tokens. {n}."

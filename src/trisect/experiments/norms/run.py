@@ -63,7 +63,7 @@ class StackTally:
     model: PooledTally = field(default_factory=PooledTally)
 
 
-class Resampled:
+class TextDraws:
     """Values and intervals of numbers from `n` texts in `units` articles; every number meets the same draws."""
 
     def __init__(self, n: int, seed: int, units: int) -> None:
@@ -81,8 +81,9 @@ class Resampled:
 
         Degrees of freedom are of the groups that were drawn: `fewer` where those were.
         """
-        draws, groups = estimate.draws[(slice(None), *place)], (self.fewer if fewer else self.times).shape[1]
-        return value_row(estimate.value[place], percentile_interval(draws, groups), self.n)
+        groups = (self.fewer if fewer else self.times).shape[1]
+        ends = percentile_interval(estimate.draws[(slice(None), *place)], groups)
+        return value_row(estimate.value[place], ends, self.n)
 
 
 def _each(function: Any, *estimates: DrawnEstimate) -> DrawnEstimate:
@@ -100,29 +101,29 @@ def _to_shares(sums: Float[np.ndarray, "... C"]) -> Float[np.ndarray, "... C"]:
     return sums / sums.sum(-1, keepdims=True)
 
 
-def _dispersion(tally: StackTally, resampled: Resampled, statistics: Statistics) -> Iterator[NewRow]:
+def _dispersion(tally: StackTally, draws: TextDraws, statistics: Statistics) -> Iterator[NewRow]:
     for name in ("x", "f", "a", "af"):
         measure, layers = {"measure": f"cv_{name}"}, []
         for address, layer in tally.layers.items():
-            heads = mean = _each(variation, resampled.sums(getattr(layer, name)))
+            heads = mean = _each(variation, draws.sums(getattr(layer, name)))
             place = measure | {"layer": address.layer}
             if heads.value.ndim:
-                yield from (place | {"head": h + 1} | resampled.row(heads, (h,)) for h in range(len(heads.value)))
+                yield from (place | {"head": h + 1} | draws.row(heads, (h,)) for h in range(len(heads.value)))
                 mean = _each(lambda v: v.mean(-1), heads)
             if np.isfinite(mean.value):
                 layers.append(mean)
-                yield place | resampled.row(mean)
+                yield place | draws.row(mean)
         if layers:
             statistics[f"cv_{name}"] = _mean_of(layers)
-            yield measure | resampled.row(statistics[f"cv_{name}"])
+            yield measure | draws.row(statistics[f"cv_{name}"])
 
 
-def _shares(tally: StackTally, resampled: Resampled, statistics: Statistics) -> Iterator[NewRow]:
+def _shares(tally: StackTally, draws: TextDraws, statistics: Statistics) -> Iterator[NewRow]:
     present = _present(tally)
     views = next(iter(tally.layers.values())).views
     layers: dict[str, list[DrawnEstimate]] = {kind: [] for kind in (*views, "norm_heads")}
     for address, layer in tally.layers.items():
-        queries, sums, heads = (resampled.sums(s) for s in (layer.queries, layer.sums, layer.head_sums))
+        queries, sums, heads = (draws.sums(s) for s in (layer.queries, layer.sums, layer.head_sums))
         layered = _each(lambda s, q: s / q[..., None, None], sums, queries)
         headed = _each(lambda s, q: s / q[..., None, None, None], heads, queries)
         shares = _each(_to_shares, sums)
@@ -131,99 +132,99 @@ def _shares(tally: StackTally, resampled: Resampled, statistics: Statistics) -> 
             layers[kind].append(DrawnEstimate(shares.value[k], shares.draws[:, k]))
             for c in present:
                 place = {"layer": address.layer, "group": CATEGORIES[c]}
-                yield place | {"measure": f"{kind}_sum"} | resampled.row(layered, (k, c))
-                yield place | {"measure": f"{kind}_share"} | resampled.row(shares, (k, c))
+                yield place | {"measure": f"{kind}_sum"} | draws.row(layered, (k, c))
+                yield place | {"measure": f"{kind}_share"} | draws.row(shares, (k, c))
                 for h in range(headed.value.shape[1] if kind in KINDS else 0):
-                    yield place | {"measure": f"{kind}_sum", "head": h + 1} | resampled.row(headed, (k, h, c))
+                    yield place | {"measure": f"{kind}_sum", "head": h + 1} | draws.row(headed, (k, h, c))
     for kind, parts in layers.items():
         mean = _mean_of(parts)
         for c in present:
-            yield {"measure": f"{kind}_share", "group": CATEGORIES[c]} | resampled.row(mean, (c,))
+            yield {"measure": f"{kind}_share", "group": CATEGORIES[c]} | draws.row(mean, (c,))
         if set(present) & set(MARKED):
             statistics[f"special_share_{kind}"] = _each(lambda v: v[..., list(MARKED)].sum(-1), mean)
         if FIRST in present:
             statistics[f"first_share_{kind}"] = _each(lambda v: v[..., FIRST], mean)
 
 
-def _cancelling(tally: StackTally, resampled: Resampled, statistics: Statistics) -> Iterator[NewRow]:
+def _cancelling(tally: StackTally, draws: TextDraws, statistics: Statistics) -> Iterator[NewRow]:
     over: list[DrawnEstimate] = []
     for address, layer in tally.layers.items():
-        heads = _each(lambda s, t: s / t[..., None, None, :], *map(resampled.sums, (layer.means, layer.tokens)))
+        heads = _each(lambda s, t: s / t[..., None, None, :], *map(draws.sums, (layer.means, layer.tokens)))
         means = _each(lambda v: v.mean(-2), heads)
         over.append(means)
         numbers = range(heads.value.shape[1])
         for c in _present(tally):
             place = {"layer": address.layer, "group": CATEGORIES[c]}
-            rho = layer.cancel[c].estimate(resampled.fewer, resampled.fewer.shape[1])
-            yield place | {"measure": "spearman_a_f"} | resampled.row(rho, (0,), fewer=True)
+            rho = layer.cancel[c].estimate(draws.fewer, draws.fewer.shape[1])
+            yield place | {"measure": "spearman_a_f"} | draws.row(rho, (0,), fewer=True)
             of_heads = layer.head_cancel[c].estimate().value
             for h in numbers:
-                row = {"measure": "spearman_a_f", "head": h + 1, "value": finite(of_heads[h]), "n": resampled.n}
+                row = {"measure": "spearman_a_f", "head": h + 1, "value": finite(of_heads[h]), "n": draws.n}
                 yield place | row
             for k, name in enumerate(("mean_a", "mean_f")):
-                yield place | {"measure": name} | resampled.row(means, (k, c))
+                yield place | {"measure": name} | draws.row(means, (k, c))
                 for h in numbers:
-                    yield place | {"measure": name, "head": h + 1} | resampled.row(heads, (k, h, c))
+                    yield place | {"measure": name, "head": h + 1} | draws.row(heads, (k, h, c))
     for c in _present(tally):
         group = {"group": CATEGORIES[c]}
-        rho = tally.model.cancel[c].estimate(resampled.times, resampled.times.shape[1])
+        rho = tally.model.cancel[c].estimate(draws.times, draws.times.shape[1])
         rho = DrawnEstimate(rho.value[0], rho.draws[:, 0])
         layers = DrawnEstimate(
             spearman(np.stack([e.value[:, c] for e in over], -1)),
             spearman(np.stack([e.draws[:, :, c] for e in over], -1)),
         )
-        yield group | {"measure": "spearman_a_f"} | resampled.row(rho)
-        yield group | {"measure": "spearman_a_f_layers"} | resampled.row(layers)
+        yield group | {"measure": "spearman_a_f"} | draws.row(rho)
+        yield group | {"measure": "spearman_a_f_layers"} | draws.row(layers)
         if c == SEP:
             statistics |= {"spearman_sep": rho, "spearman_sep_layers": layers}
 
 
-def _frequency(tally: StackTally, resampled: Resampled, statistics: Statistics) -> Iterator[NewRow]:
-    model, fewer = tally.model, resampled.fewer
+def _frequency(tally: StackTally, draws: TextDraws, statistics: Statistics) -> Iterator[NewRow]:
+    model, fewer = tally.model, draws.fewer
     for name in ("f", "a"):
         measure = f"spearman_rank_{name}"
         for tail, ranks in (("", model.frequency), ("_words", model.words), ("_within", model.within)):
-            rho = ranks[name].estimate(resampled.times, resampled.times.shape[1])
+            rho = ranks[name].estimate(draws.times, draws.times.shape[1])
             if np.isfinite(rho.value[0]):
                 statistics[measure + tail] = DrawnEstimate(rho.value[0], rho.draws[:, 0])
-                yield {"measure": measure + tail} | resampled.row(rho, (0,))
+                yield {"measure": measure + tail} | draws.row(rho, (0,))
         for address, layer in tally.layers.items():
             place = {"measure": measure, "layer": address.layer}
             rho = layer.frequency[name].estimate(fewer, fewer.shape[1])
-            yield place | resampled.row(rho, (0,), fewer=True)
+            yield place | draws.row(rho, (0,), fewer=True)
             heads = layer.head_frequency[name].estimate().value
-            yield from (place | {"head": h + 1, "value": finite(v), "n": resampled.n} for h, v in enumerate(heads))
+            yield from (place | {"head": h + 1, "value": finite(v), "n": draws.n} for h, v in enumerate(heads))
 
 
-def _mixing(tally: StackTally, resampled: Resampled, statistics: Statistics) -> Iterator[NewRow]:
+def _mixing(tally: StackTally, draws: TextDraws, statistics: Statistics) -> Iterator[NewRow]:
     if crosses(tally.stack):
         return
     places: list[NewRow] = [{"layer": address.layer} for address in tally.layers]
     ratios = [
-        _each(lambda s, q: s / q[..., None], resampled.sums(layer.mixing), resampled.sums(layer.queries))
+        _each(lambda s, q: s / q[..., None], draws.sums(layer.mixing), draws.sums(layer.queries))
         for layer in tally.layers.values()
     ]
     for place, ratio in zip([*places, {}], [*ratios, _mean_of(ratios)], strict=True):
         for k, kind in enumerate(KINDS):
-            yield place | {"measure": "mixing_ratio", "group": kind} | resampled.row(ratio, (k,))
+            yield place | {"measure": "mixing_ratio", "group": kind} | draws.row(ratio, (k,))
 
 
-def _contributions(tally: StackTally, resampled: Resampled, statistics: Statistics) -> Iterator[NewRow]:
+def _contributions(tally: StackTally, draws: TextDraws, statistics: Statistics) -> Iterator[NewRow]:
     """contribution_share: the mean over queries of a category's contribution weights, of heads, of layers, and over layers."""
     present, every = _present(tally), []
     for address, layer in tally.layers.items():
-        shares = _each(_to_shares, resampled.sums(layer.contributions))
+        shares = _each(_to_shares, draws.sums(layer.contributions))
         every.append(DrawnEstimate(shares.value[0], shares.draws[:, 0]))
         for c in present:
             place = {"layer": address.layer, "group": CATEGORIES[c], "measure": "contribution_share"}
-            yield place | resampled.row(shares, (0, c))
-            yield from (place | {"head": h} | resampled.row(shares, (h, c)) for h in range(1, len(shares.value)))
+            yield place | draws.row(shares, (0, c))
+            yield from (place | {"head": h} | draws.row(shares, (h, c)) for h in range(1, len(shares.value)))
     mean = _mean_of(every)
     for c in present:
-        yield {"measure": "contribution_share", "group": CATEGORIES[c]} | resampled.row(mean, (c,))
+        yield {"measure": "contribution_share", "group": CATEGORIES[c]} | draws.row(mean, (c,))
 
 
-def _sinks(tally: StackTally, resampled: Resampled, statistics: Statistics) -> Iterator[NewRow]:
+def _sinks(tally: StackTally, draws: TextDraws, statistics: Statistics) -> Iterator[NewRow]:
     """sink_texts, sink_weight, sink_contribution and dormant_texts: the share of texts in which a head has a sink, what of its
 
     weight and of its output goes to sinks, and the share of texts in which it is dormant; sink_norm: the mean ‖f(x)‖ of sinks over
@@ -241,8 +242,8 @@ def _sinks(tally: StackTally, resampled: Resampled, statistics: Statistics) -> I
 
     every, kinds = [], []
     for address, layer in tally.layers.items():
-        sums = resampled.sums(layer.sinks)
-        kinds.append(resampled.sums(layer.sink_kinds))
+        sums = draws.sums(layer.sinks)
+        kinds.append(draws.sums(layer.sink_kinds))
         if not sums.value[..., 0].any():
             return
         every.append(sums)
@@ -250,17 +251,17 @@ def _sinks(tally: StackTally, resampled: Resampled, statistics: Statistics) -> I
         for i, name in enumerate(names):
             place = {"layer": address.layer, "measure": name}
             if np.isfinite(layered.value[i]):
-                yield place | resampled.row(layered, (i,))
+                yield place | draws.row(layered, (i,))
             for h in np.flatnonzero(np.isfinite(heads.value[:, i])).tolist():
-                yield place | {"head": h + 1} | resampled.row(heads, (h, i))
+                yield place | {"head": h + 1} | draws.row(heads, (h, i))
     over = _each(over_heads, *every)
     for i, name in enumerate(names):
         if np.isfinite(over.value[i]):
-            yield {"measure": name} | resampled.row(over, (i,))
+            yield {"measure": name} | draws.row(over, (i,))
     shares = _each(lambda *parts: _to_shares(np.add.reduce(parts)), *kinds)
     for c in _present(tally):
         if np.isfinite(shares.value[c]):
-            yield {"measure": "sink_share", "group": CATEGORIES[c]} | resampled.row(shares, (c,))
+            yield {"measure": "sink_share", "group": CATEGORIES[c]} | draws.row(shares, (c,))
 
 
 WITHOUT = 64  # texts of which the loss without sinks is measured
@@ -419,13 +420,13 @@ def measure(settings: NormsSettings, context: RunContext) -> Measured[NormsFacts
         for batch in subject.batches(texts.texts(), settings.batch):
             _read(subject, batch, tallies, counted, around)
             step(batch.rows[-1][0] + 1, counted.texts)
-    resampled, first = Resampled(counted.texts, settings.seed, counted.units), next(iter(tallies.values()))
+    draws, first = TextDraws(counted.texts, settings.seed, counted.units), next(iter(tallies.values()))
     statistics: Statistics = {}
     rows: list[NewRow] = [
         {"stack": tally.stack} | row
         for tally in tallies.values()
         for part in (_dispersion, _shares, _cancelling, _frequency, _mixing, _contributions, _sinks)
-        for row in part(tally, resampled, statistics if tally is first else {})
+        for row in part(tally, draws, statistics if tally is first else {})
     ]
     rolled, why = _rollout_rows(subject, texts, settings.seed)
     rows += rolled + loss_without_sinks(subject, texts, tuple(first.layers), settings.batch, settings.seed)
@@ -447,7 +448,7 @@ def measure(settings: NormsSettings, context: RunContext) -> Measured[NormsFacts
     groups, exact = min(counted.units, GROUPS), dict[str, UnitTest]()
     if SEP in _present(first):
         # whether mean a and mean ‖f(x)‖ on [SEP] fall against each other over layers: every order of the layers
-        sums = [[of.total(resampled.times.shape[1]) for of in (x.means, x.tokens)] for x in first.layers.values()]
+        sums = [[of.total(draws.times.shape[1]) for of in (x.means, x.tokens)] for x in first.layers.values()]
         weights, norms = np.array([means[:, :, SEP].mean(-1) / tokens[SEP] for means, tokens in sums]).T
         orders = permutation_spearman(weights, norms, settings.seed)
         exact["spearman_sep_layers"] = UnitTest(orders, len(sums), "layer")
@@ -455,18 +456,18 @@ def measure(settings: NormsSettings, context: RunContext) -> Measured[NormsFacts
     def judge(about: About[NormsFacts]) -> pl.DataFrame:
         names = ("subject", "fingerprint", "corpus", "corpus_fingerprint", "texts", "block", "seed")
         bound = {name: getattr(about.facts, name) for name in names}
-        draws = {name: estimate.draws for name, estimate in statistics.items()}
+        replicates = {name: estimate.draws for name, estimate in statistics.items()}
         values = {name: float(estimate.value) for name, estimate in statistics.items()}
-        return judge_by_draws(SOURCE, draws, values, counted.texts, bound, groups, tests=exact)
+        return judge_by_draws(SOURCE, replicates, values, counted.texts, bound, groups, tests=exact)
 
     unit = "text" if counted.articles is None else "article"
-    replicates: dict[tuple[Scalar, ...], Replicates] = {
+    by_row: dict[tuple[Scalar, ...], Replicates] = {
         (first.stack, None, None, None, name, None, None): Replicates(e.draws, groups, f"first {counted.texts}", unit)
         for name, e in statistics.items()
         if e.draws.ndim == 1
     }
     notes = (*texts.notes, *counted.notes, *left_out, *filter(None, (why,)), *_notes(tallies, around, counted.opening))
-    return Measured({"measures": measures}, facts, tuple(dict.fromkeys(notes)), judge, "text", replicates=replicates)
+    return Measured({"measures": measures}, facts, tuple(dict.fromkeys(notes)), judge, "text", replicates=by_row)
 
 
 def _count(subject: Subject, texts: Texts, batch: int, stack: str) -> Counted:

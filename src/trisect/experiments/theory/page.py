@@ -23,7 +23,7 @@ from trisect.report import notebook, render, sheet
 from trisect.report.charts import Figure, Panel, chart_of, overlay
 from trisect.report.sheet import Document
 from trisect.theory import CONSTRUCTIONS, Construction, ErrorCurve, KeyDraws, helpers, sweep
-from trisect.theory.result import Array
+from trisect.theory.helpers import Array
 
 if TYPE_CHECKING:
     from trisect.experiments.theory.settings import TheoryFacts
