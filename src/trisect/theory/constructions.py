@@ -621,7 +621,7 @@ def stretched_key_two_heads(
     """
     keyed = _RandomKeys(beta, dim, keys, variance, samples, values, draws, generator, stretched=True)
     spread = HALF * keyed.beta
-    one = _stretched_head(keyed.beta, keyed.values, True, spread)[2]
+    single = _stretched_head(keyed.beta, keyed.values, True, spread)[2]
     mean, first, two = _stretched_head(keyed.beta, keyed.values, False, spread)
     odds = LogOdds("a against all others, head 1", keyed.odds[1], mean, spread)
     # head 2 is head 1 unstretched
@@ -647,7 +647,7 @@ def stretched_key_two_heads(
             ),
         ),
         odds=odds,
-        variances=Variances(*keyed.variances, one, two / 4),
+        variances=Variances(*keyed.variances, single, two / 4),
         apart=Apart(keyed.negative, len(keyed.negative) / keyed.samples, law_share),
     )
 

@@ -329,14 +329,19 @@ class _LayerReading:
                 self.texts[text] = self.texts[text] + sums if text in self.texts else sums
 
     def scores(self, seed: int) -> _OnTexts:
-        """Sums over texts into shares and a correlation, for the texts as they are and for draws of them."""
+        """SCORES for the texts as they are and for draws of them; a correlation is that of s_ij and s_ji, 1 for a symmetric score."""
         sums = np.stack([self.texts[text] for text in sorted(self.texts)])
-        counts, flat = (sums[:, -1, 0], sums[:, -2, 0]), sums[:, :-2].reshape(len(sums), -1)  # pairs, queries
-        shape = (-1, len(SUMS), sums.shape[2])
-        values = [ratios(flat, of).reshape(shape) for of in counts]
-        # one seed for both, so that a draw is the same texts whatever is counted
-        draws = [bootstrap_ratios(flat, of, seed).reshape(shape) for of in counts]
-        return _OnTexts(_statistics(*values)[0], _statistics(*draws), len(sums))
+        flat, shape = sums[:, :-2].reshape(len(sums), -1), (-1, len(SUMS), sums.shape[2])
+        # the texts, then draws of them; one seed for both, so that a draw is the same texts whatever is counted
+        per_pair, per_query = (
+            np.vstack([ratios(flat, count), bootstrap_ratios(flat, count, seed)]).reshape(shape)
+            for count in (sums[:, -1, 0], sums[:, -2, 0])
+        )
+        unequal, product, square, total = (per_pair[:, i] for i in range(4))
+        spread = square - total**2
+        correlation = np.divide(product - total**2, spread, out=np.full_like(spread, np.nan), where=spread > 0)
+        values = np.stack([unequal, correlation, per_query[:, 4], per_query[:, 5]], 1)
+        return _OnTexts(values[0], values[1:], len(sums))
 
 
 class _OnTexts(NamedTuple):
@@ -345,16 +350,6 @@ class _OnTexts(NamedTuple):
     values: Float[np.ndarray, "4 H"]
     draws: Float[np.ndarray, "R 4 H"]
     texts: int
-
-
-def _statistics(
-    per_pair: Float[np.ndarray, "R 6 H"], per_query: Float[np.ndarray, "R 6 H"]
-) -> Float[np.ndarray, "R 4 H"]:
-    """The four of SCORES; the correlation is that of s_ij and s_ji over pairs, 1 for a symmetric score."""
-    unequal, product, square, total = (per_pair[:, i] for i in range(4))
-    spread = square - total**2
-    correlation = np.divide(product - total**2, spread, out=np.full_like(spread, np.nan), where=spread > 0)
-    return np.stack([unequal, correlation, per_query[:, 4], per_query[:, 5]], 1)
 
 
 def measure(settings: SimilaritySettings, context: RunContext) -> Measured[SimilarityFacts]:
