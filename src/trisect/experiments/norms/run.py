@@ -358,6 +358,16 @@ def _rollout_rows(subject: Subject, texts: Texts, seed: int) -> tuple[list[NewRo
     return [place | {"group": group} | columns for group, columns in zip(groups, numbers, strict=True)], ""
 
 
+def _layer_test(tally: StackTally, draws: TextDraws) -> dict[str, UnitTest]:
+    """Whether mean a and mean ‖f(x)‖ on [SEP] fall against each other over layers: every order of the layers; empty without [SEP]."""
+    if SEP not in _present(tally):
+        return {}
+    groups = draws.times.shape[1]
+    sums = [(layer.means.total(groups), layer.tokens.total(groups)) for layer in tally.layers.values()]
+    weights, norms = np.array([means[:, :, SEP].mean(-1) / tokens[SEP] for means, tokens in sums]).T
+    return {"spearman_sep_layers": UnitTest(permutation_spearman(weights, norms, draws.seed), len(sums), "layer")}
+
+
 def _present(tally: StackTally) -> list[int]:
     """The categories of which there is at least one token."""
     return np.flatnonzero(sum(layer.tokens.rows.sum(0) for layer in tally.layers.values())).tolist()
@@ -445,13 +455,7 @@ def measure(settings: NormsSettings, context: RunContext) -> Measured[NormsFacts
         settings.seed,
         settings.batch,
     )
-    groups, exact = min(counted.units, GROUPS), dict[str, UnitTest]()
-    if SEP in _present(first):
-        # whether mean a and mean ‖f(x)‖ on [SEP] fall against each other over layers: every order of the layers
-        sums = [[of.total(draws.times.shape[1]) for of in (x.means, x.tokens)] for x in first.layers.values()]
-        weights, norms = np.array([means[:, :, SEP].mean(-1) / tokens[SEP] for means, tokens in sums]).T
-        orders = permutation_spearman(weights, norms, settings.seed)
-        exact["spearman_sep_layers"] = UnitTest(orders, len(sums), "layer")
+    groups, exact = min(counted.units, GROUPS), _layer_test(first, draws)
 
     def judge(about: About[NormsFacts]) -> pl.DataFrame:
         names = ("subject", "fingerprint", "corpus", "corpus_fingerprint", "texts", "block", "seed")
