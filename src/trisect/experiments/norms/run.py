@@ -52,6 +52,15 @@ Statistics = dict[str, DrawnEstimate]  # what the claims of papers.norms speak o
 SEP, FIRST = CATEGORIES.index("sep"), CATEGORIES.index("first")
 KINDS = ("weight", "norm")
 DRAWS = 4_000
+BOUND = (
+    "subject",
+    "fingerprint",
+    "corpus",
+    "corpus_fingerprint",
+    "texts",
+    "block",
+    "seed",
+)  # what a verdict is bound to
 
 
 @dataclass
@@ -413,10 +422,10 @@ class Counted:
 def measure(settings: NormsSettings, context: RunContext) -> Measured[NormsFacts]:
     """Norm-based beside weight-based analysis (definitions C1 to C4).
 
-    Texts are gone through twice: for the frequency of their tokens, then through the model, in constant memory. `block` says what
-    mixing is of, and whose norm is shown beside that of attention, which the claims are about: 'residual' (x added) or 'full' (and
-    the layer norm). Intervals and claims resample articles, or texts where none is marked. Raises ModelError where no layer has a
-    plain output projection, or where the block around one is not known; CorpusError without texts.
+    Texts are read twice: for the frequency of their tokens, then through the model, in constant memory. `block` says what mixing is
+    of, and whose norm is shown beside that of attention, which the claims are about. Intervals and claims resample articles, or
+    texts where none is marked. Raises ModelError where no layer has a plain output projection, or where the block around one is
+    not known; CorpusError without texts.
     """
     subject, texts = context.subject, context.texts
     left_out, expansion, heads = _layers(subject)
@@ -431,7 +440,7 @@ def measure(settings: NormsSettings, context: RunContext) -> Measured[NormsFacts
             _read(subject, batch, tallies, counted, around)
             step(batch.rows[-1][0] + 1, counted.texts)
     draws, first = TextDraws(counted.texts, settings.seed, counted.units), next(iter(tallies.values()))
-    statistics: Statistics = {}
+    statistics = Statistics()
     rows: list[NewRow] = [
         {"stack": tally.stack} | row
         for tally in tallies.values()
@@ -451,18 +460,15 @@ def measure(settings: NormsSettings, context: RunContext) -> Measured[NormsFacts
         counted.texts,
         counted.tokens,
         first.stack,
-        settings.block,
-        settings.seed,
-        settings.batch,
+        *(settings.block, settings.seed, settings.batch),
     )
-    groups, exact = min(counted.units, GROUPS), _layer_test(first, draws)
+    groups = min(counted.units, GROUPS)
 
     def judge(about: About[NormsFacts]) -> pl.DataFrame:
-        names = ("subject", "fingerprint", "corpus", "corpus_fingerprint", "texts", "block", "seed")
-        bound = {name: getattr(about.facts, name) for name in names}
+        bound = {name: getattr(about.facts, name) for name in BOUND}
         replicates = {name: estimate.draws for name, estimate in statistics.items()}
         values = {name: float(estimate.value) for name, estimate in statistics.items()}
-        return judge_by_draws(SOURCE, replicates, values, counted.texts, bound, groups, tests=exact)
+        return judge_by_draws(SOURCE, replicates, values, counted.texts, bound, groups, tests=_layer_test(first, draws))
 
     unit = "text" if counted.articles is None else "article"
     by_row: dict[tuple[Scalar, ...], Replicates] = {
