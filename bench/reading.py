@@ -352,7 +352,7 @@ def patched_ours(subject: Pretrained, base: Tensor, donor: Tensor) -> list[Tenso
     passes.begin(batches[0])
     for address, group in groupby(edits, lambda edit: edit.address):
         writes = [{address: put_at(e.targets, parts[address], real, real)} for e in group]
-        found += [made[:, 0] for made in passes.several_outputs(batches[0], writes, places)]
+        found += [made[:, 0] for made in passes.output_each(batches[0], writes, places)]
     return found
 
 

@@ -31,16 +31,20 @@ class Attention(nn.Module):
 
     def forward(self, x: Tensor, ids: Tensor) -> Tensor:
         x = x if self.inside is None else self.inside(x)
-        made = []
-        for project, change in ((self.q_proj, self.on_q), (self.k_proj, self.on_k), (self.v_proj, self.on_v)):
-            part = project(x)
-            part = part if change is None else change(part)
-            made.append(part.unflatten(-1, (HEADS, -1)).transpose(1, 2))
-        q, k, v = made
-        scale = (WIDTH // HEADS) ** -0.5 if self.scale is None else self.scale(x.shape[1])
-        output = torch.softmax(q @ k.transpose(2, 3) * scale, -1) @ v
-        mixed = output.transpose(1, 2).flatten(2)
+        mixed = self.attend(*self.heads(x), x).transpose(1, 2).flatten(2)
         return self.o_proj(mixed) if self.out is None else self.out(self, mixed, x, ids)
+
+    def heads(self, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """q, k and v [B H T E], each behind its change."""
+        maps = (self.q_proj, self.on_q), (self.k_proj, self.on_k), (self.v_proj, self.on_v)
+        parts = (project(x) if change is None else change(project(x)) for project, change in maps)
+        q, k, v = (part.unflatten(-1, (HEADS, -1)).transpose(1, 2) for part in parts)
+        return q, k, v
+
+    def attend(self, q: Tensor, k: Tensor, v: Tensor, x: Tensor) -> Tensor:
+        """The output [B H T E]."""
+        scale = (WIDTH // HEADS) ** -0.5 if self.scale is None else self.scale(x.shape[1])
+        return torch.softmax(q @ k.transpose(2, 3) * scale, -1) @ v
 
 
 class Layer(nn.Module):

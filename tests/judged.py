@@ -76,7 +76,7 @@ def wrong(model: Any, inputs: dict[str, Tensor], proof: Proof) -> str:
     # copies: a model may add to what it mixed, as Nyströmformer does
     with torch.no_grad(), evaluating(model), proof.hook(model, Edits(), calls=Calls(copy_call)) as recorded:
         model(**inputs)
-    kept = zip(recorded, proof.found, proof.laws, strict=True)
+    kept = zip(recorded, proof.weights, proof.laws, strict=True)
     calls: list[tuple[Call, bool]] = [(c, law.sink) for c, found, law in kept if found.valid]
     for call, sink in calls:
         assert call.weights is not None

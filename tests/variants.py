@@ -273,7 +273,7 @@ def judge(model: Variant) -> tuple[str, str]:
         reading = subject.read(third)
     except ModelError as error:
         return "refused", f"{error.given} {error.known}"
-    found = {f.projections.address: f for f in subject.proof.found}
+    found = {f.projections.address: f for f in subject.proof.weights}
     for trace in reading.traces:
         attention: Any = model.get_submodule(found[trace.address].module)
         if name := find_untrue(trace, attention.truth, found[trace.address].share < 1):

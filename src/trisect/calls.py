@@ -143,7 +143,7 @@ def edit(model: Any, edits: Mapping[str, EditFunction]) -> Iterator[Any]:
         with edit_own(subject, edits):
             yield subject
         return
-    addresses = dict(zip(subject.addresses, (found.module for found in subject.proof.found), strict=True))
+    addresses = dict(zip(subject.addresses, (found.module for found in subject.proof.weights), strict=True))
     with editing(subject.name, subject.model, addresses, subject.proof.hook, subject.shape, edits):
         yield subject.model
 
@@ -231,7 +231,7 @@ def logit_lens(model: Any, text: ReadGiven, top: int = 5) -> DataFrame:
 
 def _writers_of(model: Any, text: ReadGiven) -> tuple[PreparedText, WrittenStream, Unembedding]:
     """A text made ready, the sum that its stream is, and how logits are made of it; raises ModelError where they are not."""
-    from trisect.hf.locate.unembedding import find_unembedding
+    from trisect.hf.locate.blocks import find_unembedding
     from trisect.measure.composition import read_stream
     from trisect.measure.intervention import PreparedText
 

@@ -316,7 +316,7 @@ def test_weights_that_were_handed_out_stay_when_the_model_changes_and_those_insi
     model: Any = tinyhf.gpt2()
     subject = load(model, tinyhf.tokenizer(False))
     mine, read = subject.projections()[0], subject.read("w1 w2 w3").traces[0]
-    inside, stored = subject.proof.found[0].projections, model.transformer.h[0].attn.c_attn.weight
+    inside, stored = subject.proof.weights[0].projections, model.transformer.h[0].attn.c_attn.weight
     before = {name: getattr(mine, name).clone() for name in ("w_q", "w_k", "w_v", "w_o", "b_q", "b_o")}
     places = {getattr(inside, name).untyped_storage().data_ptr() for name in ("w_q", "w_k", "w_v")}
     assert places == {stored.untyped_storage().data_ptr()}

@@ -45,6 +45,11 @@ def save_whisper(place: Path, seconds: int, layers: int) -> Path:
     return place
 
 
+def vit_config(layers: int) -> Any:
+    sizes = {"hidden_size": 16, "intermediate_size": 16, "image_size": 8, "patch_size": 4}
+    return tf.ViTConfig(num_hidden_layers=layers, num_attention_heads=2, **sizes)
+
+
 @pytest.fixture(scope="module")
 def speech(tmp_path_factory) -> Path:
     """A model that reads one second."""
@@ -67,11 +72,8 @@ def recorded(tmp_path_factory) -> tuple[Path, Path]:
 def pictures(tmp_path_factory) -> Path:
     """A small ViT with sharp weights, and its processor."""
     place = tmp_path_factory.mktemp("models") / "pictures"
-    config = tf.ViTConfig(
-        hidden_size=16, num_hidden_layers=2, num_attention_heads=2, intermediate_size=16, image_size=8, patch_size=4
-    )
     torch.manual_seed(3)
-    cast(Any, zoo.sharpen(tf.ViTModel(config))).save_pretrained(place)
+    cast(Any, zoo.sharpen(tf.ViTModel(vit_config(2)))).save_pretrained(place)
     tf.ViTImageProcessor(size={"height": 8, "width": 8}).save_pretrained(place)
     return place
 
@@ -193,12 +195,9 @@ def test_a_sound_that_ends_early_is_read_with_a_note(sounds, tmp_path):
 
 
 def test_an_encoder_of_images_with_a_decoder_of_text_is_read(tmp_path):
-    seeing = tf.ViTConfig(
-        hidden_size=16, num_hidden_layers=1, num_attention_heads=2, intermediate_size=16, image_size=8, patch_size=4
-    )
     ids = {"bos_token_id": 1, "eos_token_id": 2}
     saying = tf.GPT2Config(n_embd=16, n_layer=1, n_head=2, vocab_size=40, n_positions=20, **ids)
-    config = tf.VisionEncoderDecoderConfig.from_encoder_decoder_configs(seeing, saying)
+    config = tf.VisionEncoderDecoderConfig.from_encoder_decoder_configs(vit_config(1), saying)
     config.decoder_start_token_id, config.pad_token_id = 1, 0
     torch.manual_seed(3)
     place = tmp_path / "model"

@@ -282,7 +282,7 @@ def test_our_own_models_go_the_same_way(tmp_path):
 def test_a_layer_that_failed_its_proof_is_left_out(tmp_path, monkeypatch):
     subject: Any = load(zoo.build("prophetnet"), proof=True, tokenizer=tinyhf.tokenizer())
     texts = Texts("two", lambda: iter(["w1 w2 w3 .", "w4 w5 w1"]))
-    every = tuple(found.projections for found in subject.proof.found)
+    every = tuple(found.projections for found in subject.proof.weights)
     assert Address("dec", 2) in {p.address for p in every} - set(subject.shape.heads)
     monkeypatch.setattr(type(subject), "projections", lambda _: every)
     found = trisect.norms(subject, texts, out=tmp_path / "out", quiet=True)

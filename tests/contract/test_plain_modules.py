@@ -98,7 +98,7 @@ def test_torchs_whole_transformer_is_read_call_by_call(batch_first):
     subject = load(model, inputs=inputs)
     reading = subject.read(inputs)
     assert [tuple(t.weights.shape[2:]) for t in reading.traces] == [(7, 7)] * 2 + [(5, 5), (5, 7)] * 2
-    assert all(found.projections.w_o is not None for found in subject.proof.found)
+    assert all(found.projections.w_o is not None for found in subject.proof.weights)
 
 
 def test_a_causal_module_of_ones_own_is_read_and_written_to():

@@ -91,14 +91,13 @@ def test_dynamic_int8_is_read_as_it_computes_and_its_rounding_is_stated(kind, pe
     assert [origins[n].how for n in "qkvo"] == ["rows"] * 4
     assert all((origins[n].residual or 0) < 1e-5 for n in "qkvo")
     assert origins["v"].words.endswith("of 8-bit integers, with inputs rounded to 7 bits of each call's range")
-    own = model.get_submodule(
-        "bert.encoder.layer.0.attention.self.value" if kind == "bert" else "model.layers.0.self_attn.v_proj"
-    )
+    names = {"bert": "bert.encoder.layer.0.attention.self.value", "llama": "model.layers.0.self_attn.v_proj"}
+    own = model.get_submodule(names[kind])
     assert trace.w_v is not None
     assert torch.allclose(trace.w_v.transpose(1, 2).flatten(0, 1), own.weight().dequantize(), atol=1e-6)
     (note,) = subject.notes
     assert "8-bit integers" in note
-    lost = max(f.projections.origins["o"].rounding or 0 for f in subject.proof.found)
+    lost = max(f.projections.origins["o"].rounding or 0 for f in subject.proof.weights)
     assert f"W_O's own rounding moves what it makes by up to {lost:.1e}" in note
     assert f"the answer by {subject.proof.rounding.answer:.1e}" in note
     assert subject.proof.rounding.answer > 1e-3
@@ -107,7 +106,7 @@ def test_dynamic_int8_is_read_as_it_computes_and_its_rounding_is_stated(kind, pe
 
 def test_the_rounding_that_is_stated_is_what_rounding_takes():
     model = dynamic("bert")
-    found, entered = load(model, inputs=IDS).proof.found[0].projections.origins["v"], []
+    found, entered = load(model, inputs=IDS).proof.weights[0].projections.origins["v"], []
     own = model.bert.encoder.layer[0].attention.self.value
     handle = own.register_forward_hook(lambda _m, args, out: entered.append((args[0], out)))
     with torch.no_grad():
@@ -158,7 +157,7 @@ def test_8_bit_maps_like_bitsandbytes_are_read_with_their_rounding(limit):
     model = replaced("llama", lambda base: Linear8bitLt(base, limit))
     subject = load(model)
     subject.read(IDS)
-    found = subject.proof.found[0].projections
+    found = subject.proof.weights[0].projections
     for name in "qkvo":
         assert found.origins[name].how == "rows"
         assert 1e-4 < (found.origins[name].rounding or 0) < 5e-2
@@ -171,7 +170,7 @@ def test_8_bit_maps_like_bitsandbytes_are_read_with_their_rounding(limit):
 def test_rounding_of_another_kind_is_not_accepted_as_rows():
     """Four bits in place of eight: what it makes is not its weights times what enters, and no weights are given."""
     model = replaced("llama", lambda base: Linear8bitLt(base, 0.0, levels=7.0))
-    found = load(model, proof=False).proof.found[0].projections
+    found = load(model, proof=False).proof.weights[0].projections
     assert {found.origins[n].how for n in "qkvo"} == {"unknown"}
     assert found.w_v is None or found.origins["v"].parameter is None
     assert "recomputed from them it is off by" in found.origins["v"].words
@@ -182,13 +181,12 @@ def test_4_bit_maps_like_bitsandbytes_are_read_though_they_have_no_derivative():
     subject = load(model)
     subject.read(IDS)
     assert all(law.cause == (True, True, True) for law in subject.proof.laws)
-    found, own = subject.proof.found[1].projections, model.model.layers[1].self_attn.v_proj
+    found, own = subject.proof.weights[1].projections, model.model.layers[1].self_attn.v_proj
     assert found.w_v is not None
     whole = own.weight.float() * own.step
     assert torch.allclose(found.w_v.transpose(1, 2).flatten(0, 1), whole, rtol=2e-3, atol=2e-3)
-    assert subject.notes == (
-        "Maps of it are quantised: 4-bit numbers. Weights are those that it multiplies by, not those before.",
-    )
+    (note,) = subject.notes
+    assert note == "Maps of it are quantised: 4-bit numbers. Weights are those that it multiplies by, not those before."
 
 
 def test_tensors_that_give_away_no_rows_are_refused_by_name():

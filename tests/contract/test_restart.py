@@ -57,7 +57,7 @@ def test_several_edits_in_one_pass_are_those_of_one_at_a_time_to_rounding(name):
             edits = [e for e in plan_edits(subject.shape, None, "head") if e.address == address]
             writers = [put(e.targets, zeros()) for e in edits]
             ran.clear()
-            made = passes.several(batch, writers, address, None, clean)
+            made = passes.score_each(batch, writers, address, None, clean)
             assert not number or len(ran) == -(-len(writers) // 3)
             for writer, score in zip(writers, made, strict=True):
                 whole = single.score(batch, {address: writer}, None, own)
@@ -67,7 +67,7 @@ def test_several_edits_in_one_pass_are_those_of_one_at_a_time_to_rounding(name):
         kept: Any = {}
         subject.each(batch, lambda trace, kept=kept: kept.update({trace.address: trace.weights}))
         passes.begin(batch, kept)
-        held = passes.several(batch, writers, subject.addresses[-1], kept, clean)
+        held = passes.score_each(batch, writers, subject.addresses[-1], kept, clean)
         alone = [single.score(batch, {subject.addresses[-1]: writer}, kept, own) for writer in writers]
         assert all(torch.allclose(a.total, b.total, rtol=1e-4, atol=1e-5) for a, b in zip(held, alone, strict=True))
     handle.remove()
@@ -96,7 +96,7 @@ def test_answers_at_places_are_those_of_whole_passes_though_maps_above_leave_out
     passes.begin(batch)
     for address in subject.addresses:
         writes = [writing(e) for e in plan_edits(subject.shape, None, "head") if e.address == address]
-        made = passes.several_outputs(batch, writes, places)
+        made = passes.output_each(batch, writes, places)
         for write, answer in zip(writes, made, strict=True):
             whole = subject.outputs(batch, write, places=places)
             torch.testing.assert_close(answer, whole, rtol=1e-4, atol=1e-5)
@@ -117,7 +117,7 @@ def test_edits_are_made_one_at_a_time_where_rows_of_a_batch_are_not_independent(
     clean, address = passes.score(batch), subject.addresses[1]
     writers = [put(e.targets, zeros()) for e in plan_edits(subject.shape, None, "head") if e.address == address]
     for _ in range(2):
-        made = passes.several(batch, writers, address, None, clean)
+        made = passes.score_each(batch, writers, address, None, clean)
         whole = [single.score(batch, {address: writer}, None, clean) for writer in writers]
         assert all(torch.equal(a.total, b.total) for a, b in zip(made, whole, strict=True))
     assert passes.notes == (APART,)
@@ -142,10 +142,8 @@ def test_scores_are_those_of_whole_passes_bit_for_bit(name):
         clean, own = passes.score(batch), subject.score(batch)
         assert torch.equal(clean.total, own.total)
         for edit in plan_edits(subject.shape, None, "head"):
-            made, whole = (
-                passes.score(batch, writing(edit), None, clean),
-                subject.score(batch, writing(edit), None, own),
-            )
+            made = passes.score(batch, writing(edit), None, clean)
+            whole = subject.score(batch, writing(edit), None, own)
             assert torch.equal(made.total, whole.total), edit.site
     assert subject.restarts.works
     assert {place for place, _ in subject.restarts.checked} == set(range(4 if name == "bart" else 1))

@@ -59,7 +59,7 @@ def test_3_a_model_without_the_interface_is_seen_to_have_none():
     assert calls == []
     proof = prove("gptj", model)
     assert proof.words == "product"
-    assert len(proof.found) == 2
+    assert len(proof.weights) == 2
 
 
 def test_4_gpt2_with_upcast_attention_goes_round_the_interface():
@@ -111,7 +111,7 @@ def test_8_one_module_for_all_layers():
     """ALBERT's layers share a module: calls are distinguished by their order."""
     model = zoo.build("albert")
     proof = prove("albert", model)
-    assert len({f.module for f in proof.found}) == 1
+    assert len({f.module for f in proof.weights}) == 1
     assert [str(a) for a in proof.addresses] == ["layer 1", "layer 2"]
     assert "Layers 1–2 share one set of weights." in proof.notes()
     _, calls = read(model, example_inputs("albert", model))
@@ -140,7 +140,7 @@ def test_11_a_slice_of_a_fused_matrix_is_found_and_can_be_kept():
     """Weight decay moves a slice whose gradient is masked; writing its rows back after the step keeps it."""
     model = zoo.build("gpt2").train()
     proof = prove("gpt2", model.eval())
-    origin = proof.found[0].projections.origins["k"]
+    origin = proof.weights[0].projections.origins["k"]
     assert origin.transposed
     assert origin.rows is not None
     weight = model.get_parameter(origin.parameter or "")
@@ -170,7 +170,7 @@ def test_12_the_order_inside_a_fused_matrix_is_found():
     """CodeGen has q, v, k; GPT-NeoX and BLOOM a head's q, k, v side by side; thirds would be wrong, and say nothing."""
     starts = {}
     for name in ("codegen", "gpt_neox", "bloom", "gpt2"):
-        found = prove(name, zoo.build(name)).found[0].projections
+        found = prove(name, zoo.build(name)).weights[0].projections
         starts[name] = [found.origins[n].rows[:2, 0].tolist() for n in "qkv"]  # type: ignore[index]
     assert starts["gpt_neox"] == starts["bloom"] == [[0, 24], [8, 32], [16, 40]]
     assert starts["gpt2"] == [[0, 8], [32, 40], [64, 72]]
@@ -221,6 +221,6 @@ def test_a_module_of_anyones_is_read_with_an_example_of_its_inputs():
     model = nn.Sequential(layer).eval()
     proof = prove("mine", model, {"input": torch.randn(2, 5, 16)})
     assert proof.refusal is None
-    assert [f.module for f in proof.found] == ["0.self_attn"]
+    assert [f.module for f in proof.weights] == ["0.self_attn"]
     with pytest.raises(ModelError, match=r"load\(model, inputs={\.\.\.}\), of input"):
         prove("mine", model)

@@ -1,33 +1,29 @@
 """Projections that are right at the first look: another W_O beside the true one, q and k that depend on positions."""
 
+from collections.abc import Callable
 from typing import Any
 
 import pytest
 import torch
 from tests import fooling, zoo
-from tests.fooling import WIDTH, Fooling
+from tests.fooling import HEADS, WIDTH, Fooling
 from torch import Tensor, nn
 
 from trisect.hf.load import load
-from trisect.hf.verify.proof import prove
+from trisect.hf.verify.proof import Proof, prove
 from trisect.hf.verify.sources import SELF, Met, number_layers
 
 
 def origins(model, length=7):
     proof = prove("fooling", model, fooling.ids(length))
     assert proof.refusal is None
-    return proof.found[0].projections
+    return proof.weights[0].projections
 
 
 def with_parts(model: Any, **made: nn.Module) -> Any:
     for name, module in made.items():
         setattr(model.attention, name, module)
     return model
-
-
-def test_the_plain_model_is_read():
-    found = origins(Fooling())
-    assert [found.origins[n].how for n in "qkvo"] == ["rows"] * 4
 
 
 def test_a_map_that_the_output_enters_twice_is_not_w_o():
@@ -89,46 +85,28 @@ def low_rank_first(attention, mixed, x, ids):
     return attention.o_proj(mixed) + low
 
 
-def low_rank_after(attention, mixed, x, ids):
-    return attention.o_proj(mixed) + attention.up(attention.down(mixed))
-
-
-def gate_of_the_output(attention, mixed, x, ids):
-    gate = torch.sigmoid(attention.gate(mixed))
-    return attention.o_proj(mixed) * gate
-
-
 def auxiliary_head(attention, mixed, x, ids):
     attention.seen = attention.aux(mixed)
     return attention.o_proj(mixed)
 
 
 def by_token_type(attention, mixed, x, ids):
-    both = attention.o_proj(mixed), attention.other(mixed)
-    return torch.where((ids < 20)[..., None], *both)
-
-
-def residual_inside(attention, mixed, x, ids):
-    return attention.o_proj(mixed) + mixed
-
-
-def gate_after(attention, mixed, x, ids):
-    return attention.o_proj(mixed) * torch.sigmoid(attention.gate(x))
+    return torch.where((ids < 20)[..., None], attention.o_proj(mixed), attention.other(mixed))
 
 
 DOWN, UP, SQUARE = (WIDTH, 4), (4, WIDTH), (WIDTH, WIDTH)
-SEVERAL = {
-    low_rank_first: {"down": DOWN, "up": UP},
-    low_rank_after: {"down": DOWN, "up": UP},
-    gate_of_the_output: {"gate": SQUARE},
-    auxiliary_head: {"aux": (WIDTH, WIDTH)},
-    by_token_type: {"other": SQUARE},
+SEVERAL: dict[str, tuple[Any, dict[str, tuple[int, int]]]] = {
+    "low rank first": (low_rank_first, {"down": DOWN, "up": UP}),
+    "low rank after": (lambda a, mixed, x, ids: a.o_proj(mixed) + a.up(a.down(mixed)), {"down": DOWN, "up": UP}),
+    "gate": (lambda a, mixed, x, ids: a.o_proj(mixed) * torch.sigmoid(a.gate(mixed)), {"gate": SQUARE}),
+    "auxiliary head": (auxiliary_head, {"aux": SQUARE}),
+    "by token type": (by_token_type, {"other": SQUARE}),
 }
 
 
-@pytest.mark.parametrize("out", SEVERAL, ids=lambda f: f.__name__)
-def test_an_output_that_enters_several_maps_has_no_one_w_o(out):
-    shapes = SEVERAL[out]
+@pytest.mark.parametrize("name", SEVERAL)
+def test_an_output_that_enters_several_maps_has_no_one_w_o(name):
+    out, shapes = SEVERAL[name]
     made = dict(zip(shapes, fooling.parts(*shapes.values()), strict=True))
     found = origins(with_parts(Fooling(out=out), **made))
     first = next(iter(shapes))
@@ -139,21 +117,20 @@ def test_an_output_that_enters_several_maps_has_no_one_w_o(out):
 
 
 def test_an_output_that_is_also_added_as_it_is():
-    found = origins(Fooling(out=residual_inside))
+    found = origins(Fooling(out=lambda a, mixed, x, ids: a.o_proj(mixed) + mixed))
     assert found.w_o is None
-    assert (
-        "the output enters layers.0.attn.o_proj, layers.0.up, layers.1.attn.q_proj and 4 more"
-        in found.origins["o"].words
-    )
+    words = "the output enters layers.0.attn.o_proj, layers.0.up, layers.1.attn.q_proj and 4 more"
+    assert words in found.origins["o"].words
 
 
 def test_a_factor_after_w_o():
-    made = dict(zip(["gate"], fooling.parts(SQUARE), strict=True))
-    found = origins(with_parts(Fooling(out=gate_after), **made))
+    model = Fooling(out=lambda a, mixed, x, ids: a.o_proj(mixed) * torch.sigmoid(a.gate(x)))
+    found = origins(with_parts(model, gate=fooling.parts(SQUARE)[0]))
     assert found.w_o is None
-    assert found.origins["o"].words == (
+    words = (
         "what layers.0.attn.o_proj makes of the output is not what layers.0.attn adds: it is changed before it leaves"
     )
+    assert found.origins["o"].words == words
 
 
 def convolve(k):
@@ -172,63 +149,48 @@ def half_shift(k):
     return torch.cat([k[..., :half], shift(k)[..., half:]], -1)
 
 
-def roll(k):
-    return k.roll(1, 1)
-
-
-def placed(q):
+def placed(q, first=0.0):
     places = torch.randn(64, WIDTH, generator=torch.Generator().manual_seed(3))
-    places[0] = 0
+    places[0] *= first
     return q + places[: q.shape[1]]
-
-
-def placed_throughout(q):
-    return q + torch.randn(64, WIDTH, generator=torch.Generator().manual_seed(3))[: q.shape[1]]
 
 
 def by_log(q):
     return q * (1 + torch.arange(q.shape[1])).add(torch.e - 1).log()[:, None]
 
 
-def cumulated(q):
-    return q.cumsum(1)
-
-
-CHANGES = {
-    convolve: "at position 1 {} is put together from positions 0 and 1 of",
-    cumulated: "at position 1 {} is put together from positions 0 and 1 of",
-    shift: "at position 1 {} is made of position 0 of",
-    half_shift: "at position 1 {} is put together from positions 0 and 1 of",
-    roll: "at position 0 {} is made of position 6 of",
-    placed: "at position 1 {} is more than what",
-    placed_throughout: "at position 1 {} is more than what",
-    by_log: "at position 1 {} is 1.31 times what",
+TOGETHER = "at position 1 {} is put together from positions 0 and 1 of"
+CHANGES: dict[str, tuple[Any, str]] = {
+    "convolve": (convolve, TOGETHER),
+    "cumulated": (lambda q: q.cumsum(1), TOGETHER),
+    "shift": (shift, "at position 1 {} is made of position 0 of"),
+    "half shift": (half_shift, TOGETHER),
+    "roll": (lambda k: k.roll(1, 1), "at position 0 {} is made of position 6 of"),
+    "placed": (placed, "at position 1 {} is more than what"),
+    "placed throughout": (lambda q: placed(q, 1.0), "at position 1 {} is more than what"),
+    "by log": (by_log, "at position 1 {} is 1.31 times what"),
 }
 
 
-@pytest.mark.parametrize("change", CHANGES, ids=lambda f: f.__name__)
-@pytest.mark.parametrize("part", ["q", "k"])
-def test_what_depends_on_the_position_is_named(change, part):
+@pytest.mark.parametrize("name", CHANGES)
+@pytest.mark.parametrize("part", "qkv")
+def test_what_depends_on_the_position_is_named(name, part):
+    change, words = CHANGES[name]
     found = origins(Fooling(**{part: change}))
     origin = found.origins[part]
     assert getattr(found, f"w_{part}") is None
-    assert origin.how == "mixed"
-    assert CHANGES[change].format(part) in origin.words
-    assert f"layers.0.attn.{part}_proj" in origin.words
-    assert [found.origins[n].how for n in "qkvo" if n != part] == ["rows"] * 3
-
-
-@pytest.mark.parametrize("change", CHANGES, ids=lambda f: f.__name__)
-def test_values_that_depend_on_the_position(change):
-    found = origins(Fooling(v=change))
-    assert found.w_v is None
-    assert found.origins["v"].how != "rows"
+    assert origin.how != "rows"
+    if part != "v":
+        assert origin.how == "mixed"
+        assert words.format(part) in origin.words
+        assert f"layers.0.attn.{part}_proj" in origin.words
+        assert [found.origins[n].how for n in "qkvo" if n != part] == ["rows"] * 3
 
 
 def test_a_shift_before_the_projection_is_part_of_what_enters_it():
     """W_Q is right for what it is given; the block around, which is given to others, is not claimed."""
     proof = prove("fooling", Fooling(inside=shift), fooling.ids())
-    found = proof.found[0]
+    found = proof.weights[0]
     assert [found.projections.origins[n].how for n in "qkvo"] == ["rows"] * 4
     assert found.around is None
 
@@ -249,38 +211,40 @@ def test_of_maps_one_behind_the_other_neither_is_w_o(between):
         own = layer.self_attn.o_proj
         first, second = nn.Linear(own.in_features, between, False), nn.Linear(between, own.in_features, False)
         layer.self_attn.o_proj = nn.Sequential(first, second, own)
-    found = load(zoo.sharpen(model)).proof.found[0].projections
+    found = load(zoo.sharpen(model)).proof.weights[0].projections
     assert found.w_o is None
     words = "what model.layers.0.self_attn.o_proj.0 makes of the output enters model.layers.0.self_attn.o_proj.1 before it leaves"
     assert found.origins["o"].words.startswith(words)
 
 
-class Chosen(nn.Module):
+class Chosen(fooling.Attention):
     """Attention of the queries with the largest scores, whose outputs are put back where those queries are: Informer's."""
 
-    def __init__(self, count: int) -> None:
-        super().__init__()
-        self.count = count
-        self.q_proj, self.k_proj, self.v_proj, self.o_proj = (nn.Linear(WIDTH, WIDTH) for _ in range(4))
+    count = 99
 
-    def forward(self, x: Tensor, _ids: Tensor) -> Tensor:
-        q, k, v = (p(x).unflatten(-1, (4, -1)).transpose(1, 2) for p in (self.q_proj, self.k_proj, self.v_proj))
+    def attend(self, q: Tensor, k: Tensor, v: Tensor, x: Tensor) -> Tensor:
         sharpest = (q @ k.transpose(2, 3)).amax(-1).topk(min(self.count, x.shape[1])).indices[..., None]
         chosen = q.gather(2, sharpest.expand(-1, -1, -1, q.shape[-1]))
         made = torch.softmax(chosen @ k.transpose(2, 3), -1) @ v
-        spread = v.mean(2, keepdim=True).expand_as(v).scatter(2, sharpest.expand(-1, -1, -1, v.shape[-1]), made)
-        return self.o_proj(spread.transpose(1, 2).flatten(2))
+        return v.mean(2, keepdim=True).expand_as(v).scatter(2, sharpest.expand(-1, -1, -1, v.shape[-1]), made)
 
 
-@pytest.mark.parametrize("count", [99, 4])
-def test_rows_that_are_not_in_the_order_of_positions_are_refused(count):
-    """Weights of queries that are chosen by their scores: row t is no position's that anyone could name."""
+def proof_with_first(attention: Callable[[], nn.Module]) -> Proof:
+    """The proof of a model whose first layer attends in another way."""
     model: Any = Fooling()
     with torch.random.fork_rng():
         torch.manual_seed(3)
-        model.layers[0].attn = Chosen(count)
+        model.layers[0].attn = attention()
     proof = prove("fooling", model.eval(), fooling.ids())
     assert proof.refusal is None
+    return proof
+
+
+@pytest.mark.parametrize("count", [99, 4])
+def test_rows_that_are_not_in_the_order_of_positions_are_refused(count, monkeypatch):
+    """Weights of queries that are chosen by their scores: row t is no position's that anyone could name."""
+    monkeypatch.setattr(Chosen, "count", count)
+    proof = proof_with_first(Chosen)
     assert "its rows are not in the order of positions: what row " in proof.laws[0].failure
     assert proof.laws[1].failure == ""
     assert [str(a) for a in proof.shape.heads] == [str(proof.addresses[1])]
@@ -293,31 +257,23 @@ def test_towers_whose_layers_take_turns_are_numbered_each_for_itself():
     assert number_layers(met, ["text"] * 6) == [(name, n) for n in (1, 2, 3) for name in ("text", "text_modal")]
 
 
-class Relative(nn.Module):
+class Relative(fooling.Attention):
     """Scores and values by distance, from one table for all texts and heads (as VITS has it), beside those of words."""
 
-    def __init__(self, length: int) -> None:
+    def __init__(self) -> None:
         super().__init__()
-        self.q_proj, self.k_proj, self.v_proj, self.o_proj = (nn.Linear(WIDTH, WIDTH) for _ in range(4))
-        self.keys, self.values = (nn.Parameter(torch.randn(1, length, WIDTH // 4)) for _ in range(2))
+        self.keys, self.values = (nn.Parameter(torch.randn(1, 7, WIDTH // HEADS)) for _ in range(2))
 
-    def forward(self, x: Tensor, _ids: Tensor) -> Tensor:
-        q, k, v = (
-            p(x).unflatten(-1, (4, -1)).transpose(1, 2).flatten(0, 1) for p in (self.q_proj, self.k_proj, self.v_proj)
-        )
+    def attend(self, q: Tensor, k: Tensor, v: Tensor, x: Tensor) -> Tensor:
+        q, k, v = (t.flatten(0, 1) for t in (q, k, v))
         weights = torch.softmax(torch.bmm(q, k.transpose(1, 2)) + torch.matmul(q, self.keys.transpose(1, 2)), -1)
         made = torch.bmm(weights, v) + torch.matmul(weights, self.values)
-        return self.o_proj(made.unflatten(0, (-1, 4)).transpose(1, 2).flatten(2))
+        return made.unflatten(0, (-1, HEADS))
 
 
 def test_a_product_with_one_table_for_all_texts_is_no_product_of_queries_and_keys():
-    model: Any = Fooling()
-    with torch.random.fork_rng():
-        torch.manual_seed(3)
-        model.layers[0].attn = Relative(7)
-    proof = prove("fooling", model.eval(), fooling.ids())
-    assert proof.refusal is None
+    proof = proof_with_first(Relative)
     assert proof.laws[0].failure == ""
-    found = proof.found[0].projections
+    found = proof.weights[0].projections
     assert [found.origins[n].how for n in "qkvo"] == ["rows", "rows", "rows", "unknown"]
     assert "the output is changed before it enters" in found.origins["o"].words

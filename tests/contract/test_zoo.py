@@ -64,12 +64,12 @@ def test_it_is_read_or_refused(name):
         assert proof.refusal is not None
         assert name in str(proof.refusal)
         assert REFUSED[name] in str(proof.refusal)
-        assert proof.found == ()
+        assert proof.weights == ()
         return
     assert proof.refusal is None
     assert proof.words == ("product" if name in PRODUCT else "interface")
     assert len(proof.addresses) == CALLS.get(name, 2)
-    for address, found, law in zip(proof.addresses, proof.found, proof.laws, strict=True):
+    for address, found, law in zip(proof.addresses, proof.weights, proof.laws, strict=True):
         assert law.failure == DEAD.get(name, {}).get(str(address), "")
         for part, origin in found.projections.origins.items():
             assert origin.how == ELSE.get(name, {}).get(part, "rows"), (address, part, origin.words)
@@ -95,7 +95,7 @@ def recorded_is_computed(name, model, proof):
     mask = inputs.get("attention_mask")
     real = torch.ones(own.shape[:2], dtype=torch.bool) if mask is None or mask.shape != own.shape[:2] else mask.bool()
     assert (answer - own)[real].abs().max() <= SMALL * own.abs().max()
-    for call, found in zip(calls, proof.found, strict=True):
+    for call, found in zip(calls, proof.weights, strict=True):
         assert call.weights is not None
         group = call.weights.shape[1] // call.v.shape[1]
         made = call.weights @ call.v.repeat_interleave(group, 1)

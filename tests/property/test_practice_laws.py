@@ -195,8 +195,7 @@ def test_a_schedule_without_a_step_is_refused(name):
 
 def test_it_learns(tmp_path):
     rows = [question_example([3 + i, 4], [5 + i % 3], 1) for i in range(6)]
-    losses = Practice(lambda number, draw: rows, Schedule(200, 6, 3e-2, 10, 200 * 6 * 24), 24, 0, 1).run(
-        model(), tmp_path / "s"
-    )
+    practised = Practice(lambda number, draw: rows, Schedule(200, 6, 3e-2, 10, 200 * 6 * 24), 24, 0, 1)
+    losses = practised.run(model(), tmp_path / "s")
     assert losses[0] > 1.5
     assert losses[-1] < 0.2

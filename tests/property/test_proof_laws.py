@@ -27,20 +27,8 @@ from trisect.hf.verify.sources import find_addresses
 
 EXACT = 1e-12  # float64: sums over at most 64 terms
 # grouped queries, rotary, position bias, sliding window, softcap, sinks, fused, Conv1D, cross, and the product hook
-VARIETY = (
-    "bert",
-    "gpt2",
-    "mistral",
-    "gemma2",
-    "gpt_oss",
-    "t5",
-    "gpt_neox",
-    "qwen2",
-    "bloom",
-    "mpt",
-    "xlnet",
-    "deberta",
-)
+VARIETY = ("bert", "gpt2", "mistral", "gemma2", "gpt_oss", "t5", "gpt_neox", "qwen2")
+VARIETY += ("bloom", "mpt", "xlnet", "deberta")
 SINGLE = ("gpt_oss",)  # its experts have no float64 product
 ROUNDED = {"gpt_oss": 1e-5, "mistral": 1e-5, "esm": 1e-5}  # float32 norms and rotary tables inside
 INTERFACE = ("bert", "gpt2", "mistral", "gemma2", "gpt_oss", "t5", "gpt_neox", "bart", "whisper")
@@ -117,8 +105,8 @@ def test_both_doors_read_the_same(name, seed):
 
 @pytest.mark.parametrize("name", [*VARIETY, "longformer", "led", "funnel"])
 def test_writing_back_what_was_read_changes_nothing(name):
-    model, hook = zoo.build(name), prove(name, zoo.build(name)).hook
-    inputs = inputs_of(name, model)
+    model = zoo.build(name)
+    inputs, hook = inputs_of(name, model), hook_of(name) if name in VARIETY else prove(name, model).hook
     plain, calls = run(model, inputs, hook)
     same = {n: lambda parts: parts for n in range(len(calls))}
     written, again = run(model, inputs, hook, Edits(write=same))
@@ -133,17 +121,13 @@ def test_writing_back_what_was_read_changes_nothing(name):
 @given(data=st.data())
 def test_values_of_zero_in_a_head_are_that_heads_columns_of_w_o_set_to_zero(name, data):
     model = double(name)
-    inputs, hook = (
-        inputs_of(name, model),
-        record_interface if name in ("bert", "mistral", "t5", "gpt_neox") else record_products,
-    )
+    inputs, hook = inputs_of(name, model), hook_of(name)
     _, calls = run(model, inputs, hook)
     order = data.draw(st.integers(0, len(calls) - 1))
     heads = calls[order].v.shape[1]
     head = data.draw(st.integers(0, heads - 1))
-    origin = find_weights(model, inputs, hook, find_addresses(name, model, calls, inputs, hook)[0])[
-        order
-    ].projections.origins["o"]
+    addresses, _ = find_addresses(name, model, calls, inputs, hook)
+    origin = find_weights(model, inputs, hook, addresses)[order].projections.origins["o"]
     assert origin.rows is not None
 
     def silence(parts):
@@ -194,14 +178,6 @@ def test_blocks_hold_the_residual_and_the_norm(name):
         assert (q[:, :, 0] - call.q[:, :, 0]).abs().max() <= ROUNDED.get(name, EXACT) * q.abs().max()
 
 
-def test_layers_are_numbered_within_their_stack():
-    model = zoo.build("t5")
-    proof = prove("t5", model)
-    assert proof.addresses == tuple(
-        Address(s, n) for s, n in [("enc", 1), ("enc", 2), ("dec", 1), ("cross", 1), ("dec", 2), ("cross", 2)]
-    )
-
-
 class Written(nn.Module):
     """Attention as anyone may write it, without transformers: heads of any number, keys and values shared by groups."""
 
@@ -214,11 +190,8 @@ class Written(nn.Module):
         self.double()
 
     def forward(self, x):
-        q, k, v = (
-            self.fused(x)
-            .unflatten(-1, (-1, self.width))
-            .split([self.heads, *[(self.fused.out_features // self.width - self.heads) // 2] * 2], dim=2)
-        )
+        shared = (self.fused.out_features // self.width - self.heads) // 2
+        q, k, v = self.fused(x).unflatten(-1, (-1, self.width)).split([self.heads, shared, shared], dim=2)
         group = self.heads // k.shape[2]
         q, k, v = q.transpose(1, 2), k.repeat_interleave(group, 2).transpose(1, 2), v.repeat_interleave(group, 2)
         weights = torch.softmax(q @ k.transpose(2, 3) / self.width**0.5, -1)

@@ -177,13 +177,13 @@ def test_the_decoder_reads_the_target_one_position_later_than_it_is_to_say_it(ba
         assert (shown[:, 0] == 3).all()
         real = labels[:, 1:] != -100
         assert torch.equal(shown[:, 1:][real], labels[:, :-1][real])
-        assert torch.equal(one.given[:, 1:][real], one.asked[:, :-1][real])
+        assert torch.equal(one.shifted[:, 1:][real], one.predicted[:, :-1][real])
         for row, number in enumerate(one.pairs):
             source, target = PAIRS[number]
-            for words, side in ((one.source[row], source), (one.given[row], target), (one.asked[row], target)):
+            for words, side in ((one.source[row], source), (one.shifted[row], target), (one.predicted[row], target)):
                 kept = [w for w in words.tolist() if w >= 0]
                 assert kept == list(range(len(side)))
-            asked = one.asked[row][one.asked[row] != PADDING]
+            asked = one.predicted[row][one.predicted[row] != PADDING]
             assert asked[-1] == SPECIAL
             tokens = bart.tokenizer.convert_ids_to_tokens(labels[row][: len(asked)].tolist())
             assert [t for t, w in zip(tokens, asked.tolist(), strict=True) if w >= 0] == list(target)
@@ -198,10 +198,9 @@ def test_every_kind_is_read_as_it_was_trained(name):
     inputs = {k: v for k, v in one.batch.inputs.items() if k != "labels"}
     with torch.no_grad():
         ours = model(**inputs).logits
-        own = model(
-            input_ids=inputs["input_ids"], attention_mask=inputs["attention_mask"], labels=one.batch.inputs["labels"]
-        )
-    real = one.asked != PADDING
+        given = {name: inputs[name] for name in ("input_ids", "attention_mask")}
+        own = model(**given, labels=one.batch.inputs["labels"])
+    real = one.predicted != PADDING
     torch.testing.assert_close(ours[real], own.logits[real], rtol=1e-4, atol=1e-4)
 
 
@@ -220,8 +219,8 @@ def test_a_model_without_cross_attention_or_tokenizer_is_refused_by_name(bart):
     with pytest.raises(ModelError, match="BartForConditionalGeneration came without a tokenizer"):
         check_crossing(load(tinyhf.bart()))
     bare = replace(bart, name="bare")
-    blind = [replace(found, projections=replace(found.projections, w_o=None)) for found in bart.proof.found]
-    object.__setattr__(bare, "proof", replace(bart.proof, found=tuple(blind)))
+    blind = [replace(found, projections=replace(found.projections, w_o=None)) for found in bart.proof.weights]
+    object.__setattr__(bare, "proof", replace(bart.proof, weights=tuple(blind)))
     with pytest.raises(ModelError, match="No norm can be computed in the cross-attention of bare"):
         link(bare, [SentencePair(*pair) for pair in PAIRS], 4, lambda done, all_: None)
 

@@ -20,32 +20,21 @@ def made(takes: tuple[str, ...], **settings: object) -> list[dict[str, torch.Ten
 def test_patches_are_as_many_as_their_grid_has_places():
     sizes = {"in_channels": 3, "patch_size": 4, "temporal_patch_size": 2, "spatial_merge_size": 2}
     found = made(("hidden_states", "grid_thw", "merge_sizes"), **sizes)
-    assert [tuple(given["hidden_states"].shape) for given in found] == [
-        (24, 96),
-        (24, 3, 4, 4),
-        (24, 3, 2, 4, 4),
-        (24, 48),
-    ]
+    shapes = [(24, 96), (24, 3, 4, 4), (24, 3, 2, 4, 4), (24, 48)]
+    assert [tuple(given["hidden_states"].shape) for given in found] == shapes
     assert all(int(given["grid_thw"].prod()) == 24 and given["merge_sizes"].tolist() == [2] for given in found)
 
 
 def test_a_series_is_as_long_as_its_context_and_its_furthest_lag():
     takes = ("past_values", "past_time_features", "past_observed_mask", "future_values", "future_time_features")
-    sizes = {
-        "context_length": 8,
-        "prediction_length": 3,
-        "lags_sequence": [1, 4],
-        "num_time_features": 2,
-        "input_size": 1,
-    }
+    sizes: dict[str, Any] = {"context_length": 8, "prediction_length": 3, "lags_sequence": [1, 4]}
+    sizes |= {"num_time_features": 2, "input_size": 1}
     whole, alone = made(takes, **sizes)
     assert tuple(whole) == takes
     assert [tuple(whole[name].shape) for name in takes] == [(2, 12), (2, 12, 2), (2, 12), (2, 3), (2, 3, 2)]
     assert tuple(alone) == ("past_values",)
-    assert [tuple(g["past_values"].shape) for g in made(takes[:3], context_length=8, num_input_channels=5)] == [
-        (2, 8, 5),
-        (2, 8, 5),
-    ]
+    channels = made(takes[:3], context_length=8, num_input_channels=5)
+    assert [tuple(group["past_values"].shape) for group in channels] == [(2, 8, 5)] * 2
     assert made(("past_values",)) == []
 
 
@@ -101,9 +90,8 @@ def test_what_it_computes_otherwise_over_its_whole_length_is_refused_at_the_firs
 
 def test_where_a_few_positions_are_not_taken_the_whole_length_is_the_example():
     model, lengths = cast(Any, whisper()), list[int]()
-    model.model.encoder.embed_positions.forward = lambda _: (
-        model.model.encoder.embed_positions.weight
-    )  # as many as ever
+    positions = model.model.encoder.embed_positions
+    positions.forward = lambda _: positions.weight  # as many as ever
     with model.model.encoder.layers[0].register_forward_pre_hook(lambda _m, args: lengths.append(args[0].shape[1])):
         load(model)
     assert set(lengths) == {100}

@@ -12,34 +12,30 @@ from trisect.core.errors import ModelError, on_step
 from trisect.hf.files import fetch as files_fetch
 from trisect.hf.files.fetch import Options, fetch, objective_of
 
+SAVED = {
+    "masked": tinyhf.bert,
+    "output": lambda: tinyhf.bert(head=False),
+    "causal": tinyhf.gpt2,
+    "seq2seq": tinyhf.bart,
+}
+
 
 @pytest.fixture(scope="module")
 def folders(tmp_path_factory):
     base = tmp_path_factory.mktemp("models")
-    for name, made, specials in (
-        ("masked", tinyhf.bert(), True),
-        ("output", tinyhf.bert(head=False), True),
-        ("causal", tinyhf.gpt2(), False),
-        ("seq2seq", tinyhf.bart(), True),
-    ):
-        tinyhf.save(made, base / name, specials)
+    for name, make in SAVED.items():
+        tinyhf.save(make(), base / name, name != "causal")
     return base
 
 
-@pytest.mark.parametrize("name", ["masked", "output", "causal", "seq2seq"])
+@pytest.mark.parametrize("name", SAVED)
 def test_a_folder_gives_the_model_that_was_saved_with_its_own_objective(folders, name):
     model, tokenizer, objective = fetch(folders / name, Options())
     assert objective == name == objective_of(model)
     assert not model.training
     assert tokenizer is not None
     assert tokenizer("w1")["input_ids"][-2:] != []
-    saved = {
-        "masked": tinyhf.bert(),
-        "output": tinyhf.bert(head=False),
-        "causal": tinyhf.gpt2(),
-        "seq2seq": tinyhf.bart(),
-    }
-    for key, tensor in saved[name].state_dict().items():
+    for key, tensor in SAVED[name]().state_dict().items():
         assert torch.equal(model.state_dict()[key], tensor), key
 
 
@@ -132,9 +128,8 @@ def test_what_a_hub_says_of_a_name(monkeypatch, kind, revision, given):
     from huggingface_hub import HfApi, errors
 
     def model_info(self, *args, **named):
-        raise getattr(errors, kind)(
-            "no", response=httpx.Response(404, request=httpx.Request("GET", "https://hub.test"))
-        )
+        response = httpx.Response(404, request=httpx.Request("GET", "https://hub.test"))
+        raise getattr(errors, kind)("no", response=response)
 
     monkeypatch.setattr(HfApi, "model_info", model_info)
     monkeypatch.setattr(files_fetch, "_NO_ANSWER", {})

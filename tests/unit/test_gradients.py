@@ -50,10 +50,8 @@ def test_gradients_equal_finite_differences(kind):
             assert grad.shape == getattr(trace, name).shape
             direction = torch.randn(grad.shape, generator=torch.Generator().manual_seed(trace.layer)).to(grad)
             site = f"{'' if trace.stack == 'plain' else trace.stack + '.'}{name}@{trace.layer}"
-            ends = [
-                score(subject.predict(inputs, {site: lambda t, _w, s=s, d=direction: t + s * d}).logits)
-                for s in (step, -step)
-            ]
+            edits = ({site: lambda t, _w, s=s, d=direction: t + s * d} for s in (step, -step))
+            ends = [score(subject.predict(inputs, edit).logits) for edit in edits]
             numeric = float(ends[0] - ends[1]) / (2 * step)
             assert float((grad * direction).sum()) == pytest.approx(numeric, rel=relative, abs=absolute), site
 
@@ -125,8 +123,7 @@ def test_the_loss_without_sinks_is_that_of_each_text_in_any_batch(monkeypatch):
     subject = load(tinyhf.llama(), tinyhf.tokenizer())
     lines = [" ".join(f"w{i + size}" for i in range(size)) for size in (8, 13, 9, 10)]
     texts = Texts("made", lambda: iter(lines))
-    single, whole = (
-        [row["value"] for row in run.loss_without_sinks(subject, texts, subject.addresses, size, 0)] for size in (1, 4)
-    )
+    rows = (run.loss_without_sinks(subject, texts, subject.addresses, size, 0) for size in (1, 4))
+    single, whole = ([row["value"] for row in each] for each in rows)
     assert whole == pytest.approx(single, abs=1e-6)
     assert abs(float(single[0] or 0.0)) > 1e-3

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import numpy as np
@@ -51,7 +53,11 @@ READ: dict[str, tuple[Any, str, str]] = {
 }
 
 
-def says(caught: pytest.ExceptionInfo[ModelError], given: str, known: str) -> None:
+@contextmanager
+def refused(given: str, known: str) -> Iterator[None]:
+    """Inside, a ModelError with these parts and something to do."""
+    with pytest.raises(ModelError) as caught:
+        yield
     assert caught.value.given == given
     assert known in caught.value.known
     assert caught.value.todo.endswith(".")
@@ -60,42 +66,35 @@ def says(caught: pytest.ExceptionInfo[ModelError], given: str, known: str) -> No
 @pytest.mark.parametrize("name", WRONG)
 def test_what_is_no_model(name):
     what, given, known = WRONG[name]
-    with pytest.raises(ModelError) as caught:
+    with refused(given, known):
         check_model(what)
-    says(caught, given, known)
 
 
 def test_what_is_no_text_and_no_inputs():
     """By the functions themselves: types are checked at every call of these tests."""
-    with pytest.raises(ModelError) as caught:
+    with refused("The inputs are a Tensor.", "by name"):
         check_inputs(IDS)
-    says(caught, "The inputs are a Tensor.", "by name")
-    with pytest.raises(ModelError) as caught:
+    with refused("int was given to be read.", "a text, several of them, or the model's own inputs"):
         check_readable(42)
-    says(caught, "int was given to be read.", "a text, several of them, or the model's own inputs")
 
 
 @pytest.mark.parametrize("name", EXAMPLES)
 def test_what_is_no_example(name):
     what, given, known = EXAMPLES[name]
-    with pytest.raises(ModelError) as caught:
+    with refused(given, known):
         load(Fooling(), inputs=what)
-    says(caught, given, known)
 
 
 def test_a_model_without_numbers_and_a_tokenizer_that_is_a_name():
-    with pytest.raises(ModelError) as caught:
+    with refused("Weights of Fooling are not there.", "lies on the device 'meta'"):
         load(Fooling().to("meta"), inputs=fooling.ids())
-    says(caught, "Weights of Fooling are not there.", "lies on the device 'meta'")
     offloaded: Any = Fooling()
     offloaded.layers[1].attn.to("meta")._hf_hook = "as accelerate leaves it"
-    with pytest.raises(ModelError) as caught:
-        load(offloaded, inputs=fooling.ids())
     known = "layers.1.attn.q_proj.weight is brought by accelerate while its module runs"
-    says(caught, "Weights of Fooling are not there.", known)
-    with pytest.raises(ModelError) as caught:
+    with refused("Weights of Fooling are not there.", known):
+        load(offloaded, inputs=fooling.ids())
+    with refused("'gpt2' was given as a tokenizer.", "an object of transformers"):
         load(Fooling(), tokenizer="gpt2", inputs=fooling.ids())
-    says(caught, "'gpt2' was given as a tokenizer.", "an object of transformers")
 
 
 @pytest.fixture(scope="module")
@@ -106,9 +105,8 @@ def subject() -> Any:
 @pytest.mark.parametrize("name", READ)
 def test_what_cannot_be_read(name, subject):
     what, given, known = READ[name]
-    with pytest.raises(ModelError) as caught:
+    with refused(given, known):
         subject.read(what)
-    says(caught, given, known)
 
 
 WRITERS: dict[str, tuple[Any, str]] = {
@@ -124,9 +122,8 @@ WRITERS: dict[str, tuple[Any, str]] = {
 @pytest.mark.parametrize("name", WRITERS)
 def test_what_a_writer_gives_is_as_it_was_given(name, subject):
     writer, given = WRITERS[name]
-    with pytest.raises(ModelError) as caught:
+    with refused(given, "It was given q, k and v of (2, 4, 7, 4), (2, 4, 7, 4), (2, 4, 7, 4)."):
         subject.predict(fooling.ids(), write={subject.addresses[0]: writer})
-    says(caught, given, "It was given q, k and v of (2, 4, 7, 4), (2, 4, 7, 4), (2, 4, 7, 4).")
 
 
 def test_edits_elsewhere_and_weights_that_do_not_fit(subject):
@@ -135,17 +132,15 @@ def test_edits_elsewhere_and_weights_that_do_not_fit(subject):
     assert caught.value.given == "An edit names ('plain', 7)."
     assert caught.value.known == "The model has layer 1, layer 2."
     for one in (subject, load(tinyhf.llama())):
-        with pytest.raises(ModelError) as wrong:
+        with refused("Weights of shape (2, 4, 2, 2) are to be held.", "Those of the call are of (2, 4, 7, 7)"):
             one.predict(fooling.ids(), hold={one.addresses[0]: torch.ones(2, 4, 2, 2)})
-        says(wrong, "Weights of shape (2, 4, 2, 2) are to be held.", "Those of the call are of (2, 4, 7, 7)")
 
 
 def test_labels_are_one_a_token():
     one = load(tinyhf.llama())
     batch = one.batch_of({"input_ids": torch.arange(6, 14)[None], "labels": torch.arange(6, 12)[None]})
-    with pytest.raises(ModelError) as caught:
+    with refused("Labels of shape (1, 6) were given.", "The token ids are of shape (1, 8)"):
         one.score(batch)
-    says(caught, "Labels of shape (1, 6) were given.", "The token ids are of shape (1, 8)")
 
 
 class Passing(nn.Module):
@@ -184,15 +179,9 @@ def test_a_map_that_takes_three_axes_only_is_read():
 class Mapped(fooling.Attention):
     """Attention of one row, mapped over the batch."""
 
-    def forward(self, x: Tensor, ids: Tensor) -> Tensor:
-        def attend(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
-            return torch.softmax(q @ k.transpose(-1, -2), -1) @ v
-
-        own: Any = self
-        maps = own.q_proj, own.k_proj, own.v_proj
-        q, k, v = (p(x).unflatten(-1, (4, -1)).transpose(1, 2) for p in maps)
-        mapped: Any = torch.vmap(attend)
-        return own.o_proj(mapped(q, k, v).transpose(1, 2).flatten(2))
+    def attend(self, q: Tensor, k: Tensor, v: Tensor, x: Tensor) -> Tensor:
+        mapped: Any = torch.vmap(lambda q, k, v: torch.softmax(q @ k.transpose(-1, -2), -1) @ v)
+        return mapped(q, k, v)
 
 
 def test_attention_inside_vmap_is_named():

@@ -48,7 +48,7 @@ def directions(of: Tensor) -> Tensor:
 def test_what_a_head_reads_is_what_the_weights_under_its_norm_read(kind, name):
     """Iff: a change of the input that they do not read leaves the head as it was, and one that they read does not."""
     model = zoo.build(kind)
-    under = prove(kind, model).found[0].projections.normed[name]
+    under = prove(kind, model).weights[0].projections.normed[name]
     module = MODULES[kind].format(name)
     span = similarity.span(under.weight)
     before = heads_of(model, name, module, None)
@@ -66,7 +66,7 @@ def test_what_a_head_reads_is_what_the_weights_under_its_norm_read(kind, name):
 
 def test_a_norm_that_subtracts_the_mean_reads_one_direction_less():
     for kind, lost in (("qwen3", 0), ("persimmon", 1)):
-        under = prove(kind, zoo.build(kind)).found[0].projections.normed["q"]
+        under = prove(kind, zoo.build(kind)).weights[0].projections.normed["q"]
         assert similarity.span(under.weight).rank.tolist() == [under.weight.shape[2] - lost] * 4
 
 
@@ -74,7 +74,7 @@ def test_what_a_norm_multiplies_by_zero_is_not_read():
     model = zoo.build("qwen3")
     with torch.no_grad():
         model.model.layers[0].self_attn.q_norm.weight[3] = 0
-    under = prove("qwen3", model).found[0].projections.normed["q"]
+    under = prove("qwen3", model).weights[0].projections.normed["q"]
     assert not under.weight[:, :, 3].any()
     assert similarity.span(under.weight).rank.tolist() == [15] * 4
 
@@ -84,13 +84,13 @@ def test_a_norm_that_is_none_by_its_name_has_no_rows_under_it():
     model = zoo.build("qwen3")
     norm = model.model.layers[0].self_attn.q_norm
     norm.register_forward_hook(lambda _m, _a, out: out * torch.arange(1, out.shape[1] + 1)[None, :, None, None])
-    found = prove("qwen3", model).found
+    found = prove("qwen3", model).weights
     assert set(found[0].projections.normed) == {"k"}
     assert set(found[1].projections.normed) == {"q", "k"}
 
 
 def test_similarity_measures_what_is_read_and_says_so():
-    projections = [f.projections for f in prove("qwen3", zoo.build("qwen3")).found]
+    projections = [f.projections for f in prove("qwen3", zoo.build("qwen3")).weights]
     found = [m for m in measure_weights(projections) if m.group is None and m.address.layer == 1]
     parts = {name: {m.component for m in found if m.measure == name} for name in {m.measure for m in found}}
     every = {"q-k", "k-v", "q-v"}

@@ -85,7 +85,7 @@ def seen_by(model: Any, subject: Pretrained, pairs, layer: int):
             given = one.batch.inputs
             model(**{n: given[n] for n in ("input_ids", "attention_mask", "decoder_input_ids")})
             for row, number in enumerate(one.pairs):
-                for at, word in enumerate(one.given[row].tolist()):
+                for at, word in enumerate(one.shifted[row].tolist()):
                     if word >= 0:  # the last piece stays
                         target[number, word] = met["q_proj"][row, at]
                 for at, word in reversed(list(enumerate(one.source[row].tolist()))):

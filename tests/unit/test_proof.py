@@ -78,7 +78,7 @@ def test_weights_that_do_not_sum_to_one_are_a_verdict():
     assert "layer 1: rows of weights sum to 1 only within 1.0e+00; no layer passes." in str(proof.refusal)
     assert "Choose a model with softmax attention" in str(proof.refusal)
     assert proof.rows()[0]["verdict"].startswith("not verified: rows of weights sum to 1 only within")
-    assert not proof.found[0].valid
+    assert not proof.weights[0].valid
     assert proof.shape.heads == {}
 
 
@@ -145,15 +145,15 @@ def test_what_is_not_a_selection_is_named():
         "mixed": Simple(norm=Summed()),
         "unknown": Simple(norm=nn.Tanh()),
     }
-    assert proved(cases["normed"]).found[0].projections.origins["q"].words == "rows of layer.q, normed in each head"
+    assert proved(cases["normed"]).weights[0].projections.origins["q"].words == "rows of layer.q, normed in each head"
     for how, layer in cases.items():
-        found = proved(layer).found[0].projections
+        found = proved(layer).weights[0].projections
         assert found.origins["q"].how == how
         assert found.w_q is None
         assert found.w_k is not None
     assert "q is made of layer.q, but no selection" in proved(cases["mixed"]).notes()[0]
     assert "q looks like rows of layer.q, but recomputed from them it is off by" in proved(cases["unknown"]).notes()[0]
-    normed = proved(cases["normed"]).found[0].projections.origins["q"]
+    normed = proved(cases["normed"]).weights[0].projections.origins["q"]
     assert normed.rows is not None
     assert normed.rows.tolist() == [[0, 1, 2], [3, 4, 5]]
     notes = proved(cases["normed"]).notes()
@@ -164,10 +164,10 @@ def test_a_gate_and_a_change_before_the_output_are_named():
     gated: Any = Simple()
     gated.gate = nn.Linear(12, 6)
     gated.on_output = lambda o, x: o * torch.sigmoid(gated.gate(x))
-    origin = proved(gated).found[0].projections.origins["o"]
+    origin = proved(gated).weights[0].projections.origins["o"]
     assert origin.how == "gated"
     assert "layer.gate" in origin.words
-    squashed = proved(Simple(output=lambda o, x: torch.tanh(o))).found[0].projections.origins["o"]
+    squashed = proved(Simple(output=lambda o, x: torch.tanh(o))).weights[0].projections.origins["o"]
     assert squashed.how == "unknown"
     assert squashed.words == "the output is changed before it enters layer.o"
 
@@ -176,7 +176,7 @@ def test_a_permuted_and_widened_input_of_the_output_is_found():
     order = [4, 2, 0, 5, 3, 1]
     layer = Simple(output=lambda o, x: torch.cat([x, o[..., order]], -1))
     layer.o = nn.Linear(18, 12)
-    found = proved(layer).found[0].projections
+    found = proved(layer).weights[0].projections
     origin = found.origins["o"]
     assert origin.rows is not None
     assert origin.rows.flatten().tolist() == [12 + order.index(i) for i in range(6)]
@@ -193,7 +193,7 @@ def test_a_factor_of_its_own_for_each_dimension_is_in_the_weights():
             return q * factors
 
     layer = Simple(norm=Scaled())
-    found = proved(layer).found[0].projections
+    found = proved(layer).weights[0].projections
     assert found.w_q is not None
     expected = layer.q.weight.detach().T.unflatten(1, (2, 3)).transpose(0, 1) * factors
     assert torch.allclose(found.w_q, expected, rtol=1e-5)
@@ -229,7 +229,7 @@ class Quantised(nn.Module):
 @pytest.mark.parametrize("kind", [Adapted, Quantised])
 def test_other_affine_modules_are_found_by_feeding_them_zero_and_one(kind):
     layer = Simple(project=kind)
-    found = proved(layer).found[0].projections
+    found = proved(layer).weights[0].projections
     for name, t in (("q", found.w_q), ("k", found.w_k), ("v", found.w_v)):
         origin = found.origins[name]
         assert origin.how == "rows", origin.words

@@ -93,10 +93,8 @@ def test_what_is_wrong_with_inputs_is_still_said_of_them(subject, failing):
 
 
 def test_loading_names_what_loads_less():
-    with (
-        pytest.raises(ModelOutOfMemoryError, match="Loading M needs more memory") as found,
-        memory_guard("M", "Loading"),
-    ):
+    refused = pytest.raises(ModelOutOfMemoryError, match="Loading M needs more memory")
+    with refused as found, memory_guard("M", "Loading"):
         gpu()
     assert found.value.todo == SMALLER
     assert "--dtype" in SMALLER

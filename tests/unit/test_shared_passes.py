@@ -49,7 +49,7 @@ def edited(subject: Pretrained, batch: Batch, meet: Callable[[int], None]) -> tu
 
     handle = subject.model.register_forward_pre_hook(look, with_kwargs=True)
     try:
-        made = passes.several(batch, writers, address, None, clean)
+        made = passes.score_each(batch, writers, address, None, clean)
     finally:
         handle.remove()
     whole = [single.score(batch, {address: writer}, None, clean) for writer in writers]

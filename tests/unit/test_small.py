@@ -4,8 +4,7 @@ import numpy as np
 import pytest
 import torch
 
-import trisect
-from trisect.core.errors import CorpusError, DamagedFileError, SpecError
+from trisect.core.errors import DamagedFileError, SpecError
 from trisect.core.subject import SiteTarget
 from trisect.hf.load import load
 from trisect.hf.small.gpt import (
@@ -185,24 +184,7 @@ def test_means_are_those_of_all_real_characters(folder):
     torch.testing.assert_close(means[address].v[0, :, 0], totals / count, rtol=1e-4, atol=1e-6)
 
 
-def test_characters_outside_the_vocabulary_are_counted(folder):
-    answerer = Answerer.open(folder)
-    found = answerer.answer(["Where was Żoë born?", "Where was Bo born?"])
-    assert found[0].unknown == ("Ż", "ë")
-    assert found[1].unknown == ()
-
-
-def test_a_question_that_does_not_fit_is_refused(folder):
-    with pytest.raises(CorpusError, match="reads 32 characters at once"):
-        Answerer.open(folder).answer(["Where was " + "B" * 40 + " born?"])
-
-
 def test_representations_tell_names_apart(folder):
     vectors = Answerer.open(folder).represent(QUESTIONS)
     assert vectors.shape == (len(QUESTIONS), 16)
     assert np.linalg.matrix_rank(vectors - vectors.mean(0)) == len(QUESTIONS) - 1
-
-
-def test_the_face_has_it():
-    assert callable(trisect.recall)
-    assert callable(trisect.ask)

@@ -66,8 +66,7 @@ def test_quantised_weights_and_their_scale_are_in_it():
     state = State.of(model)
     assert state.changed(model) is None
     weight, bias = model[0]._weight_bias()
-    scaled = torch.quantize_per_tensor(
-        weight.dequantize() * 2, weight.q_scale() * 2, weight.q_zero_point(), torch.qint8
-    )
+    doubled, scale = weight.dequantize() * 2, weight.q_scale() * 2
+    scaled = torch.quantize_per_tensor(doubled, scale, weight.q_zero_point(), torch.qint8)
     model[0].set_weight_bias(scaled, bias)
     assert "0._packed_params._packed_params" in str(state.changed(model))

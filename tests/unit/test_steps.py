@@ -31,18 +31,8 @@ def folder(tmp_path_factory) -> Any:
 
 
 def test_loading_verifying_and_reading_are_lines_of_standard_error_without_a_terminal(folder, tmp_path):
-    words = [
-        "ablate",
-        str(folder),
-        "--text",
-        "w1 w2 w3",
-        "--text",
-        "w4 w5",
-        "--sites",
-        "v@1",
-        "--out",
-        str(tmp_path / "a"),
-    ]
+    texts = ["--text", "w1 w2 w3", "--text", "w4 w5"]
+    words = ["ablate", str(folder), *texts, "--sites", "v@1", "--out", str(tmp_path / "a")]
     done = CliRunner().invoke(main, words)
     assert done.exit_code == 0, done.output
     said = done.stderr.splitlines()

@@ -17,7 +17,7 @@ from trisect.core.trace import WrittenStream
 from trisect.experiments.explore import run
 from trisect.experiments.explore.page import pack
 from trisect.experiments.explore.run import take_picture, with_logits
-from trisect.hf.locate.unembedding import find_unembedding
+from trisect.hf.locate.blocks import find_unembedding
 from trisect.hf.small.gpt import GptShape, make_model
 from trisect.measure.logits import direct_table, head_tokens
 

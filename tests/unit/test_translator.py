@@ -95,11 +95,8 @@ def test_a_saved_model_is_an_ordinary_folder_that_the_proof_accepts(tmp_path):
     subject = load(tmp_path)
     assert subject.objective == "seq2seq"
     assert [f"{a.stack}{a.layer}" for a in subject.addresses] == ["enc1", "enc2", "dec1", "cross1", "dec2", "cross2"]
-    assert all(
-        law.ahead == (a.stack == "enc")
-        for law, a in zip(subject.proof.laws, subject.addresses, strict=True)
-        if a.stack != "cross"
-    )
+    ahead = {a: law.ahead for law, a in zip(subject.proof.laws, subject.addresses, strict=True) if a.stack != "cross"}
+    assert all(is_ahead == (a.stack == "enc") for a, is_ahead in ahead.items())
     again = Translator.open(tmp_path)
     rows = encode([(["abc"], ["cab", "abc"])], again.tokenizer)
     assert rows == encode([(["abc"], ["cab", "abc"])], tokenizer)
@@ -110,9 +107,8 @@ def test_a_saved_model_is_an_ordinary_folder_that_the_proof_accepts(tmp_path):
 
 def test_weights_are_a_function_of_the_seed_alone():
     tokenizer = learn_tokenizer([["abc", "cab"]], 40)
-    first, second, other = (
-        dict(make_model(TranslatorShape(1, 2, 16, 16), tokenizer, s).named_parameters()) for s in (1, 1, 2)
-    )
+    shape = TranslatorShape(1, 2, 16, 16)
+    first, second, other = (dict(make_model(shape, tokenizer, s).named_parameters()) for s in (1, 1, 2))
     assert same(first, second)
     assert not same(first, other)
     assert learn_tokenizer([["abc", "cab"]], 40).get_vocab() == tokenizer.get_vocab()
@@ -150,9 +146,8 @@ def test_no_pair_is_short_enough(files, tmp_path):
 
 def test_recipes_follow_the_data_and_take_settings():
     assert choose_recipe(RECIPES, None, embedded=True) == EMBEDDED
-    assert choose_recipe(RECIPES, None, embedded=False, changes={"epochs": "20", "pieces": 6000}) == replace(
-        SMALL, epochs=20, pieces=6000
-    )
+    changed = choose_recipe(RECIPES, None, embedded=False, changes={"epochs": "20", "pieces": 6000})
+    assert changed == replace(SMALL, epochs=20, pieces=6000)
     assert list(RECIPES) == ["embedded", "small"]
     schedule = SMALL.schedule(100)  # 4 steps of 32 pairs an epoch
     assert (schedule.warmup_tokens, schedule.decay_tokens) == (32_000, 9 * 4 * 32)

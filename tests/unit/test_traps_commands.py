@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import torch
 from tests import fooling, tinyhf
-from tests.contract.test_traps_reading import data_mul_o, said
+from tests.contract.test_traps_reading import MAPS, said
 from tests.fooling import WIDTH, Fooling
 from tests.unit.test_traps_hidden import OnePattern, Split
 from torch import nn
@@ -121,7 +121,7 @@ def test_edits_of_what_the_model_does_not_go_on_with_are_refused(command, tmp_pa
 def test_a_model_that_changed_since_loading_is_not_edited(tmp_path):
     subject = loaded(Fooling())
     run("ablate", subject, tmp_path)
-    data_mul_o(subject.model)
+    MAPS["W_O"][0](subject.model.attention)
     with pytest.raises(ModelError, match=r"what layers\.0\.attn\.o_proj makes is not x Wᵀ \+ b"):
         run("ablate", subject, tmp_path / "again")
 

@@ -63,14 +63,14 @@ def model_of(sums: Callable[..., Tensor], change: Change = lambda y: y, both: bo
 
 
 def origins(proof: Proof) -> list[str]:
-    return [found.projections.origins["o"].how for found in proof.found]
+    return [found.projections.origins["o"].how for found in proof.weights]
 
 
 def assert_first_is_named(model: nn.Module) -> None:
     """The first layer has no W_O, and says why; the second has the one that makes its module's output."""
     subject = load(model, inputs=fooling.ids())
     assert origins(subject.proof) == ["mixed", "rows"]
-    first, second = subject.proof.found
+    first, second = subject.proof.weights
     assert (first.projections.w_o, first.projections.b_o, first.around) == (None, None, None)
     words = "what layers.0.attn.o_proj makes of the output moves what follows by another amount than its gradient says"
     assert any(note.startswith(f"Layer 1, o: {words}") for note in subject.notes)
@@ -96,11 +96,9 @@ def test_a_change_inside_attention_that_its_gradient_hides(name):
 def test_a_change_behind_a_projection_that_its_gradient_hides(name, part):
     """Its values are compared, on loading and in every read, so that no matrix is given that does not make them."""
     subject = load(Fooling(0, **{part: CHANGES[name]()}), inputs=fooling.ids())
-    projections = subject.proof.found[0].projections
+    projections = subject.proof.weights[0].projections
     assert getattr(projections, f"w_{part}") is None
-    assert {n: o.how for n, o in projections.origins.items() if n != part} == dict.fromkeys(
-        set("qkvo") - {part}, "rows"
-    )
+    assert {o.how for n, o in projections.origins.items() if n != part} == {"rows"}
     assert subject.notes[0].startswith(f"Layer 1, {part}: ")
 
 
@@ -110,7 +108,7 @@ def test_a_change_behind_a_norm_that_its_gradient_hides(name, kind):
     """What a layer is given is then no norm's, so that no block is found around it."""
     change = CHANGES[name]()
     subject = load(Fooling(inside=change).to(kind), inputs=fooling.ids())
-    first, second = subject.proof.found
+    first, second = subject.proof.weights
     assert first.around is None or first.around.kind != "pre"
     assert second.around is not None
     assert second.around.kind == "pre"
@@ -137,7 +135,7 @@ def test_wherever_it_hides_up_to_the_next_attention(name, kind):
     model = model_of(SUMS[name], HIDDEN["twice"]).to(kind)
     proof = prove("m", model, fooling.ids())
     assert origins(proof) == ["mixed", "rows"]
-    assert proof.found[0].around is None
+    assert proof.weights[0].around is None
 
 
 NO_SUMS: dict[str, Callable[..., Tensor]] = {
@@ -181,7 +179,7 @@ def test_in_models_of_transformers_the_layer_is_named_and_no_other(kind, module,
 
     monkeypatch.setattr(part, "forward", forward)
     proof = prove(kind, model)
-    how = {str(a): found.projections.origins["o"].how for a, found in zip(proof.addresses, proof.found, strict=True)}
+    how = {str(a): found.projections.origins["o"].how for a, found in zip(proof.addresses, proof.weights, strict=True)}
     assert [a for a, one in how.items() if one == "mixed"] == [address]
 
 

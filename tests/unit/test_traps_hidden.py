@@ -21,20 +21,14 @@ NEAR = 1e-5  # float32, numbers of order one
 class Split(fooling.Attention):
     """Attention in steps, of which each may be another."""
 
-    def heads(self, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        q, k, v = (p(x).unflatten(-1, (HEADS, -1)).transpose(1, 2) for p in (self.q_proj, self.k_proj, self.v_proj))
-        return q, k, v
-
     def scores(self, q: Tensor, k: Tensor, x: Tensor) -> Tensor:
         return q @ k.transpose(2, 3) * 0.5
 
     def weights(self, scores: Tensor, x: Tensor) -> Tensor:
         return torch.softmax(scores, -1)
 
-    def forward(self, x: Tensor, ids: Tensor) -> Tensor:
-        q, k, v = self.heads(x)
-        output = self.weights(self.scores(q, k, x), x) @ v
-        return self.o_proj(output.transpose(1, 2).flatten(2))
+    def attend(self, q: Tensor, k: Tensor, v: Tensor, x: Tensor) -> Tensor:
+        return self.weights(self.scores(q, k, x), x) @ v
 
 
 def made(kind: type[Split], *both: type[Split]) -> Any:
@@ -290,9 +284,8 @@ def test_scores_of_the_layer_below_are_not_taken_for_a_layers_own():
     model = made(Kept, AddsBelow)
     subject = loaded(model)
     trace = subject.read(fooling.ids(9)).traces[1]
-    assert [o.parameter for o in trace.projections.origins.values()] == [
-        f"layers.1.attn.{name}_proj.weight" for name in "qkvo"
-    ]
+    names = [o.parameter for o in trace.projections.origins.values()]
+    assert names == [f"layers.1.attn.{name}_proj.weight" for name in "qkvo"]
     assert "Layer 2: its scores are a sum of 2 products; q and k are those of one of them." in subject.notes
     edited = {subject.addresses[1]: lambda p: Parts(p.q, p.k, 0 * p.v)}
     assert not torch.equal(subject.predict(fooling.ids(9), edited), subject.predict(fooling.ids(9)))

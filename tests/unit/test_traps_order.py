@@ -28,10 +28,8 @@ class HeadsFirst(fooling.Attention):
 class OtherTexts(fooling.Attention):
     """Sees the keys and values of the text beside."""
 
-    def forward(self, x: Tensor, ids: Tensor) -> Tensor:
-        q, k, v = (p(x).unflatten(-1, (HEADS, -1)).transpose(1, 2) for p in (self.q_proj, self.k_proj, self.v_proj))
-        output = torch.softmax(q @ k.roll(1, 0).transpose(2, 3) * 0.5, -1) @ v.roll(1, 0)
-        return self.o_proj(output.transpose(1, 2).flatten(2))
+    def attend(self, q: Tensor, k: Tensor, v: Tensor, x: Tensor) -> Tensor:
+        return super().attend(q, k.roll(1, 0), v.roll(1, 0), x)
 
 
 class Turned(fooling.Attention):
@@ -62,7 +60,7 @@ def by(x: Tensor, order: Tensor) -> Tensor:
 
 
 MIXED = (
-    "of one text is made of what layers.1.attn.{}_proj makes of others, as where heads come before texts in one axis"
+    "of one text is made of what layers.1.attn.{0}_proj makes of others, as where heads come before texts in one axis"
 )
 MOVED = "its queries are not at the positions of its tokens: the token at position 1 of row 1 is at position {} there"
 LEFT_OUT = {
@@ -113,13 +111,10 @@ class Displaced(fooling.Attention):
 
     which, change = "", staticmethod(convolve)
 
-    def forward(self, x: Tensor, ids: Tensor) -> Tensor:
-        made = []
-        for name, project in (("q", self.q_proj), ("k", self.k_proj), ("v", self.v_proj)):
-            part = project(x).unflatten(-1, (HEADS, -1)).transpose(1, 2)
-            made.append(self.change(part) if name in self.which else part)
-        q, k, v = made
-        return self.o_proj((torch.softmax(q @ k.transpose(2, 3) * 0.5, -1) @ v).transpose(1, 2).flatten(2))
+    def heads(self, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        parts = zip("qkv", super().heads(x), strict=True)
+        q, k, v = (self.change(part) if name in self.which else part for name, part in parts)
+        return q, k, v
 
 
 def displaced_at(layer: int, which: str, change: Any) -> Any:
@@ -143,9 +138,8 @@ def test_queries_keys_and_values_that_are_displaced_behind_their_projections_are
 @pytest.mark.parametrize("which", ["q", "k", "v"])
 def test_what_a_convolution_makes_is_at_its_own_position(which):
     subject = load(displaced_at(0, which, convolve), inputs=fooling.ids())
-    assert subject.notes == (
-        f"Layer 1, {which}: {which} is put together from 2 positions of layers.0.attn.{which}_proj.",
-    )
+    (note,) = subject.notes
+    assert note == f"Layer 1, {which}: {which} is put together from 2 positions of layers.0.attn.{which}_proj."
     assert len(subject.read(fooling.ids(9)).traces) == 2
 
 
@@ -171,17 +165,16 @@ def test_displaced_keys_and_values_are_left_out_where_no_tokens_say_so(part, how
 class OverUnits(fooling.Attention):
     """XCiT's: units attend to units, over positions."""
 
-    def forward(self, x: Tensor, ids: Tensor) -> Tensor:
-        q, k, v = (p(x).unflatten(-1, (HEADS, -1)).permute(0, 2, 3, 1) for p in (self.q_proj, self.k_proj, self.v_proj))
-        return self.o_proj((torch.softmax(q @ k.transpose(2, 3) * 0.5, -1) @ v).permute(0, 3, 1, 2).flatten(2))
+    def attend(self, q: Tensor, k: Tensor, v: Tensor, x: Tensor) -> Tensor:
+        return super().attend(q.mT, k.mT, v.mT, x).mT
 
 
 class OverHeads(fooling.Attention):
     """Heads and positions are not swapped, so that the heads of a position attend to each other."""
 
-    def forward(self, x: Tensor, ids: Tensor) -> Tensor:
-        q, k, v = (p(x).unflatten(-1, (HEADS, -1)) for p in (self.q_proj, self.k_proj, self.v_proj))
-        return self.o_proj((torch.softmax(q @ k.transpose(2, 3) * 0.5, -1) @ v).flatten(2))
+    def attend(self, q: Tensor, k: Tensor, v: Tensor, x: Tensor) -> Tensor:
+        q, k, v = (t.transpose(1, 2) for t in (q, k, v))
+        return super().attend(q, k, v, x).transpose(1, 2)
 
 
 @pytest.mark.parametrize("layer", [0, 1])

@@ -32,11 +32,10 @@ class Handing(fooling.Attention):
     own = True
 
     def forward(self, x: Tensor, ids: Any) -> Tensor:
-        q = self.q_proj(x).unflatten(-1, (HEADS, -1)).transpose(1, 2)
-        for name, project in (("k", self.k_proj), ("v", self.v_proj)):
-            if self.own:
-                ids[0][name] = project(x).unflatten(-1, (HEADS, -1)).transpose(1, 2)
-        output = torch.softmax(q @ ids[0]["k"].transpose(2, 3) * 0.5, -1) @ ids[0]["v"]
+        q, k, v = self.heads(x)
+        if self.own:
+            ids[0] |= {"k": k, "v": v}
+        output = self.attend(q, ids[0]["k"], ids[0]["v"], x)
         return self.o_proj(output.transpose(1, 2).flatten(2))
 
 
@@ -145,11 +144,7 @@ def test_weights_that_are_made_of_others_have_no_name_of_their_own(change):
     trace = subject.read(fooling.ids(9)).traces[0]
     origins = trace.projections.origins
     assert [o.how for o in origins.values()] == ["rows"] * 4
-    assert [o.parameter for o in origins.values()] == [
-        None,
-        *(f"layers.0.attn.{n}_proj.weight" for n in "kv"),
-        None,
-    ]
+    assert [o.parameter for o in origins.values()] == [None, *(f"layers.0.attn.{n}_proj.weight" for n in "kv"), None]
     own = model.attention.q_proj.weight.detach().unflatten(0, (HEADS, -1)).transpose(1, 2)
     assert torch.allclose(trace.w_q, own, atol=NEAR)
     with pytest.raises(SiteError, match="cannot be rewound"):
@@ -164,10 +159,8 @@ def test_a_weight_that_is_used_by_its_module_and_without():
     model: Any = Fooling(out=lambda attention, mixed, x, ids: F.linear(mixed, attention.v_proj.weight.T))
     subject = loaded(model)
     trace = subject.read(fooling.ids(9)).traces[0]
-    mixed = trace.output.transpose(1, 2).flatten(2)
-    assert torch.allclose(
-        torch.einsum("bhte,hed->btd", trace.output, trace.w_o), mixed @ model.attention.v_proj.weight, atol=NEAR
-    )
+    expected = trace.output.transpose(1, 2).flatten(2) @ model.attention.v_proj.weight
+    assert torch.allclose(torch.einsum("bhte,hed->btd", trace.output, trace.w_o), expected, atol=NEAR)
 
 
 class Unfollowed(Fooling):
@@ -211,9 +204,8 @@ def test_tokens_that_a_model_moves_by_itself_are_not_those_of_its_positions(how)
     with pytest.raises(ModelError) as caught:
         loaded(model)
     assert caught.value.given == "Moving does not read its tokens where they are given."
-    assert caught.value.known.endswith(
-        f"position 1 of row 1, counted from 0, changes what attention is given at {place}."
-    )
+    words = f"position 1 of row 1, counted from 0, changes what attention is given at {place}."
+    assert caught.value.known.endswith(words)
 
 
 def by_parity(ids: Tensor) -> Tensor:
@@ -281,8 +273,10 @@ def test_autocast_that_is_on_in_a_read_alone_is_the_reason_given():
     with torch.autocast("cpu", torch.bfloat16):
         inside = loaded(model)
         assert len(inside.read(fooling.ids(9)).traces) == 2
+        with torch.autocast("cpu", enabled=False):
+            outside = loaded(model)
         with pytest.raises(ModelError) as caught:
-            loaded_outside(model).read(fooling.ids(9))
+            outside.read(fooling.ids(9))
     assert caught.value.given == "GPT2LMHeadModel is run inside torch.autocast, in bfloat16."
     assert caught.value.known == "It was verified outside torch.autocast: its numbers round otherwise there."
     assert caught.value.todo == "Load it and read it both inside torch.autocast, or both outside."
@@ -290,21 +284,14 @@ def test_autocast_that_is_on_in_a_read_alone_is_the_reason_given():
         inside.predict(fooling.ids())
 
 
-def loaded_outside(model: Any) -> Any:
-    with torch.autocast("cpu", enabled=False):
-        return loaded(model)
-
-
 class Talking(fooling.Attention):
     """Heads that are mixed by a linear map, before the softmax or behind it."""
 
     behind, by_sum = False, False
 
-    def forward(self, x: Tensor, ids: Tensor) -> Tensor:
-        q, k, v = (p(x).unflatten(-1, (HEADS, -1)).transpose(1, 2) for p in (self.q_proj, self.k_proj, self.v_proj))
+    def attend(self, q: Tensor, k: Tensor, v: Tensor, x: Tensor) -> Tensor:
         scores = q @ k.transpose(2, 3) * 0.5
-        mixed = self.mixed(torch.softmax(scores, -1)) if self.behind else torch.softmax(self.mixed(scores), -1)
-        return self.o_proj((mixed @ v).transpose(1, 2).flatten(2))
+        return (self.mixed(torch.softmax(scores, -1)) if self.behind else torch.softmax(self.mixed(scores), -1)) @ v
 
     def mixed(self, given: Tensor) -> Tensor:
         mix = self.q_proj.weight[:HEADS, :HEADS]

@@ -56,9 +56,7 @@ class Named:
 
     def give(self, function: Any) -> Any:
         def call(module: Any, q: Tensor, k: Tensor, v: Tensor, mask: Any, **named: Any) -> Any:
-            values: dict[str, Any] = dict(
-                zip(("query", "key", "value", "attention_mask"), (q, k, v, mask), strict=True)
-            )
+            values: dict[str, Any] = {"query": q, "key": k, "value": v, "attention_mask": mask}
             by_name = {place: values.pop(place) for place in self.places}
             return function(module, *values.values(), **by_name, **named)
 
@@ -146,8 +144,7 @@ def test_more_tokens_than_positions_are_counted(build):
     model: Any = subject.model
     limit = model.config.max_position_embeddings
     subject.read(torch.full((1, limit), 7))
-    with pytest.raises(
-        ModelError, match=rf"{limit + 1} tokens were given .*\n.*positions for {limit}\.\n.*shorter"
-    ) as found:
+    words = rf"{limit + 1} tokens were given .*\n.*positions for {limit}\.\n.*shorter"
+    with pytest.raises(ModelError, match=words) as found:
         subject.read(torch.full((1, limit + 1), 7))
     assert "index out of range" not in str(found.value)

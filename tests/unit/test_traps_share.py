@@ -25,7 +25,7 @@ class TwoAttentions(fooling.Attention):
     adds: Sum
 
     def forward(self, x: Tensor, ids: Tensor) -> Tensor:
-        q, k, v = (p(x).unflatten(-1, (HEADS, -1)).transpose(1, 2) for p in (self.q_proj, self.k_proj, self.v_proj))
+        q, k, v = self.heads(x)
         scores = q @ k.transpose(2, 3) * 0.5
         main = torch.exp(scores - scores.logsumexp(-1, keepdim=True)) @ v
         beside = torch.softmax(k @ q.transpose(2, 3) * 0.5, -1) @ v
@@ -50,7 +50,7 @@ def two(adds: Sum) -> Pretrained:
 def test_a_part_of_a_layers_attention_is_called_that_with_its_share(name):
     adds, share = SUMS[name]
     subject = two(adds)
-    first, second = subject.proof.found
+    first, second = subject.proof.weights
     assert first.share == pytest.approx(share, rel=0.25)  # both weigh the same values
     assert second.share == 1
     words = f"part of the layer's output, {100 * first.share:.2g} %"
@@ -63,7 +63,7 @@ def test_a_part_of_a_layers_attention_is_called_that_with_its_share(name):
     "out", [lambda a, o, x, ids: x + a.o_proj(o), lambda a, o, x, ids: torch.sigmoid(x) * a.o_proj(o)]
 )
 def test_what_is_made_of_each_position_alone_is_no_other_attention(out):
-    assert [found.share for found in load(Fooling(out=out), inputs=fooling.ids()).proof.found] == [1, 1]
+    assert [found.share for found in load(Fooling(out=out), inputs=fooling.ids()).proof.weights] == [1, 1]
 
 
 def test_a_layer_with_convolutions_beside_its_heads():

@@ -89,8 +89,7 @@ class Between(fooling.Attention):
     """Queries of one sequence, keys and values of what is given beside; no position looks ahead."""
 
     def forward(self, x: Tensor, ids: Tensor) -> Tensor:
-        made = (p(t) for p, t in ((self.q_proj, x), (self.k_proj, ids), (self.v_proj, ids)))
-        q, k, v = (t.unflatten(-1, (HEADS, -1)).transpose(1, 2) for t in made)
+        q, (_, k, v) = self.heads(x)[0], self.heads(ids)
         ahead = torch.ones(x.shape[1], x.shape[1], dtype=torch.bool).triu(1)
         weights = torch.softmax((q @ k.transpose(2, 3)).masked_fill(ahead, -torch.inf), -1)
         return self.o_proj((weights @ v).transpose(1, 2).flatten(2))
@@ -137,6 +136,6 @@ def test_two_sequences_that_are_read_in_step_are_two(second):
     if second is not None:
         inputs["second"] = fooling.ids(9, seed=second)["input_ids"]
     proof = load(InStep().eval(), inputs=inputs).proof
-    stacks = {f.module: a.stack for f, a in zip(proof.found, proof.addresses, strict=True)}
+    stacks = {f.module: a.stack for f, a in zip(proof.weights, proof.addresses, strict=True)}
     crossing = {module for module, stack in stacks.items() if "cross" in stack}
     assert crossing == (set() if second is None else {"layers.0.other", "layers.1.other"})

@@ -408,7 +408,7 @@ class EditedPasses(Protocol):
         """As Subject's; one without edits also begins."""
         ...
 
-    def several(
+    def score_each(
         self,
         batch: Batch,
         writers: Sequence[Writer],
@@ -419,7 +419,7 @@ class EditedPasses(Protocol):
         """The score under each of several edits of one call; those that share a pass are equal to single ones to rounding."""
         ...
 
-    def several_outputs(
+    def output_each(
         self, batch: Batch, writes: Sequence[Writers], places: Int[Tensor, "B ..."] | None = None
     ) -> list[Float[Tensor, "B T V"]]:
         """The outputs under each of several edits, equal to single ones to rounding; `places` are one or several of each row."""

@@ -34,9 +34,8 @@ from trisect.hf.hooks.calls import (
     replace_forwards,
     tensors_in,
 )
-from trisect.hf.hooks.edit import beside_edits, is_edited
+from trisect.hf.hooks.edit import beside_edits, edited_streams, is_edited
 from trisect.hf.hooks.interface_hook import record_interface
-from trisect.hf.hooks.streams import edited_streams
 from trisect.hf.locate.affine import affine_modules
 from trisect.hf.verify.laws import checking
 from trisect.hf.verify.proof import Proof
@@ -45,11 +44,8 @@ TOGETHER = 1 << 20  # numbers that are hashed at once
 LEAST, SHARE = 64 * 2**20, 0.2  # bytes of outputs that may be kept: at least, and as a share of the weights'
 
 
-class RestartBlock(NamedTuple):
-    """A module of a list of layers as it ran: the calls of attention before it and after it, and what it gave (or None).
-
-    `row` is the list that it stands in.
-    """
+class _RestartBlock(NamedTuple):
+    """A module of a list of layers (`row`) as it ran: the calls of attention before and after it, and what it gave (or None)."""
 
     module: nn.Module
     row: str
@@ -58,12 +54,12 @@ class RestartBlock(NamedTuple):
     output: Any
 
 
-class RestartPoint(NamedTuple):
-    """Where a pass may begin: after block `last`, `calls` calls of attention being left out; `given` says what blocks give."""
+class _RestartPoint(NamedTuple):
+    """Where a pass may begin: after block `last`, `calls` calls of attention being left out; `outputs` says what blocks give."""
 
     last: int
     calls: int
-    given: Mapping[nn.Module, ModelOutput]
+    outputs: Mapping[nn.Module, ModelOutput]
 
 
 @dataclass(eq=False)
@@ -92,16 +88,16 @@ class Prefix:
     """
 
     def __init__(self, model: nn.Module, attention: Sequence[str]) -> None:
-        self.blocks: list[RestartBlock] = []
+        self.blocks: list[_RestartBlock] = []
         self.usable = True
         # the lists of layers in which attention modules stand, the innermost of each, by their dotted names
-        known = dict(model.named_modules())
+        modules = dict(model.named_modules())
         rows: dict[str, list[nn.Module]] = {}
         for name in attention:
             parts = name.split(".")
             for end in reversed(range(1, len(parts))):
                 row = ".".join(parts[:end])
-                if isinstance(listed := known.get(row), nn.ModuleList):
+                if isinstance(listed := modules.get(row), nn.ModuleList):
                     rows.setdefault(row, list(listed))
                     break
         self._rows = rows
@@ -120,7 +116,7 @@ class Prefix:
 
         def leave(row: str, module: nn.Module, _given: Any, output: Any) -> None:
             self._open -= 1
-            self.blocks.append(RestartBlock(module, row, begun[module], len(calls), output))
+            self.blocks.append(_RestartBlock(module, row, begun[module], len(calls), output))
             # let go of outputs that are too many to be kept
             total, size = sum(map(len, self._rows.values())), _bytes(output)
             self.usable = self.usable and size is not None
@@ -138,7 +134,7 @@ class Prefix:
         in_a_row = all(block.before == end for block, end in zip(self.blocks, ends, strict=False))
         self.usable = self.usable and bool(self.blocks) and in_a_row
 
-    def before(self, order: int) -> RestartPoint | None:
+    def before(self, order: int) -> _RestartPoint | None:
         """The last place from which a pass that edits call `order` may begin; None where it has to be a whole one."""
         if not self.usable:
             return None
@@ -147,20 +143,20 @@ class Prefix:
             blocks = self.blocks[: last + 1]
             ends = {block.row: block for block in blocks}
             # what a block gave is known, or what passes on to the last of its list can be that one's, of a layer alike
-            given = {b.module: ends[b.row].output if b.output is None else b.output for b in blocks}
+            outputs = {b.module: ends[b.row].output if b.output is None else b.output for b in blocks}
             alike = all(b.output is not None or type(ends[b.row].module) is type(b.module) for b in blocks)
-            if alike and all(output is not None for output in given.values()):
-                return RestartPoint(last, blocks[-1].after, given)
+            if alike and all(output is not None for output in outputs.values()):
+                return _RestartPoint(last, blocks[-1].after, outputs)
         return None
 
 
-def mark_of_bits(given: Tensor) -> str:
+def mark_of_bits(t: Tensor) -> str:
     """A hash of a tensor: the same for the same bits, zeros of either sign and whatever is no number being one each."""
-    found = hashlib.blake2b(str((tuple(given.shape), given.dtype)).encode(), digest_size=16)
-    for part in given.detach().flatten().split(TOGETHER):
-        kept = torch.where(part.isnan(), torch.nan, part) + 0.0
-        found.update(kept.cpu().view(torch.uint8).numpy().data)
-    return found.hexdigest()
+    mark = hashlib.blake2b(str((tuple(t.shape), t.dtype)).encode(), digest_size=16)
+    for part in t.detach().flatten().split(TOGETHER):
+        bits = torch.where(part.isnan(), torch.nan, part) + 0.0
+        mark.update(bits.cpu().view(torch.uint8).numpy().data)
+    return mark.hexdigest()
 
 
 def _bytes(output: Any) -> int | None:
@@ -171,7 +167,7 @@ def _bytes(output: Any) -> int | None:
         return 0
     if type(output) not in (tuple, list):
         return None
-    sizes = [_bytes(one) for one in output]
+    sizes = [_bytes(item) for item in output]
     return None if None in sizes else sum(size or 0 for size in sizes)
 
 
@@ -179,14 +175,14 @@ def _map_tensors(value: Any, change: Callable[[Tensor], Tensor]) -> Any:
     """A value with every tensor in it, in nested tuples and lists, changed."""
     if isinstance(value, Tensor):
         return change(value)
-    return type(value)(_map_tensors(one, change) for one in value) if isinstance(value, tuple | list) else value
+    return type(value)(_map_tensors(item, change) for item in value) if isinstance(value, tuple | list) else value
 
 
 class OtherCallsError(ModelError):
     """A pass that attends elsewhere than the one on loading: the inputs are of another kind."""
 
 
-class EarlyEndError(Exception):
+class _EarlyEndError(Exception):
     """Stops a forward pass once the layer that is read has been seen."""
 
 
@@ -203,7 +199,7 @@ class ProvedModel(NamedTuple):
     @property
     def modules(self) -> list[str]:
         """The modules that make its calls of attention, in their order."""
-        return [found.module for found in self.proof.found]
+        return [call.module for call in self.proof.weights]
 
 
 def run_forward(
@@ -212,7 +208,7 @@ def run_forward(
     edits: Edits,
     take: Callable[[Call], Call] = outline,
     prefix: Prefix | None = None,
-    start: RestartPoint | None = None,
+    start: _RestartPoint | None = None,
     follow: bool = False,
     narrow: tuple[Sequence[nn.Module], Int[Tensor, "B N"], int] | None = None,
     looks: bool = True,
@@ -223,8 +219,8 @@ def run_forward(
     positions, these maps leave out all others after the last attention: the answer is right at these places alone. Raises
     OtherCallsError where it makes more or fewer calls than on loading, ModelError where it makes them in another order.
     """
-    own = own_inputs(proved, inputs)
-    check_ids(proved.name, proved.model, proved.tokenizer, own)
+    values = own_inputs(proved, inputs)
+    check_ids(proved.name, proved.model, proved.tokenizer, values)
     proved.proof.agreement.check_autocast(proved.name, proved.model)
     calls = Calls(take, looks)
     if start is not None:
@@ -233,59 +229,60 @@ def run_forward(
         calls.extend(Call(name, order, nothing, nothing, nothing, None, nothing, None) for order, name in left_out)
     with ExitStack() as around:
         hook = proved.proof.hook(proved.model, around.enter_context(beside_edits(proved.model, edits)), calls=calls)
-        for one in (torch.set_grad_enabled(follow), evaluating(proved.model), copy_caches(proved.model), hook):
-            around.enter_context(one)
+        for context in (torch.set_grad_enabled(follow), evaluating(proved.model), copy_caches(proved.model), hook):
+            around.enter_context(context)
         if prefix is not None:
             around.enter_context(prefix.recording(calls))
         if start is not None:
             # the blocks below give what they gave, without being run
-            fresh = {id(output): _map_tensors(output, Tensor.clone) for output in start.given.values()}
-            give = lambda own, *_given, **_named: own  # noqa: E731
-            given = {m: functools.partial(give, fresh[id(output)]) for m, output in start.given.items()}
-            around.enter_context(replace_forwards(given))
+            fresh = {id(output): _map_tensors(output, Tensor.clone) for output in start.outputs.values()}
+            give = lambda output, *_args, **_kwargs: output  # noqa: E731
+            replaced = {m: functools.partial(give, fresh[id(output)]) for m, output in start.outputs.items()}
+            around.enter_context(replace_forwards(replaced))
         if narrow is not None:
             late, *at = narrow
-            whole = lambda: len(calls) < len(proved.modules)  # noqa: E731
-            forwards = {module: functools.partial(_map_at, module.forward, whole, *at) for module in late}
+            is_early = lambda: len(calls) < len(proved.modules)  # noqa: E731
+            forwards = {module: functools.partial(_map_at, module.forward, is_early, *at) for module in late}
             around.enter_context(replace_forwards(forwards))
-        around.enter_context(memory_guard(proved.name, "Running", own))
-        made = proved.model(**own)
+        around.enter_context(memory_guard(proved.name, "Running", values))
+        answer = proved.model(**values)
     todo = (
         "Give inputs of the kind that it was loaded with, or load it with these as an example: load(model, inputs=...)."
     )
     if len(calls) != len(proved.modules):
-        given, known = f"{proved.name} made {len(calls)} attention calls.", f"On loading it made {len(proved.modules)}."
-        raise OtherCallsError(given, known, todo)
-    for call, wanted in zip(calls, proved.modules, strict=True):
-        if call.module != wanted:
-            given = f"Attention call {call.order} of {proved.name}, counted from 0, was made by {call.module!r}."
-            raise ModelError(given, f"On loading it was made by {wanted!r}.", todo)
-    return list(calls), made
+        problem = f"{proved.name} made {len(calls)} attention calls."
+        raise OtherCallsError(problem, f"On loading it made {len(proved.modules)}.", todo)
+    for call, module in zip(calls, proved.modules, strict=True):
+        if call.module != module:
+            problem = f"Attention call {call.order} of {proved.name}, counted from 0, was made by {call.module!r}."
+            raise ModelError(problem, f"On loading it was made by {module!r}.", todo)
+    return list(calls), answer
 
 
 def _map_at(
-    own: Callable[..., Any], whole: Callable[[], bool], places: Int[Tensor, "B N"], length: int, x: Any, *rest: Any
+    forward: Callable[..., Any],
+    is_early: Callable[[], bool],
+    places: Int[Tensor, "B N"],
+    length: int,
+    x: Any,
+    *rest: Any,
 ) -> Any:
-    """What a map makes of its input at some places of each row, and anything elsewhere; of all of it as long as that is `whole`."""
-    if whole() or rest or not isinstance(x, Tensor) or x.dim() != 3 or x.shape[:2] != (len(places), length):
-        return own(x, *rest)
+    """What a map makes of its input at some places of each row, and anything elsewhere; of all of it as long as that is `is_early`."""
+    if is_early() or rest or not isinstance(x, Tensor) or x.dim() != 3 or x.shape[:2] != (len(places), length):
+        return forward(x, *rest)
     rows, places = torch.arange(len(places), device=x.device)[:, None], places.to(x.device)
-    made = own(x[rows, places])
+    narrow = forward(x[rows, places])
     if places.shape[1] == 1:
-        return made.expand(-1, length, -1)
-    found = made.new_zeros(*x.shape[:2], made.shape[-1])
-    found[rows, places] = made
-    return found
+        return narrow.expand(-1, length, -1)
+    filled = narrow.new_zeros(*x.shape[:2], narrow.shape[-1])
+    filled[rows, places] = narrow
+    return filled
 
 
-def run_clean(
+def _run_clean(
     proved: ProvedModel, inputs: ModelInputs, prefix: Prefix | None = None
 ) -> tuple[Sequence[Call], ModelOutput]:
-    """One forward pass without edits, looked at as a read is; raises ModelError where a law fails in it or weights are others.
-
-    Edits of calls that do not make what the model goes on with would change nothing, without a word. Beside open edits the laws,
-    which are of the model alone, are not looked at.
-    """
+    """One forward pass without edits, looked at as a read is, but for laws beside open edits; ModelError where a law fails in it."""
     proof, looks = proved.proof, proved.proof.agreement.is_looked_at(inputs)
     laws = proof.call_laws() if looks and not is_edited(proved.model) else ()
 
@@ -295,34 +292,34 @@ def run_clean(
         return outline(call)
 
     with torch.no_grad(), checking(proved.model, proved.name, laws, proof.addresses, inputs) as checker:
-        calls, made = run_forward(proved, inputs, NOTHING, meet, prefix, looks=looks)
+        calls, answer = run_forward(proved, inputs, NOTHING, meet, prefix, looks=looks)
     (check_state if looks else check_writes)(proved.name, proved.state, proved.model)
-    confirm(proved, inputs, calls, made)
-    return calls, made
+    confirm(proved, inputs, calls, answer)
+    return calls, answer
 
 
-def confirm(proved: ProvedModel, inputs: ModelInputs, calls: Sequence[Call], made: ModelOutput) -> None:
+def confirm(proved: ProvedModel, inputs: ModelInputs, calls: Sequence[Call], answer: ModelOutput) -> None:
     """Compare what a pass without edits gave with the model's own answer, where its texts are longer than any before."""
     if is_edited(proved.model):
         return
-    proved.proof.agreement.confirm(proved.name, proved.model, own_inputs(proved, inputs), calls, made)
+    proved.proof.agreement.confirm(proved.name, proved.model, own_inputs(proved, inputs), calls, answer)
 
 
 def own_inputs(proved: ProvedModel, inputs: ModelInputs) -> ModelInputs:
     """What of a batch's inputs the model is given: all but labels; raises ModelError for a name that its forward does not take."""
-    own = {name: value for name, value in inputs.items() if name != "labels"}
-    if (strange := sorted(own.keys() - proved.accepts)) and not takes_any(proved.model):
-        given = f"{', '.join(map(repr, strange))} was given to {proved.name}."
-        known = f"Its forward takes {', '.join(sorted(proved.accepts - {'labels'})[:8]) or 'nothing by name'}."
-        raise ModelError(given, known, "Leave it out, or give it by the name that the model has for it.")
-    for name, value in own.items():
+    values = {name: value for name, value in inputs.items() if name != "labels"}
+    if (strange := sorted(values.keys() - proved.accepts)) and not takes_any(proved.model):
+        problem = f"{', '.join(map(repr, strange))} was given to {proved.name}."
+        reason = f"Its forward takes {', '.join(sorted(proved.accepts - {'labels'})[:8]) or 'nothing by name'}."
+        raise ModelError(problem, reason, "Leave it out, or give it by the name that the model has for it.")
+    for name, value in values.items():
         if isinstance(value, Tensor) and 0 in value.shape[:2]:
-            given = f"The input {name!r} of {proved.name} is empty: its shape is {tuple(value.shape)}."
-            raise ModelError(given, "A pass has at least one row and one position.", "Leave empty texts out.")
+            problem = f"The input {name!r} of {proved.name} is empty: its shape is {tuple(value.shape)}."
+            raise ModelError(problem, "A pass has at least one row and one position.", "Leave empty texts out.")
     # without a mask and a cache transformers reads rows in which positions start again as several texts
-    places = own.get("position_ids")
-    packed = isinstance(places, Tensor) and own.get("attention_mask") is None and (places.diff(dim=-1) != 1).any()
-    return own | ({"use_cache": False} if "use_cache" in proved.accepts and not packed else {})
+    places = values.get("position_ids")
+    packed = isinstance(places, Tensor) and values.get("attention_mask") is None and (places.diff(dim=-1) != 1).any()
+    return values | ({"use_cache": False} if "use_cache" in proved.accepts and not packed else {})
 
 
 def path_gradients(
@@ -342,22 +339,22 @@ def path_gradients(
 
     points = {StreamPoint(a): lambda x, n=a.layer: enter(n, x) for a in addresses}
     write = {Address("plain", n): lambda parts, n=n: seen.setdefault(n, parts) for n in layers}
-    found = {}
+    paths = {}
     calls = list(zip(addresses, proved.modules, strict=True))
     with torch.enable_grad(), edited_streams(proved.name, proved.model, calls, points):
-        made = run_forward(proved, batch.inputs, edits_at(addresses, write), follow=True)[1]
-        logits = first_tensor(made)[torch.arange(len(places)), places].double().log_softmax(-1)
+        answer = run_forward(proved, batch.inputs, edits_at(addresses, write), follow=True)[1]
+        logits = first_tensor(answer)[torch.arange(len(places)), places].double().log_softmax(-1)
         total = logits.gather(1, answers[:, None].to(logits.device)).sum()
         gradients = iter(torch.autograd.grad(total, [part for n in layers for part in seen[n]], retain_graph=True))
         for n in layers:
             for component, part in zip("qkv", seen[n], strict=True):
                 gradient = next(gradients)
                 for head in range(part.shape[1]):
-                    own = torch.zeros_like(gradient)
-                    own[:, head] = gradient[:, head]
-                    (into,) = torch.autograd.grad(part, streams[n], own, retain_graph=True)
-                    found[n, component, head + 1] = into.detach()
-    return found
+                    upstream = torch.zeros_like(gradient)
+                    upstream[:, head] = gradient[:, head]
+                    (into,) = torch.autograd.grad(part, streams[n], upstream, retain_graph=True)
+                    paths[n, component, head + 1] = into.detach()
+    return paths
 
 
 def stream_parts(
@@ -365,7 +362,7 @@ def stream_parts(
     batch: Batch,
     changes: Sequence[Mapping[StreamPoint, Float[Tensor, "B T D"]]],
     address: Address,
-    start: RestartPoint | None,
+    start: _RestartPoint | None,
 ) -> list[Parts]:
     """q, k and v of a layer with each of several changes added to the residual stream, from one pass over as many copies of the batch."""
     rows, count, seen = len(batch.source.tokens), len(changes), list[Parts]()
@@ -373,7 +370,7 @@ def stream_parts(
     def note(parts: Parts) -> Parts:
         seen.append(Parts(*(part.detach().clone() for part in parts)))
         if proved.proof.hook is record_interface:
-            raise EarlyEndError
+            raise _EarlyEndError
         return parts
 
     def add(point: StreamPoint, x: Tensor) -> Tensor:
@@ -382,11 +379,11 @@ def stream_parts(
 
     streams = {point: functools.partial(add, point) for change in changes for point in change}
     calls = list(zip(proved.proof.addresses, proved.modules, strict=True))
-    given = None if start is None else start._replace(given=_copies(start.given, rows, count))
+    begin = None if start is None else start._replace(outputs=_copies(start.outputs, rows, count))
     edits = edits_at(proved.proof.addresses, {address: note})
-    with edited_streams(proved.name, proved.model, calls, streams), suppress(EarlyEndError):
-        run_forward(proved, _copies(batch.inputs, rows, count), edits, start=given)
-    return [Parts(*own) for own in zip(*(part.chunk(count) for part in seen[0]), strict=True)]
+    with edited_streams(proved.name, proved.model, calls, streams), suppress(_EarlyEndError):
+        run_forward(proved, _copies(batch.inputs, rows, count), edits, start=begin)
+    return [Parts(*parts) for parts in zip(*(part.chunk(count) for part in seen[0]), strict=True)]
 
 
 WHOLE = "Every edited pass was a whole one: begun at the layer that it edits, this model gives other numbers."
@@ -442,22 +439,22 @@ class SharedPasses:
             check = check_state if self.proved.proof.agreement.draw is None else check_writes
             check(self.proved.name, self.proved.state, self.proved.model)
             edits = edits_at(self.proved.proof.addresses, None, hold)
-            made = run_forward(self.proved, batch.inputs, edits, prefix=prefix)[1]
+            answer = run_forward(self.proved, batch.inputs, edits, prefix=prefix)[1]
         else:
-            made = run_clean(self.proved, batch.inputs, prefix)[1]
-        self._prefix, self._answer = prefix, tuple(first_tensor(made).shape)
-        return made
+            answer = _run_clean(self.proved, batch.inputs, prefix)[1]
+        self._prefix, self._answer = prefix, tuple(first_tensor(answer).shape)
+        return answer
 
     @alone
     def score(
         self, batch: Batch, write: Written = None, hold: HeldWeights = None, clean: RowScores | None = None
     ) -> RowScores:
         """The model's own loss of one batch, row by row."""
-        made = self.begin(batch, hold) if not write else self._run_edits(batch, write, hold)
-        return row_scores(made, batch, self.objective, clean)
+        answer = self.begin(batch, hold) if not write else self._run_edits(batch, write, hold)
+        return row_scores(answer, batch, self.objective, clean)
 
     @alone
-    def several(
+    def score_each(
         self,
         batch: Batch,
         writers: Sequence[Writer],
@@ -467,16 +464,16 @@ class SharedPasses:
     ) -> list[RowScores]:
         """The score under each of several edits of one call."""
         writes = [{address: writer} for writer in writers]
-        made = self._answers(batch, writes, hold, None)
-        return [row_scores(one, batch, self.objective, clean) for one in made]
+        answers = self._answers(batch, writes, hold, None)
+        return [row_scores(answer, batch, self.objective, clean) for answer in answers]
 
     @alone
-    def several_outputs(
+    def output_each(
         self, batch: Batch, writes: Sequence[Mapping[Address, Writer]], places: Int[Tensor, "B ..."] | None = None
     ) -> list[Float[Tensor, "B T V"]]:
         """The outputs under each of several edits."""
         places = None if places is None else places.view(len(places), -1)
-        return [output_at(one, places) for one in self._answers(batch, writes, None, places)]
+        return [output_at(answer, places) for answer in self._answers(batch, writes, None, places)]
 
     def _answers(
         self,
@@ -493,16 +490,16 @@ class SharedPasses:
             for stream in tensors_in(outputs)[:1]:
                 room += [ON_GPU if stream.is_cuda else STREAM_ROOM // stream.numel()]
                 room += [ANSWER_ROOM // math.prod(self._answer)] if places is None and not stream.is_cuda else []
-            some = writes[done : done + max(1, min(room))]
+            group = writes[done : done + max(1, min(room))]
             try:
-                made = self._together(batch, some, hold, places) if len(some) > 1 or places is not None else None
+                answers = self._together(batch, group, hold, places) if len(group) > 1 or places is not None else None
             except (torch.OutOfMemoryError, ModelOutOfMemoryError):
-                if len(some) == 1:
+                if len(group) == 1:
                     raise
-                self.together = len(some) // 2
+                self.together = len(group) // 2
                 continue
-            yield from (self._run_edits(batch, write, hold) for write in some) if made is None else made
-            done += len(some)
+            yield from (self._run_edits(batch, write, hold) for write in group) if answers is None else answers
+            done += len(group)
 
     def _together(
         self,
@@ -512,17 +509,16 @@ class SharedPasses:
         places: Int[Tensor, "B N"] | None,
     ) -> Sequence[Tensor] | None:
         """The answers from one pass over as many copies of the batch; None where it has to be one at a time."""
-        count, rows, addresses, restarts = (
-            len(writes),
-            len(batch.source.tokens),
-            self.proved.proof.addresses,
-            self.restarts,
-        )
+        count, rows = len(writes), len(batch.source.tokens)
+        addresses, restarts = self.proved.proof.addresses, self.restarts
 
         def write(address: Address, parts: Parts) -> Parts:
-            split = (Parts(*own) for own in zip(*(part.chunk(count) for part in parts), strict=True))
-            made = (of[address](own) if address in of else own for of, own in zip(writes, split, strict=True))
-            return Parts(*(torch.cat(one) for one in zip(*made, strict=True)))
+            split = (Parts(*row_parts) for row_parts in zip(*(part.chunk(count) for part in parts), strict=True))
+            written = (
+                of[address](row_parts) if address in of else row_parts
+                for of, row_parts in zip(writes, split, strict=True)
+            )
+            return Parts(*(torch.cat(parts) for parts in zip(*written, strict=True)))
 
         while not restarts.apart and self.proved.proof.hook is record_interface:
             written = {address: functools.partial(write, address) for of in writes for address in of}
@@ -531,10 +527,10 @@ class SharedPasses:
             if places is not None and restarts.narrows and batch is self._batch and len(self._answer) == 3:
                 narrow = self._late(), places.repeat(count, 1), self._answer[1]
             key = min(edits.write), None if start is None else self._place(start), narrow is not None
-            given = None if start is None else start._replace(given=_copies(start.given, rows, count))
+            begin = None if start is None else start._replace(outputs=_copies(start.outputs, rows, count))
             try:
                 inputs = _copies(batch.inputs, rows, count)
-                answer = first_tensor(run_forward(self.proved, inputs, edits, start=given, narrow=narrow)[1])
+                answer = first_tensor(run_forward(self.proved, inputs, edits, start=begin, narrow=narrow)[1])
                 fault = "" if answer.shape[0] == rows * count else NO_ROWS
             except (RuntimeError, ValueError, IndexError, TypeError) as error:
                 reraise_out_of_memory(error)
@@ -560,8 +556,8 @@ class SharedPasses:
         if not self.restarts.late:
             below = self._prefix.blocks[:-1] if self._prefix is not None and self._prefix.usable else ()
             inside = {module for block in below for module in block.module.modules()}
-            found = (m for _, m in affine_modules(self.proved.model) if not isinstance(m, nn.Conv1d))
-            self.restarts.late = [module for module in found if module not in inside]
+            maps = (m for _, m in affine_modules(self.proved.model) if not isinstance(m, nn.Conv1d))
+            self.restarts.late = [module for module in maps if module not in inside]
         return self.restarts.late
 
     @alone
@@ -572,31 +568,31 @@ class SharedPasses:
 
         Compared to rounding with one that begins at the bottom, once for each place to begin from.
         """
-        order, found = {a: i for i, a in enumerate(self.proved.proof.addresses)}, list[Parts]()
-        while len(found) < len(changes):
+        order, parts_seen = {a: i for i, a in enumerate(self.proved.proof.addresses)}, list[Parts]()
+        while len(parts_seen) < len(changes):
             shares = not self.restarts.apart and self.proved.proof.hook is record_interface
             first = next(iter(changes[0].values()))
             room = min(self.together, ON_GPU if first.is_cuda else STREAM_ROOM // first.numel()) if shares else 1
-            some = changes[len(found) : len(found) + max(1, room)]
-            lowest = min(order[point.address] for change in some for point in change)
+            group = changes[len(parts_seen) : len(parts_seen) + max(1, room)]
+            lowest = min(order[point.address] for change in group for point in change)
             prefix = self._prefix if shares and batch is self._batch and not self._hold else None
             start = None if prefix is None else prefix.before(lowest)
             key = lowest, None if start is None else self._place(start), None
             try:
-                made = stream_parts(self.proved, batch, some, address, start)
+                group_parts = stream_parts(self.proved, batch, group, address, start)
             except (torch.OutOfMemoryError, ModelOutOfMemoryError):
-                if len(some) == 1:
+                if len(group) == 1:
                     raise
-                self.together = len(some) // 2
+                self.together = len(group) // 2
                 continue
             except (RuntimeError, ValueError, IndexError, TypeError) as error:
                 if not shares:
                     raise
                 self.restarts.apart = FAILED.format(type(error).__name__)
                 continue
-            if shares and key not in self.restarts.compared and (start is not None or len(some) > 1):
-                (alone,) = stream_parts(self.proved, batch, some[-1:], address, None)
-                if not all(near(*both) for both in zip(made[-1], alone, strict=True)):
+            if shares and key not in self.restarts.compared and (start is not None or len(group) > 1):
+                (alone,) = stream_parts(self.proved, batch, group[-1:], address, None)
+                if not all(near(*both) for both in zip(group_parts[-1], alone, strict=True)):
                     if start is None:
                         self.restarts.apart = APART
                     else:
@@ -604,16 +600,16 @@ class SharedPasses:
                     continue
                 self.restarts.compared.add(key)
             self._lowest = lowest if self._lowest is None else min(lowest, self._lowest)
-            found += made
-        return found
+            parts_seen += group_parts
+        return parts_seen
 
     @alone
     def outputs(
         self, batch: Batch, write: Written = None, places: Int[Tensor, "B ..."] | None = None
     ) -> Float[Tensor, "B T V"]:
         """Logits, or last hidden states."""
-        made = self.begin(batch, None) if not write else self._run_edits(batch, write, None)
-        return output_at(made, places)
+        answer = self.begin(batch, None) if not write else self._run_edits(batch, write, None)
+        return output_at(answer, places)
 
     def _run_edits(self, batch: Batch, write: Mapping[Address, Writer], hold: HeldWeights) -> Any:
         edits = edits_at(self.proved.proof.addresses, write, hold)
@@ -631,22 +627,22 @@ class SharedPasses:
             raise
         except Exception as error:  # a model that does not run so
             reraise_out_of_memory(error)
-        whole = run_forward(self.proved, batch.inputs, edits)[1]
-        if marked != mark_of_bits(first_tensor(whole)):
+        complete = run_forward(self.proved, batch.inputs, edits)[1]
+        if marked != mark_of_bits(first_tensor(complete)):
             self.restarts.works, self._prefix = False, None
         assert place is not None
         self.restarts.checked.add(place)
-        return whole
+        return complete
 
     def _note_lowest(self, edits: Edits) -> None:
         """That a pass since the unedited one was edited from there on."""
         self._lowest = min(n for n in (self._lowest, *edits.write, *edits.hold) if n is not None)
 
-    def _place(self, start: RestartPoint) -> tuple[int, bool]:
+    def _place(self, start: _RestartPoint) -> tuple[int, bool]:
         """Where a pass begins, and whether one since the unedited pass was edited below."""
         return start.last, self._lowest is not None and self._lowest < start.calls
 
-    def _start(self, batch: Batch, edits: Edits, hold: HeldWeights) -> RestartPoint | None:
+    def _start(self, batch: Batch, edits: Edits, hold: HeldWeights) -> _RestartPoint | None:
         """Where the pass may begin: below it nothing is written, and what is held is what was."""
         if self._prefix is None or batch is not self._batch:
             return None
@@ -656,18 +652,20 @@ class SharedPasses:
         return self._prefix.before(min([*edits.write, *changed]))
 
 
-def _copies(given: Mapping[K, Any], rows: int, count: int) -> dict[K, Any]:
+def _copies(values: Mapping[K, Any], rows: int, count: int) -> dict[K, Any]:
     """Whatever holds a batch's rows in its first axis, so many times one after the other; one object stays one."""
     repeat = lambda t: torch.cat([t] * count) if t.dim() and t.shape[0] == rows else t  # noqa: E731
-    same = {id(value): _map_tensors(value, repeat) for value in {id(value): value for value in given.values()}.values()}
-    return {name: same[id(value)] for name, value in given.items()}
+    same = {
+        id(value): _map_tensors(value, repeat) for value in {id(value): value for value in values.values()}.values()
+    }
+    return {name: same[id(value)] for name, value in values.items()}
 
 
-def near(made: Tensor, alone: Tensor) -> bool:
+def near(answer: Tensor, alone: Tensor) -> bool:
     """Whether two answers are the same to rounding."""
-    if made.shape != alone.shape:
+    if answer.shape != alone.shape:
         return False
-    kept = alone.isfinite() & made.isfinite()
-    size = float(alone[kept].abs().max()) if bool(kept.any()) else 0.0
-    same = bool((alone.isfinite() == made.isfinite()).all())
-    return same and bool(((made - alone)[kept].abs() <= ROUNDED[alone.dtype] * size).all())
+    is_finite = alone.isfinite() & answer.isfinite()
+    size = float(alone[is_finite].abs().max()) if bool(is_finite.any()) else 0.0
+    same = bool((alone.isfinite() == answer.isfinite()).all())
+    return same and bool(((answer - alone)[is_finite].abs() <= ROUNDED[alone.dtype] * size).all())

@@ -77,8 +77,7 @@ from trisect.hf.hooks.calls import (
     unwrap_model,
     without_recompute,
 )
-from trisect.hf.hooks.edit import edit_notes, is_edited
-from trisect.hf.hooks.streams import edited_streams
+from trisect.hf.hooks.edit import edit_notes, edited_streams, is_edited
 from trisect.hf.locate.blocks import watch
 from trisect.hf.processor import Processor, is_processor
 from trisect.hf.verify.agreement import check_weights, rounding_notes
@@ -86,25 +85,25 @@ from trisect.hf.verify.laws import check_maps, checking
 from trisect.hf.verify.proof import Proof, prove
 
 
-class LazyProjections(Sequence[Projections]):
+class _LazyProjections(Sequence[Projections]):
     """The weights of several layers, each copied to the CPU when it is asked for; `look` raises where the model's changed."""
 
-    def __init__(self, own: Sequence[Projections], look: Callable[[], None]) -> None:
-        self._own, self._look = tuple(own), look
+    def __init__(self, projections: Sequence[Projections], look: Callable[[], None]) -> None:
+        self._projections, self._look = tuple(projections), look
 
     def __len__(self) -> int:
-        return len(self._own)
+        return len(self._projections)
 
     @overload
     def __getitem__(self, index: int) -> Projections: ...
     @overload
-    def __getitem__(self, index: slice) -> LazyProjections: ...
+    def __getitem__(self, index: slice) -> _LazyProjections: ...
     @alone
-    def __getitem__(self, index: int | slice) -> Projections | LazyProjections:
+    def __getitem__(self, index: int | slice) -> Projections | _LazyProjections:
         if isinstance(index, slice):
-            return LazyProjections(self._own[index], self._look)
+            return _LazyProjections(self._projections[index], self._look)
         self._look()
-        return self._own[index].copied(CPU)
+        return self._projections[index].copied(CPU)
 
 
 ANY = "MODEL"  # on a command line, for a model that only its owner can name
@@ -164,7 +163,7 @@ class Pretrained:
         with evaluating(self.model):
             check_maps(self.model, self.name, self.proof.call_laws(), self.addresses)
         check_state(self.name, self.state, self.model)
-        return LazyProjections([found.projections for found in self.proof.found if found.valid], look)
+        return _LazyProjections([call.projections for call in self.proof.weights if call.valid], look)
 
     @property
     def notes(self) -> tuple[str, ...]:
@@ -174,7 +173,7 @@ class Pretrained:
     def batches(self, texts: Iterable[TextOrPair], size: int = 8, scored: bool = False) -> Iterator[Batch]:
         """Texts as batches of at most `size` windows, and a batch for each InputSample; `scored` hides tokens from a masked LM."""
         numbered = ((number, as_sample(text)) for number, text in enumerate(texts))
-        for is_sample, group in groupby(numbered, lambda one: isinstance(one[1], InputSample)):
+        for is_sample, group in groupby(numbered, lambda item: isinstance(item[1], InputSample)):
             for batch in (
                 self._sample_batches(group, scored) if is_sample else self.batcher.batches(group, size, scored)
             ):
@@ -195,8 +194,8 @@ class Pretrained:
             inputs, notes = self._sample_inputs(cast(InputSample, sample))
             batch = self.batch_of(inputs)
             if scored and self.objective == "seq2seq" and "labels" not in batch.inputs:
-                known = f"The loss of {self.name} is of what its decoder says, and nothing says what that is."
-                raise ModelError(f"Sample {number + 1} came without a text.", known, "Give the text, or labels.")
+                reason = f"The loss of {self.name} is of what its decoder says, and nothing says what that is."
+                raise ModelError(f"Sample {number + 1} came without a text.", reason, "Give the text, or labels.")
             yield replace(batch, rows=((number, 0),) * len(batch.source.tokens), notes=(*batch.notes, *notes))
 
     def _sample_inputs(self, sample: InputSample) -> tuple[Inputs, tuple[str, ...]]:
@@ -204,10 +203,10 @@ class Pretrained:
         if sample.inputs is not None:
             return sample.inputs, ()
         if self.processor is None:
-            known = "It is a module, without the processor that makes inputs of them."
+            reason = "It is a module, without the processor that makes inputs of them."
             todo = "Load it with its processor, load(model, processor), or give the processor's outputs to read."
             what = "Sound was" if sample.audio else "Images were"
-            raise ModelError(f"{what} given to {self.name}.", known, todo)
+            raise ModelError(f"{what} given to {self.name}.", reason, todo)
         like = next(p for p in self.model.parameters() if p.is_floating_point())
         start = self.batcher.start if "decoder_input_ids" in self.batcher.accepts else None
         return self.processor.inputs(sample, like, self.tokenizer, start)
@@ -230,11 +229,21 @@ class Pretrained:
         a tokenizer, and for more than 1,000 windows.
         """
         pictures, sounds = (
-            tuple(given) if isinstance(given, (list, tuple)) else () if given is None else (given,)
-            for given in (images, audio)
+            tuple(media) if isinstance(media, (list, tuple)) else () if media is None else (media,)
+            for media in (images, audio)
         )
         if pictures or sounds or texts is None:
-            return self._read_media(texts, pictures, sounds)
+            if not pictures and not sounds:
+                reason = "A Reading is of at least one, or of an image or a sound."
+                raise ModelError("No text was given.", reason, "Give a text.")
+            what = "images" if pictures else "sound"
+            if texts is not None and not isinstance(texts, str):
+                problem = f"{type(texts).__name__} was given beside {what}."
+                raise ModelError(problem, "They stand beside one text.", "Give one text, or the model's own inputs.")
+            if pictures and sounds:
+                problem = "Images and sound were given."
+                raise ModelError(problem, "A Reading is of one of them.", "Leave one of them out.")
+            return self.read(InputSample(texts, sounds, pictures))
         if isinstance(texts, Tensor):
             texts = {str(getattr(self.model, "main_input_name", None) or "input_ids"): texts}
         texts = as_sample(cast(ReadGiven, texts))
@@ -243,28 +252,15 @@ class Pretrained:
             reading = _read_inputs(self, inputs)
             return replace(reading, notes=(*reading.notes, *notes))
         check_readable(texts)
-        several = [cast(TextOrPair, texts)] if isinstance(texts, (str, tuple)) else list(texts)
-        if not several:
+        samples = [cast(TextOrPair, texts)] if isinstance(texts, (str, tuple)) else list(texts)
+        if not samples:
             raise ModelError("No text was given.", "A Reading is of at least one.", "Give a text.")
-        made = list(self.batches(several, MOST))
-        if len(made) != 1:
-            given = f"{len(several):,} texts were given."
-            known = f"A Reading holds at most {MOST:,} windows, all in memory."
-            raise ModelError(given, known, "Use batches and trace, one batch at a time.")
-        return self.trace(made[0])
-
-    def _read_media(self, text: object, images: tuple[object, ...], audio: tuple[object, ...]) -> Reading:
-        """Read images or sound beside a text, or alone; raises ModelError where there is nothing to read, or no processor."""
-        if not images and not audio:
-            known = "A Reading is of at least one, or of an image or a sound."
-            raise ModelError("No text was given.", known, "Give a text.")
-        what = "images" if images else "sound"
-        if text is not None and not isinstance(text, str):
-            given, todo = f"{type(text).__name__} was given beside {what}.", "Give one text, or the model's own inputs."
-            raise ModelError(given, "They stand beside one text.", todo)
-        if images and audio:
-            raise ModelError("Images and sound were given.", "A Reading is of one of them.", "Leave one of them out.")
-        return self.read(InputSample(text, audio, images))
+        batches = list(self.batches(samples, MOST))
+        if len(batches) != 1:
+            problem = f"{len(samples):,} texts were given."
+            reason = f"A Reading holds at most {MOST:,} windows, all in memory."
+            raise ModelError(problem, reason, "Use batches and trace, one batch at a time.")
+        return self.trace(batches[0])
 
     @torch.no_grad()
     def trace(self, batch: Batch, write: Written = None) -> Reading:
@@ -292,11 +288,11 @@ class Pretrained:
         scaled = [law.scaled for law in self.proof.laws]
 
         def meet(call: Call) -> Call:
-            if (own := self.proof.read_at(call)) is not None:
+            if (weights := self.proof.read_at(call)) is not None:
                 checker.call(call)
                 call = call if scaled[call.order] else call._replace(scale=None)
-                block = blocks.pop(own.projections.address, None)
-                take(seen_at(CPU if home else computed_at(call), own.projections, call, block, home))
+                block = blocks.pop(weights.projections.address, None)
+                take(seen_at(CPU if home else computed_at(call), weights.projections, call, block, home))
             return outline(call, pattern)
 
         with (
@@ -304,10 +300,10 @@ class Pretrained:
             watch(self.model, self.name, self.proof.around(), looks) as blocks,
             checking(self.model, self.name, laws, self.addresses, inputs) as checker,
         ):
-            calls, made = run_forward(self._with_proof, inputs, edits_at(self.addresses, write), meet, looks=looks)
+            calls, answer = run_forward(self._with_proof, inputs, edits_at(self.addresses, write), meet, looks=looks)
         (check_state if looks else check_writes)(self.name, self.state, self.model)
         if not write:  # without the hooks
-            confirm(self._with_proof, inputs, calls, made)
+            confirm(self._with_proof, inputs, calls, answer)
         return calls
 
     @torch.no_grad()
@@ -322,10 +318,10 @@ class Pretrained:
     def predict(self, inputs: Inputs, write: SiteEdits | None = None, hold: HeldWeights = None) -> ModelOutput:
         """What its forward gives for its own inputs, parts written by address or by site (see trisect.edit), weights held as in `score`."""
         edits = edits_at(self.addresses, self.shape.writers(write or {}), hold)
-        calls, made = run_forward(self._with_proof, inputs, edits)
+        calls, answer = run_forward(self._with_proof, inputs, edits)
         if not write and not hold:
-            confirm(self._with_proof, inputs, calls, made)
-        return made
+            confirm(self._with_proof, inputs, calls, answer)
+        return answer
 
     @property
     def mask(self) -> str | None:
@@ -350,8 +346,8 @@ class Pretrained:
         """As `outputs`, with the residual stream edited; see StreamSubject. Raises ModelError where no block has a stream."""
         calls = list(zip(self.addresses, self._with_proof.modules, strict=True))
         with edited_streams(self.name, self.model, calls, streams):
-            made = run_forward(self._with_proof, batch.inputs, edits_at(self.addresses, write))[1]
-        return output_at(made, places)
+            answer = run_forward(self._with_proof, batch.inputs, edits_at(self.addresses, write))[1]
+        return output_at(answer, places)
 
     @alone
     def path_gradients(
@@ -412,7 +408,7 @@ def _verify_with(subject: Pretrained, inputs: Inputs) -> Pretrained:
 
 
 def _reading(subject: Pretrained, batch: Batch, seen: Sequence[Seen]) -> Reading:
-    traces = tuple(trace_of(batch, one) for one in seen)
+    traces = tuple(trace_of(batch, call) for call in seen)
     about = (batch.source, batch.target, batch.rows, batch.notes, subject.objective)
     return Reading(subject.name, traces, *about, sides=batch.sides)
 
@@ -444,9 +440,9 @@ def encode_sample(subject: Pretrained, sample: InputSample) -> tuple[InputSample
         return None
     check_state(subject.name, subject.state, subject.model)
     with torch.no_grad(), evaluating(subject.model):
-        made = first_tensor(encoder()(inputs[main]))
+        encoded = first_tensor(encoder()(inputs[main]))
     rest = {name: value for name, value in inputs.items() if name != main}
-    return InputSample(inputs=rest | {"encoder_outputs": (made,)}), notes
+    return InputSample(inputs=rest | {"encoder_outputs": (encoded,)}), notes
 
 
 @torch.no_grad()
@@ -458,10 +454,10 @@ def decoder_of(subject: Pretrained, sample: InputSample) -> Pretrained | None:
     encoded = encode_sample(subject, sample)
     if encoded is None or encoded[0].inputs is None:
         return None
-    whole = subject.outputs(subject.batch_of(subject._sample_inputs(sample)[0]))
+    complete = subject.outputs(subject.batch_of(subject._sample_inputs(sample)[0]))
     decoder = subject.for_sample(encoded[0])
-    made = decoder.outputs(decoder.batch_of(encoded[0].inputs))
-    return decoder if near(made, whole) else None
+    decoded = decoder.outputs(decoder.batch_of(encoded[0].inputs))
+    return decoder if near(decoded, complete) else None
 
 
 @alone
@@ -487,8 +483,8 @@ def load(
     """
     check_model(model)
     if isinstance(tokenizer, str):
-        known = "A tokenizer is an object of transformers, as AutoTokenizer.from_pretrained gives it."
-        raise ModelError(f"{tokenizer!r} was given as a tokenizer.", known, "Load it first.")
+        reason = "A tokenizer is an object of transformers, as AutoTokenizer.from_pretrained gives it."
+        raise ModelError(f"{tokenizer!r} was given as a tokenizer.", reason, "Load it first.")
     if inputs is not None:
         check_inputs(inputs)
     if isinstance(model, nn.Module):
@@ -496,30 +492,30 @@ def load(
         name, objective = type(module).__name__, objective_of(module)
         placed = None if device in ("auto", "cpu") else device
         chosen = {"revision": revision, "dtype": dtype, "device_map": device_map, "device": placed}
-        if given := [option for option, value in chosen.items() if value is not None]:
-            known = "It is a module already, and is read as it is."
-            raise ModelError(f"{', '.join(given)} for {name}.", known, "Leave that out, or give a name or a folder.")
+        if problem := [option for option, value in chosen.items() if value is not None]:
+            reason = "It is a module already, and is read as it is."
+            raise ModelError(f"{', '.join(problem)} for {name}.", reason, "Leave that out, or give a name or a folder.")
         check_weights(name, module)
         check_finite(name, module)
     else:
         options = Options(revision, dtype, device, device_map, pickle, remote_code)
-        module, found, objective = fetch(model, options)
-        tokenizer = tokenizer or found
+        module, stored, objective = fetch(model, options)
+        tokenizer = tokenizer or stored
         name = folder_name(Path(model)) if Path(model).is_dir() else str(model)
-    known = {"revision": revision, "trust_remote_code": remote_code}
-    processor = None if isinstance(model, nn.Module) else Processor.of(name, str(model), known)
+    how = {"revision": revision, "trust_remote_code": remote_code}
+    processor = None if isinstance(model, nn.Module) else Processor.of(name, str(model), how)
     if (inner := getattr(tokenizer, "tokenizer", None)) is not None or is_processor(tokenizer):
-        tokenizer, processor = inner, Processor.given(name, tokenizer)
+        tokenizer, processor = inner, Processor.wrap(name, tokenizer)
     state, proved = State.of(module), prove(name, module, inputs)
     if proof and proved.refusal is not None:
         raise proved.refusal
     objective, remarks = _settle(objective, module, tokenizer, proved)
-    remarks += rounding_notes(module, [found.projections for found in proved.found], proved.rounding)
+    remarks += rounding_notes(module, [call.projections for call in proved.weights], proved.rounding)
     batcher = TextBatcher.of(name, module, tokenizer, objective, window)
     words = {"--revision": revision, "--dtype": dtype, "--window": window}
     called = ANY if isinstance(model, nn.Module) or Path(model).is_dir() else name
-    said = (called, *(str(w) for option, value in words.items() if value is not None for w in (option, value)))
-    about = (proved, batcher, state.settled(module), said, remarks)
+    options = (called, *(str(w) for option, value in words.items() if value is not None for w in (option, value)))
+    about = (proved, batcher, state.settled(module), options, remarks)
     return Pretrained(name, module, tokenizer, objective, *about, processor=processor)
 
 
@@ -547,12 +543,12 @@ def piece_spans(model: Pretrained, text: str) -> list[tuple[int, int]]:
     tokenizer = model.tokenizer
     if tokenizer is None or not tokenizer.is_fast:
         what = "no tokenizer" if tokenizer is None else f"the tokenizer {type(tokenizer).__name__}"
-        known = "A tokenizer of the library 'tokenizers' is needed, since it says where in a text each piece stands."
-        raise ModelError(f"{model.name} comes with {what}.", known, "Load the model with such a tokenizer.")
+        reason = "A tokenizer of the library 'tokenizers' is needed, since it says where in a text each piece stands."
+        raise ModelError(f"{model.name} comes with {what}.", reason, "Load the model with such a tokenizer.")
     options = {"return_special_tokens_mask": True, "return_offsets_mapping": True}
-    made = tokenize(model.name, tokenizer, text, **options)
-    own = [i for i, special in enumerate(made["special_tokens_mask"]) if not special]
-    return [(int(a), int(b)) for a, b in made["offset_mapping"][own[0] : own[-1] + 1]] if own else []
+    encoded = tokenize(model.name, tokenizer, text, **options)
+    inner = [i for i, special in enumerate(encoded["special_tokens_mask"]) if not special]
+    return [(int(a), int(b)) for a, b in encoded["offset_mapping"][inner[0] : inner[-1] + 1]] if inner else []
 
 
 SPECIAL, PADDING = -1, -2  # in the place of a word
@@ -563,17 +559,17 @@ WordTuple: TypeAlias = tuple[str, ...]
 class Crossed(NamedTuple):
     """A batch of sentence pairs, and the word (from 0) that every piece is of: −1 special, −2 padding.
 
-    `given` is of what the decoder reads at a position, `asked` of what it is to say there; `pairs` numbers the rows.
+    `shifted` is of what the decoder reads at a position, `predicted` of what it is to say there; `pairs` numbers the rows.
     """
 
     batch: Batch
     source: Int[Tensor, "B S"]
-    given: Int[Tensor, "B T"]
-    asked: Int[Tensor, "B T"]
+    shifted: Int[Tensor, "B T"]
+    predicted: Int[Tensor, "B T"]
     pairs: tuple[int, ...]
 
 
-class SentencePieces(NamedTuple):
+class _SentencePieces(NamedTuple):
     """A sentence as the tokenizer has it: its ids, and the word of each, −1 for special ones."""
 
     ids: list[int]
@@ -585,11 +581,11 @@ def check_crossing(
 ) -> None:
     """Raise ModelError, naming the model, where it is no encoder–decoder or has no tokenizer; `why` says what it is asked for."""
     if "cross" not in subject.shape.stacks:
-        known = f"{subject.shape.words()} {why}"
-        raise ModelError(f"{subject.name} has no cross-attention.", known, "Choose an encoder–decoder model.")
+        reason = f"{subject.shape.words()} {why}"
+        raise ModelError(f"{subject.name} has no cross-attention.", reason, "Choose an encoder–decoder model.")
     if subject.tokenizer is None:
-        known = "Sentences are cut into pieces by the model's own."
-        raise ModelError(f"{subject.name} came without a tokenizer.", known, "Give a folder that holds one.")
+        reason = "Sentences are cut into pieces by the model's own."
+        raise ModelError(f"{subject.name} came without a tokenizer.", reason, "Give a folder that holds one.")
 
 
 def cross_batches(
@@ -601,61 +597,73 @@ def cross_batches(
     there is no cross-attention, or where a piece cannot be assigned to one word.
     """
     check_crossing(subject)
-    made = {i: (cut(subject, pair[0], False), cut(subject, pair[1], True)) for i, pair in enumerate(pairs)}
-    window = subject.batcher.window
-    fitting = [i for i, both in made.items() if max(len(p.ids) for p in both) <= window]
-    fitting.sort(key=lambda i: (len(made[i][0].ids) + len(made[i][1].ids), i))
-    parts = (fitting[start : start + size] for start in range(0, len(fitting), size))
-    batches = [_cross_batch(subject, some, [made[i] for i in some]) for some in parts]
-    return batches, tuple(i for i in made if i not in set(fitting))
+    cuts = {i: (cut(subject, pair[0], False), cut(subject, pair[1], True)) for i, pair in enumerate(pairs)}
+    batcher, batches = subject.batcher, list[Crossed]()
+    fitting = [i for i, both in cuts.items() if max(len(p.ids) for p in both) <= batcher.window]
+    fitting.sort(key=lambda i: (len(cuts[i][0].ids) + len(cuts[i][1].ids), i))
+    filler = getattr(batcher.tokenizer, "pad_token_id", None)
+    filler = 0 if filler is None else int(filler)
+    for start in range(0, len(fitting), size):
+        numbers = fitting[start : start + size]
+        ids, words = _pad([cuts[i][0] for i in numbers], filler)
+        labels, predicted = _pad([cuts[i][1] for i in numbers], IGNORED)
+        shown = _shift(subject, labels, filler)
+        shifted = torch.cat([torch.full_like(predicted[:, :1], SPECIAL), predicted[:, :-1]], 1)
+        shifted = torch.where(predicted == PADDING, PADDING, shifted)
+        real, aim = words != PADDING, predicted != PADDING
+        inputs = {"input_ids": ids, "attention_mask": real.long(), "decoder_input_ids": shown, "labels": labels}
+        accepted = {n: t.to(batcher.device) for n, t in inputs.items() if n in batcher.accepts or n == "labels"}
+        read = [[batcher.tokenizer.convert_ids_to_tokens(row) for row in side.tolist()] for side in (ids, shown)]
+        source, target = (tuple(tuple(str(token) for token in row) for row in rows) for rows in read)
+        sides = Side(source, real, words < 0, ids), Side(target, aim, shifted < 0, shown)
+        batch = Batch(accepted, *sides, tuple((i, 0) for i in numbers))
+        batches.append(Crossed(batch, words, shifted, predicted, tuple(numbers)))
+    return batches, tuple(i for i in cuts if i not in set(fitting))
 
 
-def cut(subject: Pretrained, words: WordTuple, target: bool) -> SentencePieces:
+def cut(subject: Pretrained, words: WordTuple, target: bool) -> _SentencePieces:
     """A sentence of words as pieces; a target ends in a special piece, so that every word is read by the decoder once."""
     tokenizer, text = subject.tokenizer, " ".join(words)
     options = {"add_special_tokens": True, "return_special_tokens_mask": True}
     options |= {"return_offsets_mapping": True} if tokenizer.is_fast else {}
-    made = tokenize(subject.name, tokenizer, text, target, **options)
+    encoded = tokenize(subject.name, tokenizer, text, target, **options)
     if tokenizer.is_fast:
-        found = _by_offsets(text, words, made["offset_mapping"], made["special_tokens_mask"])
+        word_of = _by_offsets(text, words, encoded["offset_mapping"], encoded["special_tokens_mask"])
     else:
-        found = _by_marks(subject, words, list(made["input_ids"]), made["special_tokens_mask"], target)
-    ids = [int(i) for i in made["input_ids"]]
-    if found is None:
-        known = "A piece that is of no word, or of several, has no place in a word alignment."
+        word_of = _by_marks(subject, words, list(encoded["input_ids"]), encoded["special_tokens_mask"], target)
+    ids = [int(i) for i in encoded["input_ids"]]
+    if word_of is None:
+        reason = "A piece that is of no word, or of several, has no place in a word alignment."
         todo = "Use a tokenizer that keeps words apart at white space."
-        given = f"The pieces that {subject.name} cuts {text[:60]!r} into are not of single words."
-        raise ModelError(given, known, todo)
-    if target and (not found or found[-1] != SPECIAL):
+        problem = f"The pieces that {subject.name} cuts {text[:60]!r} into are not of single words."
+        raise ModelError(problem, reason, todo)
+    if target and (not word_of or word_of[-1] != SPECIAL):
         end = getattr(tokenizer, "eos_token_id", None)
-        ids, found = [*ids, subject.batcher.start if end is None else int(end)], [*found, SPECIAL]
-    return SentencePieces(ids, found)
+        ids, word_of = [*ids, subject.batcher.start if end is None else int(end)], [*word_of, SPECIAL]
+    return _SentencePieces(ids, word_of)
 
 
 def _by_offsets(text: str, words: WordTuple, offsets: Sequence[Any], special: Sequence[int]) -> list[int] | None:
     """The word that each piece's first character other than a space is of; None where a piece goes beyond its word."""
     ends = list(itertools.accumulate((len(word) for word in words), lambda end, size: end + 1 + size))
-    found: list[int] = []
+    numbers: list[int] = []
     for (start, end), added in zip(offsets, special, strict=True):
         if added:
-            found.append(SPECIAL)
+            numbers.append(SPECIAL)
             continue
         while start < len(text) and text[start] == " ":
             start += 1
         word = next((i for i, e in enumerate(ends) if start < e), None)
         if word is None or end > ends[word] + 1:
             return None
-        found.append(word)
-    return found
+        numbers.append(word)
+    return numbers
 
 
 def _by_marks(
     subject: Pretrained, words: WordTuple, ids: list[int], special: Sequence[int], target: bool
 ) -> list[int] | None:
-    """The word of each piece, from words cut one by one, else from where pieces say that a word begins; else None.
-
-    A word may begin several times, at a no-break space, or never, where it is nothing to the tokenizer.
-    """
+    """The word of each piece, from words cut one by one (one may begin twice, or never), else from marks where one begins; else None."""
     tokenizer = subject.tokenizer
     inner = [i for i, added in zip(ids, special, strict=True) if not added]
     numbers, alone, begun = list[int](), list[int](), list[int]()
@@ -674,26 +682,7 @@ def _by_marks(
     return [SPECIAL if added else next(left) for added in special]
 
 
-def _cross_batch(
-    subject: Pretrained, numbers: Sequence[int], rows: Sequence[tuple[SentencePieces, SentencePieces]]
-) -> Crossed:
-    batcher = subject.batcher
-    filler = getattr(batcher.tokenizer, "pad_token_id", None)
-    ids, words = _pad([source for source, _ in rows], 0 if filler is None else int(filler))
-    labels, asked = _pad([target for _, target in rows], IGNORED)
-    shown = _shift(subject, labels, 0 if filler is None else int(filler))
-    given = torch.cat([torch.full_like(asked[:, :1], SPECIAL), asked[:, :-1]], 1)
-    given = torch.where(asked == PADDING, PADDING, given)
-    real, aim = words != PADDING, asked != PADDING
-    inputs = {"input_ids": ids, "attention_mask": real.long(), "decoder_input_ids": shown, "labels": labels}
-    kept = {name: t.to(batcher.device) for name, t in inputs.items() if name in batcher.accepts or name == "labels"}
-    read = [[batcher.tokenizer.convert_ids_to_tokens(row) for row in side.tolist()] for side in (ids, shown)]
-    source, target = (tuple(tuple(str(token) for token in row) for row in rows) for rows in read)
-    sides = Side(source, real, words < 0, ids), Side(target, aim, given < 0, shown)
-    return Crossed(Batch(kept, *sides, tuple((i, 0) for i in numbers)), words, given, asked, tuple(numbers))
-
-
-def _pad(rows: Sequence[SentencePieces], filler: int) -> tuple[Int[Tensor, "B T"], Int[Tensor, "B T"]]:
+def _pad(rows: Sequence[_SentencePieces], filler: int) -> tuple[Int[Tensor, "B T"], Int[Tensor, "B T"]]:
     longest = max(len(row.ids) for row in rows)
     ids = torch.full((len(rows), longest), filler)
     words = torch.full((len(rows), longest), PADDING)
@@ -705,9 +694,9 @@ def _pad(rows: Sequence[SentencePieces], filler: int) -> tuple[Int[Tensor, "B T"
 
 def _shift(subject: Pretrained, labels: Int[Tensor, "B T"], filler: int) -> Int[Tensor, "B T"]:
     """What the decoder reads so that it is to say `labels`: as the model itself shifts them, where it says how."""
-    own = getattr(subject.model, "prepare_decoder_input_ids_from_labels", None)
-    if own is not None:
-        shown = own(labels=labels.to(subject.batcher.device)).cpu()
+    shift = getattr(subject.model, "prepare_decoder_input_ids_from_labels", None)
+    if shift is not None:
+        shown = shift(labels=labels.to(subject.batcher.device)).cpu()
         if torch.equal(shown[:, 1:][labels[:, 1:] != IGNORED], labels[:, :-1][labels[:, 1:] != IGNORED]):
             return shown
     start = torch.full_like(labels[:, :1], subject.batcher.start)
@@ -717,13 +706,13 @@ def _shift(subject: Pretrained, labels: Int[Tensor, "B T"], filler: int) -> Int[
 @contextmanager
 def _without_weights(model: nn.Module) -> Iterator[None]:
     """The model with weights that no gradient is asked for, and with their own flags again afterwards."""
-    own = [parameter for parameter in model.parameters() if parameter.requires_grad]
+    parameters = [parameter for parameter in model.parameters() if parameter.requires_grad]
     try:
-        for parameter in own:
+        for parameter in parameters:
             parameter.requires_grad_(False)
         yield
     finally:
-        for parameter in own:
+        for parameter in parameters:
             parameter.requires_grad_()
 
 
@@ -744,41 +733,41 @@ def read_graph(subject: Pretrained, batch: Batch) -> Reading:
         return Parts(*(t.clone() for t in ends[address]))  # a model may write over what it has used
 
     def meet(call: Call) -> Call:
-        own = proof.read_at(call)
-        if own is not None and own.projections.address in ends:  # in none of a rehearsal
+        weights = proof.read_at(call)
+        if weights is not None and weights.projections.address in ends:  # in none of a rehearsal
             if call.output.requires_grad:
                 call.output.retain_grad()
             scale = call.scale if proof.laws[call.order].scaled else None
-            kept = call._replace(scale=scale, raw=None, **ends[own.projections.address]._asdict())
-            seen.append(Seen(own.projections.copied(computed_at(call)), kept, None))
+            graph_call = call._replace(scale=scale, raw=None, **ends[weights.projections.address]._asdict())
+            seen.append(Seen(weights.projections.copied(computed_at(call)), graph_call, None))
         return outline(call)
 
     edits = edits_at(proof.addresses, {address: functools.partial(begin, address) for address in proof.shape.heads})
     with torch.inference_mode(False), torch.enable_grad(), _without_weights(subject.model), without_recompute():
-        made = run_forward(subject._with_proof, batch.inputs, edits, meet, follow=True)[1]
+        answer = run_forward(subject._with_proof, batch.inputs, edits, meet, follow=True)[1]
     about = (batch.source, batch.target, batch.rows, batch.notes, subject.objective)
-    traces = tuple(trace_of(batch, one) for one in seen)
-    return Reading(subject.name, traces, *about, sides=batch.sides, output=first_tensor(made))
+    traces = tuple(trace_of(batch, call) for call in seen)
+    return Reading(subject.name, traces, *about, sides=batch.sides, output=first_tensor(answer))
 
 
-def single_batch(subject: Pretrained, given: ReadGiven | list[ReadGiven]) -> tuple[Pretrained, Batch]:
+def single_batch(subject: Pretrained, texts: ReadGiven | list[ReadGiven]) -> tuple[Pretrained, Batch]:
     """A text, several texts or the model's own inputs as one batch, and the model as verified with them.
 
     Raises ModelError for what makes more than one.
     """
-    several = [as_sample(one) for one in (given if isinstance(given, list) else [given])]
-    if len(several) == 1 and isinstance(several[0], InputSample):
-        subject = subject.for_sample(several[0])
-    made = list(subject.batches(several, MOST))
-    if len(made) != 1:
-        known = f"A reading with gradients or with its stream is of one batch; they make {len(made)}."
-        raise ModelError(f"{len(several)} texts were given.", known, "Read them one by one.")
-    return subject, made[0]
+    samples = [as_sample(text) for text in (texts if isinstance(texts, list) else [texts])]
+    if len(samples) == 1 and isinstance(samples[0], InputSample):
+        subject = subject.for_sample(samples[0])
+    batches = list(subject.batches(samples, MOST))
+    if len(batches) != 1:
+        reason = f"A reading with gradients or with its stream is of one batch; they make {len(batches)}."
+        raise ModelError(f"{len(samples)} texts were given.", reason, "Read them one by one.")
+    return subject, batches[0]
 
 
-def read_with_gradients(subject: Pretrained, given: ReadGiven | list[ReadGiven]) -> Reading:
+def read_with_gradients(subject: Pretrained, texts: ReadGiven | list[ReadGiven]) -> Reading:
     """Read what makes one batch with its graph, after a reading that is verified as any is; raises ModelError."""
-    subject, batch = single_batch(subject, given)
+    subject, batch = single_batch(subject, texts)
     return replace(read_graph(subject, batch), notes=subject.trace(batch).notes)
 
 
@@ -799,8 +788,8 @@ def input_gradients(subject: Pretrained, batch: Batch, places: Int[Tensor, " B"]
     first = StreamPoint(next(address for address in subject.addresses if not crosses(address.stack)))
     inside = edited_streams(subject.name, subject.model, calls, {first: enter})
     with torch.inference_mode(False), torch.enable_grad(), _without_weights(subject.model), inside:
-        made = run_forward(proved, batch.inputs, edits_at(subject.addresses, {}), follow=True)[1]
-        logits = first_tensor(made)
+        answer = run_forward(proved, batch.inputs, edits_at(subject.addresses, {}), follow=True)[1]
+        logits = first_tensor(answer)
         at = logits[torch.arange(len(logits), device=logits.device), places.to(logits.device)]
         (gradient,) = torch.autograd.grad(at.max(-1).values.sum(), streams[-1])
     return (gradient * streams[-1].detach()).norm(dim=-1).cpu()

@@ -42,7 +42,7 @@ class Processor:
         return cls(name, functools.cache(lambda: _load_processor(name, place, options)))
 
     @classmethod
-    def given(cls, name: str, processor: Any) -> Processor:
+    def wrap(cls, name: str, processor: Any) -> Processor:
         """That of a processor in memory."""
         return cls(name, lambda: processor)
 
@@ -67,8 +67,8 @@ class Processor:
         if text is not None:
             check_text(self.name, 0, text, False)
             if not takes and start is None:
-                known = f"Its processor takes {kind} alone."
-                raise ModelError(f"The text {text[:40]!r} was given to {self.name}.", known, "Leave the text out.")
+                reason = f"Its processor takes {kind} alone."
+                raise ModelError(f"The text {text[:40]!r} was given to {self.name}.", reason, "Leave the text out.")
         mark = getattr(processor, "audio_token" if sample.audio else "image_token", None)
         if takes and isinstance(mark, str) and mark not in (text or ""):
             if text is not None:
@@ -81,30 +81,37 @@ class Processor:
             named |= {"images": data}
         maker = processor if takes or not sample.audio else _extractor(processor)
         words = f"The processor of {self.name} cannot make inputs of that."
-        todo = (
-            f"Name a place in the text for each of the {kind} as the model's card says, or give the model's own inputs."
-        )
+        todo = f"Name a place in the text for each of the {kind}, as the model's card says, or give the model's own inputs."
         with saying(lambda error: ModelError(words, summarize_error(error, 200), todo)):
-            made = dict(maker(**named, return_tensors="pt"))
+            values = dict(maker(**named, return_tensors="pt"))
         if start is not None:
-            made |= _target(self.name, tokenizer, text, start, len(data))
+            # what a decoder reads of a text, and the labels of each of its tokens; of no text how it begins
+            ids = [] if tokenizer is None else list(tokenize(self.name, tokenizer, text or "")["input_ids"])
+            ids = ids[1:] if ids[:1] == [start] else ids
+            begun = ids[:-1]
+            if text is not None and tokenizer is not None:
+                values["labels"] = torch.tensor([ids] * len(data))
+            elif ids[-1:] != [getattr(tokenizer, "eos_token_id", None)]:
+                begun = ids
+            values["decoder_input_ids"] = torch.tensor([[start, *begun]] * len(data))
             if text is None:
                 notes = (*notes, "No text was given: the decoder reads the tokens that it begins with alone.")
-        return {n: _like(t, like) if isinstance(t, Tensor) else t for n, t in made.items()}, notes
+        kind = lambda t: like.dtype if t.is_floating_point() else t.dtype  # noqa: E731
+        return {n: t.to(like.device, kind(t)) if isinstance(t, Tensor) else t for n, t in values.items()}, notes
 
     def _sounds(self, sample: InputSample, processor: Any) -> tuple[list[Any], tuple[str, ...]]:
         """Waves at the rate that the processor takes; raises ModelError for one that is longer than the model reads."""
         extractor = _extractor(processor)
         if extractor is None:
-            known = f"Its processor is {type(processor).__name__}."
-            raise ModelError(f"{self.name} takes no sound.", known, "Give a text, or the model's own inputs.")
+            reason = f"Its processor is {type(processor).__name__}."
+            raise ModelError(f"{self.name} takes no sound.", reason, "Give a text, or the model's own inputs.")
         rate, most = int(extractor.sampling_rate), getattr(extractor, "n_samples", None)
         waves, notes = [], dict[str, None]()
         for sound in sample.audio:
             wave, changes = open_sound(sound, rate)
             if most is not None and len(wave) > most:
-                known = f"{self.name} reads {most / rate:g} s at a time."
-                raise ModelError(f"A sound of {len(wave) / rate:.1f} s was given.", known, "Cut it into parts.")
+                reason = f"{self.name} reads {most / rate:g} s at a time."
+                raise ModelError(f"A sound of {len(wave) / rate:.1f} s was given.", reason, "Cut it into parts.")
             waves.append(wave)
             notes |= dict.fromkeys(changes)
         if most is not None:
@@ -113,9 +120,9 @@ class Processor:
 
     def _images(self, sample: InputSample, processor: Any) -> tuple[list[Any], tuple[str, ...]]:
         if getattr(processor, "image_processor", None) is None and not hasattr(processor, "image_mean"):
-            known = f"Its processor is {type(processor).__name__}."
-            raise ModelError(f"{self.name} takes no images.", known, "Give a text, or the model's own inputs.")
-        return [open_image(one) for one in sample.images], ()
+            reason = f"Its processor is {type(processor).__name__}."
+            raise ModelError(f"{self.name} takes no images.", reason, "Give a text, or the model's own inputs.")
+        return [open_image(image) for image in sample.images], ()
 
 
 def _extractor(processor: Any) -> Any:
@@ -124,24 +131,9 @@ def _extractor(processor: Any) -> Any:
     return inner if hasattr(inner, "sampling_rate") else None
 
 
-def is_processor(given: object) -> bool:
+def is_processor(value: object) -> bool:
     """Whether what was given in a tokenizer's place makes inputs of sound or images, without a tokenizer of its own."""
-    return hasattr(given, "sampling_rate") or hasattr(given, "image_mean")
-
-
-def _like(value: Tensor, like: Tensor) -> Tensor:
-    return value.to(like.device, like.dtype if value.is_floating_point() else value.dtype)
-
-
-def _target(name: str, tokenizer: Any, text: str | None, start: int, rows: int) -> dict[str, Tensor]:
-    """What a decoder reads of a text, begun with `start`, and the labels of each of its tokens; of no text how it begins."""
-    ids = [] if tokenizer is None else list(tokenize(name, tokenizer, text or "")["input_ids"])
-    if ids[:1] == [start]:
-        ids = ids[1:]
-    if text is None or tokenizer is None:
-        begun = ids[:-1] if ids[-1:] == [getattr(tokenizer, "eos_token_id", None)] else ids
-        return {"decoder_input_ids": torch.tensor([[start, *begun]] * rows)}
-    return {"decoder_input_ids": torch.tensor([[start, *ids[:-1]]] * rows), "labels": torch.tensor([ids] * rows)}
+    return hasattr(value, "sampling_rate") or hasattr(value, "image_mean")
 
 
 def open_sound(sound: object, rate: int) -> tuple[Float[np.ndarray, " S"], tuple[str, ...]]:
@@ -155,16 +147,15 @@ def open_sound(sound: object, rate: int) -> tuple[Float[np.ndarray, " S"], tuple
         name = Path(sound).name
     else:
         if isinstance(sound, Mapping) and {"array", "sampling_rate"} <= set(sound):
-            sound, given = sound["array"], sound["sampling_rate"]
-            if not isinstance(given, int) or given < 1:
-                raise ModelError(
-                    f"A sampling rate of {given!r} was given.", "It is a whole number of samples a second.", SOUND
-                )
-            own_rate = given
+            sound, stated_rate = sound["array"], sound["sampling_rate"]
+            if not isinstance(stated_rate, int) or stated_rate < 1:
+                reason = "It is a whole number of samples a second."
+                raise ModelError(f"A sampling rate of {stated_rate!r} was given.", reason, SOUND)
+            own_rate = stated_rate
         wave = np.asarray(sound)
         if wave.ndim != 1 or not len(wave) or wave.dtype.kind != "f":
-            known = "Samples are one row of floating-point numbers, from -1 to 1."
-            raise ModelError(f"Samples of shape {wave.shape} and type {wave.dtype} were given.", known, SOUND)
+            reason = "Samples are one row of floating-point numbers, from -1 to 1."
+            raise ModelError(f"Samples of shape {wave.shape} and type {wave.dtype} were given.", reason, SOUND)
         wave = wave.astype(np.float32)[:, None]
     if not np.isfinite(wave).all():
         bad = int((~np.isfinite(wave)).sum())
@@ -193,8 +184,8 @@ def _read_sound(place: Path, words: str) -> tuple[Float[np.ndarray, "S C"], int,
         length = about.frames / about.samplerate
         wave = soundfile.read(place, dtype="float32", always_2d=True)[0] if length <= LONGEST else None
     if wave is None or not len(wave):
-        known = f"It lasts {length:.0f} s; at least one sample and at most {LONGEST:,} s are read."
-        raise ModelError(words, known, "Cut it into parts, or give another.")
+        reason = f"It lasts {length:.0f} s; at least one sample and at most {LONGEST:,} s are read."
+        raise ModelError(words, reason, "Cut it into parts, or give another.")
     is_cut = "should be" in about.extra_info  # how the library says that a length in the header is not that of the file
     return wave, about.samplerate, [f"{place.name} is not as long as its header says."] if is_cut else []
 
@@ -233,15 +224,15 @@ def _load_processor(name: str, place: str, options: Mapping[str, str | bool | No
     from trisect.hf.files.fetch import quiet
 
     if Path(place).is_dir() and not any((Path(place) / file).exists() for file in FILES):
-        given = f"{name} has no processor, which sound and images need."
-        raise ModelError(given, f"Its folder has none of {', '.join(FILES)}.", SAVE)
+        problem = f"{name} has no processor, which sound and images need."
+        raise ModelError(problem, f"Its folder has none of {', '.join(FILES)}.", SAVE)
     words = f"The processor of {name} cannot be read."
     with quiet(), saying(lambda error: ModelError(words, summarize_error(error, 200), SAVE)):
-        found = transformers.AutoProcessor.from_pretrained(place, **dict[str, Any](options))
-        if hasattr(found, "image_processor") or hasattr(found, "feature_extractor") or is_processor(found):
-            return found
+        processor = transformers.AutoProcessor.from_pretrained(place, **dict[str, Any](options))
+        if hasattr(processor, "image_processor") or hasattr(processor, "feature_extractor") or is_processor(processor):
+            return processor
         # of models that are made of two, transformers takes the tokenizer for the processor
         for kind in ("AutoImageProcessor", "AutoFeatureExtractor"):
             with contextlib.suppress(ValueError, OSError):
                 return getattr(transformers, kind).from_pretrained(place, **dict[str, Any](options))
-        return found
+        return processor

@@ -55,7 +55,7 @@ class WholePasses:
     def begin(self, batch: Batch, hold: Mapping[Address, Float[torch.Tensor, "B H T S"]] | None = None) -> None:
         """Nothing: every pass is a whole one."""
 
-    def several(
+    def score_each(
         self,
         batch: Batch,
         writers: Sequence[Writer],
@@ -66,7 +66,7 @@ class WholePasses:
         """One pass for each."""
         return [self.score(batch, {address: writer}, hold, clean) for writer in writers]
 
-    def several_outputs(
+    def output_each(
         self,
         batch: Batch,
         writes: Sequence[Mapping[Address, Writer]],

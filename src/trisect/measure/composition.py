@@ -178,7 +178,7 @@ class Paths:
                     heads = None if (head := edits[i][3]) is None else (head,)
                     targets = [SiteTarget(address, name, heads) for name in edits[i][2].split("+")]
                     writes.append({address: put_at(targets, parts[key], real, real)})
-                outputs = self.passes.several_outputs(self.base, writes, self.places)
+                outputs = self.passes.output_each(self.base, writes, self.places)
                 for i, output in zip(keys, outputs, strict=True):
                     changed[i] = self._logged(output) - clean
         return changed

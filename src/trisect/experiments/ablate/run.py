@@ -272,7 +272,7 @@ def _passes(
             for edit, way in group
         ]
         fixed = weights and {at: value for at, value in weights.items() if not (routes and at == address)}
-        edited += passes.several(batch, writers, address, fixed, clean)
+        edited += passes.score_each(batch, writers, address, fixed, clean)
     return clean, edited
 
 

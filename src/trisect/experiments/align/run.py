@@ -145,7 +145,7 @@ def link(subject: Pretrained, pairs: Sequence[SentencePair], batch: int, step: C
                 words = len(pairs[number].source), len(pairs[number].target)
                 source = crossed.source[row][trace.key_real[row]]
                 queries = int(trace.query_real[row].sum())
-                for positions in (crossed.given, crossed.asked):
+                for positions in (crossed.shifted, crossed.predicted):
                     target = positions[row, :queries]
                     for scores in seen:
                         whole = word_scores(scores[row, :, :queries, : len(source)], target, source, words)

@@ -76,7 +76,7 @@ def with_logits(picture: ExplorerPicture, subject: Subject, batch: Batch, readin
 
     Of a long text, or a large model, at its last positions alone, which the page says.
     """
-    from trisect.hf.locate.unembedding import find_unembedding
+    from trisect.hf.locate.blocks import find_unembedding
 
     if not isinstance(subject, StreamSubject):
         return picture

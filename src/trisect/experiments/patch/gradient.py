@@ -197,7 +197,7 @@ class _Estimates:
                 target = SiteTarget(address, str(row["component"]), (int(row["head"] or 0),))
                 writes.setdefault(address, []).append((number, put_at([target], donor.parts[address], *only)))
             for address, own in writes.items():
-                made = passes.several_outputs(base.batch, [{address: writer} for _, writer in own], base.places)
+                made = passes.output_each(base.batch, [{address: writer} for _, writer in own], base.places)
                 for (number, _), outputs in zip(own, made, strict=True):
                     found[number, part] = self.runs.difference(outputs, part)
             step(done, len(parts))

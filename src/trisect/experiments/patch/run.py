@@ -407,7 +407,7 @@ def _patch_pairs(
                         control.patch(question, group, texts, part, later)
                         continue
                     writes = [_writers(one, texts[run], texts[donor], batch, later) for one in group]
-                    made = passes.several_outputs(batch, writes, texts[run].places)
+                    made = passes.output_each(batch, writes, texts[run].places)
                     for one, answer in zip(group, made, strict=True):
                         runs.keep(one, answer, texts[run], part)
         done += len(part)
@@ -616,7 +616,7 @@ class _Controls:
                 assert isinstance(self.subject, StreamSubject)
                 streams = self._stream_writers(one, base, donor, batch)
                 score(question, self.subject.stream_outputs(batch, streams, None, question.places), into, part)
-        made = self.passes.several_outputs(batch, [write for _, write in jobs], question.places)
+        made = self.passes.output_each(batch, [write for _, write in jobs], question.places)
         for (into, _), answer in zip(jobs, made, strict=True):
             score(question, answer, into, part)
         for one, answer in zip(sites, made, strict=False) if batch is base.batch else ():
@@ -674,7 +674,7 @@ class _Controls:
                     batch, both = question.batch, (texts["base"], texts["donor"])
                     self.passes.begin(batch)
                     writes = [_writers(one, *both, batch, through=(eraser, beside)) for _, eraser, beside in ways]
-                    made = self.passes.several_outputs(batch, writes, question.places)
+                    made = self.passes.output_each(batch, writes, question.places)
                     for into, answer in zip(rooms, made, strict=True):
                         score(question, answer, into, part)
             self.notes[

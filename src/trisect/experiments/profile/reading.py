@@ -482,7 +482,7 @@ def _find_words(crossed: Crossed, numbers: Sequence[int], pairs: Sequence[Senten
     length = crossed.source.shape[1]
     for row, number in enumerate(numbers):
         pair = pairs[number]
-        last = {word: at for at, word in enumerate(crossed.given[row].tolist()) if word >= 0}
+        last = {word: at for at, word in enumerate(crossed.shifted[row].tolist()) if word >= 0}
         first = {word: -at for at, word in enumerate(reversed(crossed.source[row].tolist()), 1) if word >= 0}
         target += [(row, at, number, w) for w, at in sorted(last.items()) if not is_unknown(pair.target[w])]
         source += [(row, length + at, number, w) for w, at in sorted(first.items()) if not is_unknown(pair.source[w])]

@@ -128,7 +128,7 @@ def _score_reductions(
     clean, scores = passes.score(batch), list[RowScores]()
     for places, group in groupby(writes, tuple):
         if len(places) == 1:
-            scores += passes.several(batch, [write[places[0]] for write in group], places[0], None, clean)
+            scores += passes.score_each(batch, [write[places[0]] for write in group], places[0], None, clean)
         else:
             scores += [passes.score(batch, write, None, clean) for write in group]
     return clean, scores

@@ -39,8 +39,8 @@ class ParameterSlice(NamedTuple):
         """Write the units in place, and nothing else."""
         tensor = state[self.parameter]
         index = torch.tensor(self.units, device=tensor.device)
-        there = tensor.view(-1) if self.axis is None else tensor
-        there.index_copy_(self.axis or 0, index, value.to(tensor))
+        flat = tensor.view(-1) if self.axis is None else tensor
+        flat.index_copy_(self.axis or 0, index, value.to(tensor))
 
 
 def cuts_of(target: SiteTarget, projections: Projections) -> tuple[ParameterSlice, ...]:
@@ -50,9 +50,9 @@ def cuts_of(target: SiteTarget, projections: Projections) -> tuple[ParameterSlic
     """
     origin: Origin = projections.origins[target.component]
     if origin.parameter is None or origin.rows is None:
-        given = f"{target.component} of {target.address} cannot be rewound."
-        known = f"It has no weights of its own: {origin.words}."
-        raise SiteError(given, known, "Leave this site out.")
+        problem = f"{target.component} of {target.address} cannot be rewound."
+        reason = f"It has no weights of its own: {origin.words}."
+        raise SiteError(problem, reason, "Leave this site out.")
     which = slice(None) if target.heads is None else [head - 1 for head in target.heads]
     units = lambda rows: tuple(rows[which].flatten().unique().tolist())  # noqa: E731
     cuts = [ParameterSlice(origin.parameter, units(origin.rows), 1 if origin.transposed else 0)]
@@ -72,10 +72,12 @@ def locate(model: str | Path, revision: str) -> tuple[str | Path, str | None]:
     place = folder / revision
     if place.name == revision and (place / "config.json").exists():
         return place, None
-    there = sorted(p.parent.name for p in folder.glob("*/config.json"))
-    known = f"Its subfolders with a model are {', '.join(there)}." if there else "No subfolder of it holds a model."
-    todo = "Name one of them." if there else "Save every checkpoint with save_pretrained in a subfolder of its own."
-    raise ModelError(f"{folder} has no revision {revision!r}.", known, todo)
+    present = sorted(p.parent.name for p in folder.glob("*/config.json"))
+    reason, todo = f"Its subfolders with a model are {', '.join(present)}.", "Name one of them."
+    if not present:
+        reason = "No subfolder of it holds a model."
+        todo = "Save every checkpoint with save_pretrained in a subfolder of its own."
+    raise ModelError(f"{folder} has no revision {revision!r}.", reason, todo)
 
 
 def read_cuts(
@@ -87,18 +89,18 @@ def read_cuts(
     of another kind or shape.
     """
     where, name = locate(model, revision)
-    found, _, _ = fetch(where, Options(name, options.dtype, "cpu", None, options.pickle, options.remote_code))
-    if type(found) is not type(like):
-        known = f"The final one is a {type(like).__name__}, this one a {type(found).__name__}."
-        raise ModelError(f"Revision {revision!r} is another model.", known, "Choose revisions of one model.")
-    state, own = found.state_dict(), like.state_dict()
-    for parameter in dict.fromkeys((*(cut.parameter for cut in cuts), *own, *state)):
-        here, there = (tuple(of[parameter].shape) if parameter in of else None for of in (own, state))
-        if here != there:
-            first, second = ("missing" if n is None else "×".join(map(str, n)) for n in (here, there))
-            known = f"{parameter} is {first} in the final revision and {second} in this one."
-            known = f"It has {parameter}, which the final revision has not." if here is None else known
-            raise ModelError(f"Revision {revision!r} has another shape.", known, "Choose revisions of one model.")
+    other, _, _ = fetch(where, Options(name, options.dtype, "cpu", None, options.pickle, options.remote_code))
+    if type(other) is not type(like):
+        reason = f"The final one is a {type(like).__name__}, this one a {type(other).__name__}."
+        raise ModelError(f"Revision {revision!r} is another model.", reason, "Choose revisions of one model.")
+    state, like_state = other.state_dict(), like.state_dict()
+    for parameter in dict.fromkeys((*(cut.parameter for cut in cuts), *like_state, *state)):
+        here, stored = (tuple(of[parameter].shape) if parameter in of else None for of in (like_state, state))
+        if here != stored:
+            first, second = ("missing" if n is None else "×".join(map(str, n)) for n in (here, stored))
+            reason = f"{parameter} is {first} in the final revision and {second} in this one."
+            reason = f"It has {parameter}, which the final revision has not." if here is None else reason
+            raise ModelError(f"Revision {revision!r} has another shape.", reason, "Choose revisions of one model.")
     return take(state, cuts)
 
 
@@ -120,12 +122,12 @@ def replaced(model: nn.Module, cuts: Sequence[ParameterSlice], values: SliceValu
     """The model with those values at the cuts, all else untouched; afterwards its own again, bit for bit."""
     with RECORDING:
         state = model.state_dict()
-        own = take(state, cuts)
+        before = take(state, cuts)
         try:
             _put(state, cuts, values)
             yield
         finally:
-            _put(state, cuts, own)
+            _put(state, cuts, before)
 
 
 def _put(state: Mapping[str, Tensor], cuts: Sequence[ParameterSlice], values: SliceValues) -> None:
@@ -136,7 +138,7 @@ def _put(state: Mapping[str, Tensor], cuts: Sequence[ParameterSlice], values: Sl
 ROW = 4096  # words of 64 bits
 AT_ONCE = {"cpu": 1 << 15}  # words that are summed at once: in a processor's cache
 ON_A_DEVICE = 1 << 24
-WHOLE = {1: torch.int8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
+INTEGERS = {1: torch.int8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
 
 
 class State(NamedTuple):
@@ -152,8 +154,8 @@ class State(NamedTuple):
 
     def settled(self, model: nn.Module) -> State:
         """The same without the buffers that the model has written to since."""
-        now, own = _marks(model), {name for name, _ in model.named_parameters()}
-        return self._replace(marks={n: mark for n, mark in self.marks.items() if n in own or now.get(n) == mark})
+        now, parameters = _marks(model), {name for name, _ in model.named_parameters()}
+        return self._replace(marks={n: mark for n, mark in self.marks.items() if n in parameters or now.get(n) == mark})
 
     def changed(self, model: nn.Module) -> str | None:
         """The name of a tensor that is another by now, if one is; what was written and put back again is no change."""
@@ -168,13 +170,13 @@ def _writes(model: nn.Module) -> int:
 @torch.no_grad()
 def _marks(model: nn.Module) -> dict[str, int]:
     """A number for every tensor of a model, each tensor once; what is on no device has none."""
-    own: dict[int, tuple[str, Tensor]] = {}
+    parts: dict[int, tuple[str, Tensor]] = {}
     for name, value in model.state_dict(keep_vars=True).items():
         for part in value if isinstance(value, tuple) else (value,):  # a quantised module's weight and bias
             if isinstance(part, Tensor) and not part.is_meta:
-                own.setdefault(id(part), (name, part))
+                parts.setdefault(id(part), (name, part))
     devices: dict[torch.device, list[tuple[str, Tensor]]] = {}
-    for name, tensor in own.values():
+    for name, tensor in parts.values():
         devices.setdefault(tensor.device, []).append((name, tensor))
     marks: dict[str, int] = {}
     for device, tensors in devices.items():
@@ -190,64 +192,59 @@ def _marks(model: nn.Module) -> dict[str, int]:
 
 
 def _mark(tensor: Tensor, factors: Int[Tensor, " N"]) -> Int[Tensor, ""]:
-    """A number of its bits as words in rows, modulo 2⁶⁴: the sums along rows and across them, each with a factor of its place.
-
-    What changes places in a row is in other sums across rows, and what changes places between rows in other sums along them.
-    """
+    """A number of its bits as words in rows, modulo 2⁶⁴: sums along rows and across them, which show what changes places, with factors."""
     words, end = _words(tensor)
-    whole = len(words) // ROW * ROW
+    in_rows = len(words) // ROW * ROW
     along, across = [words[:0]], torch.zeros(ROW, dtype=torch.int64, device=tensor.device)
-    for block in words[:whole].view(-1, ROW).split(max(1, AT_ONCE.get(tensor.device.type, ON_A_DEVICE) // ROW)):
+    for block in words[:in_rows].view(-1, ROW).split(max(1, AT_ONCE.get(tensor.device.type, ON_A_DEVICE) // ROW)):
         along.append(block.sum(1))
         across += block.sum(0)
-    found = torch.cat([across, words[whole:], across.new_zeros(ROW + whole - len(words)), end, *along])
-    return ((found ^ (found >> 32)) * factors[: len(found)]).sum()
+    sums = torch.cat([across, words[in_rows:], across.new_zeros(ROW + in_rows - len(words)), end, *along])
+    return ((sums ^ (sums >> 32)) * factors[: len(sums)]).sum()
 
 
 def _words(tensor: Tensor) -> tuple[Int[Tensor, " N"], Int[Tensor, " 8"]]:
     """A tensor's bits as whole numbers: as many of 64 bits as there are, and then the rest."""
-    own = tensor.detach()
-    own = own.dequantize() if own.is_quantized else own.to_dense() if own.layout != torch.strided else own
-    flat = own.resolve_conj().resolve_neg().flatten().contiguous()
+    plain = tensor.detach()
+    plain = plain.dequantize() if plain.is_quantized else plain.to_dense() if plain.layout != torch.strided else plain
+    flat = plain.resolve_conj().resolve_neg().flatten().contiguous()
     flat = torch.view_as_real(flat).flatten() if flat.is_complex() else flat
-    flat = flat.view(WHOLE[flat.element_size()])
-    several = 8 // flat.element_size()
-    flat = flat.clone() if flat.storage_offset() % several else flat
-    whole = len(flat) // several * several
-    rest = flat[whole:].long()
-    return flat[:whole].view(torch.int64), torch.cat([rest, rest.new_zeros(8 - len(rest))])
+    flat = flat.view(INTEGERS[flat.element_size()])
+    per_word = 8 // flat.element_size()
+    flat = flat.clone() if flat.storage_offset() % per_word else flat
+    full = len(flat) // per_word * per_word
+    rest = flat[full:].long()
+    return flat[:full].view(torch.int64), torch.cat([rest, rest.new_zeros(8 - len(rest))])
 
 
 @alone
 def mark_of(model: nn.Module) -> str:
     """Hex digits of a model's weights: the same for the same weights."""
-    found = hashlib.blake2b(digest_size=8)
+    state_hash = hashlib.blake2b(digest_size=8)
     for name, value in sorted(model.state_dict().items()):
-        _add_to(found, name, value)
-    return found.hexdigest()
+        _add_to(state_hash, name, value)
+    return state_hash.hexdigest()
 
 
-def _add_to(found: Any, name: str, value: object) -> None:
+def _add_to(state_hash: Any, name: str, value: object) -> None:
     """Add an entry of a state dict to a hash; a quantised module's may be no plain tensor."""
     if isinstance(value, tuple):
         for part in value:
-            _add_to(found, name, part)
+            _add_to(state_hash, name, part)
     elif isinstance(value, Tensor):
         plain = value.detach().cpu()
         plain = (plain.dequantize() if plain.is_quantized else plain).contiguous()
-        found.update(f"{name}{tuple(plain.shape)}{value.dtype}".encode())
-        found.update(plain.reshape(-1).view(torch.uint8).numpy().data)
+        state_hash.update(f"{name}{tuple(plain.shape)}{value.dtype}".encode())
+        state_hash.update(plain.reshape(-1).view(torch.uint8).numpy().data)
     else:
-        found.update(f"{name}{value}".encode())
+        state_hash.update(f"{name}{value}".encode())
 
 
 def check_state(name: str, state: State | None, model: nn.Module) -> None:
     """Raise ModelError where a model's weights are others than those of a state."""
     if state is not None and (changed := state.changed(model)):
-        known = (
-            f"{changed} is not what it was; what was found of its projections belongs to the weights that it had then."
-        )
-        raise ModelError(f"The weights of {name} have changed since it was loaded.", known, "Load it again.")
+        reason = f"{changed} is not what it was; what was found of projections belongs to the weights that it had then."
+        raise ModelError(f"The weights of {name} have changed since it was loaded.", reason, "Load it again.")
 
 
 def check_writes(name: str, state: State | None, model: nn.Module) -> None:

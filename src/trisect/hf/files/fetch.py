@@ -51,27 +51,27 @@ def check_files(folder: Path, weights: bool = True) -> None:
 
     `weights` says that they have to be safetensors; else they are not looked at. Raises OSError where a file cannot be read.
     """
-    body = read_object(folder / CONFIG, "configuration")
+    body = _read_object(folder / CONFIG, "configuration")
     named = body.get("architectures")
-    if named is not None and not (isinstance(named, list) and all(isinstance(one, str) for one in named)):
-        known = "It is null, or a list of names of classes, such as ['GPT2LMHeadModel']."
-        raise ModelError(f"architectures of {folder / CONFIG} is {shorten(named)}.", known, TODO)
-    check_sizes(str(folder), body, held(folder) if weights else None)
+    if named is not None and not (isinstance(named, list) and all(isinstance(item, str) for item in named)):
+        reason = "It is null, or a list of names of classes, such as ['GPT2LMHeadModel']."
+        raise ModelError(f"architectures of {folder / CONFIG} is {shorten(named)}.", reason, TODO)
+    check_sizes(str(folder), body, _count_weights(folder) if weights else None)
 
 
-def read_object(path: Path, what: str) -> dict[str, Json]:
+def _read_object(path: Path, what: str) -> dict[str, Json]:
     """The object in a JSON file of a model; raises ModelError where it holds anything else."""
     todo = "Give the file that save_pretrained wrote."
     if not path.is_file():
-        known = "It is a folder." if path.is_dir() else "It is a link to nothing."
-        raise ModelError(f"{path} is no {what}.", known, todo)
+        reason = "It is a folder." if path.is_dir() else "It is a link to nothing."
+        raise ModelError(f"{path} is no {what}.", reason, todo)
     try:
-        found = files.read_strict(path, strict=False)
+        body = files.read_strict(path, strict=False)
     except ValueError as error:
         raise ModelError(f"{path} is no {what}.", f"It is no JSON: {error}", todo) from error
-    if not isinstance(found, dict):
-        raise ModelError(f"{path} is no {what}.", f"It holds {shorten(found)}, and no JSON object.", todo)
-    return found
+    if not isinstance(body, dict):
+        raise ModelError(f"{path} is no {what}.", f"It holds {shorten(body)}, and no JSON object.", todo)
+    return body
 
 
 def check_sizes(name: str, body: Mapping[str, object], weights: tuple[int, int] | None) -> None:
@@ -83,17 +83,17 @@ def check_sizes(name: str, body: Mapping[str, object], weights: tuple[int, int] 
         kind = next((kind for kind in MOST if kind.fullmatch(field.rpartition(".")[2])), None)
         if kind is None or isinstance(value, bool) or not isinstance(value, int):
             continue
-        most, known = MOST[kind], f"It is a whole number from {LEAST[kind]} to {MOST[kind]:,}."
+        most, reason = MOST[kind], f"It is a whole number from {LEAST[kind]} to {MOST[kind]:,}."
         if weights is not None and kind in (LAYERS, WIDTHS):
             tensors, numbers = weights
-            there = max(tensors, FEW) if kind is LAYERS else numbers
-            if there < most:
-                most = there
-                known = f"Its weights hold {tensors:,} tensors with {numbers:,} numbers in all: too few for that."
+            available = max(tensors, FEW) if kind is LAYERS else numbers
+            if available < most:
+                most = available
+                reason = f"Its weights hold {tensors:,} tensors with {numbers:,} numbers in all: too few for that."
         if value < LEAST[kind]:
-            known = f"It is a whole number, {LEAST[kind]} or more."
+            reason = f"It is a whole number, {LEAST[kind]} or more."
         if not LEAST[kind] <= value <= most:
-            raise ModelError(f"{field} of {name} is {shorten(value)}.", known, TODO)
+            raise ModelError(f"{field} of {name} is {shorten(value)}.", reason, TODO)
 
 
 def _fields(body: Mapping[str, object], before: str = "") -> Iterator[tuple[str, Any]]:
@@ -109,38 +109,38 @@ def _fields(body: Mapping[str, object], before: str = "") -> Iterator[tuple[str,
 def weight_files(folder: Path) -> list[Path]:
     """The safetensors files of a folder's model; raises ModelError for an index or files that are none."""
     if (folder / INDEX).exists() and not (folder / WEIGHTS).exists():
-        shards = read_object(folder / INDEX, "index of weights").get("weight_map")
+        shards = _read_object(folder / INDEX, "index of weights").get("weight_map")
         if not isinstance(shards, dict) or not shards or not all(isinstance(v, str) for v in shards.values()):
-            known = "It has no weight_map from names of tensors to names of files."
-            raise ModelError(f"{folder / INDEX} is no index of weights.", known, TODO)
-        found = sorted({str(shard) for shard in shards.values()})
-        if outside := [one for one in found if Path(one).name != one]:
-            known = "A model's weights lie in its own folder."
-            raise ModelError(f"{folder / INDEX} names {outside[0]!r}.", known, "Put that file into the folder.")
-        paths = [folder / one for one in found]
+            reason = "It has no weight_map from names of tensors to names of files."
+            raise ModelError(f"{folder / INDEX} is no index of weights.", reason, TODO)
+        shard_names = sorted({str(shard) for shard in shards.values()})
+        if outside := [shard for shard in shard_names if Path(shard).name != shard]:
+            reason = "A model's weights lie in its own folder."
+            raise ModelError(f"{folder / INDEX} names {outside[0]!r}.", reason, "Put that file into the folder.")
+        paths = [folder / shard for shard in shard_names]
     elif (folder / WEIGHTS).exists() or (folder / WEIGHTS).is_symlink():
         paths = [folder / WEIGHTS]
     else:
-        there = ", ".join(sorted(path.name for path in folder.glob("*.safetensors"))[:4])
-        known = f"It holds {there}, which nothing says to be the model's."
-        raise ModelError(f"{folder} has no {WEIGHTS}.", known, f"Rename it to {WEIGHTS}, or add {INDEX}.")
+        present = ", ".join(sorted(path.name for path in folder.glob("*.safetensors"))[:4])
+        reason = f"It holds {present}, which nothing says to be the model's."
+        raise ModelError(f"{folder} has no {WEIGHTS}.", reason, f"Rename it to {WEIGHTS}, or add {INDEX}.")
     for path in paths:
         if not path.is_file():
-            known = "It is a folder." if path.is_dir() else "It is not there, or a link to nothing."
-            raise ModelError(f"The weights {path} cannot be read.", known, "Give the files of the whole model.")
+            reason = "It is a folder." if path.is_dir() else "It is not there, or a link to nothing."
+            raise ModelError(f"The weights {path} cannot be read.", reason, "Give the files of the whole model.")
     return paths
 
 
 def _broken(path: Path, error: BaseException) -> ModelError:
     with path.open("rb") as file:
         if file.read(len(POINTER)) == POINTER:
-            known = "It is a pointer of Git LFS, which stands for the file."
-            return ModelError(f"The weights {path} cannot be read.", known, "Fetch the file itself: git lfs pull.")
-    known = f"It is no whole file of safetensors: {summarize_error(error, 120)}."
-    return ModelError(f"The weights {path} cannot be read.", known, "Give the whole file.")
+            reason = "It is a pointer of Git LFS, which stands for the file."
+            return ModelError(f"The weights {path} cannot be read.", reason, "Fetch the file itself: git lfs pull.")
+    reason = f"It is no whole file of safetensors: {summarize_error(error, 120)}."
+    return ModelError(f"The weights {path} cannot be read.", reason, "Give the whole file.")
 
 
-def held(folder: Path) -> tuple[int, int]:
+def _count_weights(folder: Path) -> tuple[int, int]:
     """How many tensors and numbers a folder's weights have; raises ModelError for a file that is no safetensors, or without floats."""
     tensors = numbers = 0
     floats = False
@@ -150,8 +150,8 @@ def held(folder: Path) -> tuple[int, int]:
             tensors, numbers = tensors + len(parts), numbers + sum(math.prod(part.get_shape()) for part in parts)
             floats = floats or any(FLOATS.fullmatch(part.get_dtype()) for part in parts)
     if not floats:
-        known = f"Of its {tensors:,} tensors none holds floating-point numbers."
-        raise ModelError(f"{folder} has no weights that can be computed with.", known, "Give the model's own weights.")
+        reason = f"Of its {tensors:,} tensors none holds floating-point numbers."
+        raise ModelError(f"{folder} has no weights that can be computed with.", reason, "Give the model's own weights.")
     return tensors, numbers
 
 
@@ -183,7 +183,7 @@ def fetch(where: str | Path, options: Options) -> tuple[nn.Module, Any, str]:
     The objective follows the architecture that the configuration names: a model saved without a language-model head
     has none, and its objective is its output. Raises ModelError.
     """
-    config, device, known = _look_for(where, options)
+    config, device, how = _look_for(where, options)
     name, (kind, objective) = str(where), _head(config)
     stated = getattr(config, "quantization_config", None)  # which may or may not name its method
     method = stated.get("quant_method", "unknown") if isinstance(stated, dict) else stated
@@ -196,7 +196,7 @@ def fetch(where: str | Path, options: Options) -> tuple[nn.Module, Any, str]:
             device_map=options.device_map,
             use_safetensors=None if options.pickle else True,
             output_loading_info=True,
-            **known,
+            **how,
         )
     if missing := sorted(key for key in info["missing_keys"] if POOLER not in key):
         listed = ", ".join(missing[:4]) + (", …" if len(missing) > 4 else "")
@@ -206,7 +206,7 @@ def fetch(where: str | Path, options: Options) -> tuple[nn.Module, Any, str]:
     if options.device_map is None:
         with memory_guard(name, LOADING):
             model = model.to(device)
-    return model.eval(), load_tokenizer(name, known), objective
+    return model.eval(), load_tokenizer(name, how), objective
 
 
 def takes_no_text(name: str, main: str) -> ModelError:
@@ -219,9 +219,9 @@ def commit_of(name: str, revision: str | None, remote_code: bool) -> str:
     """The commit of a hub's model that `fetch` loads; empty where it is not known. Raises ModelError."""
     import transformers
 
-    known = {"revision": revision, "trust_remote_code": remote_code, "local_files_only": not _reachable(name, revision)}
+    how = {"revision": revision, "trust_remote_code": remote_code, "local_files_only": not _reachable(name, revision)}
     with memory_guard(name, LOADING), saying(_refusal(name)), quiet():
-        config = transformers.AutoConfig.from_pretrained(name, **known)
+        config = transformers.AutoConfig.from_pretrained(name, **how)
     return str(getattr(config, "_commit_hash", None) or "")
 
 
@@ -232,8 +232,8 @@ def check_there(where: str | Path, options: Options, text: bool = False) -> None
     """
     config = _look_for(where, options)[0]
     kind, _ = _head(config)
-    found = getattr(kind, "_model_mapping", {type(config): kind}).get(type(config), None) if text else None
-    main = getattr(found[0] if isinstance(found, tuple) else found, "main_input_name", None)
+    model_class = getattr(kind, "_model_mapping", {type(config): kind}).get(type(config), None) if text else None
+    main = getattr(model_class[0] if isinstance(model_class, tuple) else model_class, "main_input_name", None)
     if main in TAKES:
         raise takes_no_text(str(where), str(main))
 
@@ -243,26 +243,26 @@ def _look_for(where: str | Path, options: Options) -> tuple[Any, torch.device, d
     import transformers
 
     check_name("a model", where)
-    known = {"revision": options.revision, "trust_remote_code": options.remote_code}
+    how = {"revision": options.revision, "trust_remote_code": options.remote_code}
     device = _device(options.device)
     name, local = str(where), Path(where).is_dir()
     if Path(where).is_file():
-        known = "A model is a folder with config.json and model.safetensors."
-        raise ModelError(f"{name} is a file.", known, "Give the folder that it lies in.")
+        reason = "A model is a folder with config.json and model.safetensors."
+        raise ModelError(f"{name} is a file.", reason, "Give the folder that it lies in.")
     if not local:
-        known["local_files_only"] = not _reachable(name, options.revision)
+        how["local_files_only"] = not _reachable(name, options.revision)
     elif options.revision is not None:
-        given = f"Revision {options.revision!r} of the folder {name} was asked for."
-        raise ModelError(given, "A folder holds one revision.", "Leave the revision out, or name a model of a hub.")
+        problem = f"Revision {options.revision!r} of the folder {name} was asked for."
+        raise ModelError(problem, "A folder holds one revision.", "Leave the revision out, or name a model of a hub.")
     else:
         _check_folder(Path(where), options)
     with saying(_refusal(name)):
-        config = transformers.AutoConfig.from_pretrained(name, **known)
+        config = transformers.AutoConfig.from_pretrained(name, **how)
     if not local:
         check_sizes(name, config.to_dict(), None)
     if options.dtype is not None:
         _dtype(options.dtype)
-    return config, device, known
+    return config, device, how
 
 
 @contextlib.contextmanager
@@ -285,11 +285,7 @@ _NO_ANSWER: dict[str, float] = {}  # when a hub, by its address, last gave no an
 
 
 def _reachable(name: str, revision: str | None) -> bool:
-    """Whether a hub answers for this model, asked once within `ANSWER` seconds; raises ModelError where it says that there is none.
-
-    A hub that gave no answer is not asked again for `AGAIN` seconds: a command looks for its model several times. An
-    answer that is of no use (too many requests, an error of the hub's own) is of this model alone.
-    """
+    """Whether a hub answers for this model, asked once within `ANSWER` seconds; ModelError where it says that there is none."""
     from huggingface_hub import HfApi, is_offline_mode
     from huggingface_hub.errors import GatedRepoError, HFValidationError, RepositoryNotFoundError, RevisionNotFoundError
     from huggingface_hub.utils import validate_repo_id
@@ -303,28 +299,25 @@ def _reachable(name: str, revision: str | None) -> bool:
         report_step(f"Asking {hub.endpoint} for {name} …")
         hub.model_info(name, revision=revision, timeout=ANSWER)
     except HFValidationError:
-        raise ModelError(
-            f"{name!r} is no model.", "There is no folder of that name, nor can a hub have it.", todo
-        ) from None
+        reason = "There is no folder of that name, nor can a hub have it."
+        raise ModelError(f"{name!r} is no model.", reason, todo) from None
     except GatedRepoError:
-        known = "It is on the hub, but asks for an account with access to it."
-        raise ModelError(f"The model {name!r} was refused.", known, "Log in with 'hf auth login'.") from None
+        reason = "It is on the hub, but asks for an account with access to it."
+        raise ModelError(f"The model {name!r} was refused.", reason, "Log in with 'hf auth login'.") from None
     except RevisionNotFoundError:
-        known = "The model is on the hub, that revision of it is not."
-        raise ModelError(f"Revision {revision!r} of {name!r}.", known, "Choose one of its branches or tags.") from None
+        reason = "The model is on the hub, that revision of it is not."
+        raise ModelError(f"Revision {revision!r} of {name!r}.", reason, "Choose one of its branches or tags.") from None
     except RepositoryNotFoundError:
-        known = "There is no folder of that name, and the hub has no such model."
-        raise ModelError(f"{name!r} is no model.", known, todo) from None
+        reason = "There is no folder of that name, and the hub has no such model."
+        raise ModelError(f"{name!r} is no model.", reason, todo) from None
     except Exception as error:  # no network, a proxy, a hub that is down: what is in the cache may still do
-        said, kinds = (
-            f"{hub.endpoint} answered with {summarize_error(error, 60)}",
-            {kind.__name__ for kind in type(error).__mro__},
-        )
+        message = f"{hub.endpoint} answered with {summarize_error(error, 60)}"
+        kinds = {kind.__name__ for kind in type(error).__mro__}
         # the hub's library changed its own errors from httpx to httpx2
         if isinstance(error, ConnectionError | TimeoutError) or "TransportError" in kinds:
             _NO_ANSWER[hub.endpoint] = time.monotonic()
-            said = f"No answer from {hub.endpoint}"
-        report_step(f"{said}: looking for {name} among earlier downloads …")
+            message = f"No answer from {hub.endpoint}"
+        report_step(f"{message}: looking for {name} among earlier downloads …")
         return False
     return True
 
@@ -342,33 +335,32 @@ def _refusal(name: str, method: object = None) -> Callable[[BaseException], Mode
         refused, endpoint = not_loaded(name, method, error), HfApi().endpoint
         if Path(name).is_dir() or is_offline_mode() or not _is_silent(endpoint):
             return refused
-        known = f"{endpoint} gave no answer in the last {AGAIN:.0f} seconds, and was not asked again. {refused.known}"
-        return ModelError(refused.given, known, refused.todo)
+        reason = f"{endpoint} gave no answer in the last {AGAIN:.0f} seconds, and was not asked again. {refused.known}"
+        return ModelError(refused.given, reason, refused.todo)
 
     return refusal
 
 
 def _check_folder(folder: Path, options: Options) -> None:
     """Raise ModelError where a folder holds no model, or none that the options allow."""
-    there = sorted(path.name for path in folder.iterdir())
-    listed = ", ".join(there[:12]) or "nothing"
-    if ADAPTER in there and "config.json" not in there:
-        base = shorten(read_object(folder / ADAPTER, "adapter's configuration").get("base_model_name_or_path"))
+    present = sorted(path.name for path in folder.iterdir())
+    listed = ", ".join(present[:12]) or "nothing"
+    if ADAPTER in present and "config.json" not in present:
+        base = shorten(_read_object(folder / ADAPTER, "adapter's configuration").get("base_model_name_or_path"))
         merged = "PeftModel.from_pretrained(BASE, ADAPTER).merge_and_unload()"
         todo = f"Give the base, or in Python what peft makes of both to trisect.load: {merged}."
         raise ModelError(f"{folder} holds an adapter of PEFT, and no model.", f"Its base is {base}.", todo)
-    if "config.json" not in there:
-        known = f"A model's folder has a config.json; this one holds {listed}."
-        raise ModelError(f"{folder} is no model's folder.", known, "Give the folder that save_pretrained wrote.")
-    if any(folder.glob("*.safetensors")) or INDEX in there:
+    if "config.json" not in present:
+        reason = f"A model's folder has a config.json; this one holds {listed}."
+        raise ModelError(f"{folder} is no model's folder.", reason, "Give the folder that save_pretrained wrote.")
+    if any(folder.glob("*.safetensors")) or INDEX in present:
         check_files(folder)
         return
     pickles = sorted({path.name for pattern in PICKLES for path in folder.glob(pattern)})
     if pickles and not options.pickle:
-        known = f"Its weights are {', '.join(pickles[:4])}: a pickle can run any code when it is opened."
-        raise ModelError(
-            f"{folder} has no safetensors.", known, "Convert it, or allow it with --pickle if you trust it."
-        )
+        reason = f"Its weights are {', '.join(pickles[:4])}: a pickle can run any code when it is opened."
+        todo = "Convert it, or allow it with --pickle if you trust it."
+        raise ModelError(f"{folder} has no safetensors.", reason, todo)
     if not pickles:
         raise ModelError(f"{folder} has no weights.", f"It holds {listed}.", "Add model.safetensors.")
     check_files(folder, weights=False)
@@ -381,16 +373,16 @@ def _head(config: Any) -> tuple[Any, str]:
 
     named = (config.architectures or [""])[0]
     objective = _objective(named, config)
-    known = {
+    heads = {
         "seq2seq": (transformers.AutoModelForSeq2SeqLM, auto.MODEL_FOR_SEQ_TO_SEQ_CAUSAL_LM_MAPPING_NAMES),
         "causal": (transformers.AutoModelForCausalLM, auto.MODEL_FOR_CAUSAL_LM_MAPPING_NAMES),
         "masked": (transformers.AutoModelForMaskedLM, auto.MODEL_FOR_MASKED_LM_MAPPING_NAMES),
     }
     if objective == "output":
         return transformers.AutoModel, objective
-    kind, classes = known[objective]
-    own = named in classes.values() or named not in dir(transformers)  # the latter is code of the model's own
-    return (kind if own else getattr(transformers, named)), objective
+    kind, classes = heads[objective]
+    is_default = named in classes.values() or named not in dir(transformers)  # the latter is code of the model's own
+    return (kind if is_default else getattr(transformers, named)), objective
 
 
 def objective_of(model: nn.Module) -> str:
@@ -422,9 +414,10 @@ def _dtype(name: str) -> torch.dtype:
 
 
 def _device(name: str) -> torch.device:
-    there = ("cpu", *(f"cuda:{i}" for i in range(torch.cuda.device_count())))
+    devices = ("cpu", *(f"cuda:{i}" for i in range(torch.cuda.device_count())))
     if name == "auto":
-        return torch.device("cuda" if len(there) > 1 else "cpu")
-    if name not in (*there, *(("cuda",) if len(there) > 1 else ())):
-        raise ModelError(unknown("device", name, there), f"There is {', '.join(there)}.", "Use one of them, or auto.")
+        return torch.device("cuda" if len(devices) > 1 else "cpu")
+    if name not in (*devices, *(("cuda",) if len(devices) > 1 else ())):
+        reason = f"There is {', '.join(devices)}."
+        raise ModelError(unknown("device", name, devices), reason, "Use one of them, or auto.")
     return torch.device(name)

@@ -42,26 +42,26 @@ def summarize_error(error: BaseException, most: int = 300) -> str:
 
 def not_loaded(name: str, method: object, error: BaseException) -> ModelError:
     """The refusal of a model that could not be loaded; `method` is how its configuration says that it is quantised, or None."""
-    said = " ".join(str(error).split())
-    if "trust_remote_code" in said or "remote code" in said:
-        known = "Its code is not part of transformers and would have to be run from its repository."
-        return ModelError(f"{name} needs code of its own.", known, "Read that code, then allow it with --remote-code.")
+    message = " ".join(str(error).split())
+    if "trust_remote_code" in message or "remote code" in message:
+        reason = "Its code is not part of transformers and would have to be run from its repository."
+        return ModelError(f"{name} needs code of its own.", reason, "Read that code, then allow it with --remote-code.")
     if method is not None:
-        given = f"{name} is quantised, and cannot be loaded as it is."
+        problem = f"{name} is quantised, and cannot be loaded as it is."
         todo = "Install the package that it names, or give the model as it was before it was quantised."
-        return ModelError(given, f"Its method is {method!r}. {summarize_error(error, 200)}", todo)
-    if "accelerate" in said:
-        known = "Spreading a model over devices is done by the package accelerate, which is not installed."
+        return ModelError(problem, f"Its method is {method!r}. {summarize_error(error, 200)}", todo)
+    if "accelerate" in message:
+        reason = "Spreading a model over devices is done by the package accelerate, which is not installed."
         todo = "Run 'pip install accelerate', or leave the device map out."
-        return ModelError(f"{name} cannot be loaded with a device map.", known, todo)
-    if "ignore_mismatched_sizes" in said or "size mismatch" in said:
-        known = "Its weights have other shapes than its config.json says."
-        return ModelError(f"The model {name} cannot be loaded.", known, "Give config.json and weights of one model.")
-    if isinstance(error, OSError) and "safetensors" in said and not Path(name).is_dir():
-        known = "It has no safetensors file; a pickle can run any code when it is opened."
+        return ModelError(f"{name} cannot be loaded with a device map.", reason, todo)
+    if "ignore_mismatched_sizes" in message or "size mismatch" in message:
+        reason = "Its weights have other shapes than its config.json says."
+        return ModelError(f"The model {name} cannot be loaded.", reason, "Give config.json and weights of one model.")
+    if isinstance(error, OSError) and "safetensors" in message and not Path(name).is_dir():
+        reason = "It has no safetensors file; a pickle can run any code when it is opened."
         todo = "Choose a revision with safetensors, or allow it with --pickle."
-        return ModelError(f"{name} cannot be loaded.", known, todo)
-    if "device_map" in said:
+        return ModelError(f"{name} cannot be loaded.", reason, todo)
+    if "device_map" in message:
         todo = "Give a device map that there is, or leave it out."
         return ModelError(f"{name} cannot be loaded with a device map.", summarize_error(error), todo)
     hub = "Check the name, the revision and the network; a folder works without one."
@@ -75,27 +75,28 @@ def forward_error(
     """The refusal of inputs that a model's forward raises an error for; `limit` is how many positions it has, where it says."""
     ids = inputs.get("input_ids")
     if limit is not None and isinstance(ids, Tensor) and ids.dim() == 2 and ids.shape[1] > limit:
-        known = f"It has positions for {limit:,}."
+        reason = f"It has positions for {limit:,}."
         return ModelError(
-            f"{ids.shape[1]:,} tokens were given to {name}.", known, "Give shorter texts, or parts of one."
+            f"{ids.shape[1]:,} tokens were given to {name}.", reason, "Give shorter texts, or parts of one."
         )
-    known = f"The model says: {summarize_error(error, 200)}"
+    reason = f"The model says: {summarize_error(error, 200)}"
     todo = f"Give what its forward takes: {', '.join(sorted(accepts)[:8])}."
-    return ModelError(f"The inputs {', '.join(map(repr, inputs))} do not go through {name}.", known, todo)
+    return ModelError(f"The inputs {', '.join(map(repr, inputs))} do not go through {name}.", reason, todo)
 
 
 def check_finite(name: str, model: nn.Module) -> None:
     """Raise ModelError where a parameter of a model holds NaN or infinity: all that it computes would be that."""
     if empty := next((key for key, p in model.named_parameters() if p.is_meta and type(p) is nn.Parameter), None):
-        known = f"{empty} lies on the device 'meta': it has a shape and no numbers."
+        reason = f"{empty} lies on the device 'meta': it has a shape and no numbers."
         todo = "Load its weights onto a device first."
         if any(getattr(m, "_hf_hook", None) is not None for m in model.modules()):
-            known = f"{empty} is brought by accelerate while its module runs; what projections are made of has to be there all the time."
+            reason = f"{empty} is brought by accelerate while its module runs; what projections are made of has to be there all the time."
             todo = "Load it without offloading, on devices that hold all of it."
-        raise ModelError(f"Weights of {name} are not there.", known, todo)
-    wrong = [
-        (key, p) for key, p in model.named_parameters() if p.is_floating_point() and not p.is_meta and not _finite(p)
-    ]
+        raise ModelError(f"Weights of {name} are not there.", reason, todo)
+    # most sums of finite numbers are finite: what is to be looked at number by number is rare
+    finite = lambda p: bool(torch.isfinite(p.float().sum())) or bool(torch.isfinite(p.float()).all())  # noqa: E731
+    floats = [(key, p) for key, p in model.named_parameters() if p.is_floating_point() and not p.is_meta]
+    wrong = [(key, p) for key, p in floats if not all(map(finite, p.detach().flatten().split(PART)))]
     if not wrong:
         return
     key, tensor = wrong[0]
@@ -103,14 +104,9 @@ def check_finite(name: str, model: nn.Module) -> None:
     nan, infinite = int(values.isnan().sum()), int(values.isinf().sum())
     counts = " and ".join(f"{n:,} {word}" for n, word in ((nan, "NaN"), (infinite, "infinite")) if n)
     more = "" if len(wrong) == 1 else f", and {len(wrong) - 1:,} more parameters hold some"
-    known = f"{key} holds {counts} of {tensor.numel():,} numbers{more}."
+    reason = f"{key} holds {counts} of {tensor.numel():,} numbers{more}."
     todo = "Give weights from before its training diverged, or the whole file."
-    raise ModelError(f"Weights of {name} are no numbers.", known, todo)
-
-
-def _finite(tensor: Tensor) -> bool:
-    parts = tensor.detach().flatten().split(PART)
-    return all(bool(torch.isfinite(p.float().sum())) or bool(torch.isfinite(p.float()).all()) for p in parts)
+    raise ModelError(f"Weights of {name} are no numbers.", reason, todo)
 
 
 def check_ids(name: str, model: nn.Module, tokenizer: Any, inputs: ModelInputs) -> None:
@@ -128,9 +124,9 @@ def check_ids(name: str, model: nn.Module, tokenizer: Any, inputs: ModelInputs) 
         with contextlib.suppress(Exception):  # of its own: an id that it does not know either
             word = None if tokenizer is None else tokenizer.convert_ids_to_tokens(wrong)
         token = f"The token {word!r}, id {wrong}," if isinstance(word, str) and word else f"The token id {wrong}"
-        known = f"The model has a row for each of the ids 0 to {rows - 1}."
+        reason = f"The model has a row for each of the ids 0 to {rows - 1}."
         todo = "Give ids of the model." if tokenizer is None else "Give the tokenizer that the model was trained with."
-        raise ModelError(f"{token} is not in the vocabulary of {name}.", known, todo)
+        raise ModelError(f"{token} is not in the vocabulary of {name}.", reason, todo)
 
 
 def _rows(model: nn.Module, field: str) -> int | None:
@@ -167,7 +163,7 @@ def memory_guard(name: str, doing: str, inputs: Mapping[str, object] | None = No
             for n, t in (inputs or {}).items()
             if isinstance(t, Tensor) and t.dim()
         ]
-        given = f"{doing} {name}{f' with {shapes[0]}' if shapes else ''} needs more memory than there is."
-        said = " ".join(str(error).split())[:200]
-        known = f"The system says: {said}" if said else "The system gave no more of it."
-        raise ModelOutOfMemoryError(given, known, SMALLER if doing == LOADING else LESS) from error
+        problem = f"{doing} {name}{f' with {shapes[0]}' if shapes else ''} needs more memory than there is."
+        message = " ".join(str(error).split())[:200]
+        reason = f"The system says: {message}" if message else "The system gave no more of it."
+        raise ModelOutOfMemoryError(problem, reason, SMALLER if doing == LOADING else LESS) from error

@@ -15,13 +15,13 @@ from trisect.core.errors import ModelError, is_panic, shorten
 from trisect.hf.files.model_errors import saying, summarize_error
 
 FILES = ("tokenizer.json", "vocab.txt", "vocab.json", "spiece.model", "tokenizer.model", "sentencepiece.bpe.model")
-CHARACTERS = (
-    10_000_000  # that a normalizer may make of one text, or GROWTH of each of its characters where that is more
-)
+# that a normalizer may make of one text, or GROWTH of each of its characters where that is more
+CHARACTERS = 10_000_000
 GROWTH = 64
 LONGEST = {"NFKC": 18, "NFKD": 18}  # characters that other normalizers make of one
 SAVE_AGAIN = "Save the tokenizer again beside the model."
 _NORMALIZED = re.compile(rb'"normalized"\s*:\s*true')
+# the normalizers of a tokenizer of the library 'tokenizers', in order, with the most characters each makes of one
 _STAGES: WeakKeyDictionary[Any, list[tuple[dict[str, Any], float]]] = WeakKeyDictionary()
 
 
@@ -33,26 +33,26 @@ def load_tokenizer(name: str, options: dict[str, Any]) -> Any:
     import transformers
 
     # without any file of a tokenizer some families would be given an empty one
-    there = [file for file in FILES if (Path(name) / file).exists()]
-    if Path(name).is_dir() and not there and not (Path(name) / "tokenizer_config.json").exists():
+    present = [file for file in FILES if (Path(name) / file).exists()]
+    if Path(name).is_dir() and not present and not (Path(name) / "tokenizer_config.json").exists():
         return None
     try:
         _check_added(name, options)
-        found = transformers.AutoTokenizer.from_pretrained(name, **options)
+        tokenizer = transformers.AutoTokenizer.from_pretrained(name, **options)
     except (ModelError, PermissionError, MemoryError):
         raise
     except BaseException as error:  # vision and speech models have none, and each kind says so in its own way
         if not isinstance(error, Exception) and not is_panic(error):
             raise
-        if there:
-            given = f"The tokenizer of {name} cannot be read: {', '.join(there)}."
-            raise ModelError(given, summarize_error(error, 200), SAVE_AGAIN) from error
+        if present:
+            problem = f"The tokenizer of {name} cannot be read: {', '.join(present)}."
+            raise ModelError(problem, summarize_error(error, 200), SAVE_AGAIN) from error
         return None
-    longest = getattr(found, "model_max_length", None)  # transformers accepts whatever stands there
+    longest = getattr(tokenizer, "model_max_length", None)  # transformers accepts whatever stands there
     if longest is not None and type(longest) not in (int, float):
         todo = "Correct tokenizer_config.json, or save the tokenizer again beside the model."
         raise ModelError(f"model_max_length of {name} is {shorten(longest)}.", "It is a number of tokens.", todo)
-    return found
+    return tokenizer
 
 
 def tokenize(name: str, tokenizer: Any, text: str, is_target: bool = False, **options: Any) -> Any:
@@ -60,21 +60,16 @@ def tokenize(name: str, tokenizer: Any, text: str, is_target: bool = False, **op
 
     Raises ModelError where it cannot, and before it makes far more of the text than is there.
     """
-    _check_growth(name, _stages(tokenizer), text)
-    todo = "Save the tokenizer again beside the model, or give another text."
-    given = f"The tokenizer of {name} cannot cut {text[:40]!r}."
-    with saying(lambda error: ModelError(given, summarize_error(error, 200), todo)):
-        return tokenizer(**{"text_target" if is_target else "text": text}, verbose=False, **options)
-
-
-def _stages(tokenizer: Any) -> list[tuple[dict[str, Any], float]]:
-    """The normalizers of a tokenizer of the library 'tokenizers', in order, with the most characters each makes of one."""
-    found = _STAGES.get(tokenizer)
-    if found is None:
+    stages = _STAGES.get(tokenizer)
+    if stages is None:
         normalizer = getattr(getattr(tokenizer, "backend_tokenizer", None), "normalizer", None)
         statement = None if normalizer is None else json.loads(normalizer.__getstate__())
-        found = _STAGES[tokenizer] = [(stage, _growth(stage)) for stage in _flat(statement)]
-    return found
+        stages = _STAGES[tokenizer] = [(stage, _growth(stage)) for stage in _flat(statement)]
+    _check_growth(name, stages, text)
+    todo = "Save the tokenizer again beside the model, or give another text."
+    problem = f"The tokenizer of {name} cannot cut {text[:40]!r}."
+    with saying(lambda error: ModelError(problem, summarize_error(error, 200), todo)):
+        return tokenizer(**{"text_target" if is_target else "text": text}, verbose=False, **options)
 
 
 def _flat(statement: Mapping[str, Any] | None) -> Iterator[dict[str, Any]]:
@@ -108,9 +103,9 @@ def _check_growth(name: str, stages: list[tuple[dict[str, Any], float]], text: s
     words = text
     for statement, growth in stages:
         if len(words) * growth > most:
-            given = f"The tokenizer of {name} makes too much of {text[:40]!r}."
-            known = f"Its normalizers make more than {most:,} characters of these {len(text):,}."
-            raise ModelError(given, known, "Give the tokenizer that the model was trained with.")
+            problem = f"The tokenizer of {name} makes too much of {text[:40]!r}."
+            reason = f"Its normalizers make more than {most:,} characters of these {len(text):,}."
+            raise ModelError(problem, reason, "Give the tokenizer that the model was trained with.")
         stage = normalizers.NFC()
         stage.__setstate__(json.dumps(statement).encode())
         words = stage.normalize_str(words)
@@ -120,9 +115,9 @@ def _check_added(name: str, options: Mapping[str, Any]) -> None:
     """The same of tokens that a tokenizer's file adds, which are normalized as it is loaded."""
     from transformers.utils.hub import cached_file
 
-    known = {key: options[key] for key in ("revision", "local_files_only") if key in options}
+    how = {key: options[key] for key in ("revision", "local_files_only") if key in options}
     silent = {f"_raise_exceptions_for_{kind}": False for kind in ("gated_repo", "missing_entries", "connection_errors")}
-    place = cached_file(name, FILES[0], **known, **silent)
+    place = cached_file(name, FILES[0], **how, **silent)
     content = b"" if place is None else Path(place).read_bytes()
     if content.count(b'"Replace"') + content.count(b'"Precompiled"') < 2 or not _NORMALIZED.search(content):
         return

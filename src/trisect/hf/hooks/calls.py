@@ -70,31 +70,31 @@ def edits_at(
     order = {address: i for i, address in enumerate(addresses)}
     for address in (*(write or {}), *(hold or {})):
         if address not in order:
-            given = f"An edit names {tuple(address)}."
-            known = f"The model has {', '.join(map(str, addresses[:4]))}{', …' if len(addresses) > 4 else ''}."
-            raise SiteError(given, known, "Use one of the model's addresses.")
+            problem = f"An edit names {tuple(address)}."
+            reason = f"The model has {', '.join(map(str, addresses[:4]))}{', …' if len(addresses) > 4 else ''}."
+            raise SiteError(problem, reason, "Use one of the model's addresses.")
     written = {order[a]: functools.partial(_write, a, writer) for a, writer in (write or {}).items()}
     return Edits(written, {order[a]: w for a, w in (hold or {}).items()})
 
 
 def _write(address: Address, writer: Writer, parts: Parts) -> Parts:
     """What a writer makes of q, k and v; raises ModelError where that is of other shapes."""
-    made: object = writer(parts)
-    three = made if isinstance(made, tuple) and len(made) == len(parts) else ()
+    result: object = writer(parts)
+    three = result if isinstance(result, tuple) and len(result) == len(parts) else ()
     if not three or any(not isinstance(t, Tensor) or t.shape != p.shape for t, p in zip(three, parts, strict=True)):
         shapes = [tuple(t.shape) if isinstance(t, Tensor) else type(t).__name__ for t in three]
-        given = f"A writer for {address} gave {', '.join(map(str, shapes)) or type(made).__name__}."
-        known = f"It was given q, k and v of {', '.join(str(tuple(p.shape)) for p in parts)}."
-        raise ModelError(given, known, "Give q, k and v of the same shapes, as Parts(q, k, v).")
+        problem = f"A writer for {address} gave {', '.join(map(str, shapes)) or type(result).__name__}."
+        reason = f"It was given q, k and v of {', '.join(str(tuple(p.shape)) for p in parts)}."
+        raise ModelError(problem, reason, "Give q, k and v of the same shapes, as Parts(q, k, v).")
     return Parts(*three)
 
 
-def weights_to_hold(held: Tensor, like: Tensor, shape: tuple[int, ...]) -> Tensor:
+def weights_to_hold(weights: Tensor, like: Tensor, shape: tuple[int, ...]) -> Tensor:
     """Held weights where a call's own would be of that shape; raises ModelError where they do not fit."""
-    if tuple(held.shape) != shape:
-        given = f"Weights of shape {tuple(held.shape)} are to be held."
-        raise ModelError(given, f"Those of the call are of {shape}.", "Give weights [B, H, T, S] of the same batch.")
-    return held.to(like)
+    if tuple(weights.shape) != shape:
+        problem = f"Weights of shape {tuple(weights.shape)} are to be held."
+        raise ModelError(problem, f"Those of the call are of {shape}.", "Give weights [B, H, T, S] of the same batch.")
+    return weights.to(like)
 
 
 class Calls(list[Call]):
@@ -181,29 +181,29 @@ ModelOutput: TypeAlias = Any  # of any class: each model has its own
 def check_model(model: object) -> None:
     """Raise ModelError for what cannot be a model."""
     if not isinstance(model, (str, Path, nn.Module)):
-        known = "A model is a folder, a name on a hub, or a PyTorch module."
-        raise ModelError(f"{type(model).__name__} was given as a model.", known, "Give one of these.")
+        reason = "A model is a folder, a name on a hub, or a PyTorch module."
+        raise ModelError(f"{type(model).__name__} was given as a model.", reason, "Give one of these.")
 
 
 def check_readable(texts: object) -> None:
     """Raise ModelError for what is no text and no several texts."""
     if not isinstance(texts, Iterable):
-        known = "What is read is a text, several of them, or the model's own inputs."
-        raise ModelError(f"{type(texts).__name__} was given to be read.", known, "Give one of these.")
+        reason = "What is read is a text, several of them, or the model's own inputs."
+        raise ModelError(f"{type(texts).__name__} was given to be read.", reason, "Give one of these.")
 
 
 def check_inputs(inputs: object) -> None:
     """Raise ModelError for what cannot be a model's inputs by name."""
     if not isinstance(inputs, Mapping):
-        given = f"The inputs are a {type(inputs).__name__}."
-        raise ModelError(given, "A model's own inputs are given by name.", "Give a dict: {'input_ids': ...}.")
+        problem = f"The inputs are a {type(inputs).__name__}."
+        raise ModelError(problem, "A model's own inputs are given by name.", "Give a dict: {'input_ids': ...}.")
     if not any(isinstance(t, Tensor) for t in inputs.values()):
-        known = f"It holds {', '.join(map(repr, inputs)) or 'nothing'}."
-        raise ModelError("The inputs hold no tensor.", known, "Give what the model's forward takes, as tensors.")
+        reason = f"It holds {', '.join(map(repr, inputs)) or 'nothing'}."
+        raise ModelError("The inputs hold no tensor.", reason, "Give what the model's forward takes, as tensors.")
     if nested := [name for name, t in inputs.items() if isinstance(t, Tensor) and t.is_nested]:
-        given = f"The input {nested[0]!r} is a nested tensor."
+        problem = f"The input {nested[0]!r} is a nested tensor."
         todo = "Pad it, with a mask: torch.nested.to_padded_tensor(tensor, 0)."
-        raise ModelError(given, "What is read has as many positions in every row.", todo)
+        raise ModelError(problem, "What is read has as many positions in every row.", todo)
 
 
 SDPA = F.scaled_dot_product_attention
@@ -222,17 +222,17 @@ SAME = {
 ARGUMENTS = ("query", "key", "value", "attn_mask", "dropout_p", "is_causal", "scale", "enable_gqa")
 
 
-def tensors_in(given: Iterable[object]) -> list[Tensor]:
+def tensors_in(values: Iterable[object]) -> list[Tensor]:
     """The tensors in nested lists, tuples and dicts, in their order."""
-    found: list[Tensor] = []
-    for x in given:
+    tensors: list[Tensor] = []
+    for x in values:
         if isinstance(x, Tensor):
-            found.append(x)
+            tensors.append(x)
         elif isinstance(x, (tuple, list)):
-            found += tensors_in(x)
+            tensors += tensors_in(x)
         elif isinstance(x, dict):
-            found += tensors_in(x.values())
-    return found
+            tensors += tensors_in(x.values())
+    return tensors
 
 
 def gradients_of(
@@ -282,13 +282,13 @@ class Operand:
 
     def take(self, rows: int) -> Tensor:
         """The tensor as [B H T E]; `rows` is B."""
-        found = self.tensor.permute([self.letters.index(c) for c in self.order])
-        return found if len(self.order) == 4 else found.unflatten(0, (rows, -1))
+        view = self.tensor.permute([self.letters.index(c) for c in self.order])
+        return view if len(self.order) == 4 else view.unflatten(0, (rows, -1))
 
     def give(self, canonical: Tensor) -> Tensor:
         """A tensor [B H T E] laid out as this one."""
-        found = canonical if len(self.order) == 4 else canonical.flatten(0, 1)
-        return found.permute([self.order.index(c) for c in self.letters])
+        t = canonical if len(self.order) == 4 else canonical.flatten(0, 1)
+        return t.permute([self.order.index(c) for c in self.letters])
 
 
 @dataclass(frozen=True, eq=False)
@@ -300,10 +300,6 @@ class Product:
     letters: tuple[str, str, str]
     call: Callable[[Tensor, Tensor], Tensor]
     factor: float = 1.0
-
-    def run(self) -> Tensor:
-        """The product as the model asked for it."""
-        return self.call(self.left, self.right)
 
     @property
     def shares_axis(self) -> bool:
@@ -321,13 +317,13 @@ class Product:
         """Letters of batch and heads, of left's own axis, of right's own axis, and of the sum; None if not so."""
         a, b, out = self.letters
         batch = "".join(c for c in out if c in a and c in b)
-        own = [c for c in out if c in a and c not in b], [c for c in out if c in b and c not in a]
+        ends = [c for c in out if c in a and c not in b], [c for c in out if c in b and c not in a]
         summed = [c for c in a if c in b and c not in out]
-        if len(batch) not in (1, 2) or [len(x) for x in (*own, summed)] != [1, 1, 1]:
+        if len(batch) not in (1, 2) or [len(x) for x in (*ends, summed)] != [1, 1, 1]:
             return None
         if len(a) != len(b) or len(out) != len(a) or len(set(a)) != len(a):
             return None
-        return batch, own[0][0], own[1][0], summed[0]
+        return batch, ends[0][0], ends[1][0], summed[0]
 
     def _roles(self) -> tuple[int, Operand, Operand] | None:
         """Which operand is the query's, the query's, and the key's: the key's axis comes last in the scores."""
@@ -340,21 +336,22 @@ class Product:
         out = self.letters[2]
         return (0, ends, other) if out.index(left) < out.index(right) else (1, other, ends)
 
-    def makes_scores(self, given: Tensor, rows: int) -> bool:
+    def makes_scores(self, scores: Tensor, rows: int) -> bool:
         """Whether this product's result, masked and shaped, can be what the softmax was given."""
         roles = self._roles()
-        if roles is None or given.dim() not in (3, 4):
+        if roles is None or scores.dim() not in (3, 4):
             return False
         _, q, k = roles
         if (len(q.order) == 3 and q.tensor.dim() != 3) or not (q.fits(rows) and k.fits(rows)):
             return False
-        one, other = q.take(rows), k.take(rows)
-        if one.shape[0] != other.shape[0] or other.shape[1] not in (1, one.shape[1]):
+        asking, seen = q.take(rows), k.take(rows)
+        if asking.shape[0] != seen.shape[0] or seen.shape[1] not in (1, asking.shape[1]):
             return False
         # sinks append a column to the scores
-        length, keys = one.shape[2], other.shape[2]
-        heads = one.shape[0] * one.shape[1]
-        return given.shape[-2] == length and keys <= given.shape[-1] <= keys + 1 and given.shape[:-2].numel() == heads
+        length, keys = asking.shape[2], seen.shape[2]
+        heads = asking.shape[0] * asking.shape[1]
+        fits = scores.shape[-2] == length and scores.shape[:-2].numel() == heads
+        return fits and keys <= scores.shape[-1] <= keys + 1
 
     def parts(self, rows: int) -> tuple[Tensor, Tensor]:
         """q [B H T E] and k [B K S E]."""
@@ -378,11 +375,11 @@ class Product:
         split = self._split()
         if split is None:
             return None
-        batch, *own, summed = split
+        batch, *ends, summed = split
         operands = self.left, self.right
-        weights = Operand(operands[side], self.letters[side], batch + own[side] + summed)
-        values = Operand(operands[1 - side], self.letters[1 - side], batch + summed + own[1 - side])
-        return weights, values, Operand(operands[side], self.letters[2], batch + own[side] + own[1 - side])
+        weights = Operand(operands[side], self.letters[side], batch + ends[side] + summed)
+        values = Operand(operands[1 - side], self.letters[1 - side], batch + summed + ends[1 - side])
+        return weights, values, Operand(operands[side], self.letters[2], batch + ends[side] + ends[1 - side])
 
 
 def product_of(func: Callable[..., Any], args: Arguments, kwargs: NamedArguments) -> Product | None:
@@ -407,9 +404,9 @@ def product_of(func: Callable[..., Any], args: Arguments, kwargs: NamedArguments
             return None
         return Product(values[0], values[1], _letters(*values), lambda a, b: func(a, b))
     if func in BADDBMM:
-        given = {**dict(zip(("input", "batch1", "batch2"), args, strict=False)), **kwargs}
-        added, a, b = (given.pop(name) for name in ("input", "batch1", "batch2"))
-        return Product(a, b, _letters(a, b), lambda a, b: func(added, a, b, **given), float(given.get("alpha", 1.0)))
+        named = {**dict(zip(("input", "batch1", "batch2"), args, strict=False)), **kwargs}
+        added, a, b = (named.pop(name) for name in ("input", "batch1", "batch2"))
+        return Product(a, b, _letters(a, b), lambda a, b: func(added, a, b, **named), float(named.get("alpha", 1.0)))
     return None
 
 
@@ -419,34 +416,34 @@ def _letters(a: Tensor, b: Tensor) -> tuple[str, str, str]:
 
 
 def use_sdpa(
-    args: Arguments, kwargs: NamedArguments, rows: int, writer: Writer | None, held: Tensor | None
+    args: Arguments, kwargs: NamedArguments, rows: int, writer: Writer | None, hold: Tensor | None
 ) -> tuple[Parts, Tensor, Tensor, float, Tensor]:
     """`scaled_dot_product_attention` with q, k, v replaced or weights held; its weights are what it makes of v = I.
 
     Returns its parts, weights, output, scale and raw output, as a Call has them.
     """
-    given: dict[str, Any] = {**dict(zip(ARGUMENTS, args, strict=False)), **kwargs}
-    merged = given["query"].dim() == 3
+    named: dict[str, Any] = {**dict(zip(ARGUMENTS, args, strict=False)), **kwargs}
+    merged = named["query"].dim() == 3
 
     def split(t: Tensor) -> Tensor:
         return t.unflatten(0, (rows, -1)) if merged else t
 
-    parts = Parts(*(split(given[name]) for name in ARGUMENTS[:3]))
+    parts = Parts(*(split(named[name]) for name in ARGUMENTS[:3]))
     if writer is not None:
         parts = writer(parts)
-        given |= {n: t.flatten(0, 1) if merged else t for n, t in zip(ARGUMENTS[:3], parts, strict=True)}
-    value = given["value"]
-    if held is None:
+        named |= {n: t.flatten(0, 1) if merged else t for n, t in zip(ARGUMENTS[:3], parts, strict=True)}
+    value = named["value"]
+    if hold is None:
         eye = torch.eye(value.shape[-2], dtype=value.dtype, device=value.device).expand(*value.shape[:-1], -1)
         with torch.no_grad():  # a checkpointed layer counts what its graph keeps
-            weights = split(SDPA(**{**given, "value": eye, "dropout_p": 0.0}))
-        result = SDPA(**given)
+            weights = split(SDPA(**{**named, "value": eye, "dropout_p": 0.0}))
+        result = SDPA(**named)
     else:
-        weights = held.to(value)
+        weights = hold.to(value)
         heads = parts.v.repeat_interleave(weights.shape[1] // parts.v.shape[1], 1)
         result = weights @ heads
         result = result.flatten(0, 1) if merged else result
-    scale = given.get("scale")
+    scale = named.get("scale")
     return parts, weights, split(result), float(parts.q.shape[-1] ** -0.5 if scale is None else scale), result
 
 
@@ -471,10 +468,10 @@ def replace_forwards(forwards: Mapping[nn.Module, Callable[..., Any]]) -> Iterat
             module.forward = forward
         yield
     finally:
-        for module, own in before.items():
+        for module, previous in before.items():
             module.__dict__.pop("forward", None)
-            if own is not None:
-                module.forward = own
+            if previous is not None:
+                module.forward = previous
 
 
 @contextlib.contextmanager
@@ -505,9 +502,9 @@ def without_recompute() -> Iterator[None]:
         yield
     finally:
         with _lock:
-            own = _replaced.pop()
+            originals = _replaced.pop()
             if not _replaced:
-                checkpoints._checkpoint_without_reentrant_generator, checkpoints.CheckpointFunction = own
+                checkpoints._checkpoint_without_reentrant_generator, checkpoints.CheckpointFunction = originals
 
 
 _lock = threading.Lock()
@@ -543,9 +540,9 @@ def unwrap_model(model: nn.Module) -> nn.Module:
             model = inner
         elif callable(base := getattr(model, "get_base_model", None)) and hasattr(model, "peft_config"):
             if getattr(getattr(model, "active_peft_config", None), "is_prompt_learning", False):
-                given = f"{type(model).__name__} puts learned prompts before what it is given."
-                known = "Only adapters inside the model (LoRA and its kin) are read."
-                raise ModelError(given, known, "Read the model without them: load(model.get_base_model()).")
+                problem = f"{type(model).__name__} puts learned prompts before what it is given."
+                reason = "Only adapters inside the model (LoRA and its kin) are read."
+                raise ModelError(problem, reason, "Read the model without them: load(model.get_base_model()).")
             inside: Any = base()
             model = inside
         else:

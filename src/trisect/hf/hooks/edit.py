@@ -1,4 +1,4 @@
-"""User functions at q, k and v while a model runs: in calls of the model, in generation, and in trisect's passes."""
+"""User functions at q, k and v while a model runs, in its calls, in generation and in trisect's passes; the residual stream edited."""
 
 from __future__ import annotations
 
@@ -6,20 +6,40 @@ import functools
 import threading
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from typing import Any
 from weakref import WeakKeyDictionary
 
-from torch import nn
+from torch import Tensor, nn
 from transformers.cache_utils import Cache
 
 from trisect.core.errors import ModelError
-from trisect.core.subject import EditFunction, Parts, Shape, Writer, edit_words, write_in_order
+from trisect.core.subject import (
+    EditFunction,
+    Parts,
+    Shape,
+    StreamPoint,
+    StreamWriters,
+    Writer,
+    edit_words,
+    write_in_order,
+)
 from trisect.core.trace import Address, spell_addresses
-from trisect.hf.hooks.calls import RECORDING, Call, CallHook, Calls, Edits, outline, without_compile, without_recompute
+from trisect.hf.hooks.calls import (
+    RECORDING,
+    Arguments,
+    Call,
+    CallHook,
+    Calls,
+    Edits,
+    NamedArguments,
+    outline,
+    without_compile,
+    without_recompute,
+)
 from trisect.hf.hooks.interface_hook import record_interface
 
-OPEN: WeakKeyDictionary[nn.Module, EditableModel] = WeakKeyDictionary()
+OPEN: WeakKeyDictionary[nn.Module, _EditableModel] = WeakKeyDictionary()
 BOUND = "_compiled_call_impl"  # what PyTorch calls in place of a module's own pass, where there is such
 
 
@@ -57,7 +77,7 @@ class _ModuleCalls(Calls):
         return {order: write[place] for order, place in places.items() if place in write}
 
 
-class EditableModel:
+class _EditableModel:
     """A model whose calls go through here while blocks of edits are open on it; the blocks of a thread are that thread's alone."""
 
     def __init__(self, name: str, model: nn.Module, addresses: Mapping[Address, str], hook: CallHook) -> None:
@@ -81,20 +101,17 @@ class EditableModel:
         return self.blocks.get(threading.get_ident(), [])
 
     def bind(self) -> None:
-        """Lead the calls of the model, and of every module around or at its attention, through `_run`.
-
-        Raises ModelError where another model that is edited shares one of them.
-        """
+        """Lead the calls of every module around or at attention through `_run`; ModelError where another edited model shares one."""
         names = {name for name, _ in self.places}
         parts = {".".join(name.split(".")[:end]) for name in names for end in range(len(name.split(".")) + 1)}
         modules = {self.model.get_submodule(part): part for part in sorted(parts)}
         for module in modules:
-            if getattr(module.__dict__.get(BOUND), "func", None) is EditableModel._run:
-                known = "Another model that is edited has the same module in it."
-                raise ModelError(f"{self.name} is to be edited.", known, "Leave that block first.")
+            if getattr(module.__dict__.get(BOUND), "func", None) is _EditableModel._run:
+                reason = "Another model that is edited has the same module in it."
+                raise ModelError(f"{self.name} is to be edited.", reason, "Leave that block first.")
         for module, part in modules.items():
             self._replaced[module] = module.__dict__.get(BOUND)
-            module.__dict__[BOUND] = functools.partial(EditableModel._run, self, part, module)
+            module.__dict__[BOUND] = functools.partial(_EditableModel._run, self, part, module)
 
     def release(self) -> None:
         """Let the model's calls be its own again."""
@@ -107,8 +124,8 @@ class EditableModel:
     def writers(self) -> dict[int, Writer]:
         """What the blocks of this thread do at each call, one after another."""
         orders = sorted({order for block in self.here for order in block.writers})
-        own = {n: tuple(block.writers[n] for block in self.here if n in block.writers) for n in orders}
-        return {order: functools.partial(write_in_order, writers) for order, writers in own.items()}
+        by_order = {n: tuple(block.writers[n] for block in self.here if n in block.writers) for n in orders}
+        return {order: functools.partial(write_in_order, writers) for order, writers in by_order.items()}
 
     @contextmanager
     def passing(self) -> Iterator[None]:
@@ -126,23 +143,25 @@ class EditableModel:
 
     def _run(self, part: str, module: nn.Module, *args: Any, **kwargs: Any) -> Any:
         """A call of the model or of a part of it: a pass with edits, where this thread has blocks and is not in one."""
-        own: Callable[..., Any] = module._call_impl
+        forward: Callable[..., Any] = module._call_impl
         with RECORDING:
             if threading.get_ident() in self._busy or not self.here:
-                return own(*args, **kwargs)
+                return forward(*args, **kwargs)
             prefix = f"{part}." if part else ""
             inside = {order for (name, _), order in self.places.items() if f"{name}.".startswith(prefix)}
             if self._in_pieces and part:  # the hook has names of the whole model
                 for block in self.here:
                     block.now.clear()
                 self._check(inside, goes_on=False)
-                return own(*args, **kwargs)
+                return forward(*args, **kwargs)
             calls: Calls = Calls(outline) if self._in_pieces else _ModuleCalls(prefix, self.places)
-            goes_on = _goes_on(kwargs)
+            caches = [value for value in kwargs.values() if isinstance(value, Cache)]
+            # from an earlier pass: with a cache that holds something, or an encoder's output
+            goes_on = kwargs.get("encoder_outputs") is not None or any(cache.get_seq_length() for cache in caches)
             with self.passing(), without_recompute(), self._hook(module, Edits(self.writers()), calls=calls):
-                made = own(*args, **kwargs)
+                output = forward(*args, **kwargs)
             self._check(inside, goes_on)
-        return made
+        return output
 
     def _check(self, inside: set[int], goes_on: bool) -> None:
         """Raise ModelError for a site that a pass did not reach, nor an earlier one that it goes on from."""
@@ -153,11 +172,9 @@ class EditableModel:
 
     def _refuse(self, block: _OpenEdit, missed: Sequence[int], where: str) -> None:
         places = spell_addresses([self.addresses[order] for order in missed])
-        known = f"{where} of {self.name} went through its {places} where that was verified."
-        todo = (
-            "Give inputs that go through it, call the model itself, in the thread of the block, or take the site out."
-        )
-        raise ModelError(f"The edit of {block.words} was not made.", known, todo)
+        reason = f"{where} of {self.name} went through its {places} where that was verified."
+        todo = "Give inputs that go through it, call the model itself in the thread of the block, or take the site out."
+        raise ModelError(f"The edit of {block.words} was not made.", reason, todo)
 
     def close(self, block: _OpenEdit, thread: int, failed: bool) -> None:
         """End a block; raises ModelError for a site that no pass in it reached."""
@@ -171,12 +188,6 @@ class EditableModel:
                 OPEN.pop(self.model, None)
         if not failed and (missed := sorted(block.writers.keys() - block.ever)):
             self._refuse(block, missed, "No pass in this thread")
-
-
-def _goes_on(kwargs: Mapping[str, Any]) -> bool:
-    """Whether a pass goes on from an earlier one: with a cache that holds something, or an encoder's output."""
-    caches = [value for value in kwargs.values() if isinstance(value, Cache)]
-    return kwargs.get("encoder_outputs") is not None or any(cache.get_seq_length() for cache in caches)
 
 
 def is_edited(model: nn.Module) -> bool:
@@ -195,10 +206,10 @@ def beside_edits(model: nn.Module, edits: Edits) -> Iterator[Edits]:
     if not is_edited(model):
         yield edits
         return
-    own = OPEN[model]
-    first = own.writers()
+    editable = OPEN[model]
+    first = editable.writers()
     both = {n: tuple(of[n] for of in (first, edits.write) if n in of) for n in sorted({*first, *edits.write})}
-    with own.passing():
+    with editable.passing():
         yield edits._replace(write={n: functools.partial(write_in_order, writers) for n, writers in both.items()})
 
 
@@ -221,13 +232,96 @@ def editing(
     with without_compile():
         with RECORDING:
             if model not in OPEN:
-                own = EditableModel(name, model, addresses, hook)
-                own.bind()
-                OPEN[model] = own
-            own = OPEN[model]
-            own.blocks.setdefault(thread, []).append(block)
+                editable = _EditableModel(name, model, addresses, hook)
+                editable.bind()
+                OPEN[model] = editable
+            editable = OPEN[model]
+            editable.blocks.setdefault(thread, []).append(block)
         try:
             yield
             failed = False
         finally:
-            own.close(block, thread, failed)
+            editable.close(block, thread, failed)
+
+
+Change = Callable[[Tensor], Tensor]
+
+
+def _block_of(name: str, model: nn.Module, module: str) -> str:
+    """The dotted name of the block that an attention module stands in: the item of the innermost list around it.
+
+    Raises ModelError where it stands in no list of layers.
+    """
+    modules, parts = dict(model.named_modules()), module.split(".")
+    for end in reversed(range(1, len(parts))):
+        if isinstance(modules.get(".".join(parts[:end])), nn.ModuleList):
+            return ".".join(parts[: end + 1])
+    problem = f"The residual stream of {name} was asked for."
+    raise ModelError(problem, f"Its attention {module!r} stands in no list of layers.", "Choose another model.")
+
+
+@contextmanager
+def edited_streams(
+    name: str, model: nn.Module, calls: Sequence[tuple[Address, str]], streams: StreamWriters
+) -> Iterator[None]:
+    """Forward passes inside go on with what `streams` make of the stream at their points; `calls` are addresses and their modules.
+
+    A module that several layers share is met once for each of them, in their order.
+    """
+    edited = {point.address for point in streams}
+    with ExitStack() as hooks:
+        for block in dict.fromkeys(_block_of(name, model, module) for address, module in calls if address in edited):
+            inside: dict[str, list[Address]] = {}
+            for address, module in calls:
+                if module.startswith(f"{block}."):
+                    inside.setdefault(address.stack, []).append(address)
+            hooks.enter_context(_hooked(model.get_submodule(block), inside, streams, "input", "output"))
+            for part, module in model.get_submodule(block).named_children():
+                if not any(inner.startswith(f"{block}.{part}") for _, inner in calls):
+                    hooks.enter_context(_hooked(module, inside, streams, "", "parts"))
+        for point, change in streams.items():
+            for module in model.modules() if point.where == "embeddings" else ():
+                if isinstance(module, nn.Embedding):
+                    hooks.enter_context(module.register_forward_hook(lambda _m, _a, out, inner=change: inner(out)))
+        for module in dict.fromkeys(m for address, m in calls if StreamPoint(address, "attention") in streams):
+            inner = {"": [address for address, m in calls if m == module]}
+            hooks.enter_context(_hooked(model.get_submodule(module), inner, streams, "", "attention"))
+        yield
+
+
+@contextmanager
+def _hooked(
+    module: nn.Module, layers: Mapping[str, Sequence[Address]], streams: StreamWriters, before: str, after: str
+) -> Iterator[None]:
+    """Change what enters and leaves a module at its nth use, for the nth layer of each stack that stands in it."""
+    uses = {"in": 0, "out": 0}
+
+    def changes(kind: str, where: str) -> list[Change]:
+        nth, uses[kind] = uses[kind], uses[kind] + 1
+        points = (StreamPoint(addresses[nth % len(addresses)], where) for addresses in layers.values())
+        return [streams[point] for point in points if point in streams]
+
+    def enter(_m: nn.Module, args: Arguments, kwargs: NamedArguments) -> tuple[Arguments, NamedArguments] | None:
+        for change in changes("in", before):
+            place = next((i for i, value in enumerate(args) if _is_stream(value)), None)
+            if place is not None:
+                args = (*args[:place], change(args[place]), *args[place + 1 :])
+            else:
+                key = next(n for n, value in kwargs.items() if _is_stream(value))
+                kwargs = {**kwargs, key: change(kwargs[key])}
+        return args, kwargs
+
+    def leave(_m: nn.Module, _args: Any, output: Any) -> Any:
+        for change in changes("out", after) if isinstance(output, Tensor | tuple | list) else ():
+            output = change(output) if isinstance(output, Tensor) else type(output)((change(output[0]), *output[1:]))
+        return output
+
+    with ExitStack() as hooks:
+        if before:
+            hooks.enter_context(module.register_forward_pre_hook(enter, with_kwargs=True))
+        hooks.enter_context(module.register_forward_hook(leave))
+        yield
+
+
+def _is_stream(value: object) -> bool:
+    return isinstance(value, Tensor) and value.dim() == 3 and value.is_floating_point()

@@ -57,14 +57,14 @@ def record_interface(
         def get_interface(self: AttentionInterface, implementation: str, default: Callable[..., Any]) -> Any:
             function = original(self, implementation, default)
 
-            def record(*given: Any, **by_name: Any) -> Any:
+            def record(*positional: Any, **by_name: Any) -> Any:
                 # module, q, k and v, each by place or by name, then the rest
                 named = dict(by_name)
-                places = list(inspect.signature(function).parameters)[len(given) : OWN]
-                module, q, k, v = (*given[:OWN], *(named.pop(place) for place in places))
-                rest = given[OWN:]
+                places = list(inspect.signature(function).parameters)[len(positional) : OWN]
+                module, q, k, v = (*positional[:OWN], *(named.pop(place) for place in places))
+                rest = positional[OWN:]
                 if id(module) not in names:
-                    return function(*given, **by_name)
+                    return function(*positional, **by_name)
                 order = calls.order(names[id(module)])
                 if order in edits.write:
                     q, k, v = edits.write[order](Parts(q, k, v))
@@ -72,7 +72,7 @@ def record_interface(
                 multiplied = _Multiplied(q.shape[2], k.shape[2]) if looks else None
                 with multiplied or contextlib.nullcontext():
                     output, weights = function(module, q, k, v, *rest, **named)
-                own = multiplied is None or multiplied.has(weights, output)
+                is_exact = multiplied is None or multiplied.has(weights, output)
                 if order in edits.hold:
                     heads = q.shape[1], q.shape[2], k.shape[2]
                     weights = weights_to_hold(edits.hold[order], v, (q.shape[0], *heads))
@@ -84,7 +84,7 @@ def record_interface(
                 factor = float(scale) if isinstance(scale, (int, float)) else None
                 seen = _with_sink(module, weights, v, mixed)
                 attend = lambda other: function(module, q, k, other, *rest, **named)[0]  # noqa: E731
-                fault = "" if own or _mixes(attend, seen, v) else FAKED
+                fault = "" if is_exact or _mixes(attend, seen, v) else FAKED
                 parts = (q, k, v, seen, mixed, factor, output)
                 calls.append(Call(names[id(module)], order, *parts, fault=fault))
                 return output, weights
@@ -100,16 +100,12 @@ def record_interface(
 
 
 class _Multiplied(TorchFunctionMode):
-    """Notes what an attention function multiplies that is of its weights' shape, and what comes of it.
-
-    Weights that are given out, and are others, may still make the output: whatever they have more keys than values have
-    dimensions for is free.
-    """
+    """Notes products of the weights' shape: weights that are given out, and are others, may still make the output by what is free."""
 
     def __init__(self, asks: int, sees: int) -> None:
         super().__init__()
         self.shape = (asks, sees)
-        self.found: list[tuple[Tensor, Tensor]] = []
+        self.products: list[tuple[Tensor, Tensor]] = []
 
     def __torch_function__(
         self, func: Callable[..., Any], types: Any, args: Arguments = (), kwargs: NamedArguments | None = None
@@ -119,23 +115,23 @@ class _Multiplied(TorchFunctionMode):
         product = product_of(func, args, kwargs or {})
         for operand in () if product is None else (product.left, product.right):
             if tuple(operand.shape[-2:]) == self.shape:
-                self.found.append((operand.detach().clone(), out.detach().clone()))  # either may be written over
+                self.products.append((operand.detach().clone(), out.detach().clone()))  # either may be written over
         return out
 
     def has(self, weights: Tensor | None, output: Tensor) -> bool:
         """Whether the output came of a product with just these weights."""
         return weights is None or any(
             _alike(operand, weights.detach()) and _alike(out, output.transpose(1, 2).detach())
-            for operand, out in self.found
+            for operand, out in self.products
         )
 
 
-def _alike(one: Tensor, other: Tensor) -> bool:
+def _alike(a: Tensor, b: Tensor) -> bool:
     """Whether two tensors hold the same numbers in the same order, with batch and heads in one axis or two."""
-    if one.numel() != other.numel():
+    if a.numel() != b.numel():
         return False
-    one, other = one.reshape(other.shape), other.to(one.dtype)
-    return torch.equal(one, other) or torch.equal(one.nan_to_num(-1.0), other.nan_to_num(-1.0))
+    a, b = a.reshape(b.shape), b.to(a.dtype)
+    return torch.equal(a, b) or torch.equal(a.nan_to_num(-1.0), b.nan_to_num(-1.0))
 
 
 @torch.no_grad()
@@ -144,10 +140,10 @@ def _mixes(attend: Callable[[Tensor], Tensor], weights: Tensor | None, v: Tensor
     if weights is None:
         return True
     other = torch.randn(v.shape, generator=torch.Generator().manual_seed(v.shape[2])).to(v)
-    made = weights.to(v.dtype) @ other.repeat_interleave(weights.shape[1] // v.shape[1], 1)
-    off = (made - attend(other).transpose(1, 2)).abs()
+    expected = weights.to(v.dtype) @ other.repeat_interleave(weights.shape[1] // v.shape[1], 1)
+    off = (expected - attend(other).transpose(1, 2)).abs()
     off = off[off.isfinite()]  # what is no number others say
-    return bool((off <= 10 * NEAR[v.dtype] * made.nan_to_num(0.0, 0.0, 0.0).abs().amax()).all())
+    return bool((off <= 10 * NEAR[v.dtype] * expected.nan_to_num(0.0, 0.0, 0.0).abs().amax()).all())
 
 
 @contextlib.contextmanager
@@ -155,7 +151,7 @@ def eager(model: nn.Module) -> Iterator[None]:
     """The model with every part of it set to its eager attention, and set back afterwards."""
     configs = {id(c): c for m in model.modules() if (c := getattr(m, "config", None)) is not None}
     implementations = ((c, getattr(c, "_attn_implementation_internal", None)) for c in configs.values())
-    before = [(config, own) for config, own in implementations if own is not None]
+    before = [(config, implementation) for config, implementation in implementations if implementation is not None]
     try:
         for config, _ in before:
             config._attn_implementation_internal = EAGER
@@ -166,19 +162,16 @@ def eager(model: nn.Module) -> Iterator[None]:
 
 
 def _with_sink(module: nn.Module, weights: Tensor | None, v: Tensor, output: Tensor) -> Tensor | None:
-    """The weights that make the output, of modules with a number per head that scale it after them, as some sinks do.
-
-    Where the output is one factor of weights v, query by query, that factor is part of the weights.
-    """
+    """The weights that make the output, of modules that scale it after them, query by query, as some sinks do."""
     if weights is None or not any(p.numel() == weights.shape[1] for p in module.parameters(recurse=False)):
         return weights
-    made = weights @ v.repeat_interleave(weights.shape[1] // v.shape[1], 1)
+    product = weights @ v.repeat_interleave(weights.shape[1] // v.shape[1], 1)
     near = NEAR[output.dtype] * output.detach().abs().amax()
-    if bool(((made - output).detach().abs() <= near).all()):
+    if bool(((product - output).detach().abs() <= near).all()):
         return weights
-    size = made.square().sum(-1, keepdim=True)
-    factor = (made * output).sum(-1, keepdim=True) / size.clamp_min(torch.finfo(size.dtype).tiny)
-    return weights * factor if bool(((factor * made - output).detach().abs() <= near).all()) else weights
+    size = product.square().sum(-1, keepdim=True)
+    factor = (product * output).sum(-1, keepdim=True) / size.clamp_min(torch.finfo(size.dtype).tiny)
+    return weights * factor if bool(((factor * product - output).detach().abs() <= near).all()) else weights
 
 
 class UnreadAttention(NamedTuple):
@@ -221,8 +214,8 @@ def weights_of(out: Float[Tensor, "B T HE"], y: Tensor, pieces: WindowedLayer) -
     width, rows = pieces.width, []
     first = out.unflatten(-1, (-1, width))[..., 0]  # one dimension of each head; the others have the same weights
     for t in range(out.shape[1]):
-        (made,) = torch.autograd.grad(first[:, t].sum(), y, retain_graph=True)
-        rows.append(pieces.take(made)[..., 0])
+        (by_value,) = torch.autograd.grad(first[:, t].sum(), y, retain_graph=True)
+        rows.append(pieces.take(by_value)[..., 0])
     return torch.stack(rows, 2)
 
 
@@ -232,7 +225,7 @@ class _Visit:
 
     was_enabled: bool
     order: int
-    made: dict[str, Tensor] = field(default_factory=dict)
+    outputs: dict[str, Tensor] = field(default_factory=dict)
     replaced: Parts | None = None
     handles: list[Any] = field(default_factory=list)
 
@@ -250,7 +243,7 @@ class PieceReader:
     pieces: WindowedLayer
     order: Callable[[], int | None]
     writer: Callable[[int], Any]
-    held: Callable[[int], Tensor | None]
+    hold: Callable[[int], Tensor | None]
     note: Callable[[str, Parts, Tensor, Tensor, Tensor], None]
     pause: Callable[[bool], None]
     visit: _Visit | None = None
@@ -269,13 +262,13 @@ class PieceReader:
         torch.set_grad_enabled(True)
         for name in self.pieces.parts:
             module = self.model.get_submodule(name)
-            hook = lambda m, args, out, name=name: self._made(name, args[0], out)  # noqa: E731
+            hook = lambda m, args, out, name=name: self._replace(name, args[0], out)  # noqa: E731
             visit.handles.append(module.register_forward_hook(hook))
         if self.pieces.out is not None:
             module = self.model.get_submodule(self.pieces.out)
             visit.handles.append(module.register_forward_pre_hook(lambda m, args: (self._output(args[0]), *args[1:])))
 
-    def _made(self, name: str, x: Tensor, out: Tensor) -> Tensor:
+    def _replace(self, name: str, x: Tensor, out: Tensor) -> Tensor:
         visit, pieces = self.visit, self.pieces
         assert visit is not None
         self.pause(True)
@@ -286,7 +279,7 @@ class PieceReader:
         if visit.replaced is not None:
             out = pieces.give(visit.replaced[pieces.parts.index(name)])
         out = out if out.requires_grad else out.detach().requires_grad_()
-        visit.made[name] = out
+        visit.outputs[name] = out
         out = out.clone()
         self.pause(False)
         return out
@@ -295,10 +288,10 @@ class PieceReader:
         visit, pieces = self.visit, self.pieces
         assert visit is not None
         self.pause(True)
-        held, parts = self.held(visit.order), Parts(*(pieces.take(visit.made[name]) for name in pieces.parts))
-        if held is not None:
-            out = (held.to(parts.v) @ parts.v).transpose(1, 2).flatten(2)
-        weights = weights_of(out, visit.made[pieces.parts[2]], pieces) if held is None else held
+        hold, parts = self.hold(visit.order), Parts(*(pieces.take(visit.outputs[name]) for name in pieces.parts))
+        if hold is not None:
+            out = (hold.to(parts.v) @ parts.v).transpose(1, 2).flatten(2)
+        weights = weights_of(out, visit.outputs[pieces.parts[2]], pieces) if hold is None else hold
         output = out.unflatten(-1, (-1, pieces.width)).transpose(1, 2)
         if not visit.was_enabled:
             parts, output = Parts(*(t.detach() for t in parts)), output.detach()
@@ -313,8 +306,8 @@ class PieceReader:
         for handle in visit.handles:
             handle.remove()
         try:
-            whole = isinstance(out, (tuple, list, Tensor)) and len(visit.made) == len(self.pieces.parts)
-            if whole and self.pieces.out is None:
+            is_complete = isinstance(out, (tuple, list, Tensor)) and len(visit.outputs) == len(self.pieces.parts)
+            if is_complete and self.pieces.out is None:
                 self.visit = visit
                 plain = self._output(out if isinstance(out, Tensor) else out[0])
                 out = plain if isinstance(out, Tensor) else type(out)((plain, *out[1:]))
@@ -336,16 +329,16 @@ def find_pieces(model: nn.Module, inputs: ModelInputs, unread: Sequence[UnreadAt
 
     A module where that does not hold is left out.
     """
-    wanted = {s.module: s.width for s in unread if s.width is not None}
-    if not wanted:
+    widths = {s.module: s.width for s in unread if s.width is not None}
+    if not widths:
         return ()
-    made: dict[str, dict[str, Tensor]] = {name: {} for name in wanted}
-    given: dict[str, dict[str, Tensor]] = {name: {} for name in wanted}
+    outputs: dict[str, dict[str, Tensor]] = {name: {} for name in widths}
+    inputs_of: dict[str, dict[str, Tensor]] = {name: {} for name in widths}
     ends: dict[str, Tensor] = {}
 
     def note(owner: str, name: str, x: Tensor, out: Tensor) -> Tensor:
         leaf = out.detach().requires_grad_()
-        given[owner][name], made[owner][name] = x, leaf
+        inputs_of[owner][name], outputs[owner][name] = x, leaf
         return leaf.clone()
 
     def end(owner: str, out: Any) -> None:
@@ -353,39 +346,39 @@ def find_pieces(model: nn.Module, inputs: ModelInputs, unread: Sequence[UnreadAt
 
     with contextlib.ExitStack() as stack:
         for name, module in affine_modules(model):
-            owner = next((o for o in wanted if name.startswith(f"{o}.")), None)
+            owner = next((o for o in widths if name.startswith(f"{o}.")), None)
             if owner is not None:
                 hook = lambda m, a, out, o=owner, n=name: note(o, n, a[0], out)  # noqa: E731
                 stack.callback(module.register_forward_hook(hook).remove)
-        for owner in wanted:
+        for owner in widths:
             hook = lambda m, a, out, o=owner: end(o, out)  # noqa: E731
             stack.callback(model.get_submodule(owner).register_forward_hook(hook).remove)
         model(**inputs)
-    found = [_recognise(o, wanted[o], made[o], given[o], ends.get(o)) for o in wanted]
-    return tuple(p for p in found if p is not None)
+    layers = [_recognise(o, widths[o], outputs[o], inputs_of[o], ends.get(o)) for o in widths]
+    return tuple(p for p in layers if p is not None)
 
 
 def _recognise(
-    owner: str, width: int | None, made: Mapping[str, Tensor], given: Mapping[str, Tensor], end: Tensor | None
+    owner: str, width: int | None, outputs: Mapping[str, Tensor], inputs_of: Mapping[str, Tensor], end: Tensor | None
 ) -> WindowedLayer | None:
     """The parts of one module from their derivatives."""
-    names = list(made)
-    reaches = {n: gradients_of(given[n], [made[m] for m in names if m != n]) for n in names}
+    names = list(outputs)
+    reaches = {n: gradients_of(inputs_of[n], [outputs[m] for m in names if m != n]) for n in names}
     later = [n for n in names if any(g is not None for g in reaches[n])]
     out = later[0] if later else None
-    x = end if out is None else given[out]
+    x = end if out is None else inputs_of[out]
     parts = [n for n in names if n not in later]
     if x is None or width is None or x.dim() != 3 or not x.requires_grad or len(parts) != 3:
         return None
     mixed = torch.randn(x.shape, generator=torch.Generator().manual_seed(0)).to(x)
-    whole = [g for g in gradients_of(x, [made[n] for n in parts]) if g is not None]
-    place = torch.autograd.grad(x[0, 0].sum(), [made[n] for n in parts], retain_graph=True, allow_unused=True)
-    if len(whole) != len(parts) or any(made[n].dim() != 3 for n in parts):
+    by_part = [g for g in gradients_of(x, [outputs[n] for n in parts]) if g is not None]
+    place = torch.autograd.grad(x[0, 0].sum(), [outputs[n] for n in parts], retain_graph=True, allow_unused=True)
+    if len(by_part) != len(parts) or any(outputs[n].dim() != 3 for n in parts):
         return None
     terms = x.detach() * mixed
     total, allowed = float(terms.sum()), 1e-3 * float(terms.abs().sum())
     linear = [
-        n for n, g in zip(parts, whole, strict=True) if abs(float((made[n].detach() * g).sum()) - total) <= allowed
+        n for n, g in zip(parts, by_part, strict=True) if abs(float((outputs[n].detach() * g).sum()) - total) <= allowed
     ]
     # the query is met at one position only, a key at several
     spread = {n: int(g.ne(0).any(-1).sum()) for n, g in zip(parts, place, strict=True) if g is not None}
@@ -394,7 +387,7 @@ def _recognise(
     if len(linear) != 1 or len(queries) != 1:
         return None
     keys = next(n for n in rest if n not in queries)
-    batch_first = made[keys].shape[:2] == x.shape[:2]
-    if not batch_first and made[keys].shape[:2] != (x.shape[1], x.shape[0]):
+    batch_first = outputs[keys].shape[:2] == x.shape[:2]
+    if not batch_first and outputs[keys].shape[:2] != (x.shape[1], x.shape[0]):
         return None
     return WindowedLayer(owner, (queries[0], keys, linear[0]), out, width, batch_first)

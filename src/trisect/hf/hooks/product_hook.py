@@ -46,11 +46,8 @@ from trisect.hf.hooks.calls import (
 from trisect.hf.hooks.interface_hook import PieceReader, UnreadAttention, WindowedLayer
 
 
-class ModuleCall(NamedTuple):
-    """A module's forward call that is under way: the nth of that module, and the operations before it.
-
-    `around` is how many rows the module around it works on.
-    """
+class _ModuleCall(NamedTuple):
+    """A forward call under way: the nth of its module, the operations before it, and how many rows the module around works on."""
 
     name: str
     nth: int
@@ -59,31 +56,31 @@ class ModuleCall(NamedTuple):
 
 
 @dataclass(eq=False)
-class ScoreProduct:
+class _ScoreProduct:
     """A product of two activations, which may be scores; the modules and the operation that made it."""
 
     product: Product
-    frames: tuple[ModuleCall, ...]
-    made: int
+    frames: tuple[_ModuleCall, ...]
+    at: int
 
 
 @dataclass(eq=False)
-class MixedScores:
+class _MixedScores:
     """What another product made of scores."""
 
-    score: ScoreProduct
+    score: _ScoreProduct
 
 
 @dataclass(eq=False)
-class OpenSoftmax:
+class _OpenSoftmax:
     """A softmax over scores, a sum of `terms` products, waiting for its product with v; `scale` multiplies q·k in the scores."""
 
-    score: ScoreProduct
+    score: _ScoreProduct
     scale: float | None
     terms: int = 1
 
 
-class TensorView(NamedTuple):
+class _TensorView(NamedTuple):
     """An operation on one tensor alone, and which of its results is meant."""
 
     func: Callable[..., Any]
@@ -95,53 +92,50 @@ class TensorView(NamedTuple):
         """The same of another tensor."""
         args = (tensor if isinstance(a, Tensor) else a for a in self.args)
         kwargs = {n: tensor if isinstance(a, Tensor) else a for n, a in self.kwargs.items()}
-        return pick(self.func(*args, **kwargs), self.which)
+        return _pick(self.func(*args, **kwargs), self.which)
 
 
-def pick(out: Any, index: int) -> Tensor:
+def _pick(out: Any, index: int) -> Tensor:
     """One of an operation's results."""
     return out[index] if isinstance(out, (tuple, list)) else out
 
 
-class CallPlan(NamedTuple):
-    """One call's places in a forward pass, as counted in a dry pass: operations since a frame began.
-
-    `keep` says which operation makes what v is made of, and which of its results it is; `views` make v of it.
-    """
+class _CallPlan(NamedTuple):
+    """A call's places in a forward pass, counted in a rehearsal since a frame began; `keep` is what v is made of, by its `views`."""
 
     order: int
     keep: tuple[int, int]
     score: int
     value: int
     v: Operand
-    views: tuple[TensorView, ...]
+    views: tuple[_TensorView, ...]
 
 
 @dataclass(eq=False)
-class ForwardPass:
+class _ForwardPass:
     """What is known of one forward pass; `rows` is its batch, `planning` that it is a rehearsal."""
 
     rows: int
     planning: bool
-    plans: dict[tuple[str, int], list[CallPlan]] = field(default_factory=dict)
+    plans: dict[tuple[str, int], list[_CallPlan]] = field(default_factory=dict)
     count: int = 0
     order: int = 0
     paused: bool = False
-    frames: list[ModuleCall] = field(default_factory=list)
+    frames: list[_ModuleCall] = field(default_factory=list)
     entered: dict[str, int] = field(default_factory=dict)
-    open: dict[int, OpenSoftmax] = field(default_factory=dict)
+    open: dict[int, _OpenSoftmax] = field(default_factory=dict)
     remixed: set[int] = field(default_factory=set)
     late: dict[int, str] = field(default_factory=dict)
     births: WeakTensorKeyDictionary = field(default_factory=WeakTensorKeyDictionary)
     parents: WeakTensorKeyDictionary = field(default_factory=WeakTensorKeyDictionary)
-    kept: dict[int, Tensor] = field(default_factory=dict)
+    values: dict[int, Tensor] = field(default_factory=dict)
     written: dict[int, Tensor] = field(default_factory=dict)
 
     def enter(self, name: str, rows: int | None = None) -> None:
         """A module begins, which may say how many rows it works on."""
         nth = self.entered.get(name, 0)
         self.entered[name] = nth + 1
-        self.frames.append(ModuleCall(name, nth, self.count, self.rows))
+        self.frames.append(_ModuleCall(name, nth, self.count, self.rows))
         self.rows = self.rows if rows is None else rows
 
     def leave(self) -> None:
@@ -151,32 +145,32 @@ class ForwardPass:
 
     def born(self, out: Any, func: Callable[..., Any], args: Arguments, kwargs: NamedArguments) -> None:
         """Note which operation made a tensor, and of what, where that is one tensor alone."""
-        given = [a for a in (*args, *kwargs.values()) if isinstance(a, Tensor)]
+        operands = [a for a in (*args, *kwargs.values()) if isinstance(a, Tensor)]
         for i, t in enumerate(out if isinstance(out, (tuple, list)) else (out,)):
-            if isinstance(t, Tensor) and t is not (given[0] if given else None):
+            if isinstance(t, Tensor) and t is not (operands[0] if operands else None):
                 self.births[t] = (self.count, i)
-                if len(given) == 1:
-                    self.parents[t] = (given[0], TensorView(func, args, kwargs, i))
+                if len(operands) == 1:
+                    self.parents[t] = (operands[0], _TensorView(func, args, kwargs, i))
 
-    def plan(self, score: ScoreProduct, shared: Sequence[ModuleCall], values: Operand) -> None:
+    def plan(self, score: _ScoreProduct, shared: Sequence[_ModuleCall], values: Operand) -> None:
         """Note where a call's v, scores and mixing are made; `late` where v is made of more than was there before."""
         tensor, views = values.tensor, []
-        while self._birth_of(tensor)[0] >= score.made and (parent := self.parents.get(tensor)) is not None:
+        while self._birth_of(tensor)[0] >= score.at and (parent := self.parents.get(tensor)) is not None:
             tensor = parent[0]
             views.insert(0, parent[1])
         born, index = self._birth_of(tensor)
-        if born >= score.made:
+        if born >= score.at:
             self.late[self.order] = shared[-1].name
             return
         frame = next((f for f in reversed(shared) if f.start < born), shared[0])
-        place = [n - frame.start for n in (born, score.made, self.count)]
-        plan = CallPlan(self.order, (place[0], index), place[1], place[2], values, tuple(views))
+        place = [n - frame.start for n in (born, score.at, self.count)]
+        plan = _CallPlan(self.order, (place[0], index), place[1], place[2], values, tuple(views))
         self.plans.setdefault((frame.name, frame.nth), []).append(plan)
 
     def _birth_of(self, tensor: Tensor) -> tuple[int, int]:
         return self.births.get(tensor) or (self.count, 0)
 
-    def _plans_now(self) -> Iterator[tuple[CallPlan, int]]:
+    def _plans_now(self) -> Iterator[tuple[_CallPlan, int]]:
         for frame in self.frames if self.plans else ():
             for plan in self.plans.get((frame.name, frame.nth), ()):
                 yield plan, self.count - frame.start
@@ -185,14 +179,14 @@ class ForwardPass:
         """Keep a v that will be written to."""
         for plan, now in self._plans_now():
             if now == plan.keep[0] and plan.order in edits.write:
-                self.kept[plan.order] = pick(out, plan.keep[1])
+                self.values[plan.order] = _pick(out, plan.keep[1])
 
     def edit(self, product: Product, edits: Edits, weights: Callable[[Tensor], bool]) -> Product:
         """The product with what the edits put in place of its operands; `weights` says of a tensor if it is such."""
         for plan, now in self._plans_now():
             writer = edits.write.get(plan.order)
             if writer is not None and now == plan.score:
-                v = plan.v.of(reduce(lambda t, view: view.of(t), plan.views, self.kept.pop(plan.order)))
+                v = plan.v.of(reduce(lambda t, view: view.of(t), plan.views, self.values.pop(plan.order)))
                 parts = writer(Parts(*product.parts(self.rows), v.take(self.rows)))
                 self.written[plan.order] = v.give(parts.v)
                 product = product.with_scores_of(parts.q, parts.k)
@@ -212,11 +206,8 @@ ONE_PATTERN = "one pattern of weights is shared by several heads of values"
 SOFTMAXES = "its weights are made of {} softmaxes, each with queries and keys of its own"
 
 
-class MatmulTracer(TorchFunctionMode):
-    """Follows tensors through torch's functions during a model's forward passes.
-
-    `calls` holds what was recorded, `unread` the attention that could not be put into a Call's shapes.
-    """
+class _MatmulTracer(TorchFunctionMode):
+    """Follows tensors through torch's functions in a model's passes: `calls`, and `unread` attention that has not a Call's shapes."""
 
     def __init__(self, model: nn.Module, edits: Edits = NOTHING, pieces: Sequence[WindowedLayer] = ()) -> None:
         super().__init__()
@@ -224,7 +215,7 @@ class MatmulTracer(TorchFunctionMode):
         self.now = edits  # those of the pass under way, by the order of its own calls
         self.calls = Calls()
         self.unread: list[UnreadAttention] = []
-        self._at: ForwardPass | None = None
+        self._at: _ForwardPass | None = None
         self._tags = WeakTensorKeyDictionary()
 
     # -- the passes -----------------------------------------------------------------------------------------
@@ -237,9 +228,9 @@ class MatmulTracer(TorchFunctionMode):
             yield module.register_forward_pre_hook(entering, with_kwargs=True)
             leaving = lambda _m, _a, _o: self._at and self._at.leave()  # noqa: E731
             yield module.register_forward_hook(leaving, always_call=True)
-        for one in self.pieces:
+        for layer in self.pieces:
             doing = lambda n: self.now.write.get(n), self.edits.hold.get, self._note_pieces, self._pause
-            yield from PieceReader(self.model, one, self._order, *doing).watch()
+            yield from PieceReader(self.model, layer, self._order, *doing).watch()
         yield self.model.register_forward_hook(lambda _m, _a, _o: self._end(), always_call=True)
 
     def _begin(self, model: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
@@ -248,15 +239,15 @@ class MatmulTracer(TorchFunctionMode):
         rows = next((t.shape[0] for t in tensors_in((args, list(kwargs.values()))) if t.dim()), 1)
         planning = self._at is not None and self._at.planning
         rehearsed = not planning and self.edits.write
-        self._at = ForwardPass(rows, planning, self._rehearse(model, args, kwargs) if rehearsed else {})
+        self._at = _ForwardPass(rows, planning, self._rehearse(model, args, kwargs) if rehearsed else {})
 
-    def _rehearse(self, model: nn.Module, args: Any, kwargs: dict[str, Any]) -> dict[tuple[str, int], list[CallPlan]]:
+    def _rehearse(self, model: nn.Module, args: Any, kwargs: dict[str, Any]) -> dict[tuple[str, int], list[_CallPlan]]:
         """A pass without edits, to learn at which operation each call's scores and mixing are."""
         keep, take = (len(self.calls), len(self.unread)), self.calls.take
         self.calls.take = outline  # what is read is of the pass itself
         # the rehearsal writes to caches of its own
         kwargs = {n: copy.deepcopy(value) if isinstance(value, Cache) else value for n, value in kwargs.items()}
-        self._at = ForwardPass(0, True)
+        self._at = _ForwardPass(0, True)
         try:
             used = {p.device.index or 0 for p in model.parameters() if p.device.type == "cuda"}
             # random numbers are drawn that leave no trace
@@ -267,10 +258,10 @@ class MatmulTracer(TorchFunctionMode):
             self.now = self.edits._replace(write=self.calls.at_orders(self.edits.write, self.calls[keep[0] :]))
             for order in self.now.write:
                 if order in dry.late or order >= dry.order:
-                    given = f"q, k and v of call {order} of {type(model).__name__} cannot be replaced."
-                    known = f"Its forward pass has {dry.order} attention calls, counted from 0."
+                    problem = f"q, k and v of call {order} of {type(model).__name__} cannot be replaced."
+                    reason = f"Its forward pass has {dry.order} attention calls, counted from 0."
                     late = f"The values of {dry.late.get(order)!r} are made only after its scores."
-                    raise ModelError(given, late if order in dry.late else known, "Replace them at other layers.")
+                    raise ModelError(problem, late if order in dry.late else reason, "Replace them at other layers.")
             return dry.plans
         finally:
             del self.calls[keep[0] :], self.unread[keep[1] :]
@@ -325,8 +316,8 @@ class MatmulTracer(TorchFunctionMode):
             # `scaled_dot_product_attention`, which the model calls by itself
             order, name = at.order, at.frames[-1].name
             edits = NOTHING if at.planning else self.now
-            writer, held = edits.write.get(order), edits.hold.get(order)
-            parts, weights, output, scale, result = use_sdpa(args, kwargs, at.rows, writer, held)
+            writer, hold = edits.write.get(order), edits.hold.get(order)
+            parts, weights, output, scale, result = use_sdpa(args, kwargs, at.rows, writer, hold)
             at.order += 1
             self.calls.append(Call(name, order, *parts, weights, output, scale, result))
             return result
@@ -335,10 +326,10 @@ class MatmulTracer(TorchFunctionMode):
             if not at.planning and (self.now.write or self.now.hold):
                 product = at.edit(product, self.now, lambda t: bool(self._patterns(t)))
                 tags = [self._patterns(t) for t in (product.left, product.right)]
-                product, given, tag = holding(product, self.now.hold.get(at.order), tags, at.rows)
-                if given is not None:
-                    self._tags[given] = {tag: None}
-            out = self._follow_product(at, product, product.run())
+                product, replaced, tag = holding(product, self.now.hold.get(at.order), tags, at.rows)
+                if replaced is not None:
+                    self._tags[replaced] = {tag: None}
+            out = self._follow_product(at, product, product.call(product.left, product.right))
         else:
             out = func(*args, **kwargs)
             self._pass_on(at, func, args, kwargs, out)
@@ -351,14 +342,14 @@ class MatmulTracer(TorchFunctionMode):
     def _on(self, t: Tensor) -> Mapping[object, float | None]:
         return self._tags.get(t) or {}
 
-    def _patterns(self, t: Tensor) -> list[OpenSoftmax]:
+    def _patterns(self, t: Tensor) -> list[_OpenSoftmax]:
         """The weights that wait for their v, of which a tensor is made."""
-        return [tag for tag in self._on(t) if isinstance(tag, OpenSoftmax) and self._at and id(tag) in self._at.open]
+        return [tag for tag in self._on(t) if isinstance(tag, _OpenSoftmax) and self._at and id(tag) in self._at.open]
 
-    def _pass_on(self, at: ForwardPass, func: Callable[..., Any], args: Any, kwargs: dict[str, Any], out: Any) -> None:
-        given = tensors_in((args, list(kwargs.values())))
+    def _pass_on(self, at: _ForwardPass, func: Callable[..., Any], args: Any, kwargs: dict[str, Any], out: Any) -> None:
+        operands = tensors_in((args, list(kwargs.values())))
         tags: dict[object, float | None] = {}
-        for t in given:
+        for t in operands:
             for tag, factor in self._on(t).items():
                 # two multiples of one product added up are a third
                 twice = factor is not None and tags.get(tag) is not None
@@ -367,18 +358,20 @@ class MatmulTracer(TorchFunctionMode):
             return
         if func in STOPS:
             at.remixed |= {id(tag) for tag in tags}
-            if func is F.linear and given[0].dim() == HEADS_LAST:
-                self._tags[out] = score_mixtures(self._on(given[0]), given[0].movedim(-1, 1), at.rows)
+            if func is F.linear and operands[0].dim() == HEADS_LAST:
+                self._tags[out] = _score_mixtures(self._on(operands[0]), operands[0].movedim(-1, 1), at.rows)
             return
         if func in SOFTMAX:
-            scores = [t for t in tags if isinstance(t, ScoreProduct)]
-            mixed = [t for t in tags if isinstance(t, MixedScores) and t.score.product.makes_scores(given[0], at.rows)]
-            if is_functorch_wrapped_tensor(given[0]):
+            scores = [t for t in tags if isinstance(t, _ScoreProduct)]
+            mixed = [
+                t for t in tags if isinstance(t, _MixedScores) and t.score.product.makes_scores(operands[0], at.rows)
+            ]
+            if is_functorch_wrapped_tensor(operands[0]):
                 self.unread.append(UnreadAttention(at.frames[-1].name, TRANSFORMED))
             elif mixed:
                 self.unread.append(UnreadAttention(mixed[0].score.frames[-1].name, MIXED))
             elif scores:
-                self._soften(at, scores, tags, given[0], out)
+                self._soften(at, scores, tags, operands[0], out)
             return
         after = {tag: factor_after(func, args, factor) for tag, factor in tags.items()}
         for t in tensors_in((out,)):
@@ -386,38 +379,38 @@ class MatmulTracer(TorchFunctionMode):
                 self._tags[t] = after
 
     def _soften(
-        self, at: ForwardPass, scores: list[ScoreProduct], tags: Mapping[object, Any], given: Tensor, out: Tensor
+        self, at: _ForwardPass, scores: list[_ScoreProduct], tags: Mapping[object, Any], scored: Tensor, out: Tensor
     ) -> None:
-        fitting = [s for s in scores if s.product.makes_scores(given, at.rows)]
+        fitting = [s for s in scores if s.product.makes_scores(scored, at.rows)]
         if fitting:
             # scores of a layer below may be added to a layer's own
-            first = min(fitting, key=lambda s: (-len(_common_modules(s.frames, at.frames)), s.made))
-            pattern = OpenSoftmax(first, tags[first], sum(s.product.shares_axis for s in scores))
+            first = min(fitting, key=lambda s: (-len(_common_modules(s.frames, at.frames)), s.at))
+            pattern = _OpenSoftmax(first, tags[first], sum(s.product.shares_axis for s in scores))
             at.open[id(pattern)] = pattern
             self._tags[out] = {pattern: None}
         elif any(s.product.shares_axis for s in scores):
-            first = min(scores, key=lambda s: s.made)
+            first = min(scores, key=lambda s: s.at)
             self.unread.append(UnreadAttention(first.frames[-1].name, IN_PIECES, first.product.width))
 
-    def _follow_product(self, at: ForwardPass, product: Product, out: Tensor) -> Tensor:
+    def _follow_product(self, at: _ForwardPass, product: Product, out: Tensor) -> Tensor:
         """Note what a product means; returns its result, made of what was recorded of it where that lies in a graph."""
         for side, operand in enumerate((product.left, product.right)):
             if patterns := self._patterns(operand):
                 for pattern in patterns:
                     del at.open[id(pattern)]
                 return self._record(at, patterns, product, side, out)
-        self._tags[out] = {ScoreProduct(product, tuple(at.frames), at.count): product.factor}
+        self._tags[out] = {_ScoreProduct(product, tuple(at.frames), at.count): product.factor}
         for operand in () if product.shares_axis else (product.left, product.right):
-            self._tags[out] |= score_mixtures(self._on(operand), operand, at.rows)
+            self._tags[out] |= _score_mixtures(self._on(operand), operand, at.rows)
         return out
 
     def _record(
-        self, at: ForwardPass, patterns: Sequence[OpenSoftmax], product: Product, side: int, out: Tensor
+        self, at: _ForwardPass, patterns: Sequence[_OpenSoftmax], product: Product, side: int, out: Tensor
     ) -> Tensor:
         pattern = patterns[0]
         score, roles = pattern.score, product.mixing(side)
         shared = _common_modules(score.frames, at.frames)
-        if (why := reading_fault(pattern, product, side, at.rows)) or roles is None:
+        if (why := _reading_fault(pattern, product, side, at.rows)) or roles is None:
             self.unread.append(UnreadAttention(shared[-1].name, why, score.product.width))
             return out
         weights, values, result = roles
@@ -432,48 +425,48 @@ class MatmulTracer(TorchFunctionMode):
         return result.of(out).give(mixed) if out.requires_grad else out
 
 
-def score_mixtures(tags: Mapping[object, float | None], scores: Tensor, rows: int) -> dict[object, float | None]:
+def _score_mixtures(tags: Mapping[object, float | None], scores: Tensor, rows: int) -> dict[object, float | None]:
     """Tags of what a product makes of scores; `tags` are those of the scores, which lie as a softmax is given them."""
-    found = [t for t in tags if isinstance(t, ScoreProduct) and t.product.shares_axis]
-    return {MixedScores(t): None for t in found[:1] if t.product.makes_scores(scores, rows)}
+    products = [t for t in tags if isinstance(t, _ScoreProduct) and t.product.shares_axis]
+    return {_MixedScores(t): None for t in products[:1] if t.product.makes_scores(scores, rows)}
 
 
 def holding(
-    product: Product, held: Tensor | None, tags: Sequence[Sequence[OpenSoftmax]], rows: int
-) -> tuple[Product, Tensor | None, OpenSoftmax | None]:
+    product: Product, hold: Tensor | None, tags: Sequence[Sequence[_OpenSoftmax]], rows: int
+) -> tuple[Product, Tensor | None, _OpenSoftmax | None]:
     """The product with held weights in place of the softmax's, those weights, and what they stand for."""
-    for side, own in enumerate(tags):
-        roles = product.mixing(side) if own and held is not None else None
-        if roles is not None and held is not None and not reading_fault(own[0], product, side, rows):
-            given = roles[0].give(weights_to_hold(held, roles[0].tensor, tuple(roles[0].take(rows).shape)))
-            return product.replace_operand(side, given), given, own[0]
+    for side, patterns in enumerate(tags):
+        roles = product.mixing(side) if patterns and hold is not None else None
+        if roles is not None and hold is not None and not _reading_fault(patterns[0], product, side, rows):
+            replaced = roles[0].give(weights_to_hold(hold, roles[0].tensor, tuple(roles[0].take(rows).shape)))
+            return product.replace_operand(side, replaced), replaced, patterns[0]
     return product, None, None
 
 
-def reading_fault(pattern: OpenSoftmax, product: Product, side: int, rows: int) -> str:
+def _reading_fault(pattern: _OpenSoftmax, product: Product, side: int, rows: int) -> str:
     """Why a product of weights (the operand at `side`) is no call that is read; empty where it is one."""
     roles = product.mixing(side)
     if not product.shares_axis:
         return REMIXED
     lengths = tuple(t.shape[2] for t in pattern.score.product.parts(rows))
-    whole = roles is not None and all(part.fits(rows) for part in roles[:2])
-    if roles is None or not whole or roles[0].take(rows).shape[2:] != lengths:
+    is_complete = roles is not None and all(part.fits(rows) for part in roles[:2])
+    if roles is None or not is_complete or roles[0].take(rows).shape[2:] != lengths:
         return IN_PIECES
     weights, values, _ = roles
     return ONE_PATTERN if weights.take(rows).shape[1] % values.take(rows).shape[1] else ""
 
 
-def _common_modules(one: Sequence[ModuleCall], other: Sequence[ModuleCall]) -> list[ModuleCall]:
+def _common_modules(first: Sequence[_ModuleCall], second: Sequence[_ModuleCall]) -> list[_ModuleCall]:
     """The modules' calls that are around both."""
-    return [a for a, _ in itertools.takewhile(lambda pair: pair[0] == pair[1], zip(one, other, strict=False))]
+    return [a for a, _ in itertools.takewhile(lambda pair: pair[0] == pair[1], zip(first, second, strict=False))]
 
 
 @contextmanager
 def following(
     model: nn.Module, edits: Edits | None = None, pieces: Sequence[WindowedLayer] = (), calls: Calls | None = None
-) -> Iterator[MatmulTracer]:
+) -> Iterator[_MatmulTracer]:
     """Forward passes inside are recorded, edited and counted; hooks and mode are removed in the end."""
-    follower = MatmulTracer(model, edits or NOTHING, pieces)
+    follower = _MatmulTracer(model, edits or NOTHING, pieces)
     follower.calls = follower.calls if calls is None else calls
     with RECORDING, ExitStack() as stack:
         stack.enter_context(traceable_forward())
@@ -485,12 +478,7 @@ def following(
 
 @contextmanager
 def record_products(
-    model: nn.Module,
-    edits: Edits = NOTHING,
-    /,
-    *,
-    pieces: Sequence[WindowedLayer] = (),
-    calls: Calls | None = None,
+    model: nn.Module, edits: Edits = NOTHING, /, *, pieces: Sequence[WindowedLayer] = (), calls: Calls | None = None
 ) -> Iterator[list[Call]]:
     """The product hook: q and k are read at the product that makes the scores, v and the weights at the next.
 

@@ -42,8 +42,8 @@ def quantisation_of(module: nn.Module) -> Quantised | None:
     if type(module).__module__.startswith(DYNAMIC) and kinds[0] == "Linear":
         if getattr(getattr(module, "_packed_params", None), "dtype", None) == torch.qint8:
             # as PyTorch's dynamic quantisation rounds: one step for all of a call's numbers
-            whole = lambda x: torch.quantize_per_tensor_dynamic(x.float(), torch.quint8, True).dequantize().to(x.dtype)  # noqa: E731
-            return Quantised("8-bit integers, with inputs rounded to 7 bits of each call's range", whole)
+            rounds = lambda x: torch.quantize_per_tensor_dynamic(x.float(), torch.quint8, True).dequantize().to(x.dtype)  # noqa: E731
+            return Quantised("8-bit integers, with inputs rounded to 7 bits of each call's range", rounds)
         return Quantised("16-bit numbers", None, torch.float16)
     state: Any = getattr(module, "state", None)
     if EIGHT in kinds and state is not None:
@@ -57,9 +57,9 @@ def quantisation_of(module: nn.Module) -> Quantised | None:
     return None
 
 
-def share_of(lost: Tensor, made: Tensor) -> float:
+def share_of(lost: Tensor, total: Tensor) -> float:
     """The largest number of one tensor as a share of the largest of another."""
-    return float(lost.detach().abs().max()) / float(made.detach().abs().max().clamp_min(torch.finfo(made.dtype).tiny))
+    return float(lost.detach().abs().max()) / float(total.detach().abs().max().clamp_min(torch.finfo(total.dtype).tiny))
 
 
 def _by_row(x: Tensor, limit: float) -> Tensor:
@@ -129,7 +129,7 @@ class Passed:
 
 @dataclass(frozen=True, eq=False)
 class Normed:
-    """One use of a layer norm: what went in and what came out; the nth use of that norm. `given` is x in its graph."""
+    """One use of a layer norm: what went in and what came out; the nth use of that norm. `traced` is x in its graph."""
 
     name: str
     module: nn.Module
@@ -137,7 +137,7 @@ class Normed:
     y: Tensor
     calls: int
     nth: int
-    given: Tensor
+    traced: Tensor
 
 
 @dataclass(eq=False)
@@ -173,18 +173,21 @@ def affine_modules(model: nn.Module) -> Iterator[tuple[str, nn.Module]]:
 
 def affine_of(name: str, module: nn.Module, width: int, like: Tensor) -> Affine:
     """The map of a module with `width` inputs, from its parameters where it simply has them, else by feeding 0 and I."""
-    own = (getattr(module, part, None) for part in ("weight", "bias"))
-    weight, bias = (p if isinstance(p, Tensor) else None for p in own)
-    named = _parameter_name(name, module, "weight"), _parameter_name(name, module, "bias")
-    plain = not list(module.children()) and weight is not None and weight.is_floating_point()
-    if plain and weight is not None and isinstance(module, Conv1D):
-        return Affine(weight.T, bias, *named, transposed=True)
-    if plain and weight is not None and isinstance(module, nn.Conv1d):
+    parameters = (getattr(module, part, None) for part in ("weight", "bias"))
+    weight, bias = (p if isinstance(p, Tensor) else None for p in parameters)
+    # names in the state dict; None of a parameter that is made of others, as a normed or masked one
+    stored = {n for n in ("weight", "bias") if module._parameters.get(n) is not None or n in module._buffers}
+    names = f"{name}.weight" if "weight" in stored else None, f"{name}.bias" if "bias" in stored else None
+    if list(module.children()) or weight is None or not weight.is_floating_point():
+        return _probe_map(module, width, like, weight, names)
+    if isinstance(module, Conv1D):
+        return Affine(weight.T, bias, *names, transposed=True)
+    if isinstance(module, nn.Conv1d):
         dense = torch.block_diag(*weight[..., 0].chunk(module.groups)) if module.groups > 1 else weight[..., 0]
-        return Affine(dense, bias, *named)
-    if plain and weight is not None and weight.shape[1:] == (width,) and type(module).forward is nn.Linear.forward:
-        return Affine(weight, bias, *named)
-    return _probe_map(name, module, width, like, weight)
+        return Affine(dense, bias, *names)
+    if weight.shape[1:] == (width,) and type(module).forward is nn.Linear.forward:
+        return Affine(weight, bias, *names)
+    return _probe_map(module, width, like, weight, names)
 
 
 def rows_of(weight: Float[Tensor, "out in"], units: Int[Tensor, "H E"]) -> Float[Tensor, "H E in"]:
@@ -196,35 +199,28 @@ def rows_of(weight: Float[Tensor, "out in"], units: Int[Tensor, "H E"]) -> Float
     return weight[units]
 
 
-def _parameter_name(name: str, module: nn.Module, part: str) -> str | None:
-    """The name of a module's own weight or bias in the state dict; None where it is made of others, as a normed or masked one."""
-    return f"{name}.{part}" if module._parameters.get(part) is not None or part in module._buffers else None
-
-
 @torch.no_grad()
-def _probe_map(name: str, module: nn.Module, width: int, like: Tensor, weight: Tensor | None) -> Affine:
-    one = torch.eye(width, dtype=like.dtype, device=like.device)
+def _probe_map(
+    module: nn.Module, width: int, like: Tensor, weight: Tensor | None, names: tuple[str | None, str | None]
+) -> Affine:
+    """The map of a module by feeding it 0 and I; its parameters' names where a module of another class stores just this."""
+    identity = torch.eye(width, dtype=like.dtype, device=like.device)
     feed: Callable[[Tensor], Tensor] = lambda x: module(x[:, None])[:, 0]  # noqa: E731
     try:  # some take nothing else than positions of rows
-        module(one.new_zeros(1, 1, width))
+        module(identity.new_zeros(1, 1, width))
     except (RuntimeError, ValueError, IndexError, TypeError) as error:
         reraise_out_of_memory(error)
         feed = module
-    zero = feed(one.new_zeros(1, width))[0]
-    columns = torch.cat([feed(part) - zero for part in one.split(PROBES)])
-    found = columns.T.contiguous()
-    # a linear module of another class may store just this
-    stored = (
-        weight is not None
-        and weight.shape == found.shape
-        and weight.is_floating_point()
-        and torch.allclose(weight.to(found), found, rtol=1e-4, atol=1e-5)
-    )
-    bias = getattr(module, "bias", None)
-    own = bias if isinstance(bias, Tensor) and bias.shape == zero.shape else None
-    names = (_parameter_name(name, module, "weight"), _parameter_name(name, module, "bias")) if stored else (None, None)
-    names = names[0], None if own is None else names[1]
-    return Affine(weight if stored and weight is not None else found, zero if zero.any() else None, *names)
+    zero = feed(identity.new_zeros(1, width))[0]
+    columns = torch.cat([feed(part) - zero for part in identity.split(PROBES)])
+    probed = columns.T.contiguous()
+    shift, bias = zero if zero.any() else None, getattr(module, "bias", None)
+    if weight is None or weight.shape != probed.shape or not weight.is_floating_point():
+        return Affine(probed, shift, None, None)
+    if not torch.allclose(weight.to(probed), probed, rtol=1e-4, atol=1e-5):
+        return Affine(probed, shift, None, None)
+    has_bias = isinstance(bias, Tensor) and bias.shape == zero.shape
+    return Affine(weight, shift, names[0], names[1] if has_bias else None)
 
 
 def ends_of(module: nn.Module, args: Any, kwargs: NamedArguments, out: Any) -> tuple[Tensor, Tensor] | None:
@@ -236,46 +232,35 @@ def ends_of(module: nn.Module, args: Any, kwargs: NamedArguments, out: Any) -> t
 
 
 @contextlib.contextmanager
-def following_parameters(model: nn.Module, note: Callable[[str, Tensor, Tensor], object]) -> Iterator[None]:
-    """Inside, products with bare parameters are noted: the parameter's name, what entered and what came out.
-
-    Not where the map that owns one is at work, as `cut` does not note them there.
-    """
-    depth = [0]
-
-    def step(by: int) -> None:
-        depth[0] += by
-
-    def see(name: str, made: Callable[[], Affine], x: Tensor, y: Tensor) -> None:
-        if not depth[0]:
-            note(name, x, y)
-
-    with contextlib.ExitStack() as stack:
-        for _, module in affine_modules(model):
-            stack.callback(module.register_forward_pre_hook(lambda _m, _a: step(1)).remove)
-            stack.callback(module.register_forward_hook(lambda _m, _a, _o: step(-1), always_call=True).remove)
-        stack.enter_context(_Parameters(model, see))
-        yield
-
-
-@contextlib.contextmanager
 def watch_uses(
     model: nn.Module, names: Collection[str], note: Callable[[str, Tensor, Tensor], object]
 ) -> Iterator[None]:
-    """Inside, uses of the named maps and norms are noted: the name, what entered and what came out, units last."""
-    modules = dict(model.named_modules())
+    """Inside, uses of the named maps and norms are noted: the name, what entered and what came out, units last.
+
+    A parameter is noted where something is multiplied by it, but not where the map that owns it is at work, as `cut` notes them.
+    """
+    modules, running = dict(model.named_modules()), list[None]()
+    bare = set(names) - modules.keys()  # XLNet multiplies by parameters
 
     def use(name: str, module: nn.Module, args: Arguments, kwargs: NamedArguments, out: Any) -> None:
         with torch._C.DisableTorchFunction():  # what is computed here is no operation of the model
             if (ends := ends_of(module, args, kwargs, out)) is not None:
                 note(name, *ends)
 
+    def multiply(name: str, _map: Callable[[], Affine], x: Tensor, y: Tensor) -> None:
+        if name in bare and not running:
+            note(name, x, y)
+
     with contextlib.ExitStack() as stack:
         for name in modules.keys() & set(names):
             hook = functools.partial(use, name)
             stack.callback(modules[name].register_forward_hook(hook, with_kwargs=True).remove)
-        if bare := set(names) - modules.keys():  # XLNet multiplies by parameters
-            stack.enter_context(following_parameters(model, lambda n, x, y: note(n, x, y) if n in bare else None))
+        for _, module in affine_modules(model) if bare else ():
+            stack.callback(module.register_forward_pre_hook(lambda _m, _a: running.append(None)).remove)
+            leave = lambda _m, _a, _o: running.pop()  # noqa: E731
+            stack.callback(module.register_forward_hook(leave, always_call=True).remove)
+        if bare:
+            stack.enter_context(_Parameters(model, multiply))
         yield
 
 
@@ -301,22 +286,22 @@ class _Parameters(TorchFunctionMode):
         if product is None or id(product.right) not in self.names:
             return out
         shared = [c for c in product.letters[1] if c in product.letters[0]]
-        own = [c for c in product.letters[1] if c not in product.letters[0]]
+        outputs = [c for c in product.letters[1] if c not in product.letters[0]]
         first, second, last = product.letters
-        if not own or not first.endswith("".join(shared)) or not last.endswith("".join(own)):
+        if not outputs or not first.endswith("".join(shared)) or not last.endswith("".join(outputs)):
             return out
-        weight = product.right.permute([second.index(c) for c in own + shared]).flatten(len(own)).flatten(0, -2)
-        x, y = product.left.flatten(-len(shared)), out.flatten(-len(own))
+        weight = product.right.permute([second.index(c) for c in outputs + shared]).flatten(len(outputs)).flatten(0, -2)
+        x, y = product.left.flatten(-len(shared)), out.flatten(-len(outputs))
         noted = self.note(self.names[id(product.right)], lambda: Affine(weight, None, None, None), x, y)
-        return out if noted is None else noted.unflatten(-1, out.shape[-len(own) :])
+        return out if noted is None else noted.unflatten(-1, out.shape[-len(outputs) :])
 
     def _linear(self, out: Tensor, x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
         """`F.linear` with a parameter, or with some rows of one, as nn.MultiheadAttention has them."""
-        whole = weight if id(weight) in self.names else getattr(weight, "_base", None)
-        if whole is None or id(whole) not in self.names:
+        parameter = weight if id(weight) in self.names else getattr(weight, "_base", None)
+        if parameter is None or id(parameter) not in self.names:
             return out
-        own, name = whole is weight, self.names[id(whole)]
-        named = name if own else None, self.names.get(id(bias)) if own else None
+        is_whole, name = parameter is weight, self.names[id(parameter)]
+        named = name if is_whole else None, self.names.get(id(bias)) if is_whole else None
         noted = self.note(name, lambda: Affine(weight, bias, *named), x, out)
         return out if noted is None else noted
 
@@ -331,14 +316,14 @@ def cut(model: nn.Module, calls: Sequence[object]) -> Iterator[PassRecord]:
     depth = [0]
 
     def note(
-        name: str, made: Callable[[], Affine], x: Tensor, y: Tensor, module: nn.Module | None = None
+        name: str, affine: Callable[[], Affine], x: Tensor, y: Tensor, module: nn.Module | None = None
     ) -> Tensor | None:
         if depth[0]:
             return None
         leaf = y.detach().requires_grad_()
-        own = None if module is None else quantisation_of(module)
-        about = (len(calls), record.use(name), own, torch.is_grad_enabled())
-        record.passed.append(Passed(name, made, x.clone(), leaf, *about))
+        quantised = None if module is None else quantisation_of(module)
+        about = (len(calls), record.use(name), quantised, torch.is_grad_enabled())
+        record.passed.append(Passed(name, affine, x.clone(), leaf, *about))
         return leaf.clone()
 
     def enter(_m: nn.Module, _a: Any) -> None:
@@ -350,13 +335,13 @@ def cut(model: nn.Module, calls: Sequence[object]) -> Iterator[PassRecord]:
         if depth[0] or ends is None:
             return None
         x, y = ends
-        made = note(name, lambda: affine_of(name, module, x.shape[-1], x), x, y, module)
-        return made.transpose(1, 2) if made is not None and isinstance(module, nn.Conv1d) else made
+        leaf = note(name, lambda: affine_of(name, module, x.shape[-1], x), x, y, module)
+        return leaf.transpose(1, 2) if leaf is not None and isinstance(module, nn.Conv1d) else leaf
 
     def norm(name: str, module: nn.Module, args: Any, out: Any) -> None:
         if args and isinstance(out, Tensor) and isinstance(args[0], Tensor) and args[0].shape == out.shape:
-            given, made = args[0].clone(), out.detach().clone()  # a model may write over either
-            record.normed.append(Normed(name, module, given.detach(), made, len(calls), record.use(name), given))
+            x, y = args[0].clone(), out.detach().clone()  # a model may write over either
+            record.normed.append(Normed(name, module, x.detach(), y, len(calls), record.use(name), x))
 
     with contextlib.ExitStack() as stack:
         for name, module in affine_modules(model):
@@ -388,15 +373,15 @@ def holding(
         met(name, nth, x)
         return value.clone()  # which the model may write to
 
-    def giving(name: str, module: nn.Module, own: Callable[..., Any]) -> Callable[..., Any]:
-        def made(*args: Any, **kwargs: Any) -> Any:
+    def giving(name: str, module: nn.Module, forward: Callable[..., Any]) -> Callable[..., Any]:
+        def run(*args: Any, **kwargs: Any) -> Any:
             x, turned = args[0] if args else next(iter(kwargs.values()), None), isinstance(module, nn.Conv1d)
             value = take(name, x.transpose(1, 2) if turned else x) if isinstance(x, Tensor) else None
             if value is None:
-                return own(*args, **kwargs)
+                return forward(*args, **kwargs)
             return value.transpose(1, 2) if turned else value
 
-        return made
+        return run
 
     modules = dict((*affine_modules(model), *norm_modules(model)))
     bare = {name for name, _ in values} - modules.keys()
@@ -445,7 +430,7 @@ class OutLaw(NamedTuple):
     """W_O's map; the images of the columns that are attention's, [in r] and by head; the module that gives the result on."""
 
     map: MapLaw
-    own: Float[Tensor, "in r"]
+    images: Float[Tensor, "in r"]
     heads: Float[Tensor, "H E r"]
     owner: str | None
     time_first: bool
@@ -495,23 +480,23 @@ def map_law(name: str, nth: int, affine: Affine) -> MapLaw:
 def out_law(law: MapLaw, columns: Int[Tensor, "H E"], owner: str | None, time_first: bool) -> OutLaw:
     """The law of W_O, whose input units are the given ones."""
     flat = columns.flatten().to(law.images.device)
-    own = torch.zeros_like(law.images)
-    own[flat] = law.images[flat]
-    return OutLaw(law, own, law.images[flat].unflatten(0, tuple(columns.shape)), owner, time_first)
+    images = torch.zeros_like(law.images)
+    images[flat] = law.images[flat]
+    return OutLaw(law, images, law.images[flat].unflatten(0, tuple(columns.shape)), owner, time_first)
 
 
 @torch.no_grad()
 def marks_of(model: nn.Module, names: Iterable[str]) -> dict[str, Float[Tensor, " r"]]:
     """A few random sums over each of the named parameters, and its size: others where its values are; names of modules are passed over."""
-    parameters, found = dict(model.named_parameters()), {}
+    parameters, marks = dict(model.named_parameters()), {}
     for name in dict.fromkeys(names):
-        own = parameters.get(name)
-        if own is None:
+        parameter = parameters.get(name)
+        if parameter is None:
             continue
-        flat, draw = own.detach().flatten(), torch.Generator().manual_seed(own.numel())
+        flat, draw = parameter.detach().flatten(), torch.Generator().manual_seed(parameter.numel())
         sums = [torch.zeros((), dtype=torch.float64)] * DIRECTIONS
         for part in flat.split(1 << 20):
-            given = part.double().cpu()
-            sums = [s + given @ torch.randn(len(part), generator=draw, dtype=torch.float64) for s in sums]
-        found[name] = torch.stack([*sums, flat.double().norm().cpu()])
-    return found
+            numbers = part.double().cpu()
+            sums = [s + numbers @ torch.randn(len(part), generator=draw, dtype=torch.float64) for s in sums]
+        marks[name] = torch.stack([*sums, flat.double().norm().cpu()])
+    return marks

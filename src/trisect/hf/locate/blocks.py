@@ -1,4 +1,4 @@
-"""What lies around an attention layer, found by value: residual connection, norms and feed-forward block."""
+"""What lies around attention layers, by value: residual connection, norms, feed-forward blocks, and the map to logits."""
 
 from __future__ import annotations
 
@@ -11,19 +11,23 @@ from jaxtyping import Float, Int
 from torch import Tensor, nn
 
 from trisect.core.errors import ModelError, reraise_out_of_memory
-from trisect.core.trace import Address, FeedForward, NormedMap, Origin, Rescaling, ResidualBlock
+from trisect.core.subject import Batch, StreamPoint, StreamSubject
+from trisect.core.trace import Address, FeedForward, NormedMap, Origin, Rescaling, ResidualBlock, Unembedding
 from trisect.hf.hooks.calls import Call, gradients_of
 from trisect.hf.locate.affine import (
-    Affine,
+    TOLERANCE,
     ForwardLaw,
     Normed,
     PartLaw,
     Passed,
     PassRecord,
+    affine_modules,
+    affine_of,
     map_law,
+    norm_modules,
     watch_uses,
 )
-from trisect.measure.norms import NAMES, activation
+from trisect.measure.norms import NAMES, activation, rescale_parts
 
 EPSILONS = ("eps", "variance_epsilon", "epsilon", "norm_eps", "layer_norm_eps")
 UNNAMED = (1e-6, 1e-5, 1e-8, 1e-12)  # ε of a norm that does not say it
@@ -42,16 +46,16 @@ def same(a: Tensor, b: Tensor) -> bool:
     return a.shape == b.shape and torch.equal(a.detach(), b.detach().to(a.device))
 
 
-def enters_sum(given: Tensor, leaf: Tensor) -> bool:
+def _enters_sum(total: Tensor, leaf: Tensor) -> bool:
     """Whether a leaf is added to a sum as it is. Values alone do not say so: beside a large residual anything is rounding."""
-    factor = factor_of(given, leaf)
+    factor = _factor_of(total, leaf)
     return factor is not None and bool(((factor - 1).abs() <= 1e-3).all())
 
 
-def factor_of(given: Tensor, leaf: Tensor) -> Tensor | None:
+def _factor_of(total: Tensor, leaf: Tensor) -> Tensor | None:
     """The number that each dimension of a leaf is multiplied by in a sum, alike at every position; None where it is not."""
-    mixed = (1 + torch.rand(given.shape, generator=torch.Generator().manual_seed(0))).to(given)
-    (gradient,) = gradients_of(given, [leaf], positive=True)
+    mixed = (1 + torch.rand(total.shape, generator=torch.Generator().manual_seed(0))).to(total)
+    (gradient,) = gradients_of(total, [leaf], positive=True)
     if gradient is None or gradient.shape != mixed.shape:
         return None
     each = (gradient / mixed.to(gradient)).flatten(0, -2)
@@ -61,7 +65,7 @@ def factor_of(given: Tensor, leaf: Tensor) -> Tensor | None:
 
 
 @torch.no_grad()
-def measure_norm(used: Normed) -> Rescaling | None:
+def _measure_norm(used: Normed) -> Rescaling | None:
     """A norm's numbers by feeding it zeros and alternating ones; None where they do not give back what it gave."""
     width, like = used.x.shape[-1], used.x
     zeros, ones = like.new_zeros(1, 1, width), like.new_ones(1, 1, width)
@@ -77,10 +81,10 @@ def measure_norm(used: Normed) -> Rescaling | None:
         fits = list[tuple[float, Rescaling]]()
         for epsilon in names[:1] or UNNAMED:
             gamma = (plain - shift) / standard(ones, epsilon, centred)[0, 0]
-            made = standard(like, epsilon, centred) * gamma + shift
+            rescaled = standard(like, epsilon, centred) * gamma + shift
             # ε counts where a row is small; where it is none of these this comparison fails
-            if near(made, used.y, loose(like.dtype)):
-                off = float((made - used.y).abs().max())
+            if near(rescaled, used.y, loose(like.dtype)):
+                off = float((rescaled - used.y).abs().max())
                 fits.append((off, Rescaling(gamma.detach(), beta, epsilon, centred)))
         if fits:
             return min(fits, key=lambda fit: fit[0])[1]
@@ -101,7 +105,7 @@ def loose(kind: torch.dtype) -> float:
 ROUNDED = 16  # units in the last place, for sums in another order
 
 
-class Behind(NamedTuple):
+class _Behind(NamedTuple):
     """What lies between W_O and the residual sum: the nth use of a norm, or a factor for each dimension without a module."""
 
     rescaling: Rescaling
@@ -109,12 +113,8 @@ class Behind(NamedTuple):
     nth: int = 0
 
 
-class Sum(NamedTuple):
-    """Where the residual and what W_O makes are met again, added up: what enters the nth use of a module.
-
-    `out` is the use of W_O's map, `beside` that of a map which runs in parallel and is added too; `swapped` says that the
-    residual has rows and positions the other way round.
-    """
+class _Sum(NamedTuple):
+    """Where the residual and what W_O makes (`out`) are met again, perhaps with what a parallel map makes: the nth use of a module."""
 
     name: str
     nth: int
@@ -136,9 +136,9 @@ class Around(NamedTuple):
     nth: int
     norm: Rescaling | None
     turned: bool = False
-    behind: Behind | None = None
+    behind: _Behind | None = None
     forward: FeedForward | None = None
-    sum: Sum | None = None
+    sum: _Sum | None = None
     enters: tuple[str, int] | None = None
     crossed: bool = False
 
@@ -152,49 +152,45 @@ def find_around(
     input plus what that map made. 'pre': the norm that made the query's input, where its own input plus what the map made
     is met later (plus what runs in parallel). 'bare': the query's input itself is added.
     """
-    found = (_around(call, record, source, out, allowed) for source in sources)
-    return next((one for one in found if one is not None), None)
-
-
-def _around(call: Call, record: PassRecord, source: Passed, out: Passed, allowed: float) -> Around | None:
-    y, x = out.leaf.detach(), source.x.detach()
-    if x.dim() != 3 or y.dim() != 3 or call.q.shape[0] not in y.shape[:2]:
-        return None
-    turned = [t.shape[0] != call.q.shape[0] for t in (x, y)]
-    swapped = turned[0] != turned[1]
-    x = x.transpose(0, 1) if swapped else x
-    if x.shape != y.shape:
-        return None
-    near_by = [p for p in record.passed if call.order <= p.calls <= call.order + 1 and p is not out]
-    # the next layer may lie on another device
-    beside = [((p.name, p.nth), p.leaf.detach().to(y.device)) for p in near_by if p.leaf.shape == y.shape]
-    later = [n for n in record.normed if n.calls > call.order and n.x.shape == y.shape]
-    if later and near(later[0].x, x + y, allowed) and enters_sum(later[0].given, out.leaf):
-        first, rest = later[0].x, later[1:2]
-        # where the sum itself, not its norm, is the next residual, the norm belongs to the layer after
-        if not any(near(n.x, first + extra.to(first), allowed) for n in rest for _, extra in beside):
-            norm = measure_norm(later[0])
-            where = Sum(later[0].name, later[0].nth, (out.name, out.nth), None, swapped)
-            return None if norm is None else Around("post", source.name, source.nth, norm, turned[0], sum=where)
-    before = [n for n in record.normed if n.calls <= call.order and same(n.y, x)]
-    # the norm behind W_O is met before the sum is
-    later = [n for n in record.normed if n.calls > call.order and n.x.numel() == y.numel()]
-    met = [(n.name, n.nth, n.given.reshape(y.shape)) for n in later[:3]]
-    next_maps = [p for p in record.passed if p.calls == call.order + 1 and p.x.numel() == y.numel()]
-    met += [(p.name, p.nth, p.x.reshape(y.shape)) for p in next_maps]
-    behind = [n for n in later if same(n.x, out.leaf.detach())]
-    if before and (found := _find_sum(met, before[-1].x, out, behind, beside, allowed)) is not None:
-        norm = measure_norm(before[-1])
-        own = before[-1].name, before[-1].nth, norm, turned[1], found[0]
-        return (
-            None
-            if norm is None
-            else Around("pre", *own, sum=found[1], enters=(source.name, source.nth), crossed=swapped)
-        )
-    if (found := _find_sum(met, x, out, behind, beside, allowed)) is None:
-        return None
-    where = found[1]._replace(swapped=swapped)
-    return Around("bare", source.name, source.nth, None, turned[0], found[0], sum=where)
+    y = out.leaf.detach()
+    for source in sources:
+        x = source.x.detach()
+        if x.dim() != 3 or y.dim() != 3 or call.q.shape[0] not in y.shape[:2]:
+            continue
+        turned = [t.shape[0] != call.q.shape[0] for t in (x, y)]
+        swapped = turned[0] != turned[1]
+        x = x.transpose(0, 1) if swapped else x
+        if x.shape != y.shape:
+            continue
+        near_by = [p for p in record.passed if call.order <= p.calls <= call.order + 1 and p is not out]
+        # the next layer may lie on another device
+        beside = [((p.name, p.nth), p.leaf.detach().to(y.device)) for p in near_by if p.leaf.shape == y.shape]
+        later = [n for n in record.normed if n.calls > call.order and n.x.shape == y.shape]
+        if later and near(later[0].x, x + y, allowed) and _enters_sum(later[0].traced, out.leaf):
+            first, rest = later[0].x, later[1:2]
+            # where the sum itself, not its norm, is the next residual, the norm belongs to the layer after
+            if not any(near(n.x, first + extra.to(first), allowed) for n in rest for _, extra in beside):
+                where = _Sum(later[0].name, later[0].nth, (out.name, out.nth), None, swapped)
+                if (norm := _measure_norm(later[0])) is not None:
+                    return Around("post", source.name, source.nth, norm, turned[0], sum=where)
+                continue
+        before = [n for n in record.normed if n.calls <= call.order and same(n.y, x)]
+        # the norm behind W_O is met before the sum is
+        later = [n for n in record.normed if n.calls > call.order and n.x.numel() == y.numel()]
+        met = [(n.name, n.nth, n.traced.reshape(y.shape)) for n in later[:3]]
+        next_maps = [p for p in record.passed if p.calls == call.order + 1 and p.x.numel() == y.numel()]
+        met += [(p.name, p.nth, p.x.reshape(y.shape)) for p in next_maps]
+        norms = [n for n in later if same(n.x, y)]
+        if before and (meeting := _find_sum(met, before[-1].x, out, norms, beside, allowed)) is not None:
+            behind, where = meeting
+            if (norm := _measure_norm(before[-1])) is not None:
+                about = before[-1].name, before[-1].nth, norm, turned[1], behind
+                return Around("pre", *about, sum=where, enters=(source.name, source.nth), crossed=swapped)
+        elif (meeting := _find_sum(met, x, out, norms, beside, allowed)) is not None:
+            behind, where = meeting
+            about = source.name, source.nth, None, turned[0], behind
+            return Around("bare", *about, sum=where._replace(swapped=swapped))
+    return None
 
 
 def _find_sum(
@@ -204,29 +200,26 @@ def _find_sum(
     norms: Sequence[Normed],
     beside: Sequence[tuple[tuple[str, int], Tensor]],
     allowed: float,
-) -> tuple[Behind | None, Sum] | None:
-    """What the map's result goes through before a sum with the residual that is `met` later, and that sum; None where none is.
-
-    `met` is what entered the nth uses of modules, `norms` are those of the map's result, `beside` what other maps made.
-    """
+) -> tuple[_Behind | None, _Sum] | None:
+    """What W_O's result goes through before a sum with the residual that is `met` later, and that sum; None where none is."""
     y, use = out.leaf.detach(), (out.name, out.nth)
     extras: list[tuple[tuple[str, int] | None, Tensor | float]] = [(None, 0.0), *beside]
-    for name, nth, given in met:
-        if not enters_sum(given, out.leaf):
+    for name, nth, total in met:
+        if not _enters_sum(total, out.leaf):
             continue
         for other, extra in extras:
-            if near(given, residual + y + extra, allowed):
-                return None, Sum(name, nth, use, other)
+            if near(total, residual + y + extra, allowed):
+                return None, _Sum(name, nth, use, other)
     for n in norms:
-        for name, nth, given in met:
-            if near(given, residual + n.y, allowed) and (norm := measure_norm(n)) is not None:
-                return Behind(norm, n.name, n.nth), Sum(name, nth, use)
-    for name, nth, given in met:
-        if (factor := factor_of(given, out.leaf)) is None:
+        for name, nth, total in met:
+            if near(total, residual + n.y, allowed) and (norm := _measure_norm(n)) is not None:
+                return _Behind(norm, n.name, n.nth), _Sum(name, nth, use)
+    for name, nth, total in met:
+        if (factor := _factor_of(total, out.leaf)) is None:
             continue
         for other, extra in extras:
-            if near(given, residual + factor * y + extra, allowed):
-                return Behind(Rescaling(factor)), Sum(name, nth, use, other)
+            if near(total, residual + factor * y + extra, allowed):
+                return _Behind(Rescaling(factor)), _Sum(name, nth, use, other)
     return None
 
 
@@ -240,18 +233,18 @@ def watch(
     the end where one is something else.
     """
     blocks: dict[Address, ResidualBlock] = {}
-    watched = _BlockWatcher(around, blocks, looks)
+    watcher = _BlockWatcher(around, blocks, looks)
     # an edited pass may be rehearsed: what counts is the last
-    ending = model.register_forward_hook(lambda _m, _a, _o: watched.end(), always_call=True)
+    ending = model.register_forward_hook(lambda _m, _a, _o: watcher.end(), always_call=True)
     try:
-        with watch_uses(model, {of for of, _ in watched.wanted}, watched.use):
+        with watch_uses(model, {of for of, _ in watcher.watched}, watcher.use):
             yield blocks
     finally:
         ending.remove()
-    if watched.wrong:
-        address, words = watched.wrong[0]
-        given = f"{str(address).capitalize()} of {name} does not compute what was found on loading."
-        raise ModelError(given, f"In this read {words}.", "Load the model again as it is now.")
+    if watcher.wrong:
+        address, words = watcher.wrong[0]
+        problem = f"{str(address).capitalize()} of {name} does not compute what was found on loading."
+        raise ModelError(problem, f"In this read {words}.", "Load the model again as it is now.")
 
 
 class _BlockWatcher:
@@ -261,94 +254,94 @@ class _BlockWatcher:
         self.blocks, self.looks = blocks, looks
         self.wrong: list[tuple[Address, str]] = []
         self.uses: dict[str, int] = {}
-        self.wanted: dict[tuple[str, int], list[tuple[Address, Around]]] = {}
-        self._made: dict[Address, dict[tuple[str, int], Tensor]] = {}
-        for address, one in around.items():
-            keys = {(one.source, one.nth)}
-            if looks and one.enters is not None:
-                keys.add(one.enters)
-            if looks and one.behind is not None and one.behind.source:
-                keys.add((one.behind.source, one.behind.nth))
-            if looks and one.sum is not None:
-                keys |= {(one.sum.name, one.sum.nth), one.sum.out, *filter(None, [one.sum.beside])}
+        self.watched: dict[tuple[str, int], list[tuple[Address, Around]]] = {}
+        self._outputs: dict[Address, dict[tuple[str, int], Tensor]] = {}
+        for address, block in around.items():
+            keys = {(block.source, block.nth)}
+            if looks and block.enters is not None:
+                keys.add(block.enters)
+            if looks and block.behind is not None and block.behind.source:
+                keys.add((block.behind.source, block.behind.nth))
+            if looks and block.sum is not None:
+                keys |= {(block.sum.name, block.sum.nth), block.sum.out, *filter(None, [block.sum.beside])}
             for key in keys:
-                self.wanted.setdefault(key, []).append((address, one))
+                self.watched.setdefault(key, []).append((address, block))
 
     def end(self) -> None:
         """Count uses from none in the next pass."""
         self.uses.clear()
-        self._made.clear()
+        self._outputs.clear()
 
     def use(self, name: str, x: Tensor, y: Tensor) -> None:
         """What entered a module, and what it made."""
         x, y = x.detach(), y.detach()
         key = name, self.uses.get(name, 0)
         self.uses[name] = key[1] + 1
-        for address, one in self.wanted.get(key, ()):
-            made = self._made.setdefault(address, {})
-            if self.looks and one.sum is not None and key == (one.sum.name, one.sum.nth):
-                self._meet(address, one, one.sum, x)
-                if one.kind == "post":
-                    self._compare(address, one.norm, f"{name} makes", x, y)
-            if key == (one.source, one.nth):
+        for address, block in self.watched.get(key, ()):
+            outputs = self._outputs.setdefault(address, {})
+            if self.looks and block.sum is not None and key == (block.sum.name, block.sum.nth):
+                self._meet(address, block, block.sum, x)
+                if block.kind == "post":
+                    self._compare(address, block.norm, f"{name} makes", x, y)
+            if key == (block.source, block.nth):
                 residual = x.clone()  # which the model may write to
-                made["residual", 0] = residual
-                residual = residual.transpose(0, 1) if one.turned else residual
-                norm = one.norm or Rescaling(x.new_ones(x.shape[-1]))
+                outputs["residual", 0] = residual
+                residual = residual.transpose(0, 1) if block.turned else residual
+                norm = block.norm or Rescaling(x.new_ones(x.shape[-1]))
                 numbers = norm.gamma, norm.beta, norm.epsilon or 0.0, norm.centred
-                after = None if one.behind is None else one.behind.rescaling
-                self.blocks[address] = ResidualBlock(one.kind, residual, *numbers, after, one.forward)
-                if self.looks and one.kind == "pre":
-                    self._compare(address, one.norm, f"{name} makes", x, y)
-                    made["normed", 0] = y.clone()
-            elif key == one.enters:
-                normed, entered = made.pop(("normed", 0), None), x.transpose(0, 1) if one.crossed else x
+                after = None if block.behind is None else block.behind.rescaling
+                self.blocks[address] = ResidualBlock(block.kind, residual, *numbers, after, block.forward)
+                if self.looks and block.kind == "pre":
+                    self._compare(address, block.norm, f"{name} makes", x, y)
+                    outputs["normed", 0] = y.clone()
+            elif key == block.enters:
+                normed, entered = outputs.pop(("normed", 0), None), x.transpose(0, 1) if block.crossed else x
                 if normed is None or not _near(normed, entered, loose(x.dtype)):
                     self.wrong.append(
-                        (address, f"what enters {name} is not what {one.source} makes, as it was on loading")
+                        (address, f"what enters {name} is not what {block.source} makes, as it was on loading")
                     )
-            elif one.behind is not None and key == (one.behind.source, one.behind.nth):
-                norm = None if one.behind.rescaling.epsilon is None else one.behind.rescaling
+            elif block.behind is not None and key == (block.behind.source, block.behind.nth):
+                norm = None if block.behind.rescaling.epsilon is None else block.behind.rescaling
                 self._compare(address, norm, f"{name} makes of the output of W_O", x, y)
-                made["behind", 0] = y.clone()
-            elif one.sum is not None and key in (one.sum.out, one.sum.beside):
-                made[key] = y.clone()  # which the model may write to
+                outputs["behind", 0] = y.clone()
+            elif block.sum is not None and key in (block.sum.out, block.sum.beside):
+                outputs[key] = y.clone()  # which the model may write to
 
     def _compare(self, address: Address, norm: Rescaling | None, what: str, x: Tensor, y: Tensor) -> None:
         """Note where a norm does not make what was found in it; where the values are no numbers others say so."""
         if norm is not None and (x.shape != y.shape or not _near(y, apply(norm, x.float()), loose(x.dtype))):
             self.wrong.append((address, f"what {what} is not what was found in it on loading"))
 
-    def _meet(self, address: Address, one: Around, where: Sum, given: Tensor) -> None:
-        made = self._made.pop(address, {})
-        residual, y = made.get(("residual", 0)), made.get(("behind", 0), made.get(where.out))
+    def _meet(self, address: Address, around: Around, where: _Sum, total: Tensor) -> None:
+        outputs = self._outputs.pop(address, {})
+        residual, y = outputs.get(("residual", 0)), outputs.get(("behind", 0), outputs.get(where.out))
         words = f"what enters {where.name} is not the sum of the residual and of what {where.out[0]} makes, as it was on loading"
-        if residual is None or y is None or given.numel() != y.numel():
+        if residual is None or y is None or total.numel() != y.numel():
             self.wrong.append((address, words))
             return
         residual = residual.transpose(0, 1) if where.swapped else residual
-        if one.behind is not None and not one.behind.source:
-            y = y * one.behind.rescaling.gamma.to(y)
+        if around.behind is not None and not around.behind.source:
+            y = y * around.behind.rescaling.gamma.to(y)
         parts = [residual.to(y.device), y]
         if where.beside is not None:
-            parts.append(made.get(where.beside, torch.zeros_like(y)).to(y.device))
+            parts.append(outputs.get(where.beside, torch.zeros_like(y)).to(y.device))
         kind = torch.promote_types(y.dtype, torch.float32)
         wide = torch.stack([p.to(kind) for p in parts])
-        total, size = wide.sum(0), wide.abs().sum(0)
-        off = (given.reshape(y.shape).to(total) - total).abs()
-        kinds = [torch.finfo(p.dtype).eps for p in (*parts, given)]
+        expected, size = wide.sum(0), wide.abs().sum(0)
+        off = (total.reshape(y.shape).to(expected) - expected).abs()
+        kinds = [torch.finfo(p.dtype).eps for p in (*parts, total)]
         most = ROUNDED * max(kinds) * size.amax(-1, keepdim=True)
         if bool(((off > most) & off.isfinite()).any()):
             self.wrong.append((address, words))
 
 
-def _near(one: Tensor, other: Tensor, allowed: float) -> bool:
+def _near(x: Tensor, y: Tensor, allowed: float) -> bool:
     """Whether two tensors are the same to rounding, wherever both are numbers."""
-    if one.numel() != other.numel():
+    if x.numel() != y.numel():
         return False
-    other = other.to(one.device)
-    finite = one.flatten().isfinite() & other.flatten().isfinite()
-    a, b = (torch.where(finite, t.flatten().float(), 0.0) for t in (one, other))
+    y = y.to(x.device)
+    finite = x.flatten().isfinite() & y.flatten().isfinite()
+    a, b = (torch.where(finite, t.flatten().float(), 0.0) for t in (x, y))
     return near(a, b, allowed)
 
 
@@ -379,16 +372,24 @@ def find_norm_map(
         words = f"all of {use.name}, normed across the heads"
     else:
         return Origin("mixed", f"{name} is made of {use.name}, but no selection of it"), None, None
-    found = _the_norm(t, use, units, across, norms, allowed)
-    if found is None and across:
+    matched = _the_norm(t, use, units, across, norms, allowed)
+    if matched is None and across:
         return Origin("normed", words, affine.parameter, affine.bias_parameter, None, affine.transposed), None, None
     origin = Origin("normed", words, affine.parameter, affine.bias_parameter, units, affine.transposed)
-    if found is None:
+    if matched is None:
         return origin, None, None
-    norm, factors, turned, time_first = found
+    norm, factors, turned, time_first = matched
     normed = lambda x: apply(norm, x.flatten(1)).view_as(x) if across else apply(norm, x)  # noqa: E731
     law = PartLaw(map_law(use.name, use.nth, affine), units, factors, None, turned, time_first, normed)
-    return origin, _rows_under_norm(affine, units, across, norm), law
+    # rows without their mean where the norm subtracts it, and without those that it multiplies by 0
+    flat, biases = units.flatten().to(affine.weight.device), [] if affine.bias is None else [affine.bias.detach()]
+    rows = torch.cat([affine.weight.detach()[flat], *(bias[flat, None] for bias in biases)], 1)
+    rows = rows.unflatten(0, (1, heads * width) if across else (heads, width))
+    rows = rows - rows.mean(1, keepdim=True) if norm.centred else rows
+    rows = (rows * (norm.gamma != 0).to(rows)[:, None]).reshape(heads, width, -1).mT.cpu()
+    inputs = affine.weight.shape[1]
+    bias_rows = rows[:, -1].contiguous() if biases else None
+    return origin, NormedMap(rows[:, :inputs].contiguous(), bias_rows), law
 
 
 def _blocks(t: Tensor, use: Passed, shape: torch.Size, row: int) -> list[Int[Tensor, " N"]] | None:
@@ -396,68 +397,50 @@ def _blocks(t: Tensor, use: Passed, shape: torch.Size, row: int) -> list[Int[Ten
     first, value = t[0, :, 0, :], use.leaf.detach().reshape(shape)[row]
     weights, blocks = torch.linspace(1, 2, t.shape[3], device=t.device, dtype=t.dtype), []
     for head in first:
-        (own,) = torch.autograd.grad((head * weights).sum(), use.leaf, retain_graph=True)
-        own = own.reshape(shape)[row]
+        (dependence,) = torch.autograd.grad((head * weights).sum(), use.leaf, retain_graph=True)
+        dependence = dependence.reshape(shape)[row]
         # a norm does not see how long its input is: along the input itself its derivative is 0 (Euler), but for its ε
-        if float((value * own).sum().abs()) > NORMED * float((value * own).abs().sum()):
+        if float((value * dependence).sum().abs()) > NORMED * float((value * dependence).abs().sum()):
             return None
-        blocks.append(own.nonzero().flatten().cpu())
+        blocks.append(dependence.nonzero().flatten().cpu())
     return blocks
 
 
 def _the_norm(
     t: Tensor, use: Passed, units: Int[Tensor, "H E"], across: bool, norms: Sequence[Normed], allowed: float
 ) -> tuple[Rescaling, Float[Tensor, "H E"], bool, bool] | None:
-    """The norm that makes t of those units: at position 0 to the number, elsewhere as long (positions turn it), times one factor.
-
-    Beside it that factor, whether positions turn it, and whether they come before texts in the map.
-    """
+    """The norm that makes t of those units (elsewhere than at 0 as long, as positions turn it), times what, if turned, if time first."""
     rows, heads, length, width = t.shape
     y, size = use.leaf.detach(), heads * width if across else width
     if y.reshape(-1, y.shape[-1]).shape[0] != rows * length:
         return None
     for used in reversed(norms):
-        norm = measure_norm(used) if used.x.shape[-1] == size and used.x.numel() == t.numel() else None
+        norm = _measure_norm(used) if used.x.shape[-1] == size and used.x.numel() == t.numel() else None
         if norm is None:
             continue
         for time_first in (False, True):
             shape = (length, rows) if time_first else (rows, length)
-            own = y.reshape(*shape, -1)[..., units.flatten().to(y.device)]
-            made = apply(norm, own if across else own.unflatten(-1, (heads, width)))
-            made = made.reshape(*shape, heads, width).permute((1, 2, 0, 3) if time_first else (0, 2, 1, 3))
-            first, given = made[:, :, 0].double(), t.detach()[:, :, 0].double()
-            factor = (first * given).sum() / first.square().sum().clamp_min(torch.finfo(torch.float64).tiny)
-            off = (first * factor - given).abs().max() / given.abs().max()
-            lengths = [torch.linalg.vector_norm(x.double(), dim=-1) for x in (made, t.detach())]
+            y_units = y.reshape(*shape, -1)[..., units.flatten().to(y.device)]
+            normed = apply(norm, y_units if across else y_units.unflatten(-1, (heads, width)))
+            normed = normed.reshape(*shape, heads, width).permute((1, 2, 0, 3) if time_first else (0, 2, 1, 3))
+            first, actual = normed[:, :, 0].double(), t.detach()[:, :, 0].double()
+            factor = (first * actual).sum() / first.square().sum().clamp_min(torch.finfo(torch.float64).tiny)
+            off = (first * factor - actual).abs().max() / actual.abs().max()
+            lengths = [torch.linalg.vector_norm(x.double(), dim=-1) for x in (normed, t.detach())]
             apart = (lengths[0] * factor.abs() - lengths[1]).abs().max() / lengths[1].max()
             if float(torch.maximum(off, apart)) <= max(allowed, 1e-3):
-                turned = not near(t, made * factor.to(made), max(allowed, 1e-3))
+                turned = not near(t, normed * factor.to(normed), max(allowed, 1e-3))
                 return norm, torch.full(units.shape, float(factor)), turned, time_first
     return None
 
 
 def apply(norm: Rescaling, x: Tensor) -> Tensor:
     """What a norm makes of x."""
-    made = standard(x, norm.epsilon, norm.centred) * norm.gamma.to(x)
-    return made if norm.beta is None else made + norm.beta.to(x)
+    rescaled = standard(x, norm.epsilon, norm.centred) * norm.gamma.to(x)
+    return rescaled if norm.beta is None else rescaled + norm.beta.to(x)
 
 
-def _rows_under_norm(affine: Affine, units: Int[Tensor, "H E"], across: bool, norm: Rescaling) -> NormedMap:
-    """The rows under a norm: without their mean where it subtracts it, and without those that it multiplies by 0."""
-    heads, width = units.shape
-    flat = units.flatten().to(affine.weight.device)
-    whole = (
-        affine.weight.detach()[flat]
-        if affine.bias is None
-        else torch.cat([affine.weight.detach()[flat], affine.bias.detach()[flat, None]], 1)
-    )
-    rows = whole.unflatten(0, (1, heads * width) if across else (heads, width))
-    rows = rows - rows.mean(1, keepdim=True) if norm.centred else rows
-    kept = (norm.gamma != 0).to(rows)
-    rows = (rows * kept[:, None]).reshape(heads, width, -1).mT.cpu()
-    if affine.bias is None:
-        return NormedMap(rows.contiguous(), None)
-    return NormedMap(rows[:, :-1].contiguous(), rows[:, -1].contiguous())
+_MapRows = tuple[Passed, slice]
 
 
 def find_forward(
@@ -476,61 +459,49 @@ def find_forward(
         rest = [p for p in later if all(p is not m for m in maps)]
         if not rest or rest[0].leaf.shape != first.x.shape:
             return None
-        last, inner = rest[0], _inner(maps, rest[0], allowed)
-        if inner is None:
+        # what makes the hidden units: an activation of one map's rows, perhaps times another's
+        last, hidden, halves = rest[0], rest[0].x.detach(), list[_MapRows]()
+        width = hidden.shape[-1]
+        for p in maps:
+            if p.leaf.shape[-1] == width:
+                halves.append((p, slice(0, width)))
+            elif p.leaf.shape[-1] == 2 * width:
+                halves += [(p, slice(0, width)), (p, slice(width, 2 * width))]
+        if len(halves) not in (1, 2):
+            return None
+        values, size = [p.leaf.detach()[..., rows] for p, rows in halves], hidden.abs().max().clamp_min(1e-30)
+        fits: list[tuple[float, tuple[str, _MapRows, _MapRows | None]]] = []
+        for name in NAMES:
+            phi = activation(name)
+            for n, operand in enumerate(halves):
+                gate = halves[1 - n] if len(halves) == 2 else None
+                product = phi(values[n]) if gate is None else phi(values[n]) * values[1 - n]
+                fits.append((float((product - hidden).abs().max() / size), (name, operand, gate)))
+        # GELU and its approximation are nearer to each other than rounding
+        off, inner = min(fits, key=lambda pair: pair[0])
+        if not off <= allowed:
             return None
         entered = next((n for n in norms if same(n.y, first.x)), None)
-        own = entered if kind != "post" else None  # behind a post-norm the norm is attention's own
-        z = first.x.detach() if own is None else own.x
-        return _whole(inner, last, z, own, kind, (norms, later), allowed)
+        before = entered if kind != "post" else None  # behind a post-norm the norm is attention's own
+        z = first.x.detach() if before is None else before.x
+        return _complete_block(inner, last, z, before, kind, (norms, later), allowed)
     return None
 
 
-_MapRows = tuple[Passed, slice]
-
-
-def _inner(maps: Sequence[Passed], last: Passed, allowed: float) -> tuple[str, _MapRows, _MapRows | None] | None:
-    """What makes the hidden units: the activation's name, its operand and what that is multiplied by, as rows of maps."""
-    hidden = last.x.detach()
-    width, cut = hidden.shape[-1], list[tuple[Passed, slice]]()
-    for p in maps:
-        if p.leaf.shape[-1] == width:
-            cut.append((p, slice(0, width)))
-        elif p.leaf.shape[-1] == 2 * width:
-            cut += [(p, slice(0, width)), (p, slice(width, 2 * width))]
-    if len(cut) not in (1, 2):
-        return None
-    values = [p.leaf.detach()[..., rows] for p, rows in cut]
-    found: list[tuple[float, tuple[str, _MapRows, _MapRows | None]]] = []
-    for name in NAMES:
-        phi = activation(name)
-        if len(cut) == 1:
-            found.append((_off(phi(values[0]), hidden), (name, cut[0], None)))
-        for one, other in ((0, 1), (1, 0)) if len(cut) == 2 else ():
-            found.append((_off(phi(values[one]) * values[other], hidden), (name, cut[one], cut[other])))
-    # GELU and its approximation are nearer to each other than rounding
-    off, best = min(found, key=lambda pair: pair[0])
-    return best if off <= allowed else None
-
-
-def _off(made: Tensor, given: Tensor) -> float:
-    return float((made - given).abs().max() / given.abs().max().clamp_min(1e-30))
-
-
-def _whole(
+def _complete_block(
     inner: tuple[str, _MapRows, _MapRows | None],
     last: Passed,
     z: Tensor,
-    own: Normed | None,
+    before: Normed | None,
     kind: str,
     later: tuple[Sequence[Normed], Sequence[Passed]],
     allowed: float,
 ) -> tuple[FeedForward, ForwardLaw] | None:
     """The block with what follows its last map; None where the sum with z is not met, or a norm is none by its numbers."""
     (name, operand, gate), (norms, maps) = inner, later
-    met = [n.given for n in norms] + [p.x for p in maps]
+    met = [n.traced for n in norms] + [p.x for p in maps]
     behind, y = None, last.leaf.detach()
-    if not any(near(z + y, g, allowed) and enters_sum(g, last.leaf) for g in met if g.shape == z.shape):
+    if not any(near(z + y, g, allowed) and _enters_sum(g, last.leaf) for g in met if g.shape == z.shape):
         behind = next((n for n in norms if same(n.x, y)), None)
         if behind is None or not any(near(z + behind.y, g, allowed) for g in met if g.shape == z.shape):
             return None
@@ -540,8 +511,8 @@ def _whole(
         after = next((n for n in norms if n.x.shape == z.shape and near(z + y, n.x, allowed)), None)
         if after is None:
             return None
-    norms = [None if n is None else measure_norm(n) for n in (own, behind, after)]
-    if any(n is not None and found is None for n, found in zip((own, behind, after), norms, strict=True)):
+    norms = [None if n is None else _measure_norm(n) for n in (before, behind, after)]
+    if any(n is not None and measured is None for n, measured in zip((before, behind, after), norms, strict=True)):
         return None
     rows: list[Tensor | None] = []
     for p, cut in (operand, *([] if gate is None else [gate]), (last, slice(None))):
@@ -554,6 +525,62 @@ def _whole(
     assert outer is not None
     uses = {(p.name, p.nth): p for p, _ in (operand, *([] if gate is None else [gate]))} | {(last.name, last.nth): last}
     maps = tuple(map_law(p.name, p.nth, p.map()) for p in uses.values())
-    (one, first_rows), other = operand, None if gate is None else ((gate[0].name, gate[0].nth), gate[1])
+    (map_, first_rows), other = operand, None if gate is None else ((gate[0].name, gate[0].nth), gate[1])
     block = FeedForward(name, first, bias, gate_rows, gate_bias, outer, outer_bias, *norms)
-    return block, ForwardLaw(maps, name, ((one.name, one.nth), first_rows), other, (last.name, last.nth))
+    return block, ForwardLaw(maps, name, ((map_.name, map_.nth), first_rows), other, (last.name, last.nth))
+
+
+@torch.no_grad()
+def find_unembedding(subject: StreamSubject, model: nn.Module, batch: Batch) -> Unembedding:
+    """How logits are made of what leaves the last layer that attends, after one pass over a batch.
+
+    The last map of the pass makes the logits, of the stream or of one norm of it; a factor behind it, alike for all tokens, is taken
+    into its weight and bias. All is computed again and compared. Raises ModelError for a model whose logits are made otherwise.
+    """
+    maps, norms = dict(affine_modules(model)), dict(norm_modules(model))
+    # tied weights that are multiplied by without a module
+    bare = {f"{name}.weight" for name, module in model.named_modules() if isinstance(module, nn.Embedding)}
+    stream, normed, last = list[Tensor](), list[Normed](), list[tuple[str, Tensor, Tensor]]()
+
+    def keep(x: Tensor) -> Tensor:
+        stream[:] = [x.clone()]
+        return x
+
+    def note(name: str, x: Tensor, y: Tensor) -> None:
+        if name not in norms:
+            last[:] = [(name, x.clone(), y.clone())]
+        elif stream and same(x, stream[0]):
+            normed[:] = [Normed(name, norms[name], x.clone(), y.clone(), 0, 0, x)]
+
+    end = StreamPoint(Address("plain", subject.shape.layers("plain")[-1]), "output")
+    with watch_uses(model, {*maps, *norms, *bare}, note):
+        logits = subject.stream_outputs(batch, {end: keep})
+    problem = f"The logits of {subject.name} are no sum over its writers."
+    todo = "Choose a model whose logits are one map of a norm of its stream, such as GPT-2, GPT-NeoX or Llama."
+    if subject.objective == "output" or not last:
+        raise ModelError(problem, "It gives hidden states.", "Load it with its language-model head.")
+    name, x, y = last[0]
+    allowed = TOLERANCE[logits.dtype]
+    factor = float((logits * y).sum() / y.square().sum()) if logits.shape == y.shape else 0.0
+    factor = 1.0 if same(logits, y) else factor
+    if not near(logits, factor * y if factor else 0 * logits, allowed):
+        raise ModelError(problem, f"What its last map {name!r} makes is changed before it is given as logits.", todo)
+    norm: Rescaling | None = None
+    if same(x, stream[0]):
+        norm = Rescaling(x.new_ones(x.shape[-1]))
+    elif normed and same(normed[0].y, x):
+        norm = _measure_norm(normed[0])
+    if norm is None:
+        raise ModelError(problem, f"What enters its last map {name!r} is no norm of what leaves its last layer.", todo)
+    affine = affine_of(name, maps[name], x.shape[-1], x) if name in maps else None
+    weight = model.get_parameter(name) if affine is None else affine.weight
+    bias = None if affine is None else affine.bias
+    if factor != 1:
+        weight, bias = factor * weight, None if bias is None else factor * bias
+    unembedding = Unembedding(norm, weight.detach(), None if bias is None else bias.detach())
+    logits_again = rescale_parts(stream[0].flatten(0, 1)[:, None], norm)[:, 0] @ unembedding.weight.T
+    if not near(
+        logits.flatten(0, 1), logits_again if unembedding.bias is None else logits_again + unembedding.bias, allowed
+    ):
+        raise ModelError(problem, f"Its final norm and its last map {name!r} do not make its logits.", todo)
+    return unembedding

@@ -56,14 +56,11 @@ _Use = tuple[str, int]  # the nth of a module or of a parameter, by its name
 Left = tuple[str, tuple[Tensor, ...], int]
 
 
-class Leaving(NamedTuple):
-    """What leaves `owner`, the innermost module that holds what attends and the one map that its output enters.
-
-    `made` is in its graph: what the owner gives on, or where that is the nth use of a `norm` of a sum, the sum.
-    """
+class _Leaving(NamedTuple):
+    """What leaves `owner`, the innermost module around attention and W_O, in its graph: its output, or the sum that its `norm` is of."""
 
     owner: str
-    made: Tensor
+    output: Tensor
     norm: _Use | None = None
 
 
@@ -75,7 +72,7 @@ class Output(NamedTuple):
     bias: Tensor | None = None
     passed: Passed | None = None
     law: OutLaw | None = None
-    leaving: Leaving | None = None
+    leaving: _Leaving | None = None
 
 
 @contextlib.contextmanager
@@ -83,8 +80,8 @@ def leaving(model: nn.Module, note: Callable[[str, tuple[Tensor, ...]], object])
     """`note` gets what numbers every module with parts gives on in the passes inside, in the order in which they end."""
 
     def hook(name: str, out: Any) -> None:
-        if made := tuple(t.clone() for t in tensors_in((out,)) if t.is_floating_point()):
-            note(name, made)
+        if outputs := tuple(t.clone() for t in tensors_in((out,)) if t.is_floating_point()):
+            note(name, outputs)
 
     with contextlib.ExitStack() as stack:
         for name, module in model.named_modules():
@@ -95,15 +92,15 @@ def leaving(model: nn.Module, note: Callable[[str, tuple[Tensor, ...]], object])
 
 def find_consumers(calls: Sequence[Call], record: PassRecord) -> tuple[tuple[Passed, ...], ...]:
     """For every call the affine maps that its output enters, whatever happens to it on the way, with no other map between."""
-    found: list[list[Passed]] = [[] for _ in calls]
+    entered: list[list[Passed]] = [[] for _ in calls]
     for passed in record.passed:
         before = {i: raw for i, c in enumerate(calls) if (raw := c.raw) is not None and c.order < passed.calls}
         before = {i: raw for i, raw in before.items() if raw.requires_grad}
         # a plain sum is blind behind a norm
         for i, gradient in zip(before, gradients_of(passed.x, list(before.values())), strict=True):
             if gradient is not None and bool(gradient.any()):
-                found[i].append(passed)
-    return tuple(tuple(own) for own in found)
+                entered[i].append(passed)
+    return tuple(tuple(maps) for maps in entered)
 
 
 def find_output(
@@ -122,9 +119,9 @@ def find_output(
     names = list(dict.fromkeys(p.name for p in consumers))
     if not names:
         later = next((p for p in record.passed if p.calls > call.order), None)
-        found = "enters no affine map of this model"
-        found = found if later is None or later.followed else f"goes on where the model switches {UNFOLLOWED}"
-        return Output(Origin("unknown", f"the output {found}"))
+        words = "enters no affine map of this model"
+        words = words if later is None or later.followed else f"goes on where the model switches {UNFOLLOWED}"
+        return Output(Origin("unknown", f"the output {words}"))
     if len(names) > 1:
         shown = f"{', '.join(names[:3])} and {len(names) - 3} more" if len(names) > 4 else " and ".join(names)
         words = f"the output enters {shown}, so that no one map is W_O"
@@ -137,31 +134,32 @@ def find_output(
     pairs = zip(call.module.split("."), passed.name.split("."), strict=False)
     owner = ".".join(a for a, _ in itertools.takewhile(lambda pair: pair[0] == pair[1], pairs))
     index = next(i for i, p in enumerate(record.passed) if p is passed)
-    made = next((made for name, made, uses in left if name == owner and uses > index), ())
-    alike = (t for t in made if t.numel() == passed.leaf.numel() and _reaches(t, passed))
-    made = next(alike, made[0] if made else None)
-    norm = None if made is None else _norm_after(record, passed, made, allowed)
-    leaving = (
-        None if made is None else Leaving(owner, made if norm is None else norm.given, norm and (norm.name, norm.nth))
-    )
+    outgoing = next((outgoing for name, outgoing, uses in left if name == owner and uses > index), ())
+    alike = (t for t in outgoing if t.numel() == passed.leaf.numel() and _reaches(t, passed))
+    outgoing = next(alike, outgoing[0] if outgoing else None)
+    norm = None if outgoing is None else _norm_after(record, passed, outgoing, allowed)
+    leaving = None
+    if outgoing is not None:
+        leaving = _Leaving(owner, outgoing) if norm is None else _Leaving(owner, norm.traced, (norm.name, norm.nth))
     columns = _columns(call.output.detach(), passed.x.detach())
     if columns is None:
         return Output(_between(call, record, passed, sources), passed=passed, leaving=leaving)
-    found = _check_columns(call, passed, columns, allowed)
-    if found.weight is None:
-        return found
-    if made is not None and norm is None and _is_more_than_sum(made, passed, allowed):
+    out = _check_columns(call, passed, columns, allowed)
+    if out.weight is None:
+        return out
+    if outgoing is not None and norm is None and _is_more_than_sum(outgoing, passed, allowed):
         words = f"what {passed.name} makes of the output is not what {owner or 'the model'} adds: it is changed before it leaves"
         return Output(Origin("mixed", words), passed=passed, leaving=leaving)
-    if made is not None and (next_map := _next_map(record, passed, made, owner)) is not None:
+    if outgoing is not None and (next_map := _next_map(record, passed, outgoing, owner)) is not None:
         words = f"what {passed.name} makes of the output enters {next_map} before it leaves {owner}, so that neither alone is W_O"
         return Output(Origin("mixed", words), passed=passed)
-    same = made is not None and made.shape == passed.leaf.shape and torch.equal(made.detach(), passed.leaf.detach())
+    leaf = passed.leaf.detach()
+    same = outgoing is not None and outgoing.shape == leaf.shape and torch.equal(outgoing.detach(), leaf)
     law = map_law(passed.name, passed.nth, passed.map())
     time_first = not torch.equal(
         _flat(call.output.detach(), False), passed.x.detach().reshape(-1, passed.x.shape[-1])[:, columns.flatten()]
     )
-    return found._replace(law=out_law(law, columns, owner if same and owner else None, time_first), leaving=leaving)
+    return out._replace(law=out_law(law, columns, owner if same and owner else None, time_first), leaving=leaving)
 
 
 @torch.enable_grad()
@@ -181,10 +179,18 @@ def compare_with_gradients(
     places = {use: [use] for use in uses}
     for use, order in uses.items():
         places[use] += [(n.name, n.nth) for n in record.normed if n.calls > order and _same(n.x, values[use])]
-    leaves = {one: values[one].clone().requires_grad_() for own in places.values() for one in own}
+    leaves = {place: values[place].clone().requires_grad_() for uses_behind in places.values() for place in uses_behind}
     before = _run_with_values(model, inputs, values | leaves, uses)
-    added = {one: _addition(values[one], segment) for use, segment in before.items() for one in places[use]}
-    after = _run_with_values(model, inputs, values | {one: values[one] + t for one, t in added.items()}, uses)
+    added: dict[_Use, Tensor] = {}
+    for use, segment in before.items():
+        for place in places[use]:  # large enough to be seen where it goes, and smaller at some positions
+            value, near = values[place], NEAR.get(values[place].dtype, COARSE)
+            size = 10 * near * float(value.double().square().mean()) ** 0.5
+            size += 4 * torch.finfo(value.dtype).eps / near * segment.size
+            draw = torch.randn(value.shape, generator=torch.Generator().manual_seed(value.numel())).to(value)
+            steps = 2.0 ** -(torch.arange(value.shape[:-1].numel(), device=value.device) % 3)
+            added[place] = size * steps.view(*value.shape[:-1], 1).to(value) * draw
+    after = _run_with_values(model, inputs, values | {place: values[place] + t for place, t in added.items()}, uses)
     shares: dict[int, float] = {}
     for use, segment in before.items():
         near, rounding = NEAR.get(values[use].dtype, COARSE), ROUNDED * segment.rounding
@@ -192,12 +198,14 @@ def compare_with_gradients(
         if float((after[use].total - segment.total - change).detach().norm()) <= near * size + rounding:
             continue
         # alone, since what moves behind an earlier use moves here too; and half way, where more than sums follows
-        own = {one: added[one] for one in places[use]}
-        half = {one: (values[one] + t / 2).requires_grad_() for one, t in own.items()}
+        alone_added = {place: added[place] for place in places[use]}
+        half = {place: (values[place] + t / 2).requires_grad_() for place, t in alone_added.items()}
         between = _run_with_values(model, inputs, values | half, uses)
-        alone = _run_with_values(model, inputs, values | {one: values[one] + t for one, t in own.items()}, uses)
-        at_first, _ = _linear_change(segment.total, {one: leaves[one] for one in own}, own)
-        change, size = _linear_change(between[use].total, half, own)
+        alone = _run_with_values(
+            model, inputs, values | {place: values[place] + t for place, t in alone_added.items()}, uses
+        )
+        at_first, _ = _linear_change(segment.total, {place: leaves[place] for place in alone_added}, alone_added)
+        change, size = _linear_change(between[use].total, half, alone_added)
         off = float((alone[use].total - segment.total - change).detach().norm())
         # where the derivative itself moves as much, values and derivatives do not contradict each other
         if off > near * size + rounding + float((change - at_first).norm()):
@@ -208,8 +216,8 @@ def compare_with_gradients(
 def _linear_change(total: Tensor, leaves: Mapping[_Use, Tensor], added: Mapping[_Use, Tensor]) -> tuple[Tensor, float]:
     """By what sums change with what is added to leaves, by their derivatives, and how large that is without signs."""
     change, size = torch.zeros_like(total.detach()), 0.0
-    for i, one in enumerate(total if total.requires_grad else ()):
-        grads = torch.autograd.grad(one, list(leaves.values()), retain_graph=True, allow_unused=True)
+    for i, each in enumerate(total if total.requires_grad else ()):
+        grads = torch.autograd.grad(each, list(leaves.values()), retain_graph=True, allow_unused=True)
         for use, gradient in zip(leaves, grads, strict=True):
             if gradient is not None:
                 part = gradient.double() * added[use].double()
@@ -231,11 +239,11 @@ def _run_with_values(
     model: nn.Module, inputs: ModelInputs, values: Mapping[_Use, Tensor], uses: Container[_Use]
 ) -> dict[_Use, _Segment]:
     """A pass in which maps and norms make the given values, and what of their width it meets behind each of those uses."""
-    found: dict[_Use, _Segment] = {}
+    segments: dict[_Use, _Segment] = {}
     count = itertools.count()
 
     def see(t: Tensor) -> None:
-        use, here = next(reversed(found.items()))
+        use, here = next(reversed(segments.items()))
         draw, width = torch.Generator().manual_seed(next(count)), values[use].shape[-1]
         # what a model looks at beside its gradients goes no way that they could follow
         if t.shape[-1:] != (width,) or not torch.is_grad_enabled():
@@ -249,17 +257,17 @@ def _run_with_values(
 
     def met(name: str, nth: int, x: Tensor) -> None:
         if (name, nth) in uses:
-            found[name, nth] = _Segment(x.new_zeros(DIRECTIONS, dtype=torch.float64))
-        elif found:
+            segments[name, nth] = _Segment(x.new_zeros(DIRECTIONS, dtype=torch.float64))
+        elif segments:
             see(x)
 
-    def left(_name: str, made: Sequence[Tensor]) -> None:
-        for t in made if found else ():
+    def left(_name: str, outputs: Sequence[Tensor]) -> None:
+        for t in outputs if segments else ():
             see(t)
 
     with holding(model, values, met), leaving(model, left):
         _run_alike(model, inputs)
-    return found
+    return segments
 
 
 def _run_alike(model: nn.Module, inputs: ModelInputs) -> None:
@@ -286,16 +294,16 @@ def find_shares(
     left = {order: out.leaving for order, out in enumerate(outs) if out.leaving is not None and out.leaving.owner}
     modules, base = dict(model.named_modules()), _Given()
     moved = _Given(base)
-    for one in (base, moved) if left else ():
+    for record in (base, moved) if left else ():
         with torch.no_grad(), contextlib.ExitStack() as stack:
-            for name in {own.owner for own in left.values()}:
-                before, after = functools.partial(one.enter, name), functools.partial(one.leave, name)
+            for name in {out.owner for out in left.values()}:
+                before, after = functools.partial(record.enter, name), functools.partial(record.leave, name)
                 stack.callback(modules[name].register_forward_pre_hook(before, with_kwargs=True).remove)
                 stack.callback(modules[name].register_forward_hook(after).remove)
-            for name in {own.norm[0] for own in left.values() if own.norm is not None}:
-                meet = functools.partial(one.norm, name)
+            for name in {out.norm[0] for out in left.values() if out.norm is not None}:
+                meet = functools.partial(record.norm, name)
                 stack.callback(modules[name].register_forward_pre_hook(meet).remove)
-            stack.enter_context(hook(model, Edits(), calls=Calls(one.call)))
+            stack.enter_context(hook(model, Edits(), calls=Calls(record.call)))
             try:
                 _run_alike(model, inputs)
             except Exception as error:
@@ -303,18 +311,24 @@ def find_shares(
                 return {}  # it looks at what it is given, and takes nothing else
     if len(base.raw) != len(calls) or len(moved.raw) != len(calls):
         return {}
-    shares = ((order, _share(calls[order], outs[order], own, base, moved)) for order, own in left.items())
+    shares = ((order, _share(calls[order], outs[order], out, base, moved)) for order, out in left.items())
     return {order: share for order, share in shares if share < 1}
 
 
-def _share(call: Call, out: Output, own: Leaving, base: _Given, moved: _Given) -> float:
+def _share(call: Call, out: Output, leaving: _Leaving, base: _Given, moved: _Given) -> float:
     """The share of one call; 1 up to rounding, and where it is not alone in its module or what leaves that is not met."""
-    passed, inside = out.passed, next((use for use in reversed(base.inside[call.order]) if use[0] == own.owner), None)
+    inside = next((use for use in reversed(base.inside[call.order]) if use[0] == leaving.owner), None)
+    passed = out.passed
     alone = sum(inside in around for around in base.inside.values()) == 1
-    key = inside if own.norm is None else own.norm
+    key = inside if leaving.norm is None else leaving.norm
     pairs = () if key is None else zip(base.left.get(key, ()), moved.left.get(key, ()), strict=False)
     pair = next(
-        (p for p in pairs if p[0].shape == p[1].shape == own.made.shape and torch.equal(p[0], own.made.detach())), None
+        (
+            p
+            for p in pairs
+            if p[0].shape == p[1].shape == leaving.output.shape and torch.equal(p[0], leaving.output.detach())
+        ),
+        None,
     )
     if passed is None or call.raw is None or not alone or pair is None:
         return 1.0
@@ -326,23 +340,23 @@ def _share(call: Call, out: Output, own: Leaving, base: _Given, moved: _Given) -
     except RuntimeError as error:  # no map of rows by themselves, as of groups
         reraise_out_of_memory(error)
         return 1.0
-    made = None if through is None else (through.to(weight) @ weight.T).reshape(passed.leaf.shape).to(passed.leaf)
-    through = None if made is None else _push_forward(own.made, passed.leaf, made)
+    expected = None if through is None else (through.to(weight) @ weight.T).reshape(passed.leaf.shape).to(passed.leaf)
+    through = None if expected is None else _push_forward(leaving.output, passed.leaf, expected)
     if through is None:
         return 1.0
-    still = ~half_of_positions(pair[0].shape[:-1]).to(through.device)
-    whole, through = ((t.double().flatten(0, -2))[still] for t in (pair[1].double() - pair[0].double(), through))
-    here, beside = float(through.norm()), float((whole - through).norm())
-    near = NEAR.get(own.made.dtype, COARSE) if out.law is not None else COARSE
-    rounding = ROUNDED * torch.finfo(own.made.dtype).eps * float(pair[0].double().norm())
+    still = ~_half_of_positions(pair[0].shape[:-1]).to(through.device)
+    total, through = ((t.double().flatten(0, -2))[still] for t in (pair[1].double() - pair[0].double(), through))
+    here, beside = float(through.norm()), float((total - through).norm())
+    near = NEAR.get(leaving.output.dtype, COARSE) if out.law is not None else COARSE
+    rounding = ROUNDED * torch.finfo(leaving.output.dtype).eps * float(pair[0].double().norm())
     return here / (here + beside) if beside > near * (here + beside) + rounding else 1.0
 
 
-def _push_forward(made: Tensor, given: Tensor, change: Tensor) -> Tensor | None:
+def _push_forward(output: Tensor, source: Tensor, change: Tensor) -> Tensor | None:
     """By what a tensor in its graph moves where another moves by a little, by its derivative; None where it has none."""
-    back = torch.zeros_like(made, requires_grad=True)
+    back = torch.zeros_like(output, requires_grad=True)
     try:
-        (gradient,) = torch.autograd.grad(made, given, back, create_graph=True, allow_unused=True)
+        (gradient,) = torch.autograd.grad(output, source, back, create_graph=True, allow_unused=True)
         if gradient is None or gradient.shape != change.shape:
             return None
         return torch.autograd.grad(gradient, back, change.to(gradient), allow_unused=True, retain_graph=True)[0]
@@ -351,16 +365,13 @@ def _push_forward(made: Tensor, given: Tensor, change: Tensor) -> Tensor | None:
         return None
 
 
-def half_of_positions(shape: torch.Size) -> Tensor:
+def _half_of_positions(shape: torch.Size) -> Tensor:
     """A random half of the places of that shape."""
     return torch.rand(shape, generator=torch.Generator().manual_seed(0)).flatten() < 0.5
 
 
 class _Given:
-    """What enters and leaves modules that attend in a pass; `base` is one whose inputs are given again, half of them changed.
-
-    `left` holds too what enters norms; `inside` the uses of modules around each call, and `raw` its output.
-    """
+    """What enters and leaves modules (and enters norms) in a pass; with a `base` its inputs again, half of the positions changed."""
 
     def __init__(self, base: _Given | None = None) -> None:
         self.base, self.uses, self.around = base, Counter[str](), list[_Use]()
@@ -381,9 +392,15 @@ class _Given:
             self.entered[self.around[-1]] = [t.detach().clone() for t in tensors]
             return args, kwargs
         shapes = [t.shape[:-1] for t in self.base.left.get(self.around[-1], ())]
-        before = self.base.entered.get(self.around[-1], ())
-        given = {id(t): _change_half(own, shapes) for t, own in zip(tensors, before, strict=False)}
-        return tuple(given.get(id(t), t) for t in args), {n: given.get(id(t), t) for n, t in kwargs.items()}
+        changed = dict[int, Tensor]()
+        for t, before in zip(tensors, self.base.entered.get(self.around[-1], ()), strict=False):
+            changed[id(t)] = before.clone()
+            # what lies as what leaves a module, or is a sequence
+            if (before.shape[:-1] in shapes or before.dim() == SEQUENCE) and float(before.abs().max()) < LARGE:
+                draw = torch.randn(before.shape, generator=torch.Generator().manual_seed(before.numel())).to(before)
+                places = _half_of_positions(before.shape[:-1]).view(*before.shape[:-1], 1).to(before)
+                changed[id(t)] += STEP * before.double().square().mean().sqrt().to(before) * places * draw
+        return tuple(changed.get(id(t), t) for t in args), {n: changed.get(id(t), t) for n, t in kwargs.items()}
 
     def leave(self, _name: str, _m: nn.Module, _a: Arguments, out: ModelOutput) -> None:
         """A module ends."""
@@ -400,37 +417,18 @@ class _Given:
         return outline(call)
 
 
-def _change_half(t: Tensor, shapes: Sequence[torch.Size]) -> Tensor:
-    """Something random added to half of the places of what lies as what leaves a module, or is a sequence; else as it is."""
-    if (t.shape[:-1] not in shapes and t.dim() != SEQUENCE) or not float(t.abs().max()) < LARGE:
-        return t.clone()
-    draw = torch.randn(t.shape, generator=torch.Generator().manual_seed(t.numel())).to(t)
-    places = half_of_positions(t.shape[:-1]).view(*t.shape[:-1], 1).to(t.device)
-    return t + STEP * t.double().square().mean().sqrt().to(t) * places.to(t) * draw
-
-
-def _addition(made: Tensor, behind: _Segment) -> Tensor:
-    """Something random to add to what a map made: large enough to be seen where it goes, and smaller at some positions."""
-    near = NEAR.get(made.dtype, COARSE)
-    size = 10 * near * float(made.double().square().mean()) ** 0.5
-    size += 4 * torch.finfo(made.dtype).eps / near * behind.size
-    draw = torch.randn(made.shape, generator=torch.Generator().manual_seed(made.numel())).to(made)
-    steps = 2.0 ** -(torch.arange(made.shape[:-1].numel(), device=made.device) % 3).view(*made.shape[:-1], 1)
-    return size * steps.to(made) * draw
-
-
-def _next_map(record: PassRecord, passed: Passed, made: Tensor, owner: str) -> str | None:
+def _next_map(record: PassRecord, passed: Passed, output: Tensor, owner: str) -> str | None:
     """The map of the same module that takes in what a use made, as it is, where nothing of that leaves the module otherwise."""
-    if not owner or _reaches(made, passed):
+    if not owner or _reaches(output, passed):
         return None
     later = (p for p in record.passed if p is not passed and p.calls == passed.calls and p.name.startswith(f"{owner}."))
     return next((p.name for p in later if _same(p.x.detach(), passed.leaf)), None)
 
 
-def _is_more_than_sum(made: Tensor, passed: Passed, allowed: float) -> bool:
+def _is_more_than_sum(output: Tensor, passed: Passed, allowed: float) -> bool:
     """Whether a tensor that has a use's result in it has more of it than a sum."""
-    mixed = torch.randn(made.shape, generator=torch.Generator().manual_seed(0)).to(made)
-    (gradient,) = gradients_of(made, [passed.leaf])
+    mixed = torch.randn(output.shape, generator=torch.Generator().manual_seed(0)).to(output)
+    (gradient,) = gradients_of(output, [passed.leaf])
     if gradient is None or gradient.numel() != mixed.numel():
         return False
     both = [gradient.reshape(mixed.shape)]
@@ -441,23 +439,23 @@ def _is_more_than_sum(made: Tensor, passed: Passed, allowed: float) -> bool:
     return off > allowed * float(mixed.abs().max())
 
 
-def _norm_after(record: PassRecord, passed: Passed, made: Tensor, allowed: float) -> Normed | None:
+def _norm_after(record: PassRecord, passed: Passed, output: Tensor, allowed: float) -> Normed | None:
     """The norm of what was made and something besides that leaves, as where the block is LN(x + attention(x)); None for none."""
     for norm in record.normed:
-        if norm.calls != passed.calls or norm.given.numel() != passed.leaf.numel() or not _same(norm.y, made):
+        if norm.calls != passed.calls or norm.traced.numel() != passed.leaf.numel() or not _same(norm.y, output):
             continue
         alone = _same(norm.x, passed.leaf.detach())
-        if not alone and _reaches(norm.given, passed) and not _is_more_than_sum(norm.given, passed, allowed):
+        if not alone and _reaches(norm.traced, passed) and not _is_more_than_sum(norm.traced, passed, allowed):
             return norm
     return None
 
 
-def _same(one: Tensor, other: Tensor) -> bool:
-    return one.numel() == other.numel() and torch.equal(one.flatten(), other.detach().flatten().to(one.device))
+def _same(a: Tensor, b: Tensor) -> bool:
+    return a.numel() == b.numel() and torch.equal(a.flatten(), b.detach().flatten().to(a.device))
 
 
-def _reaches(made: Tensor, passed: Passed) -> bool:
-    return gradients_of(made, [passed.leaf])[0] is not None
+def _reaches(output: Tensor, passed: Passed) -> bool:
+    return gradients_of(output, [passed.leaf])[0] is not None
 
 
 def _columns(output: Tensor, x: Tensor) -> Tensor | None:
@@ -467,13 +465,13 @@ def _columns(output: Tensor, x: Tensor) -> Tensor | None:
         return None
     for time_first in (False, True):
         flat = _flat(output, time_first)
-        given = x.reshape(rows * length, -1)
-        if given.shape == flat.shape and torch.equal(given, flat):
+        entered = x.reshape(rows * length, -1)
+        if entered.shape == flat.shape and torch.equal(entered, flat):
             return torch.arange(heads * width).view(heads, width)
-        place = {column.tobytes(): i for i, column in enumerate(_bytes(given))}
-        found = [place.get(column.tobytes(), -1) for column in _bytes(flat)]
-        if min(found) >= 0 and len(set(found)) == len(found):
-            return torch.tensor(found).view(heads, width)
+        place = {column.tobytes(): i for i, column in enumerate(_bytes(entered))}
+        units = [place.get(column.tobytes(), -1) for column in _bytes(flat)]
+        if min(units) >= 0 and len(set(units)) == len(units):
+            return torch.tensor(units).view(heads, width)
     return None
 
 
@@ -494,21 +492,23 @@ def _check_columns(call: Call, passed: Passed, columns: Tensor, allowed: float) 
     if call.weights is not None:
         v = call.v.detach()
         mixed = call.weights.detach() @ v.repeat_interleave(call.weights.shape[1] // v.shape[1], 1)
-    made = torch.einsum("bhte,hed->btd", mixed.to(weight), weight)
+    product = torch.einsum("bhte,hed->btd", mixed.to(weight), weight)
     x, y = passed.x.detach(), passed.leaf.detach().reshape(-1, weight.shape[-1])
     words = f"columns of {passed.name}"
-    own = set(flat.tolist())
-    if others := [unit for unit in range(affine.weight.shape[1]) if unit not in own]:
+    attention_units = set(flat.tolist())
+    if others := [unit for unit in range(affine.weight.shape[1]) if unit not in attention_units]:
         beside = x.reshape(-1, x.shape[-1])[:, others] @ affine.weight[:, others].detach().T
-        made = made + beside[_orders(call)[0 if x.shape[0] == len(call.output) or x.dim() == 2 else 1]].view(made.shape)
+        product = product + beside[_orders(call)[0 if x.shape[0] == len(call.output) or x.dim() == 2 else 1]].view(
+            product.shape
+        )
         words += f", whose other {len(others)} inputs are not attention's"
-    made = made if affine.bias is None else made + affine.bias.detach()
+    product = product if affine.bias is None else product + affine.bias.detach()
     rounding = None
     if passed.quantised is not None:
         lost, words = passed.rounding_loss(), f"{words}, of {passed.quantised.words}"
         rounding, y = share_of(lost, y), y + lost.reshape(y.shape)  # as it would be made of what enters, unrounded
     size = float(y.abs().max().clamp_min(torch.finfo(y.dtype).tiny))
-    off = min(float((made.reshape(-1, y.shape[-1]) - y[order]).abs().max()) for order in _orders(call)) / size
+    off = min(float((product.reshape(-1, y.shape[-1]) - y[order]).abs().max()) for order in _orders(call)) / size
     origin = Origin(
         "rows", words, affine.parameter, affine.bias_parameter, columns, affine.transposed, 1.0, off, rounding
     )
@@ -551,17 +551,25 @@ def row_order_fault(call: Call, consumers: Sequence[Passed]) -> str:
     where its query came from, so that row t is no position's that anyone could name.
     """
     rows, length = call.output.shape[0], call.output.shape[2]
-    number = _numbers(call)
-    given = (_by_position(passed.x, rows) for passed in consumers if number is not None)
-    x = next((x for x in given if x is not None and x.shape[1] >= length), None)
-    if x is None or number is None:
+    number, entered = _numbers(call), list[Tensor]()  # [B T D], where texts and positions show
+    for x in (passed.x for passed in consumers if passed.x.requires_grad):
+        if x.dim() == 2 and len(x) % rows == 0:
+            entered.append(x.unflatten(0, (rows, -1)))
+        elif x.dim() == 3 and rows in x.shape[:2]:
+            entered.append(x if x.shape[0] == rows else x.transpose(0, 1))
+    x = next((x for x in entered if x.shape[1] >= length), None)
+    if x is None or number is None or call.raw is None:
         return ""
     offsets: dict[int, tuple[int, int]] = {}
     for position in sorted({0, 1, length // 2, length - 1, x.shape[1] - 1} & set(range(x.shape[1]))):
-        found = _rows_at(x[0, position], call, number)
-        if found is None:
-            return ""
-        offsets |= {position - t: (t, position) for t in found}
+        (gradient,) = gradients_of(x[0, position], [call.raw], positive=True)
+        if gradient is None:
+            continue
+        places = number[gradient.ne(0)].unique() - 1
+        heads = places // length
+        if bool(places.lt(0).any()) or len(heads.unique()) < len(heads):
+            return ""  # several rows of one head, or another text's
+        offsets |= {position - t: (t, position) for t in (places % length).tolist()}
     wrong = [places for by, places in offsets.items() if by]
     if wrong and (x.shape[1] == length or len(offsets) > 1):
         t, position = wrong[0]
@@ -576,15 +584,15 @@ def text_order_fault(parts: Mapping[str, Tensor], uses: Sequence[Passed]) -> str
     """
     for name, t in parts.items():
         rows = t.shape[0]
-        made = gradients_of(t[0], [use.leaf for use in uses], positive=True) if rows > 1 else ()
-        for use, gradient in zip(uses, made, strict=False):
+        gradients = gradients_of(t[0], [use.leaf for use in uses], positive=True) if rows > 1 else ()
+        for use, gradient in zip(uses, gradients, strict=False):
             texts: list[Tensor] = []  # the gradient with texts first, in each way in which they may lie in it
             if gradient is not None and gradient.dim() == 2 and len(gradient) % rows == 0:
                 gradient = gradient.unflatten(0, (rows, -1))
                 texts = [gradient, gradient.flatten(0, 1).unflatten(0, (-1, rows)).transpose(0, 1)]
             elif gradient is not None and gradient.dim() == 3:
                 texts = [gradient.movedim(axis, 0) for axis in (0, 1) if gradient.shape[axis] == rows]
-            if texts and all(bool(one[1:].any()) for one in texts):
+            if texts and all(bool(texts_gradient[1:].any()) for texts_gradient in texts):
                 return f"{name} of one text is made of what {use.name} makes of others, as where heads come before texts in one axis"
     return ""
 
@@ -596,48 +604,15 @@ def _numbers(call: Call) -> Tensor | None:
         return None
     heads, length = output.shape[1:3]
     codes = torch.arange(1, heads * length + 1, device=output.device).view(heads, length, 1)
-    whole = torch.zeros(raw.shape, dtype=torch.long, device=raw.device)
+    codes_of_raw = torch.zeros(raw.shape, dtype=torch.long, device=raw.device)
     for place in (1, DIGIT, DIGIT**2):
         digits = torch.zeros_like(output)
         digits[0] = (codes // place % DIGIT).to(output)
-        (found,) = torch.autograd.grad((output * digits).sum(), raw, retain_graph=True, allow_unused=True)
-        if found is None:
+        (gradient,) = torch.autograd.grad((output * digits).sum(), raw, retain_graph=True, allow_unused=True)
+        if gradient is None:
             return None
-        whole += found.round().long() * place
-    return whole
-
-
-def _by_position(x: Tensor, rows: int) -> Tensor | None:
-    """What enters a map as [B T D]; None where its texts and positions do not show."""
-    if not x.requires_grad or x.dim() not in (2, 3):
-        return None
-    if x.dim() == 2:
-        return x.unflatten(0, (rows, -1)) if len(x) % rows == 0 else None
-    if x.shape[0] == rows:
-        return x
-    return x.transpose(0, 1) if x.shape[1] == rows else None
-
-
-def _rows_at(vector: Tensor, call: Call, number: Tensor) -> list[int] | None:
-    """The row of each head that a vector is made of; None where that is several of one head, or another text's."""
-    assert call.raw is not None
-    (found,) = gradients_of(vector, [call.raw], positive=True)
-    if found is None:
-        return []
-    places = number[found.ne(0)].unique()
-    heads, rows = (places - 1) // call.output.shape[2], (places - 1) % call.output.shape[2]
-    return None if bool(places.eq(0).any()) or len(heads.unique()) < len(heads) else rows.tolist()
-
-
-class Placement(NamedTuple):
-    """How a part depends on its position: in words, empty where it is at most turned; whether it is turned.
-
-    `time_first` says that positions come before rows in what the map makes.
-    """
-
-    words: str
-    turned: bool
-    time_first: bool = False
+        codes_of_raw += gradient.round().long() * place
+    return codes_of_raw
 
 
 class Selected(NamedTuple):
@@ -649,12 +624,17 @@ class Selected(NamedTuple):
     extra: Float[Tensor, "H E"] | None
 
 
-def find_placement(name: str, t: Tensor, chosen: Selected, passed: Sequence[Passed], allowed: float) -> Placement:
-    """Look at several positions of t [B H T E], which at position 0 is the given selection."""
+def find_placement(
+    name: str, t: Tensor, chosen: Selected, passed: Sequence[Passed], allowed: float
+) -> tuple[str, bool, bool]:
+    """How t [B H T E], which at position 0 is the given selection, depends on its position, by several of them.
+
+    In words, empty where it is at most turned; whether it is turned; and whether positions come before rows in what the map makes.
+    """
     rows, length = t.shape[0], t.shape[2]
     # which heads have units that no head before has: keys may be repeated for a group of queries
-    heads = [set(own) for own in chosen.units.tolist()]
-    first = [not own & set().union(*heads[:n]) for n, own in enumerate(heads)]
+    heads = [set(units) for units in chosen.units.tolist()]
+    first = [not units & set().union(*heads[:n]) for n, units in enumerate(heads)]
     fresh = torch.tensor(first, device=chosen.units.device)
     turned, layouts = False, {1, rows}  # how far apart two positions lie: batch first, or time first
     for position in sorted({0, min(1, length - 1), length // 2, length - 1}):
@@ -662,41 +642,30 @@ def find_placement(name: str, t: Tensor, chosen: Selected, passed: Sequence[Pass
         draw = torch.Generator().manual_seed(position)
         mixed = torch.randn(t[0, :, position].shape, generator=draw).to(t) * fresh[:, None].to(t)
         total, leaves = (t[0, :, position] * mixed).sum(), [p.leaf for p in passed]
-        made = torch.autograd.grad(total, leaves, retain_graph=True, allow_unused=True)
-        reached = [p for p, g in zip(passed, made, strict=True) if g is not None and g.any()]
+        gradients = torch.autograd.grad(total, leaves, retain_graph=True, allow_unused=True)
+        reached = [p for p, g in zip(passed, gradients, strict=True) if g is not None and g.any()]
         if more := [p.name for p in reached if p is not chosen.source]:
-            return Placement(f"{place}is also made of {' and '.join(dict.fromkeys(more))}", True)
-        gradient = made[[p is chosen.source for p in passed].index(True)]
-        found, layouts = _one_row(place, gradient, chosen, position, layouts, length)
-        if isinstance(found, str):
-            return Placement(found, True)
-        words, here = _compare(place, t[0, :, position], mixed, found, chosen, fresh, allowed)
+            return f"{place}is also made of {' and '.join(dict.fromkeys(more))}", True, False
+        gradient = gradients[[p is chosen.source for p in passed].index(True)]
+        if gradient is None or not gradient.any():
+            return f"{place}is not made of {chosen.source.name}", True, False
+        flat = gradient.reshape(-1, gradient.shape[-1])
+        hit = flat.any(1).nonzero().flatten().tolist()
+        fits = {step for step in layouts if step * position == hit[0]}
+        if len(hit) > 1 or not fits:
+            step = 1 if gradient.dim() < 3 or gradient.shape[-2] >= length else max(layouts)
+            listed = [str(r // step) for r in hit]
+            last = f"{len(listed) - 3} more" if len(listed) > 4 else listed[-1]
+            shown = f"{', '.join(listed[:3] if len(listed) > 4 else listed[:-1])} and {last}"
+            words = f"put together from positions {shown}" if len(hit) > 1 else f"made of position {last}"
+            return f"{place}is {words} of {chosen.source.name}", True, False
+        layouts, value = fits, chosen.source.leaf.detach().reshape(flat.shape)[hit[0]]
+        row = value.double(), flat[hit[0]].double()
+        words, here = _compare(place, t[0, :, position], mixed, row, chosen, fresh, allowed)
         if words and position:  # the first is compared with the map itself
-            return Placement(words, True)
+            return words, True, False
         turned = turned or here
-    return Placement("", turned, layouts == {rows} and rows > 1)
-
-
-def _one_row(
-    place: str, gradient: Tensor | None, chosen: Selected, position: int, layouts: set[int], length: int
-) -> tuple[tuple[Tensor, Tensor] | str, set[int]]:
-    """What a map made at one position and the derivative by it, or what is wrong in words; and the layouts that fit."""
-    name = chosen.source.name
-    if gradient is None or not gradient.any():
-        return f"{place}is not made of {name}", layouts
-    flat = gradient.reshape(-1, gradient.shape[-1])
-    rows = flat.any(1).nonzero().flatten().tolist()
-    fits = {step for step in layouts if step * position == rows[0]}
-    if len(rows) == 1 and fits:
-        value = chosen.source.leaf.detach().reshape(flat.shape)[rows[0]]
-        return (value.double(), flat[rows[0]].double()), fits
-    step = 1 if gradient.dim() < 3 or gradient.shape[-2] >= length else next(iter(sorted(layouts, reverse=True)))
-    listed = [str(r // step) for r in rows]
-    if len(rows) == 1:
-        return f"{place}is made of position {listed[0]} of {name}", layouts
-    last = f"{len(listed) - 3} more" if len(listed) > 4 else listed[-1]
-    shown = f"{', '.join(listed[:3] if len(listed) > 4 else listed[:-1])} and {last}"
-    return f"{place}is put together from positions {shown} of {name}", layouts
+    return "", turned, layouts == {rows} and rows > 1
 
 
 def _compare(
@@ -706,20 +675,20 @@ def _compare(
     (source, units, factors, extra), (made_by, gradient) = chosen, row
     units = units.to(t.device)
     factors, mixed, t = factors.to(t.device, torch.float64), mixed.double(), t.detach().double()
-    own = (gradient[units] / factors)[fresh]
+    per_unit = (gradient[units] / factors)[fresh]
     size = mixed[fresh].norm(dim=1)
-    times = own.norm(dim=1) / size
+    times = per_unit.norm(dim=1) / size
     if bool(((times - 1).abs() > allowed).any()):
         furthest = float(times[(times - 1).abs().argmax()])
         return f"{place}is {furthest:.3g} times what {source.name} makes, though not at every position", True
-    whole, seen = gradient.square().sum(), gradient[units[fresh].flatten()].square().sum()
-    if float(whole - seen) > allowed * float(whole):
+    total, seen = gradient.square().sum(), gradient[units[fresh].flatten()].square().sum()
+    if float(total - seen) > allowed * float(total):
         return f"{place}is also made of other units of {source.name}", True
     value = made_by[units] if extra is None else made_by[units] + extra.to(t) / factors
-    made = (gradient[units] * value)[fresh].sum(1)
-    given = (mixed * t)[fresh].sum(1)
+    expected = (gradient[units] * value)[fresh].sum(1)
+    actual = (mixed * t)[fresh].sum(1)
     # one sum of products beside another: rounding grows with what is summed
     most = size * (t[fresh].norm(dim=1) + (value * factors)[fresh].norm(dim=1)) + torch.finfo(torch.float32).tiny
-    if bool(((made - given).abs() > allowed * most).any()):
+    if bool(((expected - actual).abs() > allowed * most).any()):
         return f"{place}is more than what {source.name} makes: something that depends on the position is added", True
-    return "", bool(((own - mixed[fresh]).abs().amax(1) > allowed * size).any())
+    return "", bool(((per_unit - mixed[fresh]).abs().amax(1) > allowed * size).any())

@@ -70,7 +70,7 @@ class CallWeights:
     share: float = 1.0
 
 
-class TracedPart(NamedTuple):
+class _TracedPart(NamedTuple):
     """q, k, v or the output's map of one call: its origin and its weights per head."""
 
     origin: Origin
@@ -93,32 +93,32 @@ def find_weights(
         torch.enable_grad(),
         hook(model, Edits(), calls=Calls(copy_call)) as calls,
         cut(model, calls) as record,
-        leaving(model, lambda name, made: left.append((name, made, len(record.passed)))),
+        leaving(model, lambda name, outputs: left.append((name, outputs, len(record.passed)))),
     ):
         model(**inputs)
     consumers = find_consumers(calls, record)
     outputs: list[Output] = []
-    found = [
-        _one(model, call, record, address, own, left, outputs)
-        for call, address, own in zip(calls, addresses, consumers, strict=True)
+    weights = [
+        _find_call(model, call, record, address, maps, left, outputs)
+        for call, address, maps in zip(calls, addresses, consumers, strict=True)
     ]
     shares = find_shares(model, inputs, hook, calls, outputs)
-    found = [replace(one, share=shares.get(order, 1.0)) for order, one in enumerate(found)]
-    outs = [None if one.laws is None else one.laws.out for one in found]
+    weights = [replace(call, share=shares.get(order, 1.0)) for order, call in enumerate(weights)]
+    outs = [None if call.laws is None else call.laws.out for call in weights]
     for order, off in compare_with_gradients(model, inputs, record, outs).items():
-        one = found[order]
-        assert one.laws is not None
-        assert one.laws.out is not None
+        call = weights[order]
+        assert call.laws is not None
+        assert call.laws.out is not None
         # without W_O, and without the sum that it would be in
-        words = f"what {one.laws.out.map.name} makes of the output {OTHERWISE} (off by a share of {off:.1e})"
-        origins = {**one.projections.origins, "o": Origin("mixed", words)}
-        projections = replace(one.projections, origins=origins, w_o=None, b_o=None)
-        laws = one.laws._replace(out=None, forward=None)
-        found[order] = replace(one, projections=projections, around=None, laws=laws)
-    return tuple(found)
+        words = f"what {call.laws.out.map.name} makes of the output {OTHERWISE} (off by a share of {off:.1e})"
+        origins = {**call.projections.origins, "o": Origin("mixed", words)}
+        projections = replace(call.projections, origins=origins, w_o=None, b_o=None)
+        laws = call.laws._replace(out=None, forward=None)
+        weights[order] = replace(call, projections=projections, around=None, laws=laws)
+    return tuple(weights)
 
 
-def _one(
+def _find_call(
     model: nn.Module,
     call: Call,
     record: PassRecord,
@@ -129,8 +129,8 @@ def _one(
 ) -> CallWeights:
     before = [p for p in record.passed if p.calls <= call.order]
     norms = [n for n in record.normed if n.calls <= call.order]
-    given, allowed = {"q": call.q, "k": call.k, "v": call.v}, tolerance(call.v)
-    parts = {n: _trace(model, call.module, n, t, before, norms) for n, t in given.items()}
+    tensors, allowed = {"q": call.q, "k": call.k, "v": call.v}, tolerance(call.v)
+    parts = {n: _trace(model, call.module, n, t, before, norms) for n, t in tensors.items()}
     sources = [p for part in parts.values() for p in part.passed]
     out = find_output(call, record, sources, consumers, left, allowed)
     outputs.append(out)
@@ -148,13 +148,16 @@ def _one(
     if out.passed is not None and around is not None:
         forward = find_forward(call.order, around.kind, record, out.passed, allowed)
         around = around._replace(forward=None if forward is None else forward[0])
-    own = {n: part.law for n, part in parts.items() if part.law is not None}
+    part_laws = {n: part.law for n, part in parts.items() if part.law is not None}
     behind = None if forward is None else forward[1]
-    used = [*(law.map.name for law in own.values()), *(law.name for law in (() if behind is None else behind.maps))]
+    used = [
+        *(law.map.name for law in part_laws.values()),
+        *(law.name for law in (() if behind is None else behind.maps)),
+    ]
     used += [] if out.law is None else [out.law.map.name]
-    laws = CallLaws(own, out.law, marks_of(model, used), behind)
+    laws = CallLaws(part_laws, out.law, marks_of(model, used), behind)
     normed = {n: part.normed for n, part in parts.items() if part.normed is not None}
-    order = text_order_fault(given, sources) or ("" if out.origin.how == "rows" else row_order_fault(call, consumers))
+    order = text_order_fault(tensors, sources) or ("" if out.origin.how == "rows" else row_order_fault(call, consumers))
     return CallWeights(call.module, Projections(address, origins, **detached, normed=normed), around, True, laws, order)
 
 
@@ -165,40 +168,33 @@ def tolerance(t: Tensor, by: Passed | None = None) -> float:
 
 def _trace(
     model: nn.Module, module: str, name: str, t: Tensor, passed: Sequence[Passed], norms: Sequence[Normed]
-) -> TracedPart:
+) -> _TracedPart:
     """One of q, k, v [B H T E] back to the affine maps that it is made by."""
     reached = gradients_of(t[0, :, 0, :], [p.leaf for p in passed], positive=True)
     sources = [(p, g) for p, g in zip(passed, reached, strict=True) if g is not None and bool(g.any())]
     if not sources:
-        found = "is not made by an affine map of this model"
-        found = found if not passed or passed[-1].followed else f"is made where the model switches {UNFOLLOWED}"
-        return TracedPart(Origin("unknown", f"{name} {found}"))
+        words = "is not made by an affine map of this model"
+        words = words if not passed or passed[-1].followed else f"is made where the model switches {UNFOLLOWED}"
+        return _TracedPart(Origin("unknown", f"{name} {words}"))
     if len(sources) > 1:
         names = " and ".join(dict.fromkeys(p.name for p, _ in sources))
         words = f"{name} is put together from {names}"
-        return TracedPart(Origin("mixed", words), passed=tuple(p for p, _ in sources))
+        return _TracedPart(Origin("mixed", words), passed=tuple(p for p, _ in sources))
     use, gradient = sources[0]
-    selection = _selection(t[0, :, 0, :], use.leaf)
+    # all heads at once; heads that share units one by one
+    selection, first = _codes(t[0, :, 0, :], use.leaf), t[0, :, 0, :]
+    if selection is None:
+        heads = [codes for row in first if (codes := _codes(row[None], use.leaf)) is not None]
+        if len(heads) == len(first):
+            selection = torch.cat([units for units, _ in heads]), torch.cat([factors for _, factors in heads])
     if selection is not None:
         return _trace_selection(model, module, name, t, use, *selection, passed)
     origin, normed, law = find_norm_map(name, t, use, gradient, norms, tolerance(t))
-    return TracedPart(origin, passed=(use,), normed=normed, law=law)
-
-
-def _selection(first: Tensor, leaf: Tensor) -> tuple[Tensor, Tensor] | None:
-    """Which unit of a leaf each of first [H, E] is, and times what; None where one is not one unit alone.
-
-    All heads are traced at once; heads that share units are traced one by one.
-    """
-    found = _codes(first, leaf)
-    if found is None:
-        heads = [codes for row in first if (codes := _codes(row[None], leaf)) is not None]
-        if len(heads) == len(first):
-            found = torch.cat([h[0] for h in heads]), torch.cat([h[1] for h in heads])
-    return found
+    return _TracedPart(origin, passed=(use,), normed=normed, law=law)
 
 
 def _codes(first: Tensor, leaf: Tensor) -> tuple[Tensor, Tensor] | None:
+    """Which unit of a leaf each of first [H, E] is, and times what; None where one is not one unit alone."""
     count, base = first.numel(), DIGITS[first.dtype]
     number = torch.arange(count, device=first.device).view(first.shape)
     digits, rest = [], count - 1
@@ -207,8 +203,8 @@ def _codes(first: Tensor, leaf: Tensor) -> tuple[Tensor, Tensor] | None:
         rest //= base
 
     def gradient(code: Tensor) -> Tensor:
-        (made,) = torch.autograd.grad((first * code.to(first.dtype)).sum(), leaf, retain_graph=True)
-        return made.reshape(-1, made.shape[-1]).double()
+        (by_leaf,) = torch.autograd.grad((first * code.to(first.dtype)).sum(), leaf, retain_graph=True)
+        return by_leaf.reshape(-1, by_leaf.shape[-1]).double()
 
     plain = gradient(torch.ones_like(number))
     rows = plain.any(1).nonzero().flatten()
@@ -240,17 +236,18 @@ def _trace_selection(
     units: Int[Tensor, "H E"],
     factors: Float[Tensor, "H E"],
     before: Sequence[Passed],
-) -> TracedPart:
+) -> _TracedPart:
     affine = passed.map()
     scale = float(factors.mean())
     even = bool(((factors - scale).abs() <= 1e-3 * abs(scale)).all())
     # keys and values may be recomputed everywhere, unless positions turn them
     residual, extra = _recompute(t, passed, affine, units, factors, everywhere=name == "v")
     chosen = Selected(passed, units, factors, extra)
-    placed = find_placement(name, t, chosen, before, max(tolerance(t), tolerance(passed.leaf)))
+    most = max(tolerance(t), tolerance(passed.leaf))
+    misplaced, turned, time_first = find_placement(name, t, chosen, before, most)
     allowed, rounding = tolerance(t, passed), None
-    if placed.words and (residual <= allowed or placed.words.startswith("at position 0 ")):
-        return TracedPart(Origin("mixed", placed.words, residual=residual), passed=(passed,))
+    if misplaced and (residual <= allowed or misplaced.startswith("at position 0 ")):
+        return _TracedPart(Origin("mixed", misplaced, residual=residual), passed=(passed,))
     weight, bias = rows_of(affine.weight, units), None if affine.bias is None else affine.bias[units]
     weight, factor = weight.transpose(1, 2), factors.to(weight)
     if not even:
@@ -260,9 +257,9 @@ def _trace_selection(
         extra = extra.to(weight) / (scale if even else 1.0)
         bias = extra if bias is None else bias + extra
         flat = extra.flatten()  # the parameter of the attention module that holds just these values
-        own = [(n, p.detach().flatten()) for n, p in model.named_parameters() if n.startswith(module)]
-        own = [(n, p.to(flat)) for n, p in own if p.numel() == flat.numel()]
-        bias_name = next((n for n, p in own if torch.allclose(p, flat, rtol=1e-3, atol=1e-5)), None)
+        parameters = [(n, p.detach().flatten()) for n, p in model.named_parameters() if n.startswith(module)]
+        parameters = [(n, p.to(flat)) for n, p in parameters if p.numel() == flat.numel()]
+        bias_name = next((n for n, p in parameters if torch.allclose(p, flat, rtol=1e-3, atol=1e-5)), None)
     fused = "rows of" if affine.weight.shape[0] == units.unique().numel() else "some rows of"
     kind = f"{fused} {passed.name}" + ("" if extra is None else ", with a bias of its own")
     kind += "" if even else ", each dimension times a factor of its own"
@@ -272,11 +269,11 @@ def _trace_selection(
     origin = Origin("rows", kind, affine.parameter, bias_name, units, affine.transposed, scale, residual, rounding)
     if residual > allowed:
         words = f"{name} looks like rows of {passed.name}, but recomputed from them it is off by {residual:.1e}"
-        return TracedPart(replace(origin, how="unknown", words=words), passed=(passed,))
+        return _TracedPart(replace(origin, how="unknown", words=words), passed=(passed,))
     added = None if chosen.extra is None else chosen.extra.detach()
     seen = map_law(passed.name, passed.nth, affine)
-    law = PartLaw(seen, units, factors, added, placed.turned, placed.time_first)
-    return TracedPart(origin, weight, bias, (passed,), law)
+    law = PartLaw(seen, units, factors, added, turned, time_first)
+    return _TracedPart(origin, weight, bias, (passed,), law)
 
 
 def _recompute(
@@ -293,13 +290,13 @@ def _recompute(
     for shape, dims in (((rows, length), (0, 2, 1, 3)), ((length, rows), (1, 2, 0, 3))):
         if y.numel() != t.numel():
             continue
-        made = y.reshape(*shape, heads, width).permute(dims) * factors.to(t)[None, :, None]
-        here, there = (made, t.detach()) if everywhere else (made[:, :, :1], t.detach()[:, :, :1])
-        size = float(there.abs().max().clamp_min(torch.finfo(t.dtype).tiny))
-        off, extra = float((here - there).abs().max()) / size, None
+        remade = y.reshape(*shape, heads, width).permute(dims) * factors.to(t)[None, :, None]
+        expected, actual = (remade, t.detach()) if everywhere else (remade[:, :, :1], t.detach()[:, :, :1])
+        size = float(actual.abs().max().clamp_min(torch.finfo(t.dtype).tiny))
+        off, extra = float((expected - actual).abs().max()) / size, None
         if off > allowed:
-            mean = (there - here).mean((0, 2))
-            shifted = float((here + mean[None, :, None] - there).abs().max()) / size
+            mean = (actual - expected).mean((0, 2))
+            shifted = float((expected + mean[None, :, None] - actual).abs().max()) / size
             off, extra = (shifted, mean) if shifted <= allowed else (off, None)
         best = min(best, (off, extra), key=lambda pair: pair[0])
     return best

@@ -73,8 +73,8 @@ class GptShape:
         check_sizes(self.dropout, layers=self.layers, heads=self.heads, width=self.width, block=self.block)
         if self.width % self.heads or (self.kind == "llama" and self.width // self.heads % 2):
             evenly = ", evenly for rotary positions" if self.kind == "llama" else ""
-            known = f"{self.width} is shared by {self.heads} heads{evenly}"
-            raise SpecError(f"A width of {self.width}.", f"{known}.", "Give a multiple of the number of heads.")
+            reason = f"{self.width} is shared by {self.heads} heads{evenly}"
+            raise SpecError(f"A width of {self.width}.", f"{reason}.", "Give a multiple of the number of heads.")
 
 
 def make_tokenizer(characters: Sequence[str], block: int) -> OwnTokenizer:
@@ -203,11 +203,10 @@ class Answerer:
         subject = load(folder, device=device)
         marks = [getattr(subject.tokenizer, f"{mark}_token_id", None) for mark in ("mask", "pad", "unk")]
         if subject.objective != "causal" or None in marks:
-            known = (
-                "It has to be a causal language model, with a tokenizer that has a mask, a pad and an unknown token."
+            reason = "It has to be a causal language model whose tokenizer has a mask, a pad and an unknown token."
+            raise ModelError(
+                f"{subject.name} answers no questions.", reason, "Give a model that 'trisect recall' trained."
             )
-            todo = "Give a model that 'trisect recall' trained."
-            raise ModelError(f"{subject.name} answers no questions.", known, todo)
         return cls(subject)
 
     @property
@@ -227,40 +226,36 @@ class Answerer:
 
     def answer(self, questions: Sequence[str]) -> list[GeneratedAnswer]:
         """The likeliest next character again and again, until a mask; raises CorpusError for what does not fit the block."""
-        found: list[GeneratedAnswer | None] = [None] * len(questions)
-        for places, asked in self._question_batches(questions):
-            for place, (ids, numbers) in zip(places, self._greedy(asked), strict=True):
+        answers: list[GeneratedAnswer | None] = [None] * len(questions)
+        for places, batch in self._question_batches(questions):
+            for place, (ids, numbers) in zip(places, self._greedy(batch), strict=True):
                 tokens = self.subject.tokenizer.convert_ids_to_tokens(ids)
                 text = "".join(token if len(token) == 1 else STRANGE for token in tokens)
-                total, entropy, margin = (
-                    float(numbers[:, 0].sum()),
-                    float(numbers[:, 1].mean()),
-                    float(numbers[:, 2].min()),
-                )
-                about = (total, total / len(numbers), entropy, margin, self.unknown(questions[place]))
-                found[place] = GeneratedAnswer(text, *about)
-        return [answer for answer in found if answer is not None]
+                total, entropy = float(numbers[:, 0].sum()), float(numbers[:, 1].mean())
+                about = (total, total / len(numbers), entropy, float(numbers[:, 2].min()))
+                answers[place] = GeneratedAnswer(text, *about, self.unknown(questions[place]))
+        return [answer for answer in answers if answer is not None]
 
     def represent(self, questions: Sequence[str]) -> Float[np.ndarray, "N D"]:
         """The last hidden state at the mask behind each question: what the model makes of it before it answers."""
         rows: dict[int, np.ndarray] = {}
-        for places, asked in self._question_batches(questions):
+        for places, ids in self._question_batches(questions):
             with torch.no_grad():
-                made = self.subject.model(input_ids=asked, use_cache=False, output_hidden_states=True)
-            rows |= dict(zip(places, made.hidden_states[-1][:, -1].double().cpu().numpy(), strict=True))
+                output = self.subject.model(input_ids=ids, use_cache=False, output_hidden_states=True)
+            rows |= dict(zip(places, output.hidden_states[-1][:, -1].double().cpu().numpy(), strict=True))
         return np.stack([rows[i] for i in range(len(questions))])
 
     def means(self, questions: Sequence[str], answers: Sequence[str]) -> dict[Address, Parts]:
         """The mean q, k and v of every layer over all characters of the questions with their answers."""
-        found = {address: Means() for address in self.subject.addresses}
+        means_of = {address: Means() for address in self.subject.addresses}
         for ids, real, _ in self._answer_batches(questions, answers):
 
             def note(address: Address, parts: Parts, real: Tensor = real) -> Parts:
-                found[address].add(parts, real, real)
+                means_of[address].add(parts, real, real)
                 return parts
 
-            self.subject.predict({"input_ids": ids}, {a: lambda p, a=a, n=note: n(a, p) for a in found})
-        return {address: means.parts() for address, means in found.items()}
+            self.subject.predict({"input_ids": ids}, {a: lambda p, a=a, n=note: n(a, p) for a in means_of})
+        return {address: means.parts() for address, means in means_of.items()}
 
     def reproduces(
         self, questions: Sequence[str], answers: Sequence[str], write: Mapping[Address, Writer] | None = None
@@ -269,27 +264,27 @@ class Answerer:
 
         One forward pass says the same as answering again, since a first choice that differs ends the same answer.
         """
-        found: list[bool] = []
+        repeated: list[bool] = []
         for ids, real, starts in self._answer_batches(questions, answers):
             choice = self.subject.predict({"input_ids": ids}, write).logits.argmax(-1)[:, :-1]
             place = torch.arange(ids.shape[1] - 1, device=ids.device)
             counts = (place >= torch.tensor(starts, device=ids.device)[:, None]) & real[:, 1:]
-            found += ((choice == ids[:, 1:]) | ~counts).all(1).tolist()
-        return np.array(found, dtype=bool)
+            repeated += ((choice == ids[:, 1:]) | ~counts).all(1).tolist()
+        return np.array(repeated, dtype=bool)
 
     def _question_batches(self, questions: Sequence[str]) -> Iterator[tuple[list[int], Tensor]]:
         """Questions of one length together, so that nothing is padded: their places, and their ids with the mask behind them."""
         lengths: dict[int, list[int]] = {}
         for place, question in enumerate(questions):
             if len(question) + 2 > self.block:
-                known = f"The model reads {self.block} characters at once, the mask and an answer among them."
-                raise CorpusError(f"The question {question[:60]!r} is too long.", known, "Ask a shorter one.")
+                reason = f"The model reads {self.block} characters at once, the mask and an answer among them."
+                raise CorpusError(f"The question {question[:60]!r} is too long.", reason, "Ask a shorter one.")
             lengths.setdefault(len(question), []).append(place)
         for places in lengths.values():
             for start in range(0, len(places), TOGETHER):
-                some = places[start : start + TOGETHER]
-                rows = [[*ids_of(questions[i], self.subject.tokenizer), self._mask] for i in some]
-                yield some, torch.tensor(rows, device=next(self.subject.model.parameters()).device)
+                group = places[start : start + TOGETHER]
+                rows = [[*ids_of(questions[i], self.subject.tokenizer), self._mask] for i in group]
+                yield group, torch.tensor(rows, device=next(self.subject.model.parameters()).device)
 
     def _answer_batches(
         self, questions: Sequence[str], answers: Sequence[str]
@@ -299,7 +294,7 @@ class Answerer:
         for start in range(0, len(questions), TOGETHER):
             pairs = list(zip(questions[start : start + TOGETHER], answers[start : start + TOGETHER], strict=True))
             both = [(ids_of(q, tokenizer), ids_of(a, tokenizer)) for q, a in pairs]
-            rows = [[*asked, self._mask, *said, self._mask][: self.block] for asked, said in both]
+            rows = [[*question, self._mask, *answer, self._mask][: self.block] for question, answer in both]
             ids = pad_rows(rows, tokenizer.pad_token_id).to(next(self.subject.model.parameters()).device)
             real = torch.arange(ids.shape[1]) < torch.tensor([len(row) for row in rows])[:, None]
             yield ids, real.to(ids.device), [len(q) for q, _ in pairs]
@@ -309,10 +304,10 @@ class Answerer:
         """Per row the answer's ids, and per position (the end's with them) log-probability, entropy and margin."""
         model, steps = self.subject.model, min(LONGEST, self.block - ids.shape[1])
         chosen, numbers = [], []
-        made = model(input_ids=ids, use_cache=True)
+        output = model(input_ids=ids, use_cache=True)
         ended = torch.zeros(len(ids), dtype=torch.bool, device=ids.device)
         for step in range(steps):
-            logs = made.logits[:, -1].double().log_softmax(-1)
+            logs = output.logits[:, -1].double().log_softmax(-1)
             two = logs.topk(2).values
             choice = logs.argmax(-1)
             chosen.append(choice)
@@ -320,7 +315,7 @@ class Answerer:
             ended |= choice == self._mask
             if bool(ended.all()) or step + 1 == steps:
                 break
-            made = model(input_ids=choice[:, None], past_key_values=made.past_key_values, use_cache=True)
+            output = model(input_ids=choice[:, None], past_key_values=output.past_key_values, use_cache=True)
         rows, values = torch.stack(chosen, 1).tolist(), torch.stack(numbers, 1).cpu().numpy()
         ends = [row.index(self._mask) if self._mask in row else len(row) for row in rows]
         return [(row[:end], value[: end + 1]) for row, value, end in zip(rows, values, ends, strict=True)]
@@ -357,8 +352,8 @@ class Schedule:
     def __post_init__(self) -> None:
         for name in ("epochs", "batch", "rate", "decay_tokens", "clip", "cycles"):
             if not getattr(self, name) > 0:
-                given = f"A schedule with {name} {getattr(self, name)}."
-                raise SpecError(given, "It has to be above 0.", "Give a larger number.")
+                problem = f"A schedule with {name} {getattr(self, name)}."
+                raise SpecError(problem, "It has to be above 0.", "Give a larger number.")
 
     def rate_at(self, tokens: int) -> float:
         """The learning rate of the step that ends after so many tokens."""
@@ -407,8 +402,8 @@ class Practice:
                 optimizer = _optimizer(model, self.schedule)
             losses.append(self._epoch(model, optimizer, number))
             if not math.isfinite(losses[-1]):
-                known = f"The learning rate reached {self.schedule.rate:g}."
-                raise StudyError(f"The loss of epoch {number} is no finite number.", known, "Give a lower rate.")
+                reason = f"The learning rate reached {self.schedule.rate:g}."
+                raise StudyError(f"The loss of epoch {number} is no finite number.", reason, "Give a lower rate.")
             if number < epochs and time.monotonic() - saved > SAVED_EVERY:
                 about = {"mark": self._mark(model), "losses": losses}
                 about |= {"model": model.state_dict(), "optimizer": optimizer.state_dict()}

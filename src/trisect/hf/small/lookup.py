@@ -46,8 +46,8 @@ class LookupShape:
     def __post_init__(self) -> None:
         check_sizes(self.dropout, layers=self.layers, heads=self.heads, width=self.width, block=self.block)
         if self.width % (2 * self.heads):
-            known = f"{self.width} is shared by {self.heads} heads, evenly for rotary positions."
-            raise SpecError(f"A width of {self.width}.", known, "Give an even multiple of the number of heads.")
+            reason = f"{self.width} is shared by {self.heads} heads, evenly for rotary positions."
+            raise SpecError(f"A width of {self.width}.", reason, "Give an even multiple of the number of heads.")
 
 
 def learn_tokenizer(lines: Sequence[str], size: int, block: int) -> OwnTokenizer:
@@ -89,7 +89,7 @@ def make_model(architecture: LookupShape, tokenizer: OwnTokenizer, seed: int) ->
 FLAT = 1e8  # a norm's epsilon: beside it the size of what enters is nothing in float32, so that the norm is one factor
 
 
-def assemble_model(
+def _assemble_model(
     words: Sequence[str],
     layers: Sequence[Projections],
     embedding: Float[Tensor, "V D"],
@@ -97,11 +97,7 @@ def assemble_model(
     positions: Float[Tensor, "T D"] | None = None,
     longest: int = 16,
 ) -> tuple[nn.Module, OwnTokenizer]:
-    """A model of attention alone with these weights, and a tokenizer of whole `words`: a GPT-2, or with no `positions` a llama.
-
-    x starts as embedding + positions, each layer adds Σ_h a_h v_h w_o[h], and the logits are answers · x: norms change nothing
-    (a GPT-2's subtracts the mean over D, which has to be 0), feed-forward networks add nothing. A llama has rotary positions.
-    """
+    """A model of attention alone: x = embedding + positions (None: rotary), each layer adds Σ_h a_h v_h w_o[h], logits answers · x."""
     import transformers
     from tokenizers import Tokenizer, models, pre_tokenizers
 
@@ -211,49 +207,50 @@ def build_world(
 
     def take(count: int) -> Codes:
         nonlocal left
-        found, left = left[:count], left[count:]
-        return found
+        codes, left = left[:count], left[count:]
+        return codes
 
     vocabulary = (ROLES if world.text == "roles" else INDUCTION).vocabulary
     words, places = (*vocabulary, START, "<unk>"), take(LONGEST)
     embedding, answers = np.zeros((2, len(words), WIDTH))
     if world.text == "roles":
-        key, value, other, asked, *_ = (take(6) for _ in range(6))
+        key, value, other, query, *_ = (take(6) for _ in range(6))
         size = ROLES.keys * ROLES.values * ROLES.rests
         a, b, c = np.unravel_index(np.arange(size), (ROLES.keys, ROLES.values, ROLES.rests))
         embedding[:size] = key[a] + value[b] + other[c]
-        embedding[size : 2 * size] = asked[a] + take(6)[b] + take(6)[c]
+        embedding[size : 2 * size] = query[a] + take(6)[b] + take(6)[c]
         out = answers[2 * size : len(vocabulary)] = take(ROLES.values)
         places, layer = 0 * places, int(rng.integers(LAYERS))
     else:
-        asked = value = other = embedding[: len(vocabulary)] = take(len(vocabulary))
+        query = value = other = embedding[: len(vocabulary)] = take(len(vocabulary))
         key = take(len(vocabulary))
         out = answers[: len(vocabulary)] = take(len(vocabulary))
         layer = LAYERS - 1
-    heads, (head, copier) = HeadMaps(world, rng, out, left), rng.integers(HEADS, size=2).tolist()
+    heads, (head, copier) = _HeadMaps(world, rng, out, left), rng.integers(HEADS, size=2).tolist()
     for at, h in [(at, h) for at in range(LAYERS) for h in range(HEADS)] if world.decoys else ():
-        heads.look_up(at, h, 1.5 * asked, key, other, left[: len(other)])
-    heads.look_up(layer, head, asked, key, value, out)
+        heads.look_up(at, h, 1.5 * query, key, other, left[: len(other)])
+    heads.look_up(layer, head, query, key, value, out)
     site = {c: Site((c,), (layer + 1,), ((head if c == "q" else head * world.keys // HEADS) + 1,)) for c in "qkv"}
     truth = {"asked": {site["q"]}, "key": {site["k"]}, "value": {site["v"]}, "other": set[Site]()}
     if world.text != "roles":
         heads.copy_previous(copier, places, value, key)
         truth["key"].add(Site(("v",), (1,), (copier * world.keys // HEADS + 1,)))
     tables = [torch.from_numpy(table).float() for table in (embedding, answers, places)]
-    module, tokenizer = assemble_model(words, heads.projections(), *tables[: 2 if world.rotary else 3], longest=LONGEST)
+    module, tokenizer = _assemble_model(
+        words, heads.projections(), *tables[: 2 if world.rotary else 3], longest=LONGEST
+    )
     names = [name for name in world.properties if name != "other" or world.text == "roles"]
-    texts = {name: draw_pairs(world.text, name, pairs, seed) for name in names}
+    texts = {name: _draw_pairs(world.text, name, pairs, seed) for name in names}
     return load(module, tokenizer), texts, {name: frozenset(truth[name]) for name in names}
 
 
-class HeadMaps:
+class _HeadMaps:
     """The maps of all heads while a model is put together: random at first, and writing NOISE where the answer is read."""
 
     def __init__(self, world: PlantedWorld, rng: Generator, out: Codes, spare: Codes) -> None:
         self.world, self.rng = world, rng
-        self.q, self.k, self.v = (
-            0.6 * rng.standard_normal((LAYERS, n, WIDTH, EDGE)) for n in (HEADS, world.keys, world.keys)
-        )
+        counts = HEADS, world.keys, world.keys
+        self.q, self.k, self.v = (0.6 * rng.standard_normal((LAYERS, n, WIDTH, EDGE)) for n in counts)
         self.v *= not world.shared  # where W_K = W_V both are their sum
         sides = [
             size * rng.standard_normal((LAYERS, HEADS, EDGE, len(to))) @ to
@@ -264,63 +261,63 @@ class HeadMaps:
 
     def frame(self, count: int, dimensions: Sequence[int]) -> Float[np.ndarray, "N E"]:
         """Orthonormal vectors of a head in some of its dimensions."""
-        found = np.zeros((count, EDGE))
-        found[:, dimensions] = np.linalg.qr(self.rng.standard_normal((len(dimensions), len(dimensions))))[0][:count]
-        return found
+        vectors = np.zeros((count, EDGE))
+        vectors[:, dimensions] = np.linalg.qr(self.rng.standard_normal((len(dimensions), len(dimensions))))[0][:count]
+        return vectors
 
-    def look_up(self, layer: int, head: int, asked: Codes, key: Codes, value: Codes, out: Codes) -> None:
+    def look_up(self, layer: int, head: int, query: Codes, key: Codes, value: Codes, out: Codes) -> None:
         """Make a head whose q is the code asked for, whose k is a key's, and which turns a value's code into another's."""
-        own, match, carry = head * self.world.keys // HEADS, self.frame(len(key), SLOW), self.frame(len(value), FAST)
-        self.q[layer, head] = self.world.sharpness * math.sqrt(EDGE) * asked.T @ match
-        self.k[layer, own], self.v[layer, own] = key.T @ match, value.T @ carry
+        key_head = head * self.world.keys // HEADS
+        match, carry = self.frame(len(key), SLOW), self.frame(len(value), FAST)
+        self.q[layer, head] = self.world.sharpness * math.sqrt(EDGE) * query.T @ match
+        self.k[layer, key_head], self.v[layer, key_head] = key.T @ match, value.T @ carry
         self.o[layer, head] = carry.T @ out
 
     def copy_previous(self, head: int, places: Codes, code: Codes, before: Codes) -> None:
         """Make a head of the first layer that attends to the position before, whatever stands there, and copies its word."""
-        own, size, rotary = head * self.world.keys // HEADS, PREVIOUS * math.sqrt(EDGE), self.world.rotary
+        key_head, size, rotary = head * self.world.keys // HEADS, PREVIOUS * math.sqrt(EDGE), self.world.rotary
         match, carry = self.frame(len(places), SLOW), self.frame(len(code), SLOW if rotary else FAST)
         self.q[0, head] = 0 if rotary else size * places[1:].T @ match[:-1]
-        self.k[0, own], self.v[0, own] = 0 if rotary else places.T @ match, code.T @ carry
+        self.k[0, key_head], self.v[0, key_head] = 0 if rotary else places.T @ match, code.T @ carry
         self.o[0, head] = carry.T @ before
         if rotary:  # q is turned back by one position
             turns = np.stack([np.cos(RATES), -np.sin(RATES)]) * size / (1 - np.cos(RATES)).sum()
-            self.b_q[0, head, FAST], self.b_k[0, own, FAST[:8]] = turns.ravel(), 1.0
+            self.b_q[0, head, FAST], self.b_k[0, key_head, FAST[:8]] = turns.ravel(), 1.0
 
     def projections(self) -> list[Projections]:
         """The layers' weights."""
-        k, v, b_v = (
-            (self.k + self.v, self.k + self.v, self.b_k) if self.world.shared else (self.k, self.v, 0 * self.b_k)
-        )
+        both = self.k + self.v
+        k, v, b_v = (both, both, self.b_k) if self.world.shared else (self.k, self.v, 0 * self.b_k)
         layers = zip(self.q, k, v, self.o, self.b_q, self.b_k, b_v, strict=True)
-        made: list[Any] = [[torch.from_numpy(part).float() for part in parts] for parts in layers]
-        return [Projections(Address("plain", n), {}, *parts) for n, parts in enumerate(made, 1)]
+        maps: list[Any] = [[torch.from_numpy(part).float() for part in parts] for parts in layers]
+        return [Projections(Address("plain", n), {}, *parts) for n, parts in enumerate(maps, 1)]
 
 
-def draw_pairs(text: str, name: str, count: int, seed: int) -> tuple[TextPair, ...]:
+def _draw_pairs(text: str, name: str, count: int, seed: int) -> tuple[TextPair, ...]:
     """Bases and donors that differ in one property, with the base's answer; bases are the same for every property."""
     if text != "lookup":
-        drawn = (ROLES if text == "roles" else INDUCTION).near_pairs(count, seed, COLUMNS[text][name])
+        pairs = (ROLES if text == "roles" else INDUCTION).near_pairs(count, seed, COLUMNS[text][name])
         start = [] if text == "roles" else [START]
-        rows = zip(drawn.base, drawn.donor, drawn.unchanged, strict=True)
+        rows = zip(pairs.base, pairs.donor, pairs.unchanged, strict=True)
         return tuple(
             TextPair(" ".join((*start, *b)), " ".join((*start, *d)), {"base": answer}) for b, d, answer in rows
         )
-    found, rng, more = [], np.random.default_rng([seed, 1]), np.random.default_rng([seed, 2])
+    texts, rng, more = [], np.random.default_rng([seed, 1]), np.random.default_rng([seed, 2])
     for _ in range(count):
-        drawn = rng.permutation(INDUCTION.vocabulary).tolist()
-        segment, at = drawn[:SEGMENT], int(rng.integers(1, SEGMENT - 1))
+        pairs = rng.permutation(INDUCTION.vocabulary).tolist()
+        segment, at = pairs[:SEGMENT], int(rng.integers(1, SEGMENT - 1))
         other = int(more.choice([n for n in range(1, SEGMENT - 1) if n not in (at, at + 1)]))
         changed, end = list(segment), segment[at - 1 : at + 1]
         if name == "key":
             changed[at], changed[other] = changed[other], changed[at]
         elif name == "value":
-            changed[at + 1] = drawn[SEGMENT]
+            changed[at + 1] = pairs[SEGMENT]
         donor = (START, *changed, *(segment[other - 1 : other + 1] if name == "asked" else end))
-        found.append(TextPair(" ".join((START, *segment, *end)), " ".join(donor), {"base": segment[at + 1]}))
-    return tuple(found)
+        texts.append(TextPair(" ".join((START, *segment, *end)), " ".join(donor), {"base": segment[at + 1]}))
+    return tuple(texts)
 
 
-class HeadWeights(NamedTuple):
+class _HeadWeights(NamedTuple):
     """Of one head the mean attention weight on the piece before (`previous`), and on the one after an earlier copy (`induction`)."""
 
     layer: int
@@ -335,7 +332,7 @@ class InductionMeasure(NamedTuple):
     text: float
     first: float
     second: float
-    heads: tuple[HeadWeights, ...]
+    heads: tuple[_HeadWeights, ...]
 
 
 @torch.no_grad()
@@ -353,17 +350,17 @@ def measure_induction(model: Any, windows: Int[Tensor, "R T"], pieces: Int[Tenso
 
     windows = windows.to(device)
     text = losses(windows, model(input_ids=windows, use_cache=False).logits)
-    made = model(input_ids=ids, use_cache=False, output_attentions=True)
-    random = losses(ids, made.logits)
+    output = model(input_ids=ids, use_cache=False, output_attentions=True)
+    random = losses(ids, output.logits)
     at = torch.arange(half, 2 * half - 1, device=device)
     heads = [
-        HeadWeights(
+        _HeadWeights(
             layer,
             head,
             float(weights[:, head - 1, at, at - 1].mean()),
             float(weights[:, head - 1, at, at - half + 1].mean()),
         )
-        for layer, weights in enumerate(made.attentions, start=1)
+        for layer, weights in enumerate(output.attentions, start=1)
         for head in range(1, weights.shape[1] + 1)
     ]
     return InductionMeasure(

@@ -36,8 +36,8 @@ class TranslatorShape:
     def __post_init__(self) -> None:
         check_sizes(self.dropout, layers=self.layers, heads=self.heads, width=self.width, inner=self.inner)
         if self.width % self.heads or self.width % 2:
-            known = f"{self.width} is shared by {self.heads} heads, and by the sines and cosines of positions."
-            raise SpecError(f"A width of {self.width}.", known, "Give an even multiple of the number of heads.")
+            reason = f"{self.width} is shared by {self.heads} heads, and by the sines and cosines of positions."
+            raise SpecError(f"A width of {self.width}.", reason, "Give an even multiple of the number of heads.")
 
 
 def learn_tokenizer(sentences: Iterable[Sequence[str]], size: int) -> OwnTokenizer:
@@ -56,8 +56,8 @@ def learn_pieces(texts: Sequence[str], size: int, longest: int, **marks: str) ->
 
     characters = len({c for text in texts for c in text if not c.isspace()} | {START})
     if len(marks) + characters > size:
-        known = f"The text has {characters} characters, and there are {len(marks)} marks."
-        raise SpecError(f"A vocabulary of {size} pieces.", known, f"Give {2 * (len(marks) + characters)} or more.")
+        reason = f"The text has {characters} characters, and there are {len(marks)} marks."
+        raise SpecError(f"A vocabulary of {size} pieces.", reason, f"Give {2 * (len(marks) + characters)} or more.")
     inner = Tokenizer(models.BPE(unk_token=marks["unk_token"]))
     inner.pre_tokenizer = pre_tokenizers.Sequence(
         [pre_tokenizers.WhitespaceSplit(), pre_tokenizers.Metaspace(START, "always", split=False)]
@@ -160,9 +160,9 @@ def encode(pairs: Iterable[WordSides], tokenizer: OwnTokenizer) -> list[Translat
     rows = [TranslationIds(*ids) for ids in zip(*sides, strict=True)]
     for number, row in enumerate(rows, start=1):
         if max(len(row.source), len(row.target)) > POSITIONS:
-            given = f"Pair {number}, {' '.join(both[number - 1][0])[:60]!r}."
-            known = f"It has {max(len(row.source), len(row.target))} pieces on a side; the model reads {POSITIONS}."
-            raise CorpusError(given, known, "Leave it out, for example with a lower --set longest=.")
+            problem = f"Pair {number}, {' '.join(both[number - 1][0])[:60]!r}."
+            reason = f"It has {max(len(row.source), len(row.target))} pieces on a side; the model reads {POSITIONS}."
+            raise CorpusError(problem, reason, "Leave it out, for example with a lower --set longest=.")
     return rows
 
 
@@ -208,7 +208,7 @@ class Translator:
     @torch.no_grad()
     def translate(self, sentences: Sequence[Sequence[str]]) -> list[str]:
         """The likeliest piece after the likeliest piece (greedy), until each translation ends; words stand apart by spaces."""
-        made = []
+        translations = []
         for words in sentences:
             ids = self.tokenizer([list(words)], is_split_into_words=True, return_tensors="pt").input_ids
             ids = ids.to(next(self.model.parameters()).device)
@@ -220,5 +220,5 @@ class Translator:
                 )
                 if out[-1] == self.tokenizer.eos_token_id:
                     break
-            made.append(self.tokenizer.decode(out, skip_special_tokens=True).strip())
-        return made
+            translations.append(self.tokenizer.decode(out, skip_special_tokens=True).strip())
+        return translations

@@ -67,10 +67,10 @@ class Agreement:
         """
         if self.draw is None:
             return True
-        given = ((name, t) for name, t in sorted(inputs.items()) if isinstance(t, Tensor))
+        tensors = ((name, t) for name, t in sorted(inputs.items()) if isinstance(t, Tensor))
         kind = tuple(
             (name, t.dtype, t.shape[2:], t.shape[-1].bit_length(), "mask" in name and not bool(t.all()))
-            for name, t in given
+            for name, t in tensors
         )
         self.counts[kind] += 1
         looks = self.counts[kind] <= FIRST or self.draw.random() < SHARE
@@ -82,13 +82,13 @@ class Agreement:
         if (now := autocast_of(model)) == self.autocast:
             return
         words = "inside torch.autocast, in {}"
-        here, there = (words.format(own) if own else "outside torch.autocast" for own in (now, self.autocast))
-        given = f"{name} is run {here}."
-        known = f"It was verified {there}: its numbers round otherwise there."
-        raise ModelError(given, known, "Load it and read it both inside torch.autocast, or both outside.")
+        here, verified = (words.format(kind) if kind else "outside torch.autocast" for kind in (now, self.autocast))
+        problem = f"{name} is run {here}."
+        reason = f"It was verified {verified}: its numbers round otherwise there."
+        raise ModelError(problem, reason, "Load it and read it both inside torch.autocast, or both outside.")
 
     def confirm(
-        self, name: str, model: nn.Module, inputs: ModelInputs, calls: Sequence[Call], made: ModelOutput
+        self, name: str, model: nn.Module, inputs: ModelInputs, calls: Sequence[Call], answer: ModelOutput
     ) -> None:
         """Run the model by itself where its attention saw more positions than ever before, and compare; raises ModelError.
 
@@ -101,25 +101,23 @@ class Agreement:
             return
         with ExitStack() as around:
             quiet = (torch.no_grad(), evaluating(model), copy_caches(model), without_compile())
-            for one in (memory_guard(name, "Running", inputs), *quiet):
-                around.enter_context(one)
-            own = first_tensor(model(**inputs))
-            share = apart(first_tensor(made), own, masks)
+            for context in (memory_guard(name, "Running", inputs), *quiet):
+                around.enter_context(context)
+            plain = first_tensor(model(**inputs))
+            share = apart(first_tensor(answer), plain, masks)
         if not share <= LOOSE * self.allowed:
-            known = f"Over {length} positions the two answers are apart by a share of {share:.1e}; "
-            known += f"on loading, over {self.longest}, they agreed."
-            todo = (
-                "Read shorter texts, or find what in it depends on the length, its attention's implementation or hooks."
-            )
-            raise ModelError(f"{name} does not answer the same while it is read.", known, todo)
+            reason = f"Over {length} positions the two answers are apart by a share of {share:.1e}; "
+            reason += f"on loading, over {self.longest}, they agreed."
+            todo = "Read shorter texts, or find what depends on the length, its attention's implementation or hooks."
+            raise ModelError(f"{name} does not answer the same while it is read.", reason, todo)
         self.longest = length
 
 
 def autocast_of(model: nn.Module) -> str:
     """The precisions of torch.autocast in which a model's operations are, by its devices; empty where it is off."""
     kinds = sorted({p.device.type for p in model.parameters() if not p.is_meta})
-    own = (str(torch.get_autocast_dtype(kind)) for kind in kinds if torch.is_autocast_enabled(kind))
-    return " and ".join(dict.fromkeys(name.removeprefix("torch.") for name in own))
+    names = (str(torch.get_autocast_dtype(kind)) for kind in kinds if torch.is_autocast_enabled(kind))
+    return " and ".join(dict.fromkeys(name.removeprefix("torch.") for name in names))
 
 
 def longest(calls: Sequence[Call]) -> int:
@@ -127,26 +125,26 @@ def longest(calls: Sequence[Call]) -> int:
     return max((max(call.q.shape[2], call.k.shape[2]) for call in calls), default=0)
 
 
-def apart(made: Tensor, own: Tensor, masks: Sequence[Tensor]) -> float:
+def apart(answer: Tensor, plain: Tensor, masks: Sequence[Tensor]) -> float:
     """How long the difference of two answers is, beside the answer, where no padding stands; a part at a time.
 
     Infinite where they are of other shapes, where one holds numbers and the other none, and where only padding stands.
     """
-    if made.shape != own.shape or not own.numel():
+    if answer.shape != plain.shape or not plain.numel():
         return float("inf")
-    real = torch.ones(own.shape[:2] if own.dim() > 2 else own.shape[:1], dtype=torch.bool, device=own.device)
+    real = torch.ones(plain.shape[:2] if plain.dim() > 2 else plain.shape[:1], dtype=torch.bool, device=plain.device)
     for mask in masks:
         if mask.shape == real.shape:
             real &= mask.bool().to(real.device)
-    places, (one, other) = real.flatten(), (t.reshape(real.numel(), -1) for t in (made, own))
+    places, (first, second) = real.flatten(), (t.reshape(real.numel(), -1) for t in (answer, plain))
     off = size = 0.0
-    for part in places.nonzero().flatten().split(max(1, AT_ONCE // one.shape[1])):
-        here, there = one[part].float(), other[part].to(one.device).float()
-        kept = here.isfinite()
-        if not torch.equal(kept, there.isfinite()):
+    for part in places.nonzero().flatten().split(max(1, AT_ONCE // first.shape[1])):
+        here, expected = first[part].float(), second[part].to(first.device).float()
+        is_finite = here.isfinite()
+        if not torch.equal(is_finite, expected.isfinite()):
             return float("inf")
-        off += float((here - there).masked_fill_(~kept, 0).double().square().sum())
-        size += float(there.masked_fill(~kept, 0).double().square().sum())
+        off += float((here - expected).masked_fill_(~is_finite, 0).double().square().sum())
+        size += float(expected.masked_fill(~is_finite, 0).double().square().sum())
     return (off / max(size, TINY)) ** 0.5 if bool(places.any()) else float("inf")
 
 
@@ -179,12 +177,12 @@ def find_response(call: Call, q: Tensor, k: Tensor) -> Response:
     head, draw = call.order % heads, torch.Generator().manual_seed(call.order)
     mixed = torch.zeros_like(weights)
     mixed[:, head] = torch.randn(weights[:, head].shape, generator=draw).to(weights)
-    made = torch.autograd.grad((weights * mixed).sum(), (q, k), retain_graph=True, allow_unused=True)
-    by_q, by_k = (torch.zeros_like(t) if g is None else g.double() for t, g in zip((q, k), made, strict=True))
+    gradients = torch.autograd.grad((weights * mixed).sum(), (q, k), retain_graph=True, allow_unused=True)
+    by_q, by_k = (torch.zeros_like(t) if g is None else g.double() for t, g in zip((q, k), gradients, strict=True))
     near = max(NEAR.get(kind, COARSE) for kind in (call.q.dtype, weights.dtype))
-    for name, found, own in (("queries", by_q, head), ("keys", by_k, head // group)):
-        rest = found.abs().amax((0, 2, 3))
-        size, rest[own] = float(rest[own]), 0
+    for name, by_head, index in (("queries", by_q, head), ("keys", by_k, head // group)):
+        rest = by_head.abs().amax((0, 2, 3))
+        size, rest[index] = float(rest[index]), 0
         if float(rest.max()) > near * size:
             return Response(False, f"the weights of a head depend on {name} of other heads")
     sink = _absorbs(call, k, near, float(by_k.abs().max()))
@@ -198,10 +196,7 @@ def find_response(call: Call, q: Tensor, k: Tensor) -> Response:
 
 
 def _absorbs(call: Call, k: Tensor, near: float, size: float) -> bool:
-    """Whether rows' sums S move with the keys as those of a softmax with a sink do: dS = S (1 − S) times that of scores.
-
-    A gate behind the softmax stays what it is, whatever the keys are. `size` is the largest derivative of one weight's.
-    """
+    """Whether rows' sums S move with keys as those of a softmax with a sink do, dS = S (1 − S) times scores'; a gate behind does not."""
     assert call.weights is not None
     w = call.weights.detach().double()
     sums = w.sum(-1)
@@ -209,13 +204,13 @@ def _absorbs(call: Call, k: Tensor, near: float, size: float) -> bool:
     if float(short.max()) <= near:
         return True  # too little to be seen beside rounding, or nothing
     draw = torch.randn(short.shape, generator=torch.Generator().manual_seed(call.order), dtype=torch.float64).to(w)
-    (made,) = torch.autograd.grad((call.weights.sum(-1) * draw).sum(), k, retain_graph=True, allow_unused=True)
-    moved = torch.zeros_like(k, dtype=torch.float64) if made is None else made.double()
+    (by_keys,) = torch.autograd.grad((call.weights.sum(-1) * draw).sum(), k, retain_graph=True, allow_unused=True)
+    moved = torch.zeros_like(k, dtype=torch.float64) if by_keys is None else by_keys.double()
     if call.scale is None:
         return float(moved.abs().max()) > near * size * float(short.max())
-    wanted = call.scale * (w * (draw * short)[..., None]).transpose(2, 3) @ call.q.detach().double()
-    wanted = wanted.unflatten(1, (k.shape[1], -1)).sum(2)
-    return float((moved - wanted).abs().max()) <= 10 * near * float(wanted.abs().max())
+    expected = call.scale * (w * (draw * short)[..., None]).transpose(2, 3) @ call.q.detach().double()
+    expected = expected.unflatten(1, (k.shape[1], -1)).sum(2)
+    return float((moved - expected).abs().max()) <= 10 * near * float(expected.abs().max())
 
 
 STEP = 0.25  # of the size of queries and keys
@@ -234,56 +229,52 @@ def find_other_scales(model: nn.Module, inputs: ModelInputs, hook: CallHook, cal
         def write(order: int, parts: Parts) -> Parts:
             draw = torch.Generator().manual_seed(order)
             sizes = (step * t.double().square().mean().sqrt().to(t) for t in parts[:2])
-            q, k = (
-                t + size * torch.randn(t.shape, generator=draw).to(t) for t, size in zip(parts, sizes, strict=False)
-            )
+            pairs = zip(parts, sizes, strict=False)
+            q, k = (t + size * torch.randn(t.shape, generator=draw).to(t) for t, size in pairs)
             return Parts(q, k, torch.zeros_like(parts.v))
 
         edits = Edits({call.order: functools.partial(write, call.order) for call in calls})
-        with hook(model, edits, calls=Calls(copy_call)) as made:
+        with hook(model, edits, calls=Calls(copy_call)) as edited:
             model(**inputs)
-        return list(made)
+        return list(edited)
 
     def scores(call: Call) -> Tensor:
         assert call.scale is not None
         k = call.k.double().repeat_interleave(call.q.shape[1] // call.k.shape[1], 1)
         return call.scale * call.q.double() @ k.transpose(2, 3)
 
-    found = set[int]()
+    unscaled = set[int]()
     try:
         pairs = list(zip(run(0.0), run(STEP), strict=True))
     except Exception as error:  # of some nothing can be replaced
         reraise_out_of_memory(error)
-        return found
-    for one, other in pairs:
-        if one.scale is None or one.scale != other.scale or one.weights is None or other.weights is None:
+        return unscaled
+    for still, stepped in pairs:
+        if still.scale is None or still.scale != stepped.scale or still.weights is None or stepped.weights is None:
             continue
-        was, now = one.weights.double(), other.weights.double()
+        was, now = still.weights.double(), stepped.weights.double()
         is_seen = (was > SEEN) & (now > SEEN)
         is_seen &= is_seen.sum(-1, keepdim=True) > 1
-        before, after = scores(one), scores(other)
+        before, after = scores(still), scores(stepped)
         both = torch.stack([now.log() - was.log(), after - before]).masked_fill(~is_seen, 0)
         both = (both - both.sum(-1, keepdim=True) / is_seen.sum(-1, keepdim=True).clamp_min(1)).masked_fill(~is_seen, 0)
-        kinds = [t.dtype for t in (one.q, one.weights)]
-        rounding = (
-            8
-            * max(torch.finfo(kind).eps for kind in kinds)
-            * (1 / SEEN + float(before.masked_fill(~is_seen, 0).abs().max()))
-        )
+        kinds = [t.dtype for t in (still.q, still.weights)]
+        size = 1 / SEEN + float(before.masked_fill(~is_seen, 0).abs().max())
+        rounding = 8 * max(torch.finfo(kind).eps for kind in kinds) * size
         most = max(NEAR.get(kind, COARSE) for kind in kinds) * float(both[1].abs().max()) + rounding
         if float((both[0] - both[1]).abs().max()) > most:
-            found.add(one.order)
-    return found
+            unscaled.add(still.order)
+    return unscaled
 
 
 @contextlib.contextmanager
 def copy_saved_tensors(model: nn.Module) -> Iterator[None]:
     """Inside, what gradients need is copied, so that a model may write over it, as inference code does."""
     tensors = itertools.chain(model.parameters(), model.buffers())
-    own = {t.untyped_storage().data_ptr() for t in tensors if not t.is_meta}
+    stored = {t.untyped_storage().data_ptr() for t in tensors if not t.is_meta}
 
     def keep(t: Tensor) -> Tensor:
-        return t if t.layout != torch.strided or t.untyped_storage().data_ptr() in own else t.detach().clone()
+        return t if t.layout != torch.strided or t.untyped_storage().data_ptr() in stored else t.detach().clone()
 
     with torch.autograd.graph.saved_tensors_hooks(keep, lambda t: t):
         yield
@@ -305,12 +296,10 @@ def check_kv_cache(
         without = first_tensor(model(**{**inputs, "use_cache": False}))
     if apart(answer, without, ()) <= LOOSE * allowed:
         return None
-    given = f"{name} computes something else with a cache than without."
-    known = (
-        f"Its module {module!r} attends {times} times in a pass, and the cache gives each the keys of the others too."
-    )
+    problem = f"{name} computes something else with a cache than without."
+    reason = f"Its module {module!r} attends {times} times in a pass, and the cache gives each the others' keys too."
     todo = "Give every layer a module of its own, which may share its weights, or set model.config.use_cache to False."
-    return ModelError(given, known, todo)
+    return ModelError(problem, reason, todo)
 
 
 def differentiate_quantisation(model: nn.Module) -> contextlib.AbstractContextManager[None]:
@@ -350,23 +339,13 @@ def rounding_of(
 
     `calls` and `answer` are those of the model as it is, `hook` is what recorded them.
     """
-    maps = [(name, module) for name, module, own in _quantised_maps(model) if own.rounds is not None]
+    maps = [(name, module) for name, module, kind in _quantised_maps(model) if kind.rounds is not None]
     if not maps:
         return Rounding(((0.0, 0.0, 0.0),) * len(calls))
-    with _without_rounding(maps), hook(model) as others:
-        made = first_tensor(model(**inputs))
-    both = zip(calls, others, strict=False)  # a pass that makes more or fewer calls moves what both have
-    pairs = [((was.q, new.q), (was.k, new.k), (was.v, new.v)) for was, new in both]
-    shares = [[share_of(n.detach() - w.detach(), w.detach()) for w, n in parts] for parts in pairs]
-    return Rounding(tuple((q, k, v) for q, k, v in shares), share_of(made.to(answer) - answer, answer))
-
-
-@contextlib.contextmanager
-def _without_rounding(maps: Sequence[tuple[str, nn.Module]]) -> Iterator[None]:
-    """Inside, those maps make x Wᵀ + b of x itself."""
     probing = False
 
-    def hook(name: str, module: nn.Module, args: Any, kwargs: dict[str, Any], out: Any) -> Any:
+    def unrounded(name: str, module: nn.Module, args: Any, kwargs: dict[str, Any], out: Any) -> Any:
+        """x Wᵀ + b of x itself."""
         nonlocal probing
         ends = None if probing else ends_of(module, args, kwargs, out)
         if ends is None:
@@ -374,43 +353,47 @@ def _without_rounding(maps: Sequence[tuple[str, nn.Module]]) -> Iterator[None]:
         probing = True
         affine = affine_of(name, module, ends[0].shape[-1], ends[0])
         probing = False
-        made = ends[0].to(affine.weight) @ affine.weight.T
-        return (made if affine.bias is None else made + affine.bias).to(out)
+        product = ends[0].to(affine.weight) @ affine.weight.T
+        return (product if affine.bias is None else product + affine.bias).to(out)
 
-    with contextlib.ExitStack() as stack:
+    with ExitStack() as stack:
         for name, module in maps:
-            one = lambda m, a, k, o, name=name: hook(name, m, a, k, o)  # noqa: E731
-            stack.callback(module.register_forward_hook(one, with_kwargs=True).remove)
-        yield
+            remake = functools.partial(unrounded, name)
+            stack.callback(module.register_forward_hook(remake, with_kwargs=True).remove)
+        others = stack.enter_context(hook(model))
+        exact = first_tensor(model(**inputs))
+    both = zip(calls, others, strict=False)  # a pass that makes more or fewer calls moves what both have
+    pairs = [((was.q, new.q), (was.k, new.k), (was.v, new.v)) for was, new in both]
+    shares = [[share_of(n.detach() - w.detach(), w.detach()) for w, n in parts] for parts in pairs]
+    return Rounding(tuple((q, k, v) for q, k, v in shares), share_of(exact.to(answer) - answer, answer))
 
 
 def rounding_notes(model: nn.Module, projections: Sequence[Projections], moved: Rounding) -> tuple[str, ...]:
     """What is said of a model with quantised maps: of which kinds they are, and by how much their rounding moved what was seen."""
-    kinds = {own.words: own for _, _, own in _quantised_maps(model)}
+    kinds = {kind.words: kind for _, _, kind in _quantised_maps(model)}
     if not kinds:
         return ()
-    said = f"Maps of it are quantised: {'; '.join(kinds)}. Weights are those that it multiplies by, not those before."
-    if not any(own.rounds for own in kinds.values()):
-        return (said,)
-    q, k, v = (max((of[i] for of in moved.parts), default=0.0) for i in range(3))
-    lost = max((p.origins["o"].rounding or 0.0 for p in projections), default=0.0)
-    said += (
-        " Against a pass in which no map rounds its input, on the example that it was verified with, rounding in all layers together moves "
-        f"q by up to {q:.1e} of its largest number in a layer, k by {k:.1e}, v by {v:.1e} and the answer by {moved.answer:.1e}."
-    )
-    if lost:
-        said += f" W_O's own rounding moves what it makes by up to {lost:.1e}: sums of a·v·W_O miss what a layer adds by as much."
-    return (said,)
+    words = f"Maps of it are quantised: {'; '.join(kinds)}. Weights are those that it multiplies by, not those before."
+    if any(kind.rounds for kind in kinds.values()):
+        q, k, v = (max((of[i] for of in moved.parts), default=0.0) for i in range(3))
+        words += (
+            " Against a pass in which no map rounds its input, on the example that it was verified with, rounding in all layers "
+            f"together moves q by up to {q:.1e} of its largest number in a layer, k by {k:.1e}, v by {v:.1e} and the answer by "
+            f"{moved.answer:.1e}."
+        )
+        if lost := max((p.origins["o"].rounding or 0.0 for p in projections), default=0.0):
+            words += f" W_O's own rounding moves what it makes by up to {lost:.1e}: sums of a·v·W_O miss what a layer adds by as much."
+    return (words,)
 
 
 def coarsest(model: nn.Module) -> float:
     """What share of the largest value is rounding in the coarsest of a model's quantised maps; 0 without any."""
-    return max((TOLERANCE[own.kind] for _, _, own in _quantised_maps(model) if own.kind is not None), default=0.0)
+    return max((TOLERANCE[kind.kind] for _, _, kind in _quantised_maps(model) if kind.kind is not None), default=0.0)
 
 
 def _quantised_maps(model: nn.Module) -> list[tuple[str, nn.Module, Quantised]]:
     return [
-        (name, module, own) for name, module in affine_modules(model) if (own := quantisation_of(module)) is not None
+        (name, module, kind) for name, module in affine_modules(model) if (kind := quantisation_of(module)) is not None
     ]
 
 
@@ -418,11 +401,11 @@ def check_weights(name: str, model: nn.Module) -> None:
     """Raise ModelError for weights without gradients, and for those that are no plain tensors, as torchao has them."""
     for key, tensor in model.named_parameters():
         if tensor.is_inference():
-            known = "No gradient can be followed through it, by which a model is verified."
+            reason = "No gradient can be followed through it, by which a model is verified."
             todo = "Make or load the model outside torch.inference_mode; reading inside is no matter."
-            raise ModelError(f"{key} of {name} was made in inference mode.", known, todo)
+            raise ModelError(f"{key} of {name} was made in inference mode.", reason, todo)
         if is_traceable_wrapper_subclass(tensor):
             kind = type(tensor.data)
-            given = f"{key} of {name} is a {kind.__module__.split('.')[0]} {kind.__name__}."
+            problem = f"{key} of {name} is a {kind.__module__.split('.')[0]} {kind.__name__}."
             todo = "Give the model as it was before, or quantised by torch.ao's quantize_dynamic or bitsandbytes."
-            raise ModelError(given, "A tensor of that kind gives away neither its numbers nor its rows.", todo)
+            raise ModelError(problem, "A tensor of that kind gives away neither its numbers nor its rows.", todo)

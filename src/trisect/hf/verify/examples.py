@@ -14,6 +14,7 @@ from trisect.core.errors import ModelError, reraise_out_of_memory
 from trisect.hf.hooks.calls import without_compile
 
 TEXTS, LONG = 2, 5
+BINS = ("num_mel_bins", "input_feat_size", "n_mels", "input_size", "feature_size")
 
 
 def input_groups(config: Any, takes: Sequence[str], draw: torch.Generator) -> Iterator[dict[str, Tensor]]:
@@ -26,13 +27,13 @@ def input_groups(config: Any, takes: Sequence[str], draw: torch.Generator) -> It
         # patches as rows, as many for every picture, with how many of them are high and wide; and a text where there is one
         width = (_number(sizes, "num_channels") or 3) * side**2
         rows, shapes = torch.randn(TEXTS, 6, width, generator=draw), torch.tensor([[2, 3]] * TEXTS)
-        made = {
+        group = {
             "pixel_values": rows,
             "pixel_attention_mask": torch.ones(rows.shape[:2]).long(),
             "spatial_shapes": shapes,
         }
         text = {"input_ids": torch.randint(6, 20, (TEXTS, LONG + 2), generator=draw)} if "input_ids" in takes else {}
-        yield made | text
+        yield group | text
     if "flattened_patches" in takes:
         # patches as rows that begin with their place, and the beginning of a text about them
         places = torch.cartesian_prod(torch.arange(1, 3), torch.arange(1, 4)).float().expand(TEXTS, 6, 2)
@@ -45,21 +46,28 @@ def input_groups(config: Any, takes: Sequence[str], draw: torch.Generator) -> It
         places = torch.cartesian_prod(torch.arange(2 * side), torch.arange(3 * side)).expand(TEXTS, -1, 2)
         rows = torch.randn(TEXTS, places.shape[1], width, generator=draw)
         yield {"pixel_values": rows, "pixel_position_ids": places}
-    if "input_features_mask" in takes or "audio_mel_mask" in takes:
-        yield from _spectra(config, takes, draw)
+    if "audio_mel_mask" in takes:
+        bins = _number(config, *BINS) or 128
+        spectra = torch.randn(TEXTS, 64, bins, generator=draw)
+        yield {"audio_mel": spectra, "audio_mel_mask": torch.zeros(TEXTS, 64, dtype=torch.bool)}
+    elif "input_features_mask" in takes:  # spectra, bins first and frames first, with a mask of frames
+        bins, frames = _number(config, *BINS) or 128, 2 * (_number(config, "max_source_positions") or 64)
+        for shape in ((TEXTS, bins, frames), (TEXTS, frames, bins)):
+            mask = torch.ones(TEXTS, frames, dtype=torch.long)
+            yield {"input_features": torch.randn(shape, generator=draw), "input_features_mask": mask}
     if "past_values" in takes:
         yield from _series(config, takes, draw)
     if {"states", "actions", "timesteps"} <= set(takes):
         # states, actions and rewards of two short trajectories
         widths = {"states": _number(config, "state_dim") or 1, "actions": _number(config, "act_dim") or 1}
         widths |= {"rewards": 1, "returns_to_go": 1}
-        made = {n: torch.randn(TEXTS, LONG, w, generator=draw) for n, w in widths.items()}
-        yield made | {"timesteps": torch.arange(LONG).expand(TEXTS, LONG), "attention_mask": torch.ones(TEXTS, LONG)}
+        group = {n: torch.randn(TEXTS, LONG, w, generator=draw) for n, w in widths.items()}
+        yield group | {"timesteps": torch.arange(LONG).expand(TEXTS, LONG), "attention_mask": torch.ones(TEXTS, LONG)}
     if {"query_embeds", "encoder_hidden_states"} <= set(takes):
         widths = _number(config, "hidden_size") or 1, _number(config, "encoder_hidden_size") or 1
         lengths = zip((LONG, LONG + 2), widths, strict=True)
-        asking, asked = (torch.randn(TEXTS, n, w, generator=draw) for n, w in lengths)
-        yield {"query_embeds": asking, "encoder_hidden_states": asked}
+        asking, source = (torch.randn(TEXTS, n, w, generator=draw) for n, w in lengths)
+        yield {"query_embeds": asking, "encoder_hidden_states": source}
 
 
 def _number(config: Any, *names: str) -> int | None:
@@ -88,48 +96,35 @@ def _patches(config: Any, takes: Sequence[str], draw: torch.Generator) -> Iterat
         yield {str(name): torch.randn(high * wide, *shape, generator=draw)} | beside
 
 
-def _spectra(config: Any, takes: Sequence[str], draw: torch.Generator) -> Iterator[dict[str, Tensor]]:
-    """Spectra, bins first and frames first, with a mask of frames."""
-    bins = _number(config, "num_mel_bins", "input_feat_size", "n_mels", "input_size", "feature_size") or 128
-    frames = 2 * (_number(config, "max_source_positions") or 64)
-    if "audio_mel_mask" in takes:
-        spectra = torch.randn(TEXTS, 64, bins, generator=draw)
-        yield {"audio_mel": spectra, "audio_mel_mask": torch.zeros(TEXTS, 64, dtype=torch.bool)}
-        return
-    for shape in ((TEXTS, bins, frames), (TEXTS, frames, bins)):
-        mask = torch.ones(TEXTS, frames, dtype=torch.long)
-        yield {"input_features": torch.randn(shape, generator=draw), "input_features_mask": mask}
-
-
 def _series(config: Any, takes: Sequence[str], draw: torch.Generator) -> Iterator[dict[str, Tensor]]:
     """Values of the past with what else a forecast is made from."""
     context, ahead = _number(config, "context_length"), _number(config, "prediction_length") or 1
     if context is None:
         return
     if _number(config, "num_input_channels") is None and not {"future_values", "past_observed_mask"} & set(takes):
-        made = {"past_values": torch.randn(TEXTS, context, generator=draw)}
+        group = {"past_values": torch.randn(TEXTS, context, generator=draw)}
         rest = {"past_values_padding": torch.zeros(TEXTS, context, dtype=torch.long), "freq": torch.zeros(TEXTS).long()}
-        yield made | {n: t for n, t in rest.items() if n in takes}
+        yield group | {n: t for n, t in rest.items() if n in takes}
         return
     lags = getattr(config, "lags_sequence", None)
     past = context + (max(lags) if isinstance(lags, (list, tuple)) and lags else 0)
     wide = _number(config, "num_input_channels")
     apart = _number(config, "input_size") or 1
-    known = _number(config, "num_time_features") or 0
+    features = _number(config, "num_time_features") or 0
     classes = _number(config, "num_static_categorical_features") or 0
     shape = (TEXTS, past, wide) if wide is not None else (TEXTS, past) if apart == 1 else (TEXTS, past, apart)
-    made = {"past_values": torch.randn(shape, generator=draw)}
+    group = {"past_values": torch.randn(shape, generator=draw)}
     future = (TEXTS, ahead, *shape[2:])
     rest = {
-        "past_time_features": torch.randn(TEXTS, past, known, generator=draw),
+        "past_time_features": torch.randn(TEXTS, past, features, generator=draw),
         "past_observed_mask": torch.ones(shape),
         "future_values": torch.randn(future, generator=draw),
-        "future_time_features": torch.randn(TEXTS, ahead, known, generator=draw),
+        "future_time_features": torch.randn(TEXTS, ahead, features, generator=draw),
     }
     if classes:
         rest["static_categorical_features"] = torch.zeros(TEXTS, classes, dtype=torch.long)
-    yield made | {n: t for n, t in rest.items() if n in takes}
-    yield made
+    yield group | {n: t for n, t in rest.items() if n in takes}
+    yield group
 
 
 SOURCE, TARGET = 7, 5  # of different length, so that cross-attention shows in the shape of its weights
@@ -158,12 +153,12 @@ def shorten_positions(model: nn.Module) -> Iterator[bool]:
         tables = [m for m in model.modules() if isinstance(m, nn.Embedding) and m.num_embeddings == length]
         changes += [(config, name, length), *((table, "num_embeddings", length) for table in tables)] if tables else []
     try:
-        for holder, own, length in changes:  # what pools neighbours needs a divisor of the length
-            setattr(holder, own, next(n for n in range(POSITIONS, length + 1) if length % n == 0))
+        for holder, attribute, length in changes:  # what pools neighbours needs a divisor of the length
+            setattr(holder, attribute, next(n for n in range(POSITIONS, length + 1) if length % n == 0))
         yield bool(changes)
     finally:
-        for holder, own, length in changes:
-            setattr(holder, own, length)
+        for holder, attribute, length in changes:
+            setattr(holder, attribute, length)
 
 
 def example_inputs(name: str, model: nn.Module, seed: int = 0) -> dict[str, Tensor]:
@@ -176,24 +171,24 @@ def example_inputs(name: str, model: nn.Module, seed: int = 0) -> dict[str, Tens
     names = ", ".join(needed) or ", ".join(p.name for p in takes[:6] if p.kind is not p.VAR_KEYWORD)
     todo = f"Give an example of its inputs: load(model, inputs={{...}}), of {names}."
     if getattr(model, "config", None) is None:
-        known = "It is no model of Hugging Face's, whose configuration says what its forward takes."
-        raise ModelError(f"{name} cannot be tried out.", known, todo)
+        reason = "It is no model of Hugging Face's, whose configuration says what its forward takes."
+        raise ModelError(f"{name} cannot be tried out.", reason, todo)
     first: Exception | None = None
-    for given in _candidates(model, seed):
+    for inputs in _candidates(model, seed):
         try:
             with torch.no_grad(), without_compile(), torch.random.fork_rng(devices=[]):
-                model(**given)
+                model(**inputs)
         except FAILED as error:
             reraise_out_of_memory(error)
             first = first or error
             continue
-        return given
+        return inputs
     main = _main_input(model)
-    known = f"Its main input is {main!r}. No example is known."
+    reason = f"Its main input is {main!r}. No example is known."
     if first:
-        said = " ".join(str(first).split())[:200]
-        known = f"No example that is known of {main!r}, the main one, passes. The model says: {said}"
-    raise ModelError(f"{name} cannot be tried out.", known, todo) from first
+        message = " ".join(str(first).split())[:200]
+        reason = f"No example that is known of {main!r}, the main one, passes. The model says: {message}"
+    raise ModelError(f"{name} cannot be tried out.", reason, todo) from first
 
 
 def _main_input(model: nn.Module) -> str:
@@ -209,51 +204,51 @@ def _candidates(model: nn.Module, seed: int) -> Iterator[dict[str, Tensor]]:
     main = _main_input(model)
     like = next((p for p in model.parameters() if p.is_floating_point()), None)
 
-    def to_model(given: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    def to_model(group: Mapping[str, Tensor]) -> dict[str, Tensor]:
         if like is None:
-            return dict(given)
-        return {n: t.to(like.device, like.dtype if t.is_floating_point() else t.dtype) for n, t in given.items()}
+            return dict(group)
+        return {n: t.to(like.device, like.dtype if t.is_floating_point() else t.dtype) for n, t in group.items()}
 
     def make_inputs(name: str) -> list[Tensor]:
-        made = MAKERS[name](config, torch.Generator().manual_seed(seed)) if name in MAKERS else []
-        return made if name in takes or name == main else []
+        tensors = MAKERS[name](config, torch.Generator().manual_seed(seed)) if name in MAKERS else []
+        return tensors if name in takes or name == main else []
 
     pair = {"decoder_input_ids": _ids(config, TARGET, torch.Generator().manual_seed(seed + 1))}
     beside = {n: t[0] for n, t in pair.items() for t in [t] if getattr(config, "is_encoder_decoder", False) and t}
     needed = [p.name for p in takes.values() if p.default is p.empty and p.name in MAKERS and p.name != main]
     for group in input_groups(config, list(takes), torch.Generator().manual_seed(seed)):
         yield to_model(group)
-    for own in make_inputs(main):
-        yield to_model({main: own, **({n: made[0] for n in needed if (made := make_inputs(n))}), **beside})
+    for tensor in make_inputs(main):
+        yield to_model({main: tensor, **({n: tensors[0] for n in needed if (tensors := make_inputs(n))}), **beside})
     others = [n for n in MAKERS if n in takes and n != main and n not in APART]
-    known = {n: made for n in others if (made := make_inputs(n))}
-    for own in make_inputs(main) or [None]:
-        for turn in range(max(map(len, known.values()), default=0)):
-            rest = {n: made[min(turn, len(made) - 1)] for n, made in known.items()}
-            yield to_model(({main: own} if own is not None else {}) | rest | beside)
+    beside_main = {n: tensors for n in others if (tensors := make_inputs(n))}
+    for tensor in make_inputs(main) or [None]:
+        for turn in range(max(map(len, beside_main.values()), default=0)):
+            rest = {n: tensors[min(turn, len(tensors) - 1)] for n, tensors in beside_main.items()}
+            yield to_model(({main: tensor} if tensor is not None else {}) | rest | beside)
     for n in others:
-        for own in make_inputs(n):
-            yield to_model({n: own} | beside)
+        for tensor in make_inputs(n):
+            yield to_model({n: tensor} | beside)
 
 
 def _ids(config: Any, length: int, draw: torch.Generator) -> list[Tensor]:
     text = config.get_text_config() if callable(getattr(config, "get_text_config", None)) else config
     sizes = [getattr(of, n, None) for of in (text, config) for n in ("vocab_size", "src_vocab_size", "tgt_vocab_size")]
     top = min([n for n in sizes if isinstance(n, int) and n > 1] or [1000])  # ids that are hashed, or letters
-    made = torch.randint(min(SAFE, top - 1), top, (2, length), generator=draw)
+    ids = torch.randint(min(SAFE, top - 1), top, (2, length), generator=draw)
     marks = {v for of in (text, config) for n, v in vars(of).items() if n.endswith(PLACES) and isinstance(v, int)}
     for mark in marks:  # which would stand for an image, or for padding
-        made[made == mark] = min(SAFE, top - 1) if min(SAFE, top - 1) not in marks else 0
-    made[:, -1] = max((n for n in range(top - 20, top) if n >= 0 and n not in marks), default=top - 1)
-    return [made]  # some towers answer at the position of the largest id
+        ids[ids == mark] = min(SAFE, top - 1) if min(SAFE, top - 1) not in marks else 0
+    ids[:, -1] = max((n for n in range(top - 20, top) if n >= 0 and n not in marks), default=top - 1)
+    return [ids]  # some towers answer at the position of the largest id
 
 
 def _part(config: Any, *kinds: str) -> Any:
     for kind in kinds:
         for name in (f"{kind}_config", kind):  # the latter of encoder-decoders that are made of two models
-            found = getattr(config, name, None)
-            if hasattr(found, "to_dict"):
-                return found
+            part = getattr(config, name, None)
+            if hasattr(part, "to_dict"):
+                return part
     return config
 
 
@@ -271,9 +266,9 @@ def _features(config: Any, draw: torch.Generator) -> list[Tensor]:
     sizes = _part(config, "audio", "encoder", "speech")
     frames = getattr(sizes, "max_source_positions", None) or getattr(config, "max_source_positions", None) or FRAMES
     named = ("num_mel_bins", "n_mels", "feature_size", "input_feat_per_channel", "input_dim", "feat_dim", "num_mels")
-    found = [n for of in (sizes, config) for name in named if isinstance(n := getattr(of, name, None), int)]
+    counts = [n for of in (sizes, config) for name in named if isinstance(n := getattr(of, name, None), int)]
     shapes: list[tuple[int, ...]] = []
-    for bins in dict.fromkeys([*found, 80, 128]):
+    for bins in dict.fromkeys([*counts, 80, 128]):
         for length in sorted((SPECTRA, 2 * frames)):
             shapes += [(2, bins, length), (2, length, bins)]
         shapes.append((2, bins, 3000))
@@ -286,11 +281,6 @@ def _samples(config: Any, draw: torch.Generator) -> list[Tensor]:
     if isinstance(frames, int) and isinstance(bins, int):
         shapes.append((2, frames, bins))
     return [torch.randn(shape, generator=draw) for shape in shapes]
-
-
-def _boxes(config: Any, draw: torch.Generator) -> list[Tensor]:
-    corners = torch.randint(0, 30, (2, SOURCE, 4), generator=draw).sort(-1).values
-    return [corners, corners.float() / 30]
 
 
 def _regions(config: Any, draw: torch.Generator) -> list[Tensor]:
@@ -307,7 +297,10 @@ MAKERS: dict[str, Callable[[Any, torch.Generator], list[Tensor]]] = {
     "input_values": _samples,
     "decoder_input_ids": lambda c, d: _ids(c, TARGET, d),
     "qformer_input_ids": lambda c, d: _ids(c, TARGET, d),
-    "bbox": _boxes,
+    "bbox": lambda c, d: [
+        (boxes := torch.randint(0, 30, (2, SOURCE, 4), generator=d).sort(-1).values),
+        boxes.float() / 30,
+    ],
     "visual_feats": _regions,
     "visual_pos": lambda c, d: [torch.rand(2, TARGET, getattr(c, "visual_pos_dim", 4), generator=d)],
     "visual_embeds": _regions,

@@ -83,19 +83,16 @@ class _Candidate(NamedTuple):
     def __str__(self) -> str:
         return f"{self.component} of {self.address}{self.stage and f', {self.stage}'}"
 
-    def heads_in(self, held: Float[Tensor, "N U"]) -> dict[int, tuple[Tensor, float]]:
-        """Of each head that units of N real positions hold: these units [copies E], and the factor of all of them.
-
-        A head's numbers are compared with each unit over positions, by the cosine: the factor is what is left.
-        """
-        allowed = max(loose(held.dtype), loose(self.values.dtype))
-        own, held = self.values.transpose(1, 2)[self.real].double().cpu(), held.double()  # [N H E]
-        sizes, found = held.square().sum(0).clamp_min(1e-60), dict[int, tuple[Tensor, float]]()
-        for head, part in enumerate(own.unbind(1), start=1):
-            products, size = part.T @ held, part.square().sum(0).clamp_min(1e-60)[:, None]
+    def heads_in(self, units_held: Float[Tensor, "N U"]) -> dict[int, tuple[Tensor, float]]:
+        """Of each head that units of N real positions hold, compared by the cosine: these units [copies E], and their factor."""
+        allowed = max(loose(units_held.dtype), loose(self.values.dtype))
+        heads, units_held = self.values.transpose(1, 2)[self.real].double().cpu(), units_held.double()  # [N H E]
+        sizes, matched = units_held.square().sum(0).clamp_min(1e-60), dict[int, tuple[Tensor, float]]()
+        for head, part in enumerate(heads.unbind(1), start=1):
+            products, size = part.T @ units_held, part.square().sum(0).clamp_min(1e-60)[:, None]
             near = 1 - products.square() / (size * sizes) <= allowed**2
             # numbers that heads have in common are at units of each of them, in their order, or at units of all
-            alike = (own - part[:, None]).norm(dim=0) <= allowed * part.norm(dim=0)
+            alike = (heads - part[:, None]).norm(dim=0) <= allowed * part.norm(dim=0)
             counts, sharing = near.sum(1), alike.sum(0).clamp_min(1)
             copies = int((counts // sharing).clamp_min(1).minimum(counts).min())
             if not copies:
@@ -106,8 +103,8 @@ class _Candidate(NamedTuple):
             factors = (products / size).gather(1, units)
             factor = float(factors.median())
             if float((factors - factor).abs().max()) <= 2 * allowed * abs(factor):
-                found[head] = units.T, factor
-        return found
+                matched[head] = units.T, factor
+        return matched
 
 
 class _Found(NamedTuple):
@@ -131,9 +128,9 @@ class _Found(NamedTuple):
             word = "H·E" if by_head and by_number else "H" * by_head + "E" * by_number
             if by_head and by_number and int(index[0, 1] - index[0, 0]) != 1:
                 word = "E·H"
-            there = index.unique().tolist()
-            part = spell(tuple(there)) if len(there) < size else ""
-            part = part if len(part) < LONGEST else f"{len(there)} units"
+            indices = index.unique().tolist()
+            part = spell(tuple(indices)) if len(indices) < size else ""
+            part = part if len(part) < LONGEST else f"{len(indices)} units"
             words.append((word or "1") + f" at {part} of {size}" * bool(part))
         left = iter(words)
         return f"[{', '.join('·'.join(part or next(left) for part in name.split('·')) for name in self.names)}]"
@@ -153,8 +150,8 @@ def audit_handle(
     """
     where = model.shape.resolve(site)
     if len(where) != 1:
-        known = "A handle is compared with q, k or v of one layer, of all its heads or of some."
-        raise SpecError(f"{site} names {len(where)} of them.", known, "Name one, as in v@3 or v@3.h2.")
+        reason = "A handle is compared with q, k or v of one layer, of all its heads or of some."
+        raise SpecError(f"{site} names {len(where)} of them.", reason, "Name one, as in v@3 or v@3.h2.")
     (target,) = where
     model, batch = single_batch(model, text)
     inputs = own_inputs(model._with_proof, batch.inputs)
@@ -168,37 +165,37 @@ def audit_handle(
         if isinstance(handle, str):
             if handle not in (modules := dict(model.model.named_modules())):
                 owner = dict(zip(model.addresses, model._with_proof.modules, strict=True))[target.address]
-                known = f"It has {len(modules):,} modules; {target.address} attends in {owner!r}."
+                reason = f"It has {len(modules):,} modules; {target.address} attends in {owner!r}."
                 todo = "Give a path as named_modules() of the model has it."
-                raise ModelError(f"{unknown(f'module of {model.name}', handle, modules)}", known, todo)
+                raise ModelError(f"{unknown(f'module of {model.name}', handle, modules)}", reason, todo)
             tensors, _ = _run_module(model, handle, end, inputs, None)
         else:
-            given: object = handle(model.model, inputs)
-            if given is not None and not (isinstance(given, Tensor) and given.is_floating_point()):
-                known = "A handle's function returns a tensor of floats, or None where it does not fire."
-                raise ModelError(f"{shorten(given)} was returned.", known, "Return the tensor alone.")
-            tensors = [] if given is None else [given.detach()]
+            returned: object = handle(model.model, inputs)
+            if returned is not None and not (isinstance(returned, Tensor) and returned.is_floating_point()):
+                reason = "A handle's function returns a tensor of floats, or None where it does not fire."
+                raise ModelError(f"{shorten(returned)} was returned.", reason, "Return the tensor alone.")
+            tensors = [] if returned is None else [returned.detach()]
         named += f" ({end})" if isinstance(handle, str) else ""
         about = (model.name, named, str(site))
         if not tensors:
             return Audit(*about, "", None, (("fires", SILENT, "not once in a pass over this text"),))
         candidates = _candidates(model, reading, inputs, target)
         if int(candidates[0].real.sum()) < LEAST:
-            known = f"Tensors are compared at {LEAST} positions at least."
-            raise SpecError("The text is too short.", known, "Give a longer text.")
-        found = _find(candidates, tensors)
-        nth = found.nth if found is not None else 0
+            reason = f"Tensors are compared at {LEAST} positions at least."
+            raise SpecError("The text is too short.", reason, "Give a longer text.")
+        match = _find(candidates, tensors)
+        nth = match.nth if match is not None else 0
         count = f"{len(tensors)} times in a pass" + (f"; call {nth + 1} was compared" if len(tensors) > 1 else "")
         rows = [("fires", RIGHT, "once in a pass" if len(tensors) == 1 else count)]
-        rows += _tensor_rows(model, target, candidates[0], found, tensors[nth])
+        rows += _tensor_rows(model, target, candidates[0], match, tensors[nth])
         if isinstance(handle, str):
             put = lambda t: _run_module(model, handle, end, inputs, (nth, t))[1]  # noqa: E731
         else:
             put = None if write is None else functools.partial(write, model.model, inputs)
         if put is not None:
-            rows.append(("write", *_compare_write(model, batch, target, candidates[0], found, tensors[nth], put)))
-    factors = [factor for _, factor in found.heads.values()] if found is not None else []
-    return Audit(*about, found.axes if found else "", factors[0] if factors else None, tuple(rows))
+            rows.append(("write", *_compare_write(model, batch, target, candidates[0], match, tensors[nth], put)))
+    factors = [factor for _, factor in match.heads.values()] if match is not None else []
+    return Audit(*about, match.axes if match else "", factors[0] if factors else None, tuple(rows))
 
 
 def _run_module(
@@ -207,11 +204,11 @@ def _run_module(
     """The tensors that a module takes or gives in one pass, call by call, and the model's answer; of the nth call another is `put` in."""
     met: list[Tensor] = []
 
-    def meet(held: Any) -> Any:
-        leaves, spec = trees.tree_flatten(held)
+    def meet(nest: Any) -> Any:
+        leaves, spec = trees.tree_flatten(nest)
         at = next((n for n, t in enumerate(leaves) if isinstance(t, Tensor) and t.is_floating_point()), None)
         if at is None:
-            return held
+            return nest
         met.append(leaves[at].detach().clone())
         if put is not None and put[0] == len(met) - 1:
             leaves[at] = put[1]
@@ -221,7 +218,7 @@ def _run_module(
     if end == "input":
         hook = module.register_forward_pre_hook(lambda _m, args, named: meet((args, named)), with_kwargs=True)
     else:
-        hook = module.register_forward_hook(lambda _m, _a, made: meet(made))
+        hook = module.register_forward_hook(lambda _m, _a, output: meet(output))
     with hook:
         answer = model.model(**inputs)
     return met, answer
@@ -239,27 +236,29 @@ def _candidates(model: Pretrained, reading: Reading, inputs: ModelInputs, target
 
     with watch_uses(model.model, names, note):
         model.model(**inputs)
-    found: list[_Candidate] = []
+    candidates: list[_Candidate] = []
     for trace in reading.traces:
         for component, real in (("q", trace.query_real), ("k", trace.key_real), ("v", trace.key_real)):
             values: Tensor = getattr(trace, component)
             about = (trace.address, component)
-            found.append(_Candidate(*about, "", values, real))
+            candidates.append(_Candidate(*about, "", values, real))
             part = laws[trace.address].parts.get(component)
-            made = None if part is None else uses.get((part.map.name, part.map.nth))
+            output = None if part is None else uses.get((part.map.name, part.map.nth))
             rows, length = values.shape[0], values.shape[2]
-            if part is None or made is None or made.numel() != rows * length * made.shape[-1]:
+            if part is None or output is None or output.numel() != rows * length * output.shape[-1]:
                 continue
-            flat = made.reshape(length, rows, -1).transpose(0, 1) if part.time_first else made.reshape(rows, length, -1)
-            before = flat[..., part.units.cpu()]
+            flat = output.reshape(*((length, rows) if part.time_first else (rows, length)), -1)
+            before = (flat.transpose(0, 1) if part.time_first else flat)[..., part.units.cpu()]
             steps = {"its norm": part.norm is not None, "rotation": part.turned, "an addition": part.extra is not None}
             if later := [step for step, is_made in steps.items() if is_made]:
-                found.append(_Candidate(*about, f"before {' and '.join(later)}", before.transpose(1, 2), real))
+                candidates.append(_Candidate(*about, f"before {' and '.join(later)}", before.transpose(1, 2), real))
             if part.turned and part.norm is not None:
                 device = part.units.device
                 normed = part.norm(before.flatten(0, 1).to(device)).cpu().unflatten(0, (rows, length))
-                found.append(_Candidate(*about, "after its norm, before rotation", normed.transpose(1, 2), real))
-    return sorted(found, key=lambda one: (one.address, one.component) != (target.address, target.component))
+                candidates.append(_Candidate(*about, "after its norm, before rotation", normed.transpose(1, 2), real))
+    return sorted(
+        candidates, key=lambda candidate: (candidate.address, candidate.component) != (target.address, target.component)
+    )
 
 
 def _find(candidates: Sequence[_Candidate], tensors: Sequence[Tensor]) -> _Found | None:
@@ -267,11 +266,11 @@ def _find(candidates: Sequence[_Candidate], tensors: Sequence[Tensor]) -> _Found
     best: _Found | None = None
     for candidate in candidates:
         for nth, tensor in enumerate(tensors):
-            held, (rows, count, length, width) = tensor.detach().cpu(), candidate.values.shape
-            for names, places in _layouts(tuple(held.shape), rows, length):
+            values, (rows, count, length, width) = tensor.detach().cpu(), candidate.values.shape
+            for names, places in _layouts(tuple(values.shape), rows, length):
                 if prod(places.shape[2:]) < width:
                     continue
-                heads = candidate.heads_in(held.reshape(-1)[places[candidate.real.cpu()].flatten(1)])
+                heads = candidate.heads_in(values.reshape(-1)[places[candidate.real.cpu()].flatten(1)])
                 if heads and (best is None or len(heads) > len(best.heads)):
                     best = _Found(candidate, nth, names, places, heads)
                 if len(heads) == count:
@@ -280,13 +279,10 @@ def _find(candidates: Sequence[_Candidate], tensors: Sequence[Tensor]) -> _Found
 
 
 def _layouts(shape: tuple[int, ...], rows: int, length: int) -> Iterator[tuple[list[str], Tensor]]:
-    """Every way in which a tensor may have rows and positions: words for its axes, and the places [B T ...] of its numbers.
-
-    The words of an axis are of its parts, which '·' joins; '' stands for one that is neither.
-    """
+    """Every way in which a tensor may have rows and positions: words for its axes ('' for neither), and places [B T ...] of numbers."""
     places = torch.arange(prod(shape)).view(shape)
-    whole = tuple(range(len(shape)))
-    views = [(places, whole)] if rows > 1 or 1 in shape else [(places[None], (-1, *whole))]
+    axes = tuple(range(len(shape)))
+    views = [(places, axes)] if rows > 1 or 1 in shape else [(places[None], (-1, *axes))]
     for n, size in enumerate(shape):
         if rows > 1 and size > rows and size % rows == 0:
             owners = (*range(n + 1), *range(n, len(shape)))
@@ -295,53 +291,55 @@ def _layouts(shape: tuple[int, ...], rows: int, length: int) -> Iterator[tuple[l
         for batch in (n for n, size in enumerate(view.shape) if size == rows):
             for time in (n for n, size in enumerate(view.shape) if size == length and n != batch):
                 words = ["B" if n == batch else "T" if n == time else "" for n in range(view.dim())]
-                names = ["·".join(w for w, o in zip(words, owners, strict=True) if o == n) for n in whole]
+                names = ["·".join(w for w, o in zip(words, owners, strict=True) if o == n) for n in axes]
                 yield names, view.movedim((batch, time), (0, 1))
 
 
 def _tensor_rows(
-    model: Pretrained, target: SiteTarget, first: _Candidate, found: _Found | None, tensor: Tensor
+    model: Pretrained, target: SiteTarget, first: _Candidate, match: _Found | None, tensor: Tensor
 ) -> list[tuple[str, str, str]]:
     """Verdicts on the tensor and on its heads."""
-    if found is None:
-        values, held, apart = first.values.double(), tensor.detach().cpu().double(), "its shape is another"
-        shape = [n for n in held.shape if n > 1]
-        for own in (values, values.transpose(1, 2), values.flatten(2), values.transpose(1, 2).flatten(2)):
-            if shape == [n for n in own.shape if n > 1]:
-                off = float((held.reshape(own.shape) - own).norm() / own.norm().clamp_min(1e-30))
+    if match is None:
+        values, values_held, apart = first.values.double(), tensor.detach().cpu().double(), "its shape is another"
+        shape = [n for n in values_held.shape if n > 1]
+        for layout in (values, values.transpose(1, 2), values.flatten(2), values.transpose(1, 2).flatten(2)):
+            if shape == [n for n in layout.shape if n > 1]:
+                off = float((values_held.reshape(layout.shape) - layout).norm() / layout.norm().clamp_min(1e-30))
                 apart = f"it is off by {off:.2g} of the site's size"
         why = f"{list(tensor.shape)} holds no whole head of q, k or v, in any order of axes, whatever the factor"
         return [("tensor", DIFFERENT, f"{why}; {apart}")]
-    one, heads = found.candidate, found.heads
+    candidate, heads = match.candidate, match.heads
     factors = [factor for _, factor in heads.values()]
-    allowed = 2 * loose(one.values.dtype)
+    allowed = 2 * loose(candidate.values.dtype)
     even = max(factors) - min(factors) <= allowed * abs(factors[0])
     scaled = not even or abs(factors[0] - 1) > allowed
-    words = f"{one}, as {found.axes}"
+    words = f"{candidate}, as {match.axes}"
     if scaled:
         words += f", times {factors[0]:.6g}" if even else f", times {', '.join(f'{f:.4g}' for f in factors)} by head"
-    places, flat = found.places.flatten(2), tensor.detach().cpu().double().reshape(-1)
-    made = torch.stack([flat[places[..., units[0]]] / factor for units, factor in heads.values()], 2)[one.real.cpu()]
-    own = one.values.transpose(1, 2)[one.real.cpu()][:, [head - 1 for head in heads]].cpu().double()
-    words += f"; off by {float((made - own).norm() / own.norm()):.1e} of its size"
-    is_target = (one.address, one.component) == (target.address, target.component)
-    rows = [("tensor", RIGHT if is_target and not one.stage and not scaled else DIFFERENT, words)]
+    places, flat = match.places.flatten(2), tensor.detach().cpu().double().reshape(-1)
+    recovered = torch.stack([flat[places[..., units[0]]] / factor for units, factor in heads.values()], 2)[
+        candidate.real.cpu()
+    ]
+    layout = candidate.values.transpose(1, 2)[candidate.real.cpu()][:, [head - 1 for head in heads]].cpu().double()
+    words += f"; off by {float((recovered - layout).norm() / layout.norm()):.1e} of its size"
+    is_target = (candidate.address, candidate.component) == (target.address, target.component)
+    rows = [("tensor", RIGHT if is_target and not candidate.stage and not scaled else DIFFERENT, words)]
     order = sorted((int(copy.min()), head) for head, (units, _) in heads.items() for copy in units)
-    listed, count = [head for _, head in order], one.values.shape[1]
-    wanted = target.heads or tuple(range(1, count + 1))
-    kind = f"{one.component} has {count} head{'s' * (count > 1)}"
-    count_of = model.shape.heads[one.address]
-    if count_of.query != count_of.key and one.component != "q":
+    listed, count = [head for _, head in order], candidate.values.shape[1]
+    heads_meant = target.heads or tuple(range(1, count + 1))
+    kind = f"{candidate.component} has {count} head{'s' * (count > 1)}"
+    count_of = model.shape.heads[candidate.address]
+    if count_of.query != count_of.key and candidate.component != "q":
         kind = f"key/value head 1 is of query heads 1–{count_of.query // count_of.key}, and so on: {kind}"
-    alone = is_target and len(wanted) == 1 and wanted[0] in heads
+    alone = is_target and len(heads_meant) == 1 and heads_meant[0] in heads
     if alone and len(listed) == len(set(listed)):
-        units = heads[wanted[0]][0][0]
-        kind += f"; head {wanted[0]} is units {int(units.min())}–{int(units.max())} of a position's {prod(found.places.shape[2:])}"
+        units = heads[heads_meant[0]][0][0]
+        kind += f"; head {heads_meant[0]} is units {int(units.min())}–{int(units.max())} of a position's {prod(match.places.shape[2:])}"
     in_order = listed == sorted(set(listed))
     spelt = spell(tuple(listed)) if in_order else ", ".join(map(str, listed))
     if shared := len(order) - len({unit for unit, _ in order}):
         kind += f", {shared} of them the same numbers as another's"
-    right = is_target and set(wanted) <= set(heads) and in_order and not shared
+    right = is_target and set(heads_meant) <= set(heads) and in_order and not shared
     return [*rows, ("heads", RIGHT if right else DIFFERENT, f"in its order: {spelt}; {kind}")]
 
 
@@ -350,13 +348,13 @@ def _compare_write(
     batch: Batch,
     target: SiteTarget,
     first: _Candidate,
-    found: _Found | None,
+    match: _Found | None,
     tensor: Tensor,
     put: Callable[[Tensor], Any],
 ) -> tuple[str, str]:
     """Whether zeros at one head and position of a handle reach the answer, and change it as those of `trisect.edit` do."""
     head = target.heads[0] if target.heads else 1
-    one, place = Site((target.component,), (target.address.layer,), (head,), target.address.site.stack), 0
+    site, place = Site((target.component,), (target.address.layer,), (head,), target.address.site.stack), 0
     real = first.real[0].nonzero()[:, 0].tolist()
 
     def clear(part: Tensor, _where: SiteTarget) -> Tensor:
@@ -365,31 +363,30 @@ def _compare_write(
 
     clean = edited = first_tensor(model.predict(batch.inputs))
     for place in sorted(real, key=lambda n: abs(n - real[len(real) // 2])):  # noqa: B007 - `clear` takes it
-        edited = first_tensor(model.predict(batch.inputs, {str(one): clear}))
+        edited = first_tensor(model.predict(batch.inputs, {str(site): clear}))
         if not torch.equal(edited, clean):
             break
     else:
-        known = f"Zeros at {one}, position by position, change no number of the answer, however they are written."
-        raise SpecError("The text shows no write.", known, "Give a longer text, or name another head.")
+        reason = f"Zeros at {site}, position by position, change no number of the answer, however they are written."
+        raise SpecError("The text shows no write.", reason, "Give a longer text, or name another head.")
     changed = tensor.detach().contiguous().clone()
-    written = found is not None and head in found.heads and place < found.places.shape[1]
-    if found is not None and written:
-        units, _ = found.heads[head]
-        changed.view(-1)[found.places[0, place].flatten()[units.flatten()].to(changed.device)] = 0
+    written = match is not None and head in match.heads and place < match.places.shape[1]
+    if match is not None and written:
+        units, _ = match.heads[head]
+        changed.view(-1)[match.places[0, place].flatten()[units.flatten()].to(changed.device)] = 0
     else:
         changed.zero_()
     answers = (put(tensor), put(changed), clean, edited)
-    same, made, clean, edited = (first_tensor(answer).detach().cpu().double() for answer in answers)
-    if made.shape != same.shape or made.numel() != clean.numel():
-        known = f"The model's is of {list(clean.shape)}."
-        raise ModelError(
-            f"A write gave an answer of {list(made.shape)}.", known, "Return the answer of the whole pass."
-        )
-    moved, wanted = made - same, (edited - clean).reshape(made.shape)
+    same, answer_written, clean, edited = (first_tensor(answer).detach().cpu().double() for answer in answers)
+    if answer_written.shape != same.shape or answer_written.numel() != clean.numel():
+        reason = f"The model's is of {list(clean.shape)}."
+        problem = f"A write gave an answer of {list(answer_written.shape)}."
+        raise ModelError(problem, reason, "Return the answer of the whole pass.")
+    moved, expected = answer_written - same, (edited - clean).reshape(answer_written.shape)
     what = f"zeros at head {head}, position {place}," if written else "zeros all over it"
     if not moved.any():
         return SILENT, f"{what} reach no number of the answer"
-    off = float((moved - wanted).norm() / wanted.norm())
+    off = float((moved - expected).norm() / expected.norm())
     if written and off <= 10 * loose(first.values.dtype):
         return RIGHT, f"{what} change the answer as those of trisect.edit do; off by {off:.1e} of that change"
     return DIFFERENT, f"{what} change the answer, but not as those of trisect.edit do: off by {off:.2g} of that change"

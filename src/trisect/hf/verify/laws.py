@@ -37,7 +37,7 @@ from trisect.hf.locate.affine import (
 from trisect.measure.norms import activation
 
 
-class Places(NamedTuple):
+class _Places(NamedTuple):
     """Positions of a batch: row and position of each, how many positions a row has (0: not known), and those of `_places` as a slice."""
 
     row: Int[Tensor, " N"]
@@ -61,7 +61,7 @@ class _Finding(NamedTuple):
 
     off: Float[Tensor, " N"]
     allowed: float
-    sample: Places
+    sample: _Places
     order: int
     words: str
     finite: bool = True
@@ -81,12 +81,6 @@ class _Use(NamedTuple):
     rounded: Tensor
     kind: torch.dtype | None = None
 
-    def at_places(self, sample: Places, rows: int, length: int, time_first: bool) -> _Use:
-        """The same at some positions."""
-        x, y = (sample.of(t, rows, length, time_first) for t in (self.x, self.y))
-        rounded = x if self.rounded is self.x else sample.of(self.rounded, rows, length, time_first)
-        return _Use(x, y, rounded, self.kind)
-
 
 class _Mixed(NamedTuple):
     """What weights times v are at every position, waiting for W_O; the output is [rows, heads, length, width]."""
@@ -94,7 +88,7 @@ class _Mixed(NamedTuple):
     order: int
     shape: tuple[int, ...]
     allowed: float
-    made: Float[Tensor, "B T r"]
+    values: Float[Tensor, "B T r"]
 
 
 @dataclass(eq=False)
@@ -107,7 +101,7 @@ class Checker:
     laws: Sequence[CallLaws | None]
     past: int = 0
     masks: Sequence[Tensor] = ()
-    wanted: set[tuple[str, int]] = field(default_factory=set)
+    watched: set[tuple[str, int]] = field(default_factory=set)
     used: dict[str, int] = field(default_factory=dict)
     uses: dict[tuple[str, int], _Use] = field(default_factory=dict)
     findings: list[_Finding] = field(default_factory=list)
@@ -122,14 +116,14 @@ class Checker:
     def __post_init__(self) -> None:
         for order, laws in enumerate(self.laws):
             if laws is not None:
-                own = {(m.name, m.nth) for m in _maps(laws)}
+                keys = {(part.map.name, part.map.nth) for part in laws.parts.values()}
                 if laws.forward is not None:
                     self.forward |= {(m.name, m.nth): (order, m, laws.forward) for m in laws.forward.maps}
-                self.wanted |= own | self.forward.keys()
-                self.last |= dict.fromkeys(own, order)
-                self.wanted |= set() if laws.out is None else {(laws.out.map.name, laws.out.map.nth)}
+                self.watched |= keys | self.forward.keys()
+                self.last |= dict.fromkeys(keys, order)
+                self.watched |= set() if laws.out is None else {(laws.out.map.name, laws.out.map.nth)}
 
-    def note(self, off: Tensor, size: Tensor, allowed: float, sample: Places, order: int, words: str) -> None:
+    def note(self, off: Tensor, size: Tensor, allowed: float, sample: _Places, order: int, words: str) -> None:
         """By how much a law is off at some positions, beside the size of what it is about."""
         share = off / size.clamp_min(torch.finfo(torch.float32).tiny)
         finite = torch.isfinite(size)
@@ -148,9 +142,9 @@ class Checker:
     def fail(self, order: int, words: str) -> None:
         """A law that cannot hold at all."""
         none = torch.zeros(1, dtype=torch.long)
-        self.findings.append(_Finding(torch.full((1,), torch.inf), 0.0, Places(none, none), order, words))
+        self.findings.append(_Finding(torch.full((1,), torch.inf), 0.0, _Places(none, none), order, words))
 
-    def meet(self, name: str, x: Tensor, y: Tensor, own: Quantised | None = None) -> None:
+    def meet(self, name: str, x: Tensor, y: Tensor, quantised: Quantised | None = None) -> None:
         """A map was used."""
         key = name, self.used.get(name, 0)
         self.used[name] = key[1] + 1
@@ -161,7 +155,7 @@ class Checker:
             elif self.entered is None or self.entered[0] is not x or self.entered[1] != x._version:
                 self.entered = x, x._version, x.clone()
             x, y = self.entered[2], y.clone()
-        use = _Use(x, y, x) if own is None else _Use(x, y, own.entered(x), own.kind)
+        use = _Use(x, y, x) if quantised is None else _Use(x, y, quantised.entered(x), quantised.kind)
         if key in self.waiting:
             self._output(key, use)
         elif key in self.last:
@@ -177,38 +171,38 @@ class Checker:
             self.hidden[key] = use.y.clone()  # which may be written over
             return
         x = use.x.reshape(-1, use.x.shape[-1])
-        given = [(self.hidden.get(of), rows) for of, rows in filter(None, (law.operand, law.gate))]
-        parts = [y.reshape(-1, y.shape[-1])[:, rows] for y, rows in given if y is not None]
+        parts_before = [(self.hidden.get(of), rows) for of, rows in filter(None, (law.operand, law.gate))]
+        parts = [y.reshape(-1, y.shape[-1])[:, rows] for y, rows in parts_before if y is not None]
         self.hidden.clear()
         words = f"what enters {key[0]} is not what was found before it on loading"
-        if len(parts) < len(given) or any(part.shape != x.shape for part in parts):
+        if len(parts) < len(parts_before) or any(part.shape != x.shape for part in parts):
             self.fail(order, words)
             return
         kind = torch.promote_types(x.dtype, torch.float32)
         for sample in _places(1, len(x)):
             operand, *gate, entered = (t[sample.span].to(kind) for t in (*parts, x))
-            made = activation(law.activation)(operand) * (gate[0] if gate else 1)
-            size = made.norm(dim=1) + entered.norm(dim=1)
+            product = activation(law.activation)(operand) * (gate[0] if gate else 1)
+            size = product.norm(dim=1) + entered.norm(dim=1)
             size, where = size + size.nan_to_num(0.0, 0.0, 0.0).mean(), sample._replace(length=0)
-            self.note((made - entered).norm(dim=1), size, _rounding(x, *parts), where, order, words)
+            self.note((product - entered).norm(dim=1), size, _rounding(x, *parts), where, order, words)
 
     def left(self, owner: str, out: Any) -> None:
         """A module gave something on."""
         order, name, y = self.leaving.pop(owner, (0, "", None))
-        given = [t for t in tensors_in((out,)) if t.is_floating_point()]
-        if y is None or not given:
+        outputs = [t for t in tensors_in((out,)) if t.is_floating_point()]
+        if y is None or not outputs:
             return
-        made = next((t for t in given if t.shape == y.shape), given[0])
-        flat, words = [t.reshape(-1, t.shape[-1]) for t in (made, y)], f"{owner} does not give on what {name} makes"
+        output = next((t for t in outputs if t.shape == y.shape), outputs[0])
+        flat, words = [t.reshape(-1, t.shape[-1]) for t in (output, y)], f"{owner} does not give on what {name} makes"
         if flat[0].shape != flat[1].shape:
             self.fail(order, words)
             return
         for sample in _places(1, len(flat[0])):
-            one, other = (t[sample.span].float() for t in flat)
-            size = other.norm(dim=1) + one.norm(dim=1)
+            here, before = (t[sample.span].float() for t in flat)
+            size = before.norm(dim=1) + here.norm(dim=1)
             # of several rows, as one long one: no length, by which padding would be looked up
             where = sample._replace(length=0)
-            self.note((one - other).norm(dim=1), size, _rounding(made, y), where, order, words)
+            self.note((here - before).norm(dim=1), size, _rounding(output, y), where, order, words)
 
     def call(self, call: Call) -> None:
         """An attention call was made; what its parts are made of came before it."""
@@ -234,10 +228,10 @@ class Checker:
             return
         rows, length = t.shape[0], t.shape[2]
         if self.past and name != "q":  # what a cache holds was made in another pass
-            made = len(use.y.reshape(-1, use.y.shape[-1])) // rows
-            if made + self.past != length:
+            expected = len(use.y.reshape(-1, use.y.shape[-1])) // rows
+            if expected + self.past != length:
                 return
-            t, length = t[:, :, self.past :], made
+            t, length = t[:, :, self.past :], expected
         if len(use.y.reshape(-1, use.y.shape[-1])) < rows * length or t.shape[1] != len(law.units):
             words = f"{name} is of another shape than what {law.map.name} makes, unlike on loading"
             self.fail(call.order, words)
@@ -249,15 +243,15 @@ class Checker:
         words = f"{name} is more than what {law.map.name} makes, turned by its position" if law.turned else words
         for sample in _places(rows, length):
             y = sample.of(use.y, rows, length, law.time_first)
-            made = y.to(kind)[:, law.units.to(y.device)]
-            made = (made if law.norm is None else law.norm(made)) * law.factors.to(y.device, kind)
-            made = made if law.extra is None else made + law.extra.to(made)
-            given = t[sample.row.to(t.device), :, sample.position.to(t.device)].to(made)
-            one, other = (a.norm(dim=2) if law.turned else a for a in (made, given))
-            size = made.norm(dim=(1, 2)) + given.norm(dim=(1, 2))
+            expected = y.to(kind)[:, law.units.to(y.device)]
+            expected = (expected if law.norm is None else law.norm(expected)) * law.factors.to(y.device, kind)
+            expected = expected if law.extra is None else expected + law.extra.to(expected)
+            actual = t[sample.row.to(t.device), :, sample.position.to(t.device)].to(expected)
+            a, b = (a.norm(dim=2) if law.turned else a for a in (expected, actual))
+            size = expected.norm(dim=(1, 2)) + actual.norm(dim=(1, 2))
             # at padding may be nothing but a bias, too small to be seen beside others
             size = size + size.nan_to_num(0.0, 0.0, 0.0).mean()
-            off = (one - other).flatten(1).norm(dim=1)
+            off = (a - b).flatten(1).norm(dim=1)
             allowed = _rounding(t, y)
             allowed = allowed if law.norm is None else max(allowed, NORMED)
             self.note(off, size, allowed, sample, call.order, words)
@@ -266,13 +260,13 @@ class Checker:
         """A map's input and output; a length of 0 says that no position of a text is meant."""
         words = f"what {law.name} makes is not x Wᵀ + b of what was found in it on loading"
         for sample in _places(rows, length or len(use.y.reshape(-1, use.y.shape[-1]))):
-            here = use.at_places(sample, rows, sample.length, time_first)
-            kind, x, y = law.images.dtype, here.rounded, here.y
+            x = sample.of(use.rounded, rows, sample.length, time_first)
+            y, kind = sample.of(use.y, rows, sample.length, time_first), law.images.dtype
             allowed, x, y = _rounding(x, y, kind=use.kind), x.to(kind), y.to(kind)
-            made, given = x @ law.images.to(x.device) + law.shift.to(x.device), y @ law.directions.to(y.device)
+            expected, actual = x @ law.images.to(x.device) + law.shift.to(x.device), y @ law.directions.to(y.device)
             size = y.norm(dim=1) + x.norm(dim=1) * law.size + law.shift.norm().to(y.device) / DIRECTIONS
-            off, where = (made - given).norm(dim=1) / DIRECTIONS**0.5, sample if length else sample._replace(length=0)
-            self.note(off, size, allowed, where, order, words)
+            off = (expected - actual).norm(dim=1) / DIRECTIONS**0.5
+            self.note(off, size, allowed, sample if length else sample._replace(length=0), order, words)
 
     def _check_mixing(self, call: Call, law: OutLaw | None) -> None:
         """Weights times v beside the output, and beside what enters W_O when that comes."""
@@ -286,20 +280,20 @@ class Checker:
             looks = law.heads.to(call.v.device, kind)
         group, allowed = heads // call.v.shape[1], _rounding(call.v, call.weights)
         v = (call.v.to(kind).unsqueeze(2) @ looks.unflatten(0, (-1, group))).flatten(1, 2)
-        found: list[Tensor] = []
+        mixed: list[Tensor] = []
         for part in torch.arange(length).split(max(1, WEIGHTS // max(1, call.weights[:, :, 0].numel()))):
             span = slice(int(part[0]), int(part[-1]) + 1)
             weights, output = (t[:, :, span].to(kind) for t in (call.weights, call.output))
-            made = (weights @ v).sum(1)
-            given = torch.einsum("bhte,her->btr", output, looks)
+            expected = (weights @ v).sum(1)
+            actual = torch.einsum("bhte,her->btr", output, looks)
             size = torch.einsum("bht,h->bt", output.norm(dim=3), looks.norm(dim=(1, 2)) / width**0.5)
-            sample = Places(torch.arange(rows).repeat_interleave(len(part)), part.repeat(rows), length)
-            off, words = (made - given).norm(dim=2).flatten(), "weights times v are not the output"
+            sample = _Places(torch.arange(rows).repeat_interleave(len(part)), part.repeat(rows), length)
+            off, words = (expected - actual).norm(dim=2).flatten(), "weights times v are not the output"
             self.note(off, size.flatten(), allowed, sample, call.order, words)
-            found.append(made)
+            mixed.append(expected)
         if law is not None:
-            made = torch.cat(found, 1) if found else call.output.new_zeros(rows, 0, DIRECTIONS, dtype=kind)
-            self.waiting[law.map.name, law.map.nth] = _Mixed(call.order, tuple(call.output.shape), allowed, made)
+            expected = torch.cat(mixed, 1) if mixed else call.output.new_zeros(rows, 0, DIRECTIONS, dtype=kind)
+            self.waiting[law.map.name, law.map.nth] = _Mixed(call.order, tuple(call.output.shape), allowed, expected)
 
     def _output(self, key: tuple[str, int], use: _Use) -> None:
         order, (rows, _, length, _), allowed, mixed = self.waiting.pop(key)
@@ -307,15 +301,15 @@ class Checker:
         law = None if laws is None else laws.out
         assert law is not None
         length = min(length, len(use.x.reshape(-1, use.x.shape[-1])) // rows)  # it may be padded for attention alone
-        if use.x.shape[-1] != len(law.own):
+        if use.x.shape[-1] != len(law.images):
             self.fail(order, f"what enters {key[0]} is of another width than on loading")
             return
         words = f"weights times v are not what enters {key[0]}"
         for sample in _places(rows, length):
-            x = sample.of(use.x, rows, length, law.time_first).to(law.own.dtype)
-            given = x @ law.own.to(x.device)
-            made = mixed[sample.row.to(x.device), sample.position.to(x.device)].to(given)
-            off = (made - given).norm(dim=1) / DIRECTIONS**0.5
+            x = sample.of(use.x, rows, length, law.time_first).to(law.images.dtype)
+            actual = x @ law.images.to(x.device)
+            expected = mixed[sample.row.to(x.device), sample.position.to(x.device)].to(actual)
+            off = (expected - actual).norm(dim=1) / DIRECTIONS**0.5
             most = max(allowed, _rounding(use.x))
             self.note(off, x.norm(dim=1) * law.map.size, most, sample, order, words)
         self.look(law.map, use, order, rows, length, law.time_first)
@@ -324,67 +318,57 @@ class Checker:
 
     def judge(self, name: str, addresses: Sequence[object]) -> None:
         """Raise ModelError for the first law that does not hold, with its layer and where in the batch."""
-        for key, one in self.waiting.items():
-            self.fail(one.order, f"the output does not enter {key[0]}, as it did on loading")
-        for one in sorted(self.findings, key=lambda f: f.order):
-            if not one.off.numel() or float(one.off.max()) <= one.allowed:
+        for key, mixed in self.waiting.items():
+            self.fail(mixed.order, f"the output does not enter {key[0]}, as it did on loading")
+        for finding in sorted(self.findings, key=lambda f: f.order):
+            if not finding.off.numel() or float(finding.off.max()) <= finding.allowed:
                 continue
-            worst, layer = int(one.off.argmax()), str(addresses[one.order])
-            off, layer = float(one.off[worst]), f"{layer[0].upper()}{layer[1:]}"
-            place = f"position {int(one.sample.position[worst])} of row {int(one.sample.row[worst])}"
-            if not one.finite:
-                known = f"In this read there is NaN or infinity at {place}, which is no padding."
+            worst, layer = int(finding.off.argmax()), str(addresses[finding.order])
+            off, layer = float(finding.off[worst]), f"{layer[0].upper()}{layer[1:]}"
+            place = f"position {int(finding.sample.position[worst])} of row {int(finding.sample.row[worst])}"
+            if not finding.finite:
+                reason = f"In this read there is NaN or infinity at {place}, which is no padding."
                 todo = "Read it in a wider precision, as with dtype='float32', or look at its weights and at what it was given."
-                raise ModelError(f"{layer} of {name} gives no numbers.", known, todo)
-            by = (
-                f", by {off:.1e} of its size at {place}; {one.allowed:.0e} would be rounding" if off < torch.inf else ""
-            )
+                raise ModelError(f"{layer} of {name} gives no numbers.", reason, todo)
+            size = f", by {off:.1e} of its size at {place}; {finding.allowed:.0e} would be rounding"
+            size = size if off < torch.inf else ""
             todo = "Load the model again as it is now, with an example of such inputs: load(model, inputs=...)."
-            given = f"{layer} of {name} does not compute what was found on loading."
-            raise ModelError(given, f"In this read {one.words}{by}.", todo)
+            problem = f"{layer} of {name} does not compute what was found on loading."
+            raise ModelError(problem, f"In this read {finding.words}{size}.", todo)
 
 
-def _places(rows: int, length: int) -> Iterator[Places]:
+def _places(rows: int, length: int) -> Iterator[_Places]:
     """All positions of a batch, some at once."""
     for index in torch.arange(rows * length).split(AT_ONCE) if rows * length else ():
         span = slice(int(index[0]), int(index[-1]) + 1)
-        yield Places(index // length, index % length, length, span)
+        yield _Places(index // length, index % length, length, span)
 
 
-def _maps(laws: CallLaws) -> tuple[MapLaw, ...]:
-    """The maps that q, k and v are made by."""
-    return tuple(part.map for part in laws.parts.values())
-
-
-def _rounding(*given: Tensor, kind: torch.dtype | None = None) -> float:
+def _rounding(*tensors: Tensor, kind: torch.dtype | None = None) -> float:
     """What share is rounding where tensors of these precisions meet, and another precision on the way."""
-    kinds = [t.dtype for t in given] + ([] if kind is None else [kind])
-    found = max(TOLERANCE.get(own, TOLERANCE[torch.float32]) for own in kinds)
-    coarse = torch.get_float32_matmul_precision() != "highest" and any(t.is_cuda or found == 1e-4 for t in given)
-    return max(found, ROUNDED_PRODUCTS) if coarse else found
+    kinds = [t.dtype for t in tensors] + ([] if kind is None else [kind])
+    most = max(TOLERANCE.get(kind, TOLERANCE[torch.float32]) for kind in kinds)
+    coarse = torch.get_float32_matmul_precision() != "highest" and any(t.is_cuda or most == 1e-4 for t in tensors)
+    return max(most, ROUNDED_PRODUCTS) if coarse else most
 
 
 @contextlib.contextmanager
 def checking(
-    model: nn.Module,
-    name: str,
-    laws: Sequence[CallLaws | None],
-    addresses: Sequence[object],
-    inputs: ModelInputs,
+    model: nn.Module, name: str, laws: Sequence[CallLaws | None], addresses: Sequence[object], inputs: ModelInputs
 ) -> Iterator[Checker]:
     """Look at the laws in one forward pass over those inputs inside; raises ModelError at its end where one does not hold."""
     past = max((int(c.get_seq_length()) for c in inputs.values() if isinstance(c, Cache)), default=0)
     masks = (t for name, t in inputs.items() if "mask" in name and isinstance(t, Tensor))
     checker = Checker(laws, past, tuple(t.bool() for t in masks if t.dim() == 2))
     modules = dict(model.named_modules())
-    names = {key[0] for key in checker.wanted}
+    names = {key[0] for key in checker.watched}
     owners = {law.out.owner for law in laws if law is not None and law.out is not None and law.out.owner}
     quantised = {n: quantisation_of(modules[n]) for n in names & modules.keys()}
     with contextlib.ExitStack() as stack:
         stack.enter_context(watch_uses(model, names, lambda n, x, y: checker.meet(n, x, y, quantised.get(n))))
-        for one in owners & modules.keys():
-            hook = lambda _m, _a, out, one=one: checker.left(one, out)  # noqa: E731
-            stack.callback(modules[one].register_forward_hook(hook).remove)
+        for owner in owners & modules.keys():
+            hook = lambda _m, _a, out, owner=owner: checker.left(owner, out)  # noqa: E731
+            stack.callback(modules[owner].register_forward_hook(hook).remove)
         yield checker
     checker.judge(name, addresses)
 
@@ -397,28 +381,30 @@ def check_maps(model: nn.Module, name: str, laws: Sequence[CallLaws | None], add
     """
     checker, modules = Checker(laws), dict(model.named_modules())
     kind = next((p.dtype for p in model.parameters() if p.is_floating_point()), torch.float32)
-    for order, own in enumerate(laws):
-        maps = () if own is None else (*_maps(own), *(() if own.out is None else (own.out.map,)))
-        for bare, mark in () if own is None else own.bare.items():
-            now, known = marks_of(model, [bare]).get(bare), mark.to(torch.float64)
-            off = torch.inf if now is None else float((now - known).norm() / known.norm().clamp_min(1e-30))
+    for order, call_laws in enumerate(laws):
+        if call_laws is None:
+            continue
+        for bare, mark in call_laws.bare.items():
+            now, expected = marks_of(model, [bare]).get(bare), mark.to(torch.float64)
+            off = torch.inf if now is None else float((now - expected).norm() / expected.norm().clamp_min(1e-30))
             if not off <= TOLERANCE[torch.float64]:
                 checker.fail(order, f"{bare} is not what it was on loading")
-        for law in maps:
+        maps = [part.map for part in call_laws.parts.values()]
+        for law in maps if call_laws.out is None else [*maps, call_laws.out.map]:
             module = modules.get(law.name)
             if module is None or (law.name, law.nth) in checker.checked:
                 continue
             checker.checked.add((law.name, law.nth))
-            x = torch.randn(1, 4, len(law.images), generator=torch.Generator().manual_seed(order)).to(
-                law.images.device, kind
-            )
+            draw = torch.Generator().manual_seed(order)
+            x = torch.randn(1, 4, len(law.images), generator=draw).to(law.images.device, kind)
             met: list[tuple[Tensor, Tensor] | None] = []  # hooks of the model's own may change what enters
             note = lambda m, a, k, out, met=met: met.append(ends_of(m, a, k, out))  # noqa: E731
             with module.register_forward_hook(note, with_kwargs=True):
                 module(x.transpose(1, 2) if isinstance(module, nn.Conv1d) else x)
             assert met[0] is not None
             x, y = met[0]
-            own = quantisation_of(module)
-            use = _Use(x[0], y[0], x[0]) if own is None else _Use(x[0], y[0], own.entered(x)[0], own.kind)
+            quantised = quantisation_of(module)
+            rounded, kind_between = (x, None) if quantised is None else (quantised.entered(x), quantised.kind)
+            use = _Use(x[0], y[0], rounded[0], kind_between)
             checker.look(law, use, order, 1, 0)
     checker.judge(name, addresses)

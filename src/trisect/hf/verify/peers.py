@@ -28,11 +28,11 @@ def peer_functions(model: Pretrained, handle: str) -> Functions:
     """
     library, _, name = handle.partition(":")
     if library not in PEERS:
-        known = f"Handles of other libraries begin with {', '.join(f'{peer}:' for peer in PEERS)}."
-        raise ModelError(unknown("library", library, PEERS), known, "Give one of these, or the path of a module.")
+        reason = f"Handles of other libraries begin with {', '.join(f'{peer}:' for peer in PEERS)}."
+        raise ModelError(unknown("library", library, PEERS), reason, "Give one of these, or the path of a module.")
     need_extra(library, "peers", f"A handle {library}:…")
     capture, write = _tell(handle, lambda: PEERS[library](copy.deepcopy(model.model), model, name))
-    return lambda *given: _tell(handle, lambda: capture(*given)), lambda *given: _tell(handle, lambda: write(*given))
+    return lambda *args: _tell(handle, lambda: capture(*args)), lambda *args: _tell(handle, lambda: write(*args))
 
 
 def _tell(handle: str, call: Callable[[], Any]) -> Any:
@@ -73,7 +73,7 @@ def _pyvene(module: Any, model: Pretrained, name: str) -> Functions:
     layer, _, component = name.partition(".")
     heads = next(count for address, count in model.shape.heads.items() if address.layer == int(layer) + 1)
 
-    def run(inputs: ModelInputs, kind: Any, **given: Any) -> Any:
+    def run(inputs: ModelInputs, kind: Any, **settings: Any) -> Any:
         by_head = component.startswith("head_")
         size = (
             (heads.key if "key" in component or component == "head_value_output" else heads.query)
@@ -83,7 +83,7 @@ def _pyvene(module: Any, model: Pretrained, name: str) -> Functions:
         where = {"layer": int(layer), "component": component, "unit": "h" if by_head else "pos"}
         settings = {**where, "max_number_of_units": size, "intervention_type": kind}
         wrapped = pyvene.IntervenableModel(settings, model=module)
-        return wrapped(base=dict(inputs), unit_locations={"base": [[list(range(size))]]}, **given)
+        return wrapped(base=dict(inputs), unit_locations={"base": [[list(range(size))]]}, **settings)
 
     def capture(_model: Any, inputs: ModelInputs) -> Tensor | None:
         (_, collected), _ = run(inputs, pyvene.CollectIntervention)

@@ -60,13 +60,8 @@ from trisect.hf.verify.sources import find_addresses, find_position_shifts
 SILENT = "it mixes its sequence without a softmax of one product of queries and keys"
 
 
-class Coverage(NamedTuple):
-    """What the better hook saw of one forward pass, what no hook saw, and how far that hook moved the answer.
-
-    `moved` is the largest change of the answer by recording it, in the same implementation (0: bit for bit); `apart`
-    that between the implementation which is read and the one which the model came with (PyTorch's fast path among them), as
-    a share of the largest.
-    """
+class _Coverage(NamedTuple):
+    """What the better hook saw of a pass, what none saw, how far recording `moved` the answer, and eager attention is `apart` (a share)."""
 
     hook: CallHook
     words: str
@@ -78,43 +73,38 @@ class Coverage(NamedTuple):
 
 
 @torch.no_grad()
-def read_coverage(model: nn.Module, inputs: ModelInputs) -> Coverage:
-    """Read one forward pass through both hooks, and keep the one that sees more; the interface where both see the same.
-
-    Raises ModelError where two passes over the same inputs differ by themselves.
-    """
-    with _running(model) as ran, without_compile():
-        own = first_tensor(model(**inputs))
+def _read_coverage(model: nn.Module, inputs: ModelInputs) -> _Coverage:
+    """One forward pass through both hooks: the one that sees more, else the interface; ModelError where two passes differ by themselves."""
+    with _attending(model) as ran, without_compile():
+        own_answer = first_tensor(model(**inputs))
     with following(model, calls=Calls(copy_call)) as follower:
         followed = first_tensor(model(**inputs))
     # a second pass that differs may be the hook's doing or the model's
-    if not torch.equal(own, followed) and not torch.equal(own, first_tensor(model(**inputs))):
-        if count := int(own.isnan().sum()):  # which is equal to nothing, itself included
-            known = (
-                f"{count:,} of {own.numel():,} numbers of its answer are NaN: somewhere in it numbers grow too large."
-            )
+    if not torch.equal(own_answer, followed) and not torch.equal(own_answer, first_tensor(model(**inputs))):
+        if count := int(own_answer.isnan().sum()):  # which is equal to nothing, itself included
+            reason = f"{count:,} of {own_answer.numel():,} numbers of its answer are NaN: somewhere in it numbers grow too large."
             todo = "Look at its weights, or read it in a wider precision, such as float64."
-            raise ModelError(f"{type(model).__name__} answers with what are no numbers.", known, todo)
-        given = f"{type(model).__name__} answers the same inputs in two ways."
-        raise ModelError(given, "What is recorded would not be what it computes.", "Switch its randomness off.")
+            raise ModelError(f"{type(model).__name__} answers with what are no numbers.", reason, todo)
+        problem = f"{type(model).__name__} answers the same inputs in two ways."
+        raise ModelError(problem, "What is recorded would not be what it computes.", "Switch its randomness off.")
     plain = error = None
     with traceable_forward():
         # where PyTorch's fast path is in use, its answer is another
-        open_own = own if torch.equal(own, followed) else first_tensor(model(**inputs))
+        open_own = own_answer if torch.equal(own_answer, followed) else first_tensor(model(**inputs))
         try:
             with eager(model):
                 plain = first_tensor(model(**inputs))
         except RuntimeError as own_error:  # it has no eager attention that runs
             reraise_out_of_memory(own_error)
             error = own_error
-    calls, taped = Calls(copy_call), own
+    calls, taped = Calls(copy_call), own_answer
     if plain is not None:
         with record_interface(model, NOTHING, calls=calls):
             taped = first_tensor(model(**inputs))
     elif not follower.calls:
-        given = f"{type(model).__name__} cannot be computed with eager attention, which shows its weights."
-        known = f"The model says: {' '.join(str(error).split())[:200]}"
-        raise ModelError(given, known, "Choose a model whose eager attention runs.") from error
+        problem = f"{type(model).__name__} cannot be computed with eager attention, which shows its weights."
+        reason = f"The model says: {' '.join(str(error).split())[:200]}"
+        raise ModelError(problem, reason, "Choose a model whose eager attention runs.") from error
     read = [c.module for c in (*calls, *follower.calls)]
     cut = [s for s in follower.unread if s.words == IN_PIECES and not _among(s.module, read)]
     pieces = find_pieces(model, inputs, cut)
@@ -122,39 +112,27 @@ def read_coverage(model: nn.Module, inputs: ModelInputs) -> Coverage:
         with following(model, pieces=pieces, calls=Calls(copy_call)) as follower:
             followed = first_tensor(model(**inputs))
     by_tape = bool(calls) and len(calls) >= len(follower.calls)
-    if plain is not None and len(calls) == len(follower.calls) and not _near(model, plain, own):
-        by_tape = not _near(model, open_own, own)  # as it was loaded, where eager attention is another
+    most = max(TOLERANCE[own_answer.dtype], coarsest(model))
+    if plain is not None and len(calls) == len(follower.calls) and not _apart(plain, own_answer) <= most:
+        by_tape = not _apart(open_own, own_answer) <= most  # as it was loaded, where eager attention is another
     chosen, other = (calls, follower.calls) if by_tape else (follower.calls, calls)
     read = [c.module for c in chosen]
-    whole = [p.module for p in pieces] + (read if by_tape else [])
-    unread = [s for s in follower.unread if not _among(s.module, whole)]
+    covered = [p.module for p in pieces] + (read if by_tape else [])
+    unread = [s for s in follower.unread if not _among(s.module, covered)]
     unread += [UnreadAttention(c.module, "only the other hook sees it") for c in other if not _among(c.module, read)]
     named = read + [s.module for s in unread]
     unread += [UnreadAttention(name, SILENT) for name in ran if not _among(name, named)]
-    beside = silent_layers(model, named) if chosen else []
+    beside = _silent_layers(model, named) if chosen else []
     unread += [s for s in beside if not _among(s.module, [*named, *(u.module for u in unread)])]
     hook, words = (record_interface, "interface") if by_tape else (partial(record_products, pieces=pieces), "product")
     shown, answer = plain if by_tape and plain is not None else open_own, taped if by_tape else followed
-    apart = _change(answer, shown), _apart(shown, own)
-    return Coverage(hook, words, tuple(chosen), tuple(dict.fromkeys(unread)), answer, *apart)
+    apart = _change(answer, shown), _apart(shown, own_answer)
+    return _Coverage(hook, words, tuple(chosen), tuple(dict.fromkeys(unread)), answer, *apart)
 
 
-def _near(model: nn.Module, answer: Tensor, own: Tensor) -> bool:
-    """Whether an answer is the model's own but for rounding."""
-    return _apart(answer, own) <= max(TOLERANCE[own.dtype], coarsest(model))
-
-
-def should_attend(module: nn.Module) -> bool:
-    """Whether a module calls itself attention and owns at least three affine maps (or torch's own packed ones)."""
-    if isinstance(module, nn.MultiheadAttention):
-        return True
-    named = "attention" in type(module).__name__.lower() or "attn" in type(module).__name__.lower()
-    return named and sum(is_affine(child) for child in module.children()) >= 3
-
-
-def silent_layers(model: nn.Module, attending: Sequence[str]) -> list[UnreadAttention]:
+def _silent_layers(model: nn.Module, attending: Sequence[str]) -> list[UnreadAttention]:
     """The layers of a hybrid that mix their sequence otherwise: those beside layers that attend, in one list of layers."""
-    found, shared = [], {id(model.get_submodule(name)) for name in attending}
+    silent, shared = [], {id(model.get_submodule(name)) for name in attending}
     for name, module in model.named_modules():
         layers = {f"{name}.{n}" if name else n: c for n, c in module.named_children()}
         inner = any(part.isdigit() for part in name.split("."))  # the parts of one layer, as T5 lists them
@@ -164,21 +142,23 @@ def silent_layers(model: nn.Module, attending: Sequence[str]) -> list[UnreadAtte
         loud |= {place for place, layer in layers.items() if not shared.isdisjoint(map(id, layer.modules()))}
         usual = {n for place in loud for n, _ in layers[place].named_children()}
         for place in layers.keys() - loud if loud else ():
-            own = [n for n, _ in layers[place].named_children() if n not in usual]
-            mixer = f"{place}.{own[0]}" if own else place
+            extra = [n for n, _ in layers[place].named_children() if n not in usual]
+            mixer = f"{place}.{extra[0]}" if extra else place
             words = f"in it nothing calls softmax on one product of queries and keys ({type(model.get_submodule(mixer)).__name__})"
-            found.append(UnreadAttention(mixer, words))
-    return sorted(found)
+            silent.append(UnreadAttention(mixer, words))
+    return sorted(silent)
 
 
 @contextlib.contextmanager
-def _running(model: nn.Module) -> Iterator[list[str]]:
-    """The names of the modules that should attend and are used in the passes inside."""
+def _attending(model: nn.Module) -> Iterator[list[str]]:
+    """The names of the modules that call themselves attention, with three affine maps or torch's packed ones, and run inside."""
     ran: list[str] = []
     with contextlib.ExitStack() as stack:
         for name, module in model.named_modules():
-            if should_attend(module):
-                hook = partial(lambda name, *_given: ran.append(name), name)
+            kind = type(module).__name__.lower()
+            is_named = ("attention" in kind or "attn" in kind) and sum(map(is_affine, module.children())) >= 3
+            if is_named or isinstance(module, nn.MultiheadAttention):
+                hook = partial(lambda name, *_args: ran.append(name), name)
                 stack.callback(module.register_forward_pre_hook(hook).remove)
         yield ran
 
@@ -188,14 +168,12 @@ def _among(name: str, others: Sequence[str]) -> bool:
     return any(name == o or name.startswith(f"{o}.") or o.startswith(f"{name}.") or not o for o in others)
 
 
-def _apart(a: Tensor, own: Tensor) -> float:
-    """How far an answer is from the model's own, as a share of the largest, where the latter is not left at 0.
-
-    PyTorch's fast path leaves padding at 0.
-    """
-    if a.shape != own.shape or not own.dim():
-        return _change(a, own)
-    return float((a - own)[own.ne(0)].abs().amax() if own.any() else 0.0) / float(own.abs().max().clamp_min(1e-30))
+def _apart(a: Tensor, answer: Tensor) -> float:
+    """How far an answer is from the model's own, as a share of the largest, but where PyTorch's fast path leaves padding at 0."""
+    if a.shape != answer.shape or not answer.dim():
+        return _change(a, answer)
+    off = float((a - answer)[answer.ne(0)].abs().amax() if answer.any() else 0.0)
+    return off / float(answer.abs().max().clamp_min(1e-30))
 
 
 def _change(a: Tensor, b: Tensor) -> float:
@@ -251,7 +229,7 @@ class Law(NamedTuple):
 class Proof:
     """What was proved of a model, attention call by attention call, and how to read it.
 
-    `found` follows the order of calls; `unread` is attention that no hook reads. A layer whose law fails is not valid
+    `weights` follows the order of calls; `unread` is attention that no hook reads. A layer whose law fails is not valid
     and gives no numbers. `refusal` is there where nothing can be read, or reading changes the answer. `rounding` says
     how far q, k and v and the answer of a quantised model would move if its maps did not round what they are given. `shared`
     says which layers, or which of q, k, v and W_O, use the same parameters.
@@ -261,7 +239,7 @@ class Proof:
     hook: CallHook
     words: str
     addresses: tuple[Address, ...]
-    found: tuple[CallWeights, ...] = field(repr=False)
+    weights: tuple[CallWeights, ...] = field(repr=False)
     laws: tuple[Law, ...]
     shape: Shape
     unread: tuple[UnreadAttention, ...] = ()
@@ -273,25 +251,32 @@ class Proof:
     def rows(self) -> tuple[dict[str, str], ...]:
         """A row of words per layer, and one per attention that is not read."""
         rows = []
-        for address, found, law in zip(self.addresses, self.found, self.laws, strict=True):
-            row = {"layer": str(address), "module": found.module, "hook": self.words}
+        for address, weights, law in zip(self.addresses, self.weights, self.laws, strict=True):
+            row = {"layer": str(address), "module": weights.module, "hook": self.words}
             row["laws"] = f"rows {law.rows:.0e}{' (sink)' if law.sink else ''}, output {law.mixing:.0e}"
             for name in NAMES:
-                origin = found.projections.origins[name]
+                origin = weights.projections.origins[name]
                 row[name] = origin.how + ("" if origin.residual is None else f" ({origin.residual:.0e})")
             row["cause"] = " ".join(n for n, yes in zip("qkv", law.cause, strict=True) if yes) or "none"
-            short = [f"{n} {how}" for n in NAMES if (how := found.projections.origins[n].how) not in ("rows", "normed")]
-            short += [PART.format(100 * found.share)] if found.share < 1 else []
+            short = [
+                f"{n} {how}" for n in NAMES if (how := weights.projections.origins[n].how) not in ("rows", "normed")
+            ]
+            short += [PART.format(100 * weights.share)] if weights.share < 1 else []
             verdict = f"not verified: {law.failure}" if law.failure else ", ".join(["verified", *short])
             rows.append(row | {"verdict": verdict})
-        for one in self.unread:
-            row = {"layer": "", "module": one.module, "hook": "none", **dict.fromkeys(("laws", *NAMES, "cause"), "")}
-            rows.append(row | {"verdict": f"not verified: {one.words}"})
+        for missing in self.unread:
+            row = {
+                "layer": "",
+                "module": missing.module,
+                "hook": "none",
+                **dict.fromkeys(("laws", *NAMES, "cause"), ""),
+            }
+            rows.append(row | {"verdict": f"not verified: {missing.words}"})
         return tuple(rows)
 
     def __repr__(self) -> str:
-        read = sum(found.valid for found in self.found)
-        return f"<Proof of {self.name}: {read} of {len(self.found) + len(self.unread)} attention layers verified>"
+        read = sum(weights.valid for weights in self.weights)
+        return f"<Proof of {self.name}: {read} of {len(self.weights) + len(self.unread)} attention layers verified>"
 
     def to_dict(self) -> dict[str, Json]:
         """The rows, which layers share parameters, and why nothing is read (None where something is), as JSON-ready data."""
@@ -306,32 +291,32 @@ class Proof:
 
     def call_laws(self) -> tuple[CallLaws | None, ...]:
         """What every read looks at again, call by call; None for what is not read."""
-        return tuple(found.laws if found.valid else None for found in self.found)
+        return tuple(weights.laws if weights.valid else None for weights in self.weights)
 
     def around(self) -> dict[Address, Around]:
         """The norm and the residual around attention, for every layer where they were found."""
-        return {f.projections.address: f.around for f in self.found if f.around is not None}
+        return {f.projections.address: f.around for f in self.weights if f.around is not None}
 
     def read_at(self, call: Call) -> CallWeights | None:
         """What was found of a call that is read, by its place and its module; None for one that is not."""
-        own = self.found[call.order] if call.order < len(self.found) else None
-        return own if own is not None and own.module == call.module and own.valid else None
+        weights = self.weights[call.order] if call.order < len(self.weights) else None
+        return weights if weights is not None and weights.module == call.module and weights.valid else None
 
     def notes(self) -> tuple[str, ...]:
         """All that has to be known of what is read: what is left out, what is no plain map, part of a sum or shared, and why."""
         failed = zip(self.addresses, self.laws, strict=True)
         left = [f"Left out, {address}: {law.failure}." for address, law in failed if law.failure]
-        left += [f"Left out, {one.module}: {one.words}." for one in self.unread]
+        left += [f"Left out, {text.module}: {text.words}." for text in self.unread]
         alike: dict[str, tuple[str, list[Address]]] = {}
-        for address, found, law in zip(self.addresses, self.found, self.laws, strict=True):
-            origins = found.projections.origins
+        for address, weights, law in zip(self.addresses, self.weights, self.laws, strict=True):
+            origins = weights.projections.origins
             words = [f", {name}: {origins[name].words}" for name in NAMES if origins[name].how != "rows"]
             words += [f": {SUM_OF.format(law.terms)}"] if law.terms > 1 else []
-            words += [f": {PART.format(100 * found.share)}"] if found.share < 1 else []
-            for one in () if law.failure else words:  # of other layers' modules it is the same but for numbers
-                alike.setdefault(re.sub(r"\.\d+\.", "..", one), (one, []))[1].append(address)
-        said = (f"{spell_layers(addresses)}{words}." for words, addresses in alike.values())
-        return (*left, *(f"{one[0].upper()}{one[1:]}" for one in said), *self.shared)
+            words += [f": {PART.format(100 * weights.share)}"] if weights.share < 1 else []
+            for text in () if law.failure else words:  # of other layers' modules it is the same but for numbers
+                alike.setdefault(re.sub(r"\.\d+\.", "..", text), (text, []))[1].append(address)
+        sentences = (f"{spell_layers(addresses)}{words}." for words, addresses in alike.values())
+        return (*left, *(f"{text[0].upper()}{text[1:]}" for text in sentences), *self.shared)
 
 
 @alone
@@ -342,12 +327,12 @@ def prove(name: str, model: nn.Module, inputs: ModelInputs | None = None) -> Pro
 
     In this order: coverage (every attention is seen), laws (weights sum to one, weights v = output, the answer is
     unchanged bit for bit), projections (with residuals), cause (a write reaches the answer). `inputs` are the model's
-    own; drawn at random where not given. Raises ModelError where the model cannot be run at all.
+    own; drawn at random where there are none. Raises ModelError where the model cannot be run at all, whatever it raises.
     """
     report_step(f"Verifying {name} …")
     if is_edited(model):
-        known = "A model is verified as it is."
-        raise ModelError(f"{name} is edited here.", known, "Load it before the block, and give what was loaded.")
+        reason = "A model is verified as it is."
+        raise ModelError(f"{name} is edited here.", reason, "Load it before the block, and give what was loaded.")
     with (
         memory_guard(name, "Verifying", inputs),
         evaluating(model),
@@ -358,65 +343,51 @@ def prove(name: str, model: nn.Module, inputs: ModelInputs | None = None) -> Pro
     ):
         try:
             if inputs is None:
-                return _prove_at_few_positions(name, model) or _prove(name, model, example_inputs(name, model))
+                # a model that takes one length alone is proved on a few positions, where all of it passes there: the first
+                # read over the whole length is compared with the model's own answer, as with any longer text
+                with shorten_positions(model) as is_short, contextlib.suppress(ModelError):
+                    proof = _prove(name, model, example_inputs(name, model)) if is_short else None
+                    if proof is not None and proof.refusal is None and not any(law.failure for law in proof.laws):
+                        return proof
+                return _prove(name, model, example_inputs(name, model))
             # beside what was made in inference mode no gradients can be asked for
-            given = {n: t.clone() if isinstance(t, Tensor) and t.is_inference() else t for n, t in inputs.items()}
-            try_out(name, model, given)
-            return _prove(name, model, given)
+            example = {n: t.clone() if isinstance(t, Tensor) and t.is_inference() else t for n, t in inputs.items()}
+            if empty := next((n for n, t in example.items() if isinstance(t, Tensor) and 0 in t.shape[:2]), None):
+                problem = f"The input {empty!r} of {name} is empty: its shape is {tuple(example[empty].shape)}."
+                raise ModelError(problem, "A pass has at least one row and one position.", "Give an example with some.")
+            shapes = ", ".join(f"{n} {tuple(t.shape)}" if isinstance(t, Tensor) else n for n, t in example.items())
+            problem = f"{name} does not run with the example {shapes}."
+            todo = "Give an example of what its forward takes, as tensors: load(model, inputs={...})."
+            refuse = saying(lambda error: ModelError(problem, summarize_error(error, 200), todo))
+            with refuse, without_compile(), torch.no_grad():
+                model(**example)
+            return _prove(name, model, example)
         except RuntimeError as error:
             if "Inference tensors cannot be saved for backward" not in str(error):
                 raise
-            known = "No gradient can be followed beside it, by which a model is verified."
+            reason = "No gradient can be followed beside it, by which a model is verified."
             todo = "Load the model again, and run it in torch.inference_mode only once it is verified."
-            raise ModelError(f"{name} keeps a tensor that was made in inference mode.", known, todo) from error
+            raise ModelError(f"{name} keeps a tensor that was made in inference mode.", reason, todo) from error
 
 
-def _prove_at_few_positions(name: str, model: nn.Module) -> Proof | None:
-    """The proof on a few positions of a model that takes one length alone; None for others, and where all decides.
-
-    The first read over the whole length is compared with the model's own answer, as with any longer text.
-    """
-    with shorten_positions(model) as is_short:
-        try:
-            proof = _prove(name, model, example_inputs(name, model)) if is_short else None
-        except ModelError:
-            return None
-    is_proved = proof is not None and proof.refusal is None and not any(law.failure for law in proof.laws)
-    return proof if is_proved else None
-
-
-@torch.no_grad()
-def try_out(name: str, model: nn.Module, given: ModelInputs) -> None:
-    """Raise ModelError for an example of inputs that a model does not run with, whatever it raises of them."""
-    if empty := next((n for n, t in given.items() if isinstance(t, Tensor) and 0 in t.shape[:2]), None):
-        shape = tuple(given[empty].shape)
-        words = f"The input {empty!r} of {name} is empty: its shape is {shape}."
-        raise ModelError(words, "A pass has at least one row and one position.", "Give an example with some.")
-    known = ", ".join(f"{n} {tuple(t.shape)}" if isinstance(t, Tensor) else n for n, t in given.items())
-    words = f"{name} does not run with the example {known}."
-    todo = "Give an example of what its forward takes, as tensors: load(model, inputs={...})."
-    with saying(lambda error: ModelError(words, summarize_error(error, 200), todo)), without_compile():
-        model(**given)
-
-
-def _prove(name: str, model: nn.Module, given: Mapping[str, Any]) -> Proof:
-    seen = read_coverage(model, given)
+def _prove(name: str, model: nn.Module, example: Mapping[str, Any]) -> Proof:
+    seen = _read_coverage(model, example)
     if not seen.calls:
         words = f"{name} has no attention that can be read."
-        known = f"A forward pass of {type(model).__name__} makes no softmax of a product of queries and keys."
+        reason = f"A forward pass of {type(model).__name__} makes no softmax of a product of queries and keys."
         if seen.unread:
             first, more = seen.unread[0], len(seen.unread) - 1
             others = f", and so for {more} more" if more else ""
             words, kind = f"{name} cannot be read.", type(model.get_submodule(first.module)).__name__
-            known = f"{kind} {first.module!r}: {first.words}{others}."
-        refusal = ModelError(words, known, TODO)
+            reason = f"{kind} {first.module!r}: {first.words}{others}."
+        refusal = ModelError(words, reason, TODO)
         return Proof(name, seen.hook, seen.words, (), (), (), Shape({}), seen.unread, refusal)
     if all(call.k.shape[2] == 1 for call in seen.calls):
-        known = "With one key every weight is 1, whatever queries and keys are."
-        raise ModelError(f"The example of inputs of {name} has one position.", known, "Give one with several.")
-    addresses, orders = find_addresses(name, model, seen.calls, given, seen.hook)
-    causes = find_causes(model, given, seen.hook, seen.calls)
-    unscaled = find_other_scales(model, given, seen.hook, seen.calls)
+        reason = "With one key every weight is 1, whatever queries and keys are."
+        raise ModelError(f"The example of inputs of {name} has one position.", reason, "Give one with several.")
+    addresses, orders = find_addresses(name, model, seen.calls, example, seen.hook)
+    causes = _find_causes(model, example, seen.hook, seen.calls)
+    unscaled = find_other_scales(model, example, seen.hook, seen.calls)
     checked: list[Law] = []
     for call, (reached, response) in zip(seen.calls, causes, strict=True):
         module = model.get_submodule(call.module)
@@ -425,32 +396,31 @@ def _prove(name: str, model: nn.Module, given: Mapping[str, Any]) -> Proof:
         # sinks have one number per head, or a map that makes one
         law = check_law(call, reached, call.q.shape[1] in sizes)
         fault = law.fault or response.fault or (BEHIND if law.sink and not response.sink else "")
-        checked.append(
-            law._replace(
-                scaled=response.scaled and call.order not in unscaled, fault=fault, sink=law.sink and response.sink
-            )
-        )
-    found = find_weights(model, given, seen.hook, addresses)
-    elsewhere, moved = find_position_shifts(name, model, given, seen.hook, addresses)
-    orders = [f.order or elsewhere.get(n, "") or order for n, (f, order) in enumerate(zip(found, orders, strict=True))]
+        scaled = response.scaled and call.order not in unscaled
+        checked.append(law._replace(scaled=scaled, fault=fault, sink=law.sink and response.sink))
+    weights = find_weights(model, example, seen.hook, addresses)
+    elsewhere, moved = find_position_shifts(name, model, example, seen.hook, addresses)
+    orders = [
+        f.order or elsewhere.get(n, "") or order for n, (f, order) in enumerate(zip(weights, orders, strict=True))
+    ]
     laws = tuple(law._replace(order=order) for order, law in zip(orders, checked, strict=True))
-    found = tuple(replace(f, valid=not law.failure) for f, law in zip(found, laws, strict=True))
-    valid = [(a, c) for a, c, f in zip(addresses, seen.calls, found, strict=True) if f.valid]
+    weights = tuple(replace(f, valid=not law.failure) for f, law in zip(weights, laws, strict=True))
+    valid = [(a, c) for a, c, f in zip(addresses, seen.calls, weights, strict=True) if f.valid]
     heads = {address: Heads(call.q.shape[1], call.v.shape[1]) for address, call in valid}
-    rounding = rounding_of(model, given, seen.hook, seen.calls, seen.answer)
+    rounding = rounding_of(model, example, seen.hook, seen.calls, seen.answer)
     allowed = max(*(law.allowed for law in laws), coarsest(model), 2 * rounding.answer)
-    refusal = check_kv_cache(name, model, given, seen.calls, seen.answer, allowed)
+    refusal = check_kv_cache(name, model, example, seen.calls, seen.answer, allowed)
     refusal = refusal or moved or _find_refusal(name, seen, addresses, laws, allowed)
     agreement = Agreement(longest(seen.calls), allowed, autocast_of(model))
-    about = (addresses, found, laws, Shape(heads), seen.unread, refusal, rounding, agreement)
-    own = {n: id(p) for n, p in model.named_parameters(remove_duplicate=False)}  # one may have several names
+    about = (addresses, weights, laws, Shape(heads), seen.unread, refusal, rounding, agreement)
+    ids = {n: id(p) for n, p in model.named_parameters(remove_duplicate=False)}  # one may have several names
     matrices = {
         address: {
-            n: (own.get(o.parameter, o.parameter), b"" if o.rows is None else o.rows.cpu().numpy().tobytes())
+            n: (ids.get(o.parameter, o.parameter), b"" if o.rows is None else o.rows.cpu().numpy().tobytes())
             for n, o in f.projections.origins.items()
             if o.parameter is not None
         }
-        for address, f in zip(addresses, found, strict=True)
+        for address, f in zip(addresses, weights, strict=True)
     }
     return Proof(name, seen.hook, seen.words, *about, shared=find_shared_weights(matrices))
 
@@ -461,7 +431,7 @@ def check_law(call: Call, cause: tuple[bool, bool, bool], sink: bool = False) ->
         return Law(float("inf"), float("inf"), False, cause, tolerance(call.v), fault=call.fault)
     weights, v, output = (t.detach().double() for t in (call.weights, call.v, call.output))
     sums = weights.sum(-1)
-    made = weights @ v.repeat_interleave(weights.shape[1] // v.shape[1], 1)
+    product = weights @ v.repeat_interleave(weights.shape[1] // v.shape[1], 1)
     size = float(output.abs().max().clamp_min(1e-30))
     allowed = tolerance(call.v)
     below = sink and bool((sums <= 1 + allowed).all()) and bool((weights >= 0).all())
@@ -469,18 +439,15 @@ def check_law(call: Call, cause: tuple[bool, bool, bool], sink: bool = False) ->
     nothing = weights.eq(0).all(-1) & output.eq(0).all(-1)
     rows = float((sums - 1).masked_fill(nothing, 0).abs().max()) if not nothing.all() else float("inf")
     ahead = weights.shape[2] == weights.shape[3] and bool(weights.triu(1).ne(0).any())
-    mixing = float((made - output).abs().max()) / size
+    mixing = float((product - output).abs().max()) / size
     return Law(rows, mixing, below and rows > allowed, cause, allowed, ahead, fault=call.fault, terms=call.terms)
 
 
-def find_causes(
+def _find_causes(
     model: nn.Module, inputs: ModelInputs, hook: CallHook, calls: Sequence[Call]
 ) -> list[tuple[tuple[bool, bool, bool], Response]]:
-    """For each call whether a write to its q, k and v reaches the answer, and how its weights move with q and k.
-
-    All are written to at once, each by an amount of its own that is zero; the derivative of the answer by that amount
-    says whether any other write would have changed it. Where it is 0, as after a softmax that is all on one key or
-    between values that are all the same, the opposite is written instead.
+    """For each call whether a write to its q, k and v reaches the answer (by the derivative of a zero added to all; where that is 0, by
+    writing the opposite), and how its weights move with q and k.
     """
     written: dict[int, tuple[Tensor, ...]] = {}
 
@@ -491,11 +458,11 @@ def find_causes(
     orders, unreached = range(len(calls)), (False, False, False)
     edits = Edits(write={n: partial(nudge, n) for n in orders})
     try:
-        with torch.enable_grad(), hook(model, edits, calls=Calls(copy_call)) as made:
+        with torch.enable_grad(), hook(model, edits, calls=Calls(copy_call)) as edited:
             answer = first_tensor(model(**inputs))
     except ModelError as error:  # a hook that cannot write here
         return [(unreached, Response(False, f"nothing can be written to it ({error.known})"))] * len(calls)
-    if len(made) != len(calls) or len(written) != len(calls):
+    if len(edited) != len(calls) or len(written) != len(calls):
         return [(unreached, Response(False, OTHER_STEPS))] * len(calls)
     grads = gradients_of(answer, [amount for n in orders for amount in written[n]])
 
@@ -505,24 +472,22 @@ def find_causes(
             model, inputs, hook, order, part, answer.detach()
         )
 
-    return [((reaches(n, 0), reaches(n, 1), reaches(n, 2)), find_response(made[n], *written[n][:2])) for n in orders]
+    return [((reaches(n, 0), reaches(n, 1), reaches(n, 2)), find_response(edited[n], *written[n][:2])) for n in orders]
 
 
 @torch.no_grad()
 def _answers_to_opposite(
     model: nn.Module, inputs: ModelInputs, hook: CallHook, order: int, part: int, clean: Tensor
 ) -> bool:
-    """Whether the answer changes when the negative of q, k or v is written to one call.
-
-    Where it does not, q and k are tried once more between random values: an example may give every position the same
-    value (0 where a constructed model reads none of its words), so that no weights could change anything.
+    """Whether the answer changes when the negative of q, k or v is written to a call; for q and k also between random values, since an
+    example may give all positions one value.
     """
 
     def answer(opposite: bool, random: bool) -> Tensor:
         def write(parts: Parts) -> Parts:
-            made = Parts(*(-t if opposite and i == part else t for i, t in enumerate(parts)))
+            edited = Parts(*(-t if opposite and i == part else t for i, t in enumerate(parts)))
             draw = torch.Generator().manual_seed(order)
-            return made._replace(v=torch.randn(made.v.shape, generator=draw).to(made.v)) if random else made
+            return edited._replace(v=torch.randn(edited.v.shape, generator=draw).to(edited.v)) if random else edited
 
         with hook(model, Edits(write={order: write})):
             return first_tensor(model(**inputs))
@@ -533,18 +498,15 @@ def _answers_to_opposite(
 
 
 def _find_refusal(
-    name: str, seen: Coverage, addresses: Sequence[Address], laws: Sequence[Law], allowed: float
+    name: str, seen: _Coverage, addresses: Sequence[Address], laws: Sequence[Law], allowed: float
 ) -> ModelError | None:
-    """Why the whole model is refused; None where at least one layer passes and the answer stays what it is.
-
-    Two ways to compute it may be as far apart as is allowed: maps that round, round each on its own.
-    """
+    """Why the whole model is refused; None where a layer passes and the answer stays what it is, but for the rounding of two ways."""
     if seen.moved:
-        known = f"Recorded, its answer differs by {seen.moved:.1e}."
-        return ModelError(f"{name} does not answer the same while it is read.", known, TODO)
+        reason = f"Recorded, its answer differs by {seen.moved:.1e}."
+        return ModelError(f"{name} does not answer the same while it is read.", reason, TODO)
     if seen.apart > allowed:
-        known = f"Computed eagerly, which shows the weights, its answer differs by a share of {seen.apart:.1e}."
-        return ModelError(f"{name} has two kinds of attention that do not agree.", known, TODO)
+        reason = f"Computed eagerly, which shows the weights, its answer differs by a share of {seen.apart:.1e}."
+        return ModelError(f"{name} has two kinds of attention that do not agree.", reason, TODO)
     failures = [f"{a}: {law.failure}" for a, law in zip(addresses, laws, strict=True) if law.failure]
     if len(failures) == len(laws):
         return ModelError(f"{name} does not pass the proof.", f"{failures[0]}; no layer passes.", TODO)

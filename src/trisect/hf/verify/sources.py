@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import re
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from itertools import combinations, pairwise
 from typing import Any, NamedTuple
 
@@ -43,7 +43,7 @@ class EnteredFloats:
 
     def __init__(self) -> None:
         self.inside: str | None = None
-        self.given: list[Tensor] = []
+        self.floats: list[Tensor] = []
         self.leaves: list[Tensor] = []
         self.before: dict[int, tuple[Tensor, Tensor]] = {}
         self.uses: dict[str, int] = {}
@@ -55,122 +55,118 @@ class EnteredFloats:
         self.uses[name] = self.uses.get(name, -1) + 1
         if self.inside is not None:
             return None
-        made: dict[int, Any] = {}
         leaves: list[tuple[Tensor, Tensor]] = []
-        given = _with_leaves((args, dict(kwargs)), made, leaves, self.put)
+        replaced = _with_leaves((args, dict(kwargs)), {}, leaves, self.put)
         if not leaves:
             self.restore()
             return None
-        self.inside, self.given, self.leaves = name, [own for own, _ in leaves], [leaf for _, leaf in leaves]
-        self.before |= {id(leaf): (own, leaf) for own, leaf in leaves}
-        return given
+        self.inside, self.floats, self.leaves = name, [t for t, _ in leaves], [leaf for _, leaf in leaves]
+        self.before |= {id(leaf): (t, leaf) for t, leaf in leaves}
+        return replaced
 
     def words(self, which: Iterable[int]) -> set[Node]:
         """The look-ups of embeddings that some of those floats are made of, the cuts before them put together again."""
-        open_, seen, found = [self.given[i].grad_fn for i in which], set[Node](), set[Node]()
+        open_, seen, lookups = [self.floats[i].grad_fn for i in which], set[Node](), set[Node]()
         while open_:
             node = open_.pop()
             if node is None or node in seen:
                 continue
             seen.add(node)
             if type(node).__name__.startswith("EmbeddingBackward"):
-                found.add(node)
+                lookups.add(node)
             cut = self.before.get(id(getattr(node, "variable", None)))
-            open_ += [one for one, _ in node.next_functions] + ([] if cut is None else [cut[0].grad_fn])
-        return found
+            open_ += [earlier for earlier, _ in node.next_functions] + ([] if cut is None else [cut[0].grad_fn])
+        return lookups
 
     def leave(self, name: str) -> None:
         """That module is done."""
         if self.inside == name:
-            self.inside, self.given, self.leaves = None, [], []
+            self.inside, self.floats, self.leaves = None, [], []
             self.restore()
 
     def restore(self) -> None:
         """What was put into lists and dictionaries of the model's own is as it was, where the model put nothing else there."""
-        for held, place, own, copy in self.put:
-            if (place in held if isinstance(held, dict) else place < len(held)) and held[place] is copy:
-                held[place] = own
+        for holder, place, before, copy in self.put:
+            if (place in holder if isinstance(holder, dict) else place < len(holder)) and holder[place] is copy:
+                holder[place] = before
         self.put.clear()
 
 
 def _with_leaves(
-    given: Any, made: dict[int, Any], leaves: list[tuple[Tensor, Tensor]], put: list[tuple[Any, Any, Any, Any]]
+    nest: Any, copies: dict[int, Any], leaves: list[tuple[Tensor, Tensor]], put: list[tuple[Any, Any, Any, Any]]
 ) -> Any:
-    """The same nest of arguments, with a fresh leaf's copy in place of every float tensor; one object stays one.
-
-    Lists and dictionaries stay the model's own, since a layer may leave in them what a later one takes out. `made` is
-    what stands for each object by its id, so that one that is given twice, or holds itself, is gone through once.
-    """
-    if isinstance(given, Tensor):
-        if not given.is_floating_point() or given.dim() < 2:
-            return given
-        if id(given) not in made:
-            leaf = given.detach().requires_grad_()
-            leaves.append((given, leaf))
-            made[id(given)] = leaf.clone()
-        return made[id(given)]
-    if type(given) is tuple:
-        return tuple(_with_leaves(one, made, leaves, put) for one in given)
-    if type(given) in (list, dict) and id(given) not in made:
-        made[id(given)] = given
-        for place, own in list(enumerate(given) if type(given) is list else given.items()):
-            copy = _with_leaves(own, made, leaves, put)
-            if copy is not own:
-                given[place] = copy
-                put.append((given, place, own, copy))
-    return given
+    """The same nest of arguments, in which lists and dictionaries stay the model's own, with a fresh leaf's copy for every float tensor."""
+    if isinstance(nest, Tensor):
+        if not nest.is_floating_point() or nest.dim() < 2:
+            return nest
+        if id(nest) not in copies:
+            leaf = nest.detach().requires_grad_()
+            leaves.append((nest, leaf))
+            copies[id(nest)] = leaf.clone()
+        return copies[id(nest)]
+    if type(nest) is tuple:
+        return tuple(_with_leaves(item, copies, leaves, put) for item in nest)
+    if type(nest) in (list, dict) and id(nest) not in copies:
+        copies[id(nest)] = nest
+        for place, item in list(enumerate(nest) if type(nest) is list else nest.items()):
+            copy = _with_leaves(item, copies, leaves, put)
+            if copy is not item:
+                nest[place] = copy
+                put.append((nest, place, item, copy))
+    return nest
 
 
-def find_sources(model: nn.Module, inputs: ModelInputs, hook: CallHook, calls: Sequence[Call]) -> tuple[Met, ...]:
+def _find_sources(model: nn.Module, inputs: ModelInputs, hook: CallHook, calls: Sequence[Call]) -> tuple[Met, ...]:
     """Whose positions the keys of every call are, in order; what no gradient says is decided by lengths."""
     # the modules that attend, and those around one of them alone
-    modules = [call.module for call in calls]
-    own = set(modules)
-    names = {name[:i] for name in own for i, letter in enumerate(name) if letter == "."} | own
-    around = [n for n in names if n and sum(m == n or m.startswith(f"{n}.") for m in own) == 1]
-    cut, found = EnteredFloats(), list[Met]()
-    try:
-        with torch.enable_grad(), hook(model, Edits()) as made, _watching(model, around, cut, made, found):
-            model(**inputs)
-    except RuntimeError as error:  # a model that cannot be derived
-        reraise_out_of_memory(error)
-        found = []
-    if len(found) != len(calls):
-        return tuple(Met(call.module, 0, _by_length(call), call.q.shape[2], call.k.shape[2]) for call in calls)
-    return tuple(found)
+    attending = {call.module for call in calls}
+    names = {name[:i] for name in attending for i, letter in enumerate(name) if letter == "."} | attending
+    around = [n for n in names if n and sum(m == n or m.startswith(f"{n}.") for m in attending) == 1]
+    cut, sources = EnteredFloats(), list[Met]()
 
-
-@contextlib.contextmanager
-def _watching(
-    model: nn.Module, names: Sequence[str], cut: EnteredFloats, calls: Sequence[Call], found: list[Met]
-) -> Iterator[None]:
-    def leave(name: str) -> None:
-        found.extend(_source(call, cut) for call in calls[len(found) :])
+    def leave(name: str, *_inner: object) -> None:
+        sources.extend(_source(call, cut) for call in recorded[len(sources) :])
         cut.leave(name)
 
-    with contextlib.ExitStack() as stack:
-        stack.callback(cut.restore)
-        for name in names:
-            module = model.get_submodule(name)
-            before = lambda _m, a, k, name=name: cut.enter(name, a, k)  # noqa: E731
-            stack.callback(module.register_forward_pre_hook(before, with_kwargs=True).remove)
-            stack.callback(module.register_forward_hook(lambda _m, _a, _o, name=name: leave(name)).remove)
-        yield
-        found.extend(_source(call, cut) for call in calls[len(found) :])
+    try:
+        with torch.enable_grad(), hook(model, Edits()) as recorded, contextlib.ExitStack() as stack:
+            stack.callback(cut.restore)
+            for name in around:
+                module = model.get_submodule(name)
+                enter = lambda _m, a, k, name=name: cut.enter(name, a, k)  # noqa: E731
+                stack.callback(module.register_forward_pre_hook(enter, with_kwargs=True).remove)
+                stack.callback(module.register_forward_hook(lambda _m, _a, _o, name=name: leave(name)).remove)
+            model(**inputs)
+            leave("")
+    except RuntimeError as error:  # a model that cannot be derived
+        reraise_out_of_memory(error)
+        sources = []
+    if len(sources) != len(calls):
+        return tuple(Met(call.module, 0, _by_length(call), call.q.shape[2], call.k.shape[2]) for call in calls)
+    return tuple(sources)
 
 
 def _source(call: Call, cut: EnteredFloats) -> Met:
-    kind, lengths = _kind(call, cut), (call.q.shape[2], call.k.shape[2])
+    """A call with whose positions its keys are by gradients, and what is wrong with their order."""
+    asks, gives = _leaves_of(call.q, cut.leaves), _leaves_of(call.v, cut.leaves)
+    if not gives or not asks:  # learned queries, or nothing that is known
+        kind = _by_length(call)
+    elif asks & gives:
+        kind = MERGED if gives - asks and call.k.shape[2] > call.q.shape[2] else SELF
+    else:
+        # a shorter sequence made of the other one just before, as Funnel's
+        pairs = [(cut.floats[a], cut.floats[b]) for a in asks for b in gives]
+        is_pooled = any(_leaves_of(a, [b]) or _leaves_of(b, [a]) for a, b in pairs)
+        # where no position sees a later one, one sequence made in two ways may be read, as by norms of their own
+        weights, length = call.weights, call.q.shape[2]
+        causal = weights is not None and 1 < length == call.k.shape[2] and not bool(weights.triu(1).any())
+        kind = SELF if is_pooled or (causal and cut.words(asks) == cut.words(gives)) else CROSS
     order = _other_axis(call, cut.leaves) or _part_shift(call, kind, cut.leaves)
-    return Met(call.module, cut.uses.get(call.module, 0), kind, *lengths, order)
+    return Met(call.module, cut.uses.get(call.module, 0), kind, call.q.shape[2], call.k.shape[2], order)
 
 
 def _part_shift(call: Call, kind: str, leaves: Sequence[Tensor]) -> str:
-    """Whether keys or values are displaced against the queries of the same sequence (in cross-attention values against keys), in words.
-
-    Position by position both have to be made of something that entered the layer at one place. What a convolution or a
-    shift of half the units makes is made of that place and of others.
-    """
+    """Whether keys or values are displaced against queries of their sequence, in words: made of nothing that entered at that place."""
     parts = dict(zip(PARTS, (call.q, call.k, call.v), strict=True))
     if kind != SELF or call.q.shape[2] != call.k.shape[2]:
         del parts["queries"]
@@ -181,8 +177,8 @@ def _part_shift(call: Call, kind: str, leaves: Sequence[Tensor]) -> str:
     positions = sorted({0, min(1, length - 1), length // 2, length - 1})
     expected = {position: _support(reference[:, :, position], leaves) for position in positions}
     for name, t in others:
-        found = {position: _support(t[:, :, position], leaves) for position in positions}
-        apart = [p for p in positions if bool(found[p].any()) and not bool((expected[p] & found[p]).any())]
+        support = {position: _support(t[:, :, position], leaves) for position in positions}
+        apart = [p for p in positions if bool(support[p].any()) and not bool((expected[p] & support[p]).any())]
         # two parts of one longer sequence have no place in common
         everywhere = _support(t, leaves) if apart else None
         for position in apart:
@@ -192,22 +188,19 @@ def _part_shift(call: Call, kind: str, leaves: Sequence[Tensor]) -> str:
 
 
 def _other_axis(call: Call, leaves: Sequence[Tensor]) -> str:
-    """Whether what a call attends over are no positions, as in attention over channels or over heads, in words.
-
-    Two queries far apart are then made of every position, while two units (or two heads) of theirs are made of one each.
-    """
+    """Whether a call attends over units or heads, in words: two far queries are then made of all positions, two units of one each."""
 
     def apart(t: Tensor, axis: int) -> bool:
         """Whether the first and the last along an axis have no place in common, of as many in the leaves as there are."""
         count = t.shape[axis]
         ends = (t.select(axis, i)[0] for i in (0, count - 1))
         first, last = ([None if g is None else g.ne(0) for g in gradients_of(end, leaves)] for end in ends)
-        for one, other in zip(first, last, strict=True):
-            if one is None or other is None or not one.any() or not other.any():
+        for first_places, last_places in zip(first, last, strict=True):
+            if first_places is None or last_places is None or not first_places.any() or not last_places.any():
                 continue
-            for start, end in combinations(range(one.dim() + 1), 2):
-                shape = one.shape[:start].numel(), one.shape[start:end].numel(), -1
-                places = (seen.reshape(shape).any(2).any(0) for seen in (one, other))
+            for start, end in combinations(range(first_places.dim() + 1), 2):
+                shape = first_places.shape[:start].numel(), first_places.shape[start:end].numel(), -1
+                places = (seen.reshape(shape).any(2).any(0) for seen in (first_places, last_places))
                 if (axis == 2 or shape[1] == count) and not bool(torch.logical_and(*places).any()):
                     return True
         return False
@@ -222,26 +215,8 @@ def _other_axis(call: Call, leaves: Sequence[Tensor]) -> str:
 def _support(t: Tensor, leaves: Sequence[Tensor]) -> Bool[Tensor, " N"]:
     """What of the leaves the first row of a part [B H T E] is made of: all their numbers but for the last axis, one after another."""
     pairs = zip(leaves, gradients_of(t[0], leaves), strict=True)
-    found = (torch.zeros_like(leaf) if grad is None else grad for leaf, grad in pairs)
-    return torch.cat([grad.ne(0).any(-1).flatten().cpu() for grad in found])
-
-
-def _kind(call: Call, cut: EnteredFloats) -> str:
-    asks, gives = _leaves_of(call.q, cut.leaves), _leaves_of(call.v, cut.leaves)
-    if not gives or not asks:  # learned queries, or nothing that is known
-        return _by_length(call)
-    if asks & gives:
-        return MERGED if gives - asks and call.k.shape[2] > call.q.shape[2] else SELF
-    # a shorter sequence made of the other one just before, as Funnel's
-    pooled = any(
-        _leaves_of(cut.given[a], [cut.given[b]]) or _leaves_of(cut.given[b], [cut.given[a]])
-        for a in asks
-        for b in gives
-    )
-    # where no position sees a later one, one sequence made in two ways may be read, as by norms of their own
-    weights, length = call.weights, call.q.shape[2]
-    causal = weights is not None and 1 < length == call.k.shape[2] and not bool(weights.triu(1).any())
-    return SELF if pooled or (causal and cut.words(asks) == cut.words(gives)) else CROSS
+    gradients = (torch.zeros_like(leaf) if grad is None else grad for leaf, grad in pairs)
+    return torch.cat([grad.ne(0).any(-1).flatten().cpu() for grad in gradients])
 
 
 def _leaves_of(t: Tensor, leaves: Sequence[Tensor]) -> set[int]:
@@ -267,7 +242,7 @@ def find_position_shifts(
     A model that turns, sorts or shifts its tokens by itself is refused as a whole.
     """
 
-    def run(given: ModelInputs) -> list[Parts]:
+    def run(inputs: ModelInputs) -> list[Parts]:
         met: dict[int, Parts] = {}
 
         def silence(order: int, parts: Parts) -> Parts:
@@ -275,10 +250,10 @@ def find_position_shifts(
             return parts._replace(v=torch.zeros_like(parts.v))
 
         with hook(model, Edits({n: functools.partial(silence, n) for n in range(len(addresses))})):
-            model(**given)
+            model(**inputs)
         return [met[n] for n in range(len(addresses))]
 
-    found: dict[int, str] = {}
+    shifts: dict[int, str] = {}
     # which parts of which calls are of the positions of which tokens
     stacks = list(enumerate(address.stack for address in addresses))
     crossing = [n for n, stack in stacks if stack.endswith(CROSS)]
@@ -306,12 +281,12 @@ def find_position_shifts(
                 moved = _change_at(before[n][PARTS.index(part)], after[n][PARTS.index(part)], changed)
                 if moved is not None and bool(moved.any()) and not moved[-1, PLACE]:
                     words = f"its {part} are not at the positions of its tokens: the token at position {PLACE} of row"
-                    found.setdefault(n, f"{words} {len(changed) - 1} is at {_first(moved)} there")
+                    shifts.setdefault(n, f"{words} {len(changed) - 1} is at {_first(moved)} there")
     except Exception as error:
         reraise_out_of_memory(
             error
         )  # of some nothing can be replaced, and tokens may stand for images, of which there are as many
-    return found, None
+    return shifts, None
 
 
 def _find_reordering(
@@ -321,16 +296,12 @@ def _find_reordering(
     after: Sequence[Parts],
     run: Callable[[Int[Tensor, "B T"]], Sequence[Parts]],
 ) -> ModelError | None:
-    """Why a model is refused that moves its tokens; `after` is with another at one place of the last row.
-
-    Then that row is put in an order of no sort, in which tokens change places. The first queries, keys or values that are as many
-    as tokens and change have to change there: else a trace's positions are not those of the tokens beside them.
-    """
+    """Why a model is refused that moves its tokens: those of the last row, one changed (`after`) or in another order, change elsewhere."""
     ids: Tensor = inputs["input_ids"]
     row = len(ids) - 1
 
-    def moves(one: Sequence[Parts], other: Sequence[Parts]) -> Bool[Tensor, "B T"] | None:
-        for was, now in zip(one, other, strict=True):
+    def moves(was_parts: Sequence[Parts], now_parts: Sequence[Parts]) -> Bool[Tensor, "B T"] | None:
+        for was, now in zip(was_parts, now_parts, strict=True):
             places = [m for a, b in zip(was, now, strict=True) if (m := _change_at(a, b, ids)) is not None]
             if places and bool((moved := torch.stack(places).any(0)).any()):
                 return moved
@@ -344,19 +315,19 @@ def _find_reordering(
     words = f"{name} does not read its tokens where they are given."
     todo = "Give the part of it that attends, with tokens in the order in which that takes them."
     if not moved[row, PLACE]:
-        known = f"A token at position {PLACE} of row {row}, counted from 0, changes what attention is given at {_first(moved)}."
-        return ModelError(words, known, todo)
-    one, swaps = _swaps(ids[row], inputs.get("attention_mask"))
-    base = before if torch.equal(one, ids[row]) else of_row(one) if swaps else []
+        reason = f"A token at position {PLACE} of row {row}, counted from 0, changes what attention is given at {_first(moved)}."
+        return ModelError(words, reason, todo)
+    row_tokens, swaps = _swaps(ids[row], inputs.get("attention_mask"))
+    base = before if torch.equal(row_tokens, ids[row]) else of_row(row_tokens) if swaps else []
     for other in swaps:
         moved = moves(base, of_row(other))
-        places = one.ne(other).nonzero().flatten().tolist()
+        places = row_tokens.ne(other).nonzero().flatten().tolist()
         for place in (p for p in places if moved is None or not moved[row, p]):
             # two tokens may be alike to the model; then neither says anything where it stands
-            alone = one.index_copy(0, torch.tensor([place], device=one.device), other[place : place + 1])
+            alone = row_tokens.index_copy(0, torch.tensor([place], device=row_tokens.device), other[place : place + 1])
             if moves(base, of_row(alone)) is not None:
-                known = f"Two tokens of row {row} change places, and what attention is given at position {place}, "
-                return ModelError(words, known + "the place of one of them, counted from 0, stays as it was.", todo)
+                reason = f"Two tokens of row {row} change places, and what attention is given at position {place}, "
+                return ModelError(words, reason + "the place of one of them, counted from 0, stays as it was.", todo)
     return None
 
 
@@ -379,33 +350,30 @@ def _with_another_token(ids: object) -> Int[Tensor, "B T"] | None:
 
 
 def _swaps(tokens: Int[Tensor, " T"], mask: object) -> tuple[Int[Tensor, " T"], list[Int[Tensor, " T"]]]:
-    """The tokens in an order that is not sorted, and those again with pairs of unlike ones swapped: in each other pairs.
-
-    Padding stays where it is. Of what is moved as a whole where one token moves, one swap may show everywhere.
-    """
+    """The tokens in an order that is not sorted, padding in its place, and those again with pairs of unlike ones swapped, in two halves."""
     real = torch.ones_like(tokens, dtype=torch.bool)
     if isinstance(mask, Tensor) and mask.dim() == 2 and mask.shape[1] == len(tokens):
         real = mask[-1].bool()
     free = real.nonzero().flatten().tolist()
-    one, draw = tokens.clone(), torch.Generator().manual_seed(0)
+    order, draw = tokens.clone(), torch.Generator().manual_seed(0)
     for _ in range(TRIES):
-        if bool((one.diff() > 0).any()) and bool((one.diff() < 0).any()):
+        if bool((order.diff() > 0).any()) and bool((order.diff() < 0).any()):
             break
-        one[free] = tokens[free][torch.randperm(len(free), generator=draw).to(tokens.device)]
+        order[free] = tokens[free][torch.randperm(len(free), generator=draw).to(tokens.device)]
     pairs: list[tuple[int, int]] = []
     while free:
         here = free.pop(0)
-        there = next((p for p in reversed(free) if one[p] != one[here]), None)
-        if there is not None:
-            free.remove(there)
-            pairs.append((here, there))
+        partner = next((p for p in reversed(free) if order[p] != order[here]), None)
+        if partner is not None:
+            free.remove(partner)
+            pairs.append((here, partner))
     swaps = []
-    for some in (pairs[::2], pairs[1::2]):
-        other = one.clone()
-        for here, there in some:
-            other[here], other[there] = one[there], one[here]
-        swaps += [other] if some else []
-    return one, swaps
+    for swapped in (pairs[::2], pairs[1::2]):
+        other = order.clone()
+        for here, partner in swapped:
+            other[here], other[partner] = order[partner], order[here]
+        swaps += [other] if swapped else []
+    return order, swaps
 
 
 def _first(moved: Bool[Tensor, "B T"]) -> str:
@@ -434,13 +402,13 @@ def words_of(path: str) -> list[str]:
     return [w for w in re.split(r"[._]", re.sub(r"([a-z])([A-Z])", r"\1_\2", path).lower()) if w and not w.isdigit()]
 
 
-def tower_of(path: str) -> str:
+def _tower_of(path: str) -> str:
     """The tower that a name says; empty where it says none."""
     words = set(words_of(path))
     return next((tower for tower, names in TOWERS.items() if words & set(names)), "")
 
 
-def container(module: str) -> str:
+def _container(module: str) -> str:
     """The name of the list of layers that a module is in: what stands before its first number, else before its last word."""
     parts = module.split(".")
     number = next((i for i, part in enumerate(parts) if part.isdigit()), len(parts) - 1)
@@ -449,31 +417,31 @@ def container(module: str) -> str:
 
 def name_stacks(met: Sequence[Met], towers: Sequence[str]) -> list[str]:
     """The stack of every call, given the tower of each; calls of a tower are split by their part in it."""
-    found = [""] * len(met)
+    names = [""] * len(met)
     for tower in dict.fromkeys(towers):
-        own = [i for i, t in enumerate(towers) if t == tower]
-        roles = _roles([met[i] for i in own], [m for m, t in zip(met, towers, strict=True) if t != tower])
-        for i, role in zip(own, roles, strict=True):
+        of_tower = [i for i, t in enumerate(towers) if t == tower]
+        roles = _roles([met[i] for i in of_tower], [m for m, t in zip(met, towers, strict=True) if t != tower])
+        for i, role in zip(of_tower, roles, strict=True):
             inner = "" if role == "dec" and "enc" not in roles else role  # a tower that reads another one
-            found[i] = (role or "plain") if not tower else f"{tower}_{inner}" if inner else tower
-    return found
+            names[i] = (role or "plain") if not tower else f"{tower}_{inner}" if inner else tower
+    return names
 
 
 def _roles(met: Sequence[Met], others: Sequence[Met]) -> list[str]:
     """Of the calls of one tower: enc, dec, cross and merged, or empty where they are layers of one stack."""
     away = {m.asks for m in others if m.kind == SELF}
-    crossing = {container(m.module) for m in met if m.kind != SELF}
+    crossing = {_container(m.module) for m in met if m.kind != SELF}
     roles = []
-    for i, one in enumerate(met):
-        place = container(one.module)
-        if one.kind in (CROSS, MERGED):
-            roles.append(one.kind)
+    for i, call in enumerate(met):
+        place = _container(call.module)
+        if call.kind in (CROSS, MERGED):
+            roles.append(call.kind)
         elif place in crossing:
-            feeds = any(m.kind == SELF and container(m.module) not in crossing for m in met)
+            feeds = any(m.kind == SELF and _container(m.module) not in crossing for m in met)
             fed = _feeding(met, place, away)
             roles.append("dec" if fed or not feeds else "")
         else:
-            later = {container(m.module) for m in met[i:] if m.kind != SELF}
+            later = {_container(m.module) for m in met[i:] if m.kind != SELF}
             roles.append("enc" if any(place in _feeding(met, c, away) for c in later) else "")
     return roles
 
@@ -481,53 +449,53 @@ def _roles(met: Sequence[Met], others: Sequence[Met]) -> list[str]:
 def _feeding(met: Sequence[Met], place: str, away: set[int]) -> set[str]:
     """The lists of layers whose positions the cross-attention of `place` sees; `away` are lengths of other towers."""
     sees = {
-        m.sees - (m.asks if m.kind == MERGED else 0) for m in met if m.kind != SELF and container(m.module) == place
+        m.sees - (m.asks if m.kind == MERGED else 0) for m in met if m.kind != SELF and _container(m.module) == place
     }
-    first = next(i for i, m in enumerate(met) if m.kind != SELF and container(m.module) == place)
-    before = [m for m in met[:first] if m.kind == SELF and container(m.module) != place]
-    long = {container(m.module) for m in before if m.asks in sees}
+    first = next(i for i, m in enumerate(met) if m.kind != SELF and _container(m.module) == place)
+    before = [m for m in met[:first] if m.kind == SELF and _container(m.module) != place]
+    long = {_container(m.module) for m in before if m.asks in sees}
     if long or sees & away:
         return long
-    return {c for m in before if "encoder" in words_of(c := container(m.module))}  # padded, or pooled
+    return {c for m in before if "encoder" in words_of(c := _container(m.module))}  # padded, or pooled
 
 
 def number_layers(met: Sequence[Met], stacks: Sequence[str]) -> list[tuple[str, int]]:
     """The stack and the layer of every call; a stack with two calls in each layer is split by what they are called."""
-    found: dict[int, tuple[str, int]] = {}
-    taken = set(stacks)
+    numbered: dict[int, tuple[str, int]] = {}
+    used = set(stacks)
     for stack in dict.fromkeys(stacks):
-        own = [i for i, s in enumerate(stacks) if s == stack]
-        uses = list(dict.fromkeys((met[i].module, met[i].nth) for i in own))
-        layers = {use: (name, n) for use, name, n in _split_stack(stack, uses, met, own, taken)}
+        of_stack = [i for i, s in enumerate(stacks) if s == stack]
+        uses = list(dict.fromkeys((met[i].module, met[i].nth) for i in of_stack))
+        layers = {use: (name, n) for use, name, n in _split_stack(stack, uses, met, of_stack, used)}
         seen: dict[tuple[str, int], int] = {}
-        for i in own:
+        for i in of_stack:
             use = met[i].module, met[i].nth
             part = seen[use] = seen.get(use, 0) + 1  # a layer that attends twice, as DiffLlama's
             name, number = layers[use]
-            found[i] = name if part == 1 else f"{'part' if name == 'plain' else name}{part}", number
-    return [found[i] for i in range(len(met))]
+            numbered[i] = name if part == 1 else f"{'part' if name == 'plain' else name}{part}", number
+    return [numbered[i] for i in range(len(met))]
 
 
 Use = tuple[str, int]
 
 
 def _split_stack(
-    stack: str, uses: Sequence[Use], met: Sequence[Met], own: Sequence[int], taken: set[str]
+    stack: str, uses: Sequence[Use], met: Sequence[Met], of_stack: Sequence[int], used: set[str]
 ) -> list[tuple[Use, str, int]]:
     numbers = layer_numbers([m for m, _ in uses])
     if numbers is not None:
         return [(use, stack, n) for use, n in zip(uses, numbers, strict=True)]
-    length = {(met[i].module, met[i].nth): met[i].asks for i in own}
-    for key in (lambda u: ".".join(part for part in u[0].split(".") if not part.isdigit()), lambda u: container(u[0])):
+    length = {(met[i].module, met[i].nth): met[i].asks for i in of_stack}
+    for key in (lambda u: ".".join(part for part in u[0].split(".") if not part.isdigit()), lambda u: _container(u[0])):
         groups: dict[str, list[Use]] = {}
         for use in uses:
             groups.setdefault(key(use), []).append(use)
         counted = {key: layer_numbers([m for m, _ in group]) for key, group in groups.items()}
-        places = {container(group[0][0]) for group in groups.values()}
+        places = {_container(group[0][0]) for group in groups.values()}
         apart = len(places) == 1 or len({length[group[0]] for group in groups.values()}) > 1
         apart = apart or list(uses) != [use for group in groups.values() for use in group]
         if len(groups) > 1 and apart and all(n is not None for n in counted.values()):
-            names = _names(stack, list(groups), taken)
+            names = _names(stack, list(groups), used)
             return [
                 (use, name, n)
                 for (key, group), name in zip(groups.items(), names, strict=True)
@@ -536,20 +504,20 @@ def _split_stack(
     return [(use, stack, n) for n, use in enumerate(uses, 1)]
 
 
-def _names(stack: str, keys: Sequence[str], taken: set[str]) -> list[str]:
+def _names(stack: str, keys: Sequence[str], used: set[str]) -> list[str]:
     """A name for each part of a stack: one without a word of its own keeps the stack's, else the first."""
     common = set.intersection(*(set(words_of(key)) for key in keys))
-    own = {key: [w for w in dict.fromkeys(words_of(key)) if w not in common] for key in keys}
-    parts = {key: next((w[:3] for w in ("encoder", "decoder") if w in words), "") for key, words in own.items()}
-    said = {key: "_".join(w for w in words if w not in PLAIN) or parts[key] for key, words in own.items()}
-    first = next((key for key, name in said.items() if not name), keys[0])
+    words_alone = {key: [w for w in dict.fromkeys(words_of(key)) if w not in common] for key in keys}
+    parts = {key: next((w[:3] for w in ("encoder", "decoder") if w in words), "") for key, words in words_alone.items()}
+    labels = {key: "_".join(w for w in words if w not in PLAIN) or parts[key] for key, words in words_alone.items()}
+    first = next((key for key, name in labels.items() if not name), keys[0])
     names = []
     for number, key in enumerate(keys, 1):
-        name = said[key] or f"part{number}"
+        name = labels[key] or f"part{number}"
         name = stack if key == first else name if stack == "plain" else f"{stack}_{name}"
-        while key != first and name in taken:
+        while key != first and name in used:
             name += "2"
-        taken.add(name)
+        used.add(name)
         names.append(name)
     return names
 
@@ -576,33 +544,23 @@ def find_addresses(
     Whose positions a call's keys are says whether it is cross-attention, its module's name which tower and layer it is in.
     A tower of text that all others flow into is the main one, without a name.
     """
-    met = find_sources(model, inputs, hook, calls)
-    towers = _main(met, [_tower(one, inputs) for one in met], model, calls, inputs, hook)
-    made = tuple(Address(stack, layer) for stack, layer in number_layers(met, name_stacks(met, towers)))
-    assert len(set(made)) == len(made), f"{name}: two calls with one address"
-    return made, tuple(one.order for one in met)
-
-
-def _tower(met: Met, inputs: ModelInputs) -> str:
-    """The tower by the module's name, else by the input that has as many positions as it asks from."""
-    crossing = met.kind != SELF  # which may be called by what it reads
-    if said := tower_of(container(met.module) if crossing else met.module):
-        return said
-    ids = inputs.get("input_ids")
+    met, ids = _find_sources(model, inputs, hook, calls), inputs.get("input_ids")
     floats = {n: t for n, t in inputs.items() if isinstance(t, Tensor) and t.is_floating_point() and t.dim() == 3}
-    named = {tower: t.shape[1] for n, t in floats.items() if (tower := tower_of(n))}
-    if not isinstance(ids, Tensor) or not named:
-        return ""
-    return next((tower for tower, n in {"text": ids.shape[-1], **named}.items() if n == met.asks), "")
+    lengths = {tower: t.shape[1] for n, t in floats.items() if (tower := _tower_of(n))}
+    lengths = {"text": ids.shape[-1], **lengths} if isinstance(ids, Tensor) and lengths else {}
+    towers: list[str] = []
+    for call in met:  # by the module's name, else by the input that has as many positions as it asks from
+        # cross-attention may be called by what it reads
+        tower = _tower_of(call.module if call.kind == SELF else _container(call.module))
+        towers.append(tower or next((tower for tower, n in lengths.items() if n == call.asks), ""))
+    towers = _main(met, towers, model, calls, inputs, hook)
+    addresses = tuple(Address(stack, layer) for stack, layer in number_layers(met, name_stacks(met, towers)))
+    assert len(set(addresses)) == len(addresses), f"{name}: two calls with one address"
+    return addresses, tuple(call.order for call in met)
 
 
 def _main(
-    met: Sequence[Met],
-    towers: list[str],
-    model: nn.Module,
-    calls: Sequence[Call],
-    inputs: ModelInputs,
-    hook: CallHook,
+    met: Sequence[Met], towers: list[str], model: nn.Module, calls: Sequence[Call], inputs: ModelInputs, hook: CallHook
 ) -> list[str]:
     """The towers, the main one without a name: the only one, or that of text which all others flow into."""
     names = list(dict.fromkeys(towers))
@@ -610,8 +568,8 @@ def _main(
         return [""] * len(towers)
     # nameless layers that read another sequence, and none among them that make one
     nameless = [m for m, tower in zip(met, towers, strict=True) if not tower]
-    crossing = {container(m.module) for m in nameless if m.kind != SELF}
-    if "text" in names and crossing and all(container(m.module) in crossing for m in nameless):
+    crossing = {_container(m.module) for m in nameless if m.kind != SELF}
+    if "text" in names and crossing and all(_container(m.module) in crossing for m in nameless):
         return ["" if tower == "text" else tower for tower in towers]  # the encoder of a decoder without a name
     if "" in names or "text" not in names:
         return towers
