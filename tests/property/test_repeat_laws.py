@@ -1,10 +1,11 @@
-"""Rows added at places that repeat: the same sums as index_add_, and the same bits in whatever order they are added."""
+"""Products that are as exact as float32, and rows added at places that repeat: the same sums, and the same bits in any order."""
 
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.elsewhere import elsewhere, moved
 
+from trisect.lm import matmul as products
 from trisect.lm.matmul import _sum_repeats, add_at
 
 
@@ -55,3 +56,18 @@ def test_rows_added_as_they_come_have_other_bits_in_another_order():
     order = torch.arange(39, -1, -1)
     one, other = table.clone().index_add_(1, at, rows), table.clone().index_add_(1, at[order], rows[:, order])
     assert not torch.equal(one, other)
+
+
+def test_the_faster_product_is_taken_only_where_it_proves_itself(monkeypatch):
+    before = torch.get_float32_matmul_precision()
+    for error, expected in ((1e-7, "medium"), (3e-3, "highest")):
+        monkeypatch.setattr(products, "_error", lambda _, error=error: error)
+        with products.fast_products() as chosen:
+            assert chosen == expected
+            assert torch.get_float32_matmul_precision() == expected
+        assert torch.get_float32_matmul_precision() == before
+
+
+def test_the_check_measures_a_real_product():
+    with products.fast_products():
+        assert products._error("highest") < products.TOLERANCE

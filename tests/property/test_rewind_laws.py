@@ -117,11 +117,11 @@ def test_a_span_is_no_larger_than_the_rank_and_gives_the_variants_back(seed, ran
     h = torch.randn(5, 30, rank, generator=draw, dtype=torch.float64) @ torch.randn(
         5, rank, 20, generator=draw, dtype=torch.float64
     )
-    found = _span(h, 12)
-    assert found.enough.all()
-    assert (found.rank == rank).all()
-    torch.testing.assert_close(torch.bmm(found.shares, found.basis), h, rtol=0, atol=1e-12 * float(h.abs().max()))
-    assert not _span(h, rank - 1).enough.any()
+    basis, shares, ranks, enough = _span(h, 12)
+    assert enough.all()
+    assert (ranks == rank).all()
+    torch.testing.assert_close(torch.bmm(shares, basis), h, rtol=0, atol=1e-12 * float(h.abs().max()))
+    assert not _span(h, rank - 1)[3].any()
 
 
 def test_states_beyond_the_safe_range_and_states_that_are_no_numbers_are_scored_the_plain_way():

@@ -77,13 +77,6 @@ def test_the_expanded_interval_of_many_units_is_scipys_percentile_interval_widen
     assert wide > plain.confidence_interval.high - plain.confidence_interval.low
 
 
-def test_the_standard_error_of_draws_is_that_of_scipys_bootstrap():
-    values = rng(6).normal(size=25)
-    wanted: Any = scipy_stats.bootstrap((values,), np.mean, n_resamples=20_000, rng=rng(1))
-    found = bootstrap_ratios(values[:, None], np.ones(25), 2, draws=20_000).std(ddof=1)
-    assert found == pytest.approx(wanted.standard_error, rel=0.03)  # two estimates, each good to 0.5 %
-
-
 def mean_of(values: np.ndarray):
     return lambda seed, times: (times @ values[seed]) / times.sum(1)
 

@@ -48,11 +48,6 @@ def gpt():
 
 
 @pytest.fixture(scope="module")
-def llama():
-    return load(tinyhf.llama(), tinyhf.tokenizer(False))
-
-
-@pytest.fixture(scope="module")
 def bart():
     return load(tinyhf.bart(), tinyhf.tokenizer())
 

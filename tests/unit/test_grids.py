@@ -94,10 +94,3 @@ def test_a_diverging_ramp_is_palest_in_the_middle_and_avoids_the_components_colo
     assert light[:6] == sorted(light[:6])
     assert light[5:] == sorted(light[5:], reverse=True)
     assert not set(render.DIVERGING) & {mark.colour for mark in render.GROUPS.values()}
-
-
-def test_the_same_rows_give_the_same_bytes_in_any_order():
-    rows = every(3, 4)
-    one, other = (render.svg(of(r).chart(), "name") for r in (rows, rows))
-    assert one == other
-    assert render.svg(of(list(reversed(rows))).chart(), "name").count("<path") == one.count("<path")

@@ -219,17 +219,12 @@ def extend_decoder(weight: Float[Tensor, "V D"], bias: Float[Tensor, " V"]) -> F
     return torch.cat([weight, bias[:, None], torch.ones_like(bias)[:, None]], 1)
 
 
-class _Span(NamedTuple):
-    """Directions and coefficients of each token's variants, how many directions it needs, and whether they suffice."""
+def _span(
+    h: Float[Tensor, "N A D"], most: int
+) -> tuple[Float[Tensor, "N R D"], Float[Tensor, "N A R"], Int[Tensor, " N"], Bool[Tensor, " N"]]:
+    """Up to `most` directions whose combinations are each token's variants to ROUNDING steps of the longest one.
 
-    basis: Float[Tensor, "N R D"]
-    shares: Float[Tensor, "N A R"]
-    rank: Int[Tensor, " N"]
-    enough: Bool[Tensor, " N"]
-
-
-def _span(h: Float[Tensor, "N A D"], most: int) -> _Span:
-    """Up to `most` directions whose combinations give each token's variants to ROUNDING steps of the longest one.
+    Returns directions and coefficients of each token, how many directions it needs, and whether they suffice.
 
     Gram-Schmidt with the largest remainder as the next direction. Directions need not be orthogonal to rounding: what
     is subtracted is what is kept, so that basis and shares give back `h` less the remainder that is measured.
@@ -249,7 +244,7 @@ def _span(h: Float[Tensor, "N A D"], most: int) -> _Span:
         rest.baddbmm_(c, q[:, None], alpha=-1)
         basis[:, k], shares[:, :, k] = q, c[..., 0]
         largest, row = torch.einsum("nad,nad->na", rest, rest).max(-1)
-    return _Span(basis, shares, rank, largest <= limit)
+    return basis, shares, rank, largest <= limit
 
 
 def variant_scores(h: Float[Tensor, "A N D"], wide: Float[Tensor, "V K"], y: Int[Tensor, " N"]) -> Scores:
@@ -260,13 +255,13 @@ def variant_scores(h: Float[Tensor, "A N D"], wide: Float[Tensor, "V K"], y: Int
     room = h.new_empty(LOGITS[h.device.type])
     for few in slices(tokens, STATES[h.device.type] // (count * width)):
         states, gold = h[:, few].transpose(0, 1).contiguous(), y[few]
-        span = _span(states, most)
-        order = torch.argsort(torch.where(span.enough, span.rank, most + 1))
-        ranks, enough = torch.stack([span.rank[order], span.enough[order].long()]).cpu()  # all that shapes depend on
+        basis, shares, rank, enough = _span(states, most)
+        order = torch.argsort(torch.where(enough, rank, most + 1))
+        ranks, spanned = torch.stack([rank[order], enough[order].long()]).cpu()  # all that shapes depend on
         for part in slices(len(order), TOKENS[h.device.type]):
-            which, rank = order[part], int(ranks[part].max())
-            spanned = bool(enough[part].all())
-            factors = (span.basis[which, :rank], span.shares[which, :, :rank]) if spanned else (states[which], None)
+            which, size = order[part], int(ranks[part].max())
+            spans = bool(spanned[part].all())
+            factors = (basis[which, :size], shares[which, :, :size]) if spans else (states[which], None)
             loss[few.start + which], correct[few.start + which] = _score(*factors, wide, gold[which], room)
     loss, correct = loss.T, correct.T
     if len(wild := torch.nonzero(~torch.isfinite(loss).all(0))[:, 0]):

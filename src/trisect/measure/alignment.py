@@ -42,9 +42,20 @@ def aer(links: Any, sure: Any, possible: Any) -> float:
     hold S. Raises CorpusError for lists of different length, for what is no pair, and where there is neither a link
     nor a sure one. Source: Och & Ney 2000, Improved Statistical Alignment Models.
     """
-    linked, certain, allowed = _corpora(links, sure, possible)
+    each = links, sure, possible
+    alone = [_is_sentence(part) for part in each]
+    if any(alone):
+        corpora = [[_pairs(part, None)] for part in each]
+    else:
+        corpora = [[_pairs(pairs, i) for i, pairs in enumerate(part, 1)] for part in each]
+    sizes = [len(corpus) for corpus in corpora]
+    if len(set(sizes)) > 1:
+        problem = (
+            f"Links of {sizes[0]} sentences, sure links of {sizes[1]} and possible links of {sizes[2]} were given."
+        )
+        raise CorpusError(problem, "A corpus has one set of each for every sentence.", "Give lists of the same length.")
     counts = np.zeros(4)
-    for a, s, p in zip(linked, certain, allowed, strict=True):
+    for a, s, p in zip(*corpora, strict=True):
         counts += (len(a & s), len(a & (s | p)), len(a), len(s))
     if not counts[2:].any():
         reason = "The rate divides by the number of links and of sure links together, which is 0 here."
@@ -157,21 +168,6 @@ def count_hits(best: Int[np.ndarray, "*C J"], gold: _GoldTable) -> Float[np.ndar
 def as_links(best: Int[np.ndarray, " J"]) -> frozenset[tuple[int, int]]:
     """Links as a set of (source, target) pairs, from 0."""
     return frozenset((int(source), target) for target, source in enumerate(best) if source != NONE)
-
-
-def _corpora(*sets: Any) -> tuple[list[frozenset[tuple[int, int]]], ...]:
-    """The three as lists of sets; a sentence alone is a corpus of one."""
-    alone = [_is_sentence(links) for links in sets]
-    if any(alone):
-        return tuple([_pairs(links, None)] for links in sets)
-    corpora = tuple([_pairs(links, i) for i, links in enumerate(corpus, 1)] for corpus in sets)
-    sizes = [len(corpus) for corpus in corpora]
-    if len(set(sizes)) > 1:
-        problem = (
-            f"Links of {sizes[0]} sentences, sure links of {sizes[1]} and possible links of {sizes[2]} were given."
-        )
-        raise CorpusError(problem, "A corpus has one set of each for every sentence.", "Give lists of the same length.")
-    return corpora
 
 
 def _is_sentence(links: Any) -> bool:

@@ -195,18 +195,13 @@ class _Part:
         return (right / count).numpy(), (gained / (count * math.log(2))).numpy()
 
 
-class _Fitted(NamedTuple):
-    """The probes of all maps for one fold: class weights, biases, and the log prior of each class."""
-
-    weight: Float[Tensor, "P C E"]
-    bias: Float[Tensor, "P C 1"]
-    prior: Float[Tensor, " C"]
-
-
 def _fit(
     moments: _ClassMoments, maps: Float[Tensor, "P D E"], spans: Sequence[slice], diagonal: bool = False
-) -> Iterator[_Fitted]:
-    """For each fold the probes that are fitted to all others; a diagonal map's moments are made as they are added up."""
+) -> Iterator[tuple[Float[Tensor, "P C E"], Float[Tensor, "P C 1"], Float[Tensor, " C"]]]:
+    """For each fold class weights, biases and log priors of the probes that are fitted to all others.
+
+    A diagonal map's moments are made as they are added up.
+    """
     wide, folds = maps.double(), range(len(moments.gram))
     grams = [] if diagonal else [wide.mT @ (gram @ wide) for gram in moments.gram]
     sums = [total_sums @ wide for total_sums in moments.sums]
@@ -218,7 +213,8 @@ def _fit(
         total = sum((s for i, s in enumerate(sums) if i != f), torch.zeros_like(sums[f]))
         counts = moments.counts.sum(0) - moments.counts[f]
         fitted = [_discriminant(gram, total[:, span], counts[span]) for span in spans]
-        yield _Fitted(*(torch.cat(pieces, 1 if pieces[0].dim() == 3 else 0) for pieces in zip(*fitted, strict=True)))
+        weights, biases, priors = zip(*fitted, strict=True)
+        yield torch.cat(weights, 1), torch.cat(biases, 1), torch.cat(priors)
 
 
 def _discriminant(

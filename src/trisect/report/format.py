@@ -222,9 +222,9 @@ def count(value: int | None) -> str:
     return "–" if value is None else f"{value:,}".replace(",", "\u202f")
 
 
-def several(n: int, one: str, many: str | None = None) -> str:
+def several(n: int, noun: str, plural: str | None = None) -> str:
     """`1 seed`, `3 seeds`."""
-    return f"{count(n)} {one if n == 1 else many or one + 's'}"
+    return f"{count(n)} {noun if n == 1 else plural or noun + 's'}"
 
 
 def sample(n: int, noun: str) -> str:
@@ -301,37 +301,32 @@ def verdict_lines(claims: pl.DataFrame) -> list[tuple[ClaimRow, str]]:
     return lines
 
 
+# units that are shares of what can be counted
+COUNTED = ("of pairs", "of the questions", "of the queries", "of the names")
+
+
 def weakest_parts(claims: pl.DataFrame) -> Iterator[tuple[ClaimRow, str]]:
-    """Each claim's row with the part that speaks for it least, against its bound; empty where that has no interval."""
+    """Each claim's row with the part that speaks for it least, its effect, its interval and its bound; empty where it has none.
+
+    As in `Its own answer 0.1 % of pairs (95 %: 0.0 % to 0.3 %; bound: below 5 %)`.
+    """
     parts = claims.filter(pl.col("part").is_not_null(), pl.col("decides")).to_dicts()
     same = ("source", "claim", "effect", "bound", "direction", "margin_reason")
     for row in claims.filter(pl.col("part").is_null()).iter_rows(named=True):
         weakest = next((part for part in parts if all(part[name] == row[name] for name in same)), None)
         if weakest is None or row["effect"] is None or row["low"] is None:
             yield row, ""
+            continue
+        numbers, bound = [row["effect"], row["low"], row["high"]], f"{row['bound']:g}".replace("-", "−")
+        if row["unit"] == "of pairs":  # no difference, so that neither end is beyond what a share can be
+            numbers = [min(max(value, 0.0), 1.0) for value in numbers]
+        if row["unit"] in COUNTED:
+            (effect, low, high), bound = map(share, numbers), percent(row["bound"])
         else:
-            yield row, f"{capital(weakest['part'])} {_bound_words(row)}"
-
-
-COUNTED = (
-    "of pairs",
-    "of the questions",
-    "of the queries",
-    "of the names",
-)  # units that are shares of what can be counted
-
-
-def _bound_words(row: ClaimRow) -> str:
-    """An effect with its interval and its bound, as in `0.1 % of pairs (95 %: 0.0 % to 0.3 %; bound: below 5 %)`."""
-    numbers, bound = [row["effect"], row["low"], row["high"]], f"{row['bound']:g}".replace("-", "−")
-    if row["unit"] == "of pairs":  # no difference, so that neither end is beyond what a share can be
-        numbers = [min(max(value, 0.0), 1.0) for value in numbers]
-    if row["unit"] in COUNTED:
-        (effect, low, high), bound = map(share, numbers), percent(row["bound"])
-    else:
-        effect, low, high = (number(value, True) for value in numbers)
-    sign = {"above": "above ", "below": "below ", "within": "within ±"}[row["direction"]]
-    return f"{effect} {row['unit']} (95\u00a0%: {low} to {high}; bound: {sign}{bound})"
+            effect, low, high = (number(value, True) for value in numbers)
+        sign = {"above": "above ", "below": "below ", "within": "within ±"}[row["direction"]]
+        span = f"(95\u00a0%: {low} to {high}; bound: {sign}{bound})"
+        yield row, f"{capital(weakest['part'])} {effect} {row['unit']} {span}"
 
 
 def why_open(row: ClaimRow) -> str:
