@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
+from itertools import product
 from typing import Any
 
 import numpy as np
@@ -25,14 +26,8 @@ SPLITS = {"train": 20, "valid": 60, "test": 6, "invented": 20}
 def answers(seeds: tuple[int, ...] = (0,), models: tuple[str, ...] = tuple(RIGHT)) -> pl.DataFrame:
     """A row per question and model; of the valid names every fourth was left out of a second pretraining."""
     draw = np.random.default_rng(3)
-    rows = [
-        _row(model, seed, split, i, draw)
-        for model in models
-        for seed in seeds
-        for split, count in SPLITS.items()
-        for i in range(count)
-    ]
-    return frame("answers", rows)
+    splits = [(split, i) for split, count in SPLITS.items() for i in range(count)]
+    return frame("answers", [_row(m, seed, *which, draw) for m, seed, which in product(models, seeds, splits)])
 
 
 def _row(model: str, seed: int, split: str, i: int, draw: np.random.Generator) -> dict[str, Any]:
@@ -74,37 +69,26 @@ def measures(of: pl.DataFrame) -> pl.DataFrame:
     asked = sorted(set(of["name"].to_list()))
     known = {row["name"]: row["gold"] for row in of.filter(pl.col("split") == "train").to_dicts()}
     rows = measure_rows(of, neighbours(asked, known), draws=DRAWS)
-    for layer in (1, 2):
-        for component in "qkv":
-            for group, value in (("retrieved", 0.2), ("made up", 0.7), ("wrong", 0.6)):
-                own = {
-                    "subject": "left-out" if "left-out" in of["model"] else "pretrained",
-                    "stack": "plain",
-                    "layer": layer,
-                    "component": component,
-                    "group": group,
-                }
-                rows.append(
-                    own | {"measure": "survival", "value": value, "low": value - 0.1, "high": value + 0.1, "n": 20}
-                )
+    row = {
+        "subject": "left-out" if "left-out" in of["model"] else "pretrained",
+        "stack": "plain",
+        "measure": "survival",
+    }
+    values = (("retrieved", 0.2), ("made up", 0.7), ("wrong", 0.6))
+    for layer, component, (group, value) in product((1, 2), "qkv", values):
+        place = {"layer": layer, "component": component, "group": group}
+        rows.append(row | place | {"value": value, "low": value - 0.1, "high": value + 0.1, "n": 20})
     return frame("measures", rows)
 
 
 def metrics(seeds: tuple[int, ...] = (0,), models: tuple[str, ...] = tuple(RIGHT)) -> pl.DataFrame:
     """Falling losses of both stages; the plain model is not pretrained."""
-    runs = [
-        f"{model}/{stage}/{seed}"
-        for model in models
-        for stage in ("pretraining", "fine-tuning")
-        for seed in seeds
-        if (model, stage) != ("plain", "pretraining")
-    ]
     return frame(
         "metrics",
         [
-            {"run": run, "epoch": epoch, "split": "train", "name": "loss_nats", "value": 3.0 / epoch}
-            for run in runs
-            for epoch in range(1, 9)
+            {"run": f"{m}/{stage}/{s}", "epoch": epoch, "split": "train", "name": "loss_nats", "value": 3.0 / epoch}
+            for m, stage, s, epoch in product(models, ("pretraining", "fine-tuning"), seeds, range(1, 9))
+            if (m, stage) != ("plain", "pretraining")
         ],
     )
 

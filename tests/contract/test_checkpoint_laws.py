@@ -216,11 +216,11 @@ def test_interpolated_curves_stay_within_their_tolerance_of_exact_ones(folders, 
 def test_weights_that_serve_several_layers_are_one_site_and_rewound_once(subjects):
     subject = subjects["shared"]
     places, notes = plan_places(subject.shape, subject.projections(), None)
-    assert [str(place.site) for place in places] == ["q@1-2", "k@1-2", "v@1-2"]
+    assert [str(site) for site, _ in places] == ["q@1-2", "k@1-2", "v@1-2"]
     assert notes == [f"{c}@1-2 is one set of weights, and is rewound as one." for c in "qkv"]
-    (one,), said = plan_places(subject.shape, subject.projections(), ["q@2.h3"])
-    assert str(one.site) == "q@1-2.h3"
-    assert said == ["q@1-2.h3 is one set of weights, and is rewound as one."]
+    ((site, _),), notes = plan_places(subject.shape, subject.projections(), ["q@2.h3"])
+    assert str(site) == "q@1-2.h3"
+    assert notes == ["q@1-2.h3 is one set of weights, and is rewound as one."]
 
 
 def test_a_bias_that_stands_apart_is_counted_by_heads():
@@ -287,7 +287,7 @@ def test_every_kind_of_model_can_be_ablated_in_every_way(subjects, tmp_path, kin
 def test_every_stack_of_an_encoder_decoder_is_rewound_by_itself(folders, subjects, tmp_path):
     places, notes = plan_places(subjects["paired"].shape, subjects["paired"].projections(), None)
     every = {f"{stack}.{c}@{n}" for stack in ("enc", "dec", "cross") for c in "qkv" for n in (1, 2)}
-    assert {str(place.site) for place in places} == every
+    assert {str(site) for site, _ in places} == every
     assert not notes
     some = ["enc.v@1", "dec.v@1", "cross.v@1"]
     result = rewound(folders["paired"], tmp_path, points=3, exact=True, sites=some)

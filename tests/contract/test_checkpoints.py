@@ -15,7 +15,7 @@ from tests.pages import foreign
 
 import trisect
 from trisect.core.errors import CorpusError, ModelError, SiteError, SpecError
-from trisect.core.subject import SiteTarget, Texts
+from trisect.core.subject import Heads, Shape, SiteTarget, Texts
 from trisect.core.tables import read_table
 from trisect.core.trace import Address, Origin, Projections
 from trisect.experiments.checkpoints import REWIND
@@ -47,7 +47,7 @@ def result(folder, tmp_path_factory):
     return rewind(folder, tmp_path_factory.mktemp("out"), stages=["mid", "also"], sites=None, exact=True)
 
 
-def test_it_writes_the_measures_of_a_studys_rewinding(result, folder):
+def test_it_writes_the_measures_of_a_studys_rewinding_and_every_word_as_text(result, folder):
     rows = result.tables["sites"]
     assert rows.equals(read_table(result.folder / "tables", "sites"))
     assert set(rows["subject"]) == {f"{folder.name}@last"}
@@ -60,16 +60,21 @@ def test_it_writes_the_measures_of_a_studys_rewinding(result, folder):
     first, untrained, cut = result.notes
     assert (first, cut) == ("a & b", "Texts longer than 16 tokens were cut into windows that do not see each other.")
     assert untrained.startswith("The final model's loss, 3.95 nats per token, is above")
-
-
-def test_the_page_shows_every_word_as_text_and_the_same_rows_give_the_same_bytes(result, tmp_path, undrawn):
     text = result.report.read_text()
     assert "<script" not in foreign(text)
     assert "<i>" not in text
     assert "a &lt;i&gt;model@last" in text
     assert "&lt;script&gt;made&lt;/script&gt;" in text
     assert all(str(escape(finding.words)) in text for finding in result.findings)
-    assert "trisect rewind" in text
+    command = "trisect rewind MODEL --initial first --final last --stages mid,also --points 5 --exact"
+    assert result.about.command == command
+    assert command in text
+    facts = result.about.facts
+    assert (facts.initial, facts.stages, facts.final) == ("first", ("mid", "also"), "last")
+    assert (facts.points, facts.exact) == (5, True)
+
+
+def test_the_same_rows_give_the_same_bytes_and_the_figures_name_every_revision(result, tmp_path, undrawn):
     shutil.copytree(result.folder, tmp_path / "again", ignore=lambda *_: ["report.html", "figures"])
     undrawn.undo()
     drawn = render(REWIND, tmp_path / "again").report.read_text()
@@ -83,14 +88,6 @@ def test_the_page_shows_every_word_as_text_and_the_same_rows_give_the_same_bytes
     assert names == {
         "checkpoints-short", "checkpoints-convex", "checkpoints-criticality", "checkpoints-stages", "checkpoints-stages-area",
     }  # fmt: skip
-
-
-def test_the_command_repeats_it_and_names_no_folder_of_this_machine(result):
-    command = "trisect rewind MODEL --initial first --final last --stages mid,also --points 5 --exact"
-    assert result.about.command == command
-    facts = result.about.facts
-    assert (facts.initial, facts.stages, facts.final) == ("first", ("mid", "also"), "last")
-    assert (facts.points, facts.exact) == (5, True)
 
 
 def test_findings_are_the_final_loss_and_the_areas_of_every_site(result):
@@ -110,28 +107,28 @@ def test_findings_are_the_final_loss_and_the_areas_of_every_site(result):
         assert finding.comparison.startswith(f"most {most.name}")
 
 
-def test_without_stages_there_is_no_midstage_and_equal_revisions_are_noted(folder, tmp_path):
-    found = rewind(folder, tmp_path, initial="last")
-    assert not found.tables["sites"]["measure"].str.starts_with("midstage").any()
+def test_ends_that_are_one_revision_are_noted_and_distinguished_by_their_place(folder, tmp_path):
+    found = rewind(folder, tmp_path, initial="last", stages=["mid"])
     assert "At v@1 the initial weights are the final ones." in found.notes
     losses = found.tables["sites"].filter(pl.col("measure") == "rewind_loss_nats")["value"]
     assert losses.max() == pytest.approx(losses.min(), abs=1e-12)  # interpolating rounds
+    text = found.report.read_text()
+    for words in ("the measure is at its floor", "last (0)", "last (2)", "Mid-stage"):
+        assert words in text
+    at = found.tables["sites"].filter(measure="midstage_loss_nats").sort("at")["value"]
+    assert at[0] == at[2]
+
+
+def test_without_stages_there_is_no_midstage(folder, tmp_path):
+    found = rewind(folder, tmp_path)
+    assert not found.tables["sites"]["measure"].str.starts_with("midstage").any()
     assert "Mid-stage" not in found.report.read_text()
-    assert "the measure is at its floor" in found.report.read_text()
 
 
 @pytest.mark.parametrize("stages", [["first"], ["mid", "last"]])
 def test_a_revision_in_between_counts_once_in_means_over_all(tmp_path, stages):
-    with pytest.raises(
-        SpecError, match=f"The revision {stages[-1]!r} was given twice"
-    ):  # before the model is looked for
-        rewind(tmp_path / "none", tmp_path / "out", stages=stages)
-
-
-def test_ends_that_are_one_revision_are_told_apart_by_their_place(folder, tmp_path):
-    text = rewind(folder, tmp_path, initial="last", stages=["mid"]).report.read_text()
-    assert "last (0)" in text
-    assert "last (2)" in text
+    with pytest.raises(SpecError, match=f"The revision {stages[-1]!r} was given twice"):
+        rewind(tmp_path / "none", tmp_path / "out", stages=stages)  # before the model is looked for
 
 
 def test_revisions_are_subfolders_of_a_folder_and_else_a_hubs(folder):
@@ -222,8 +219,6 @@ def test_what_cannot_be_done_is_said(folder, tmp_path, named, kind, said):
 
 
 def test_normed_components_are_rewound_and_said_to_be_more_than_weights():
-    from trisect.core.subject import Heads, Shape
-
     address, rows = Address("plain", 1), torch.arange(4).view(2, 2)
     origins = {
         "q": Origin("normed", "rows of q_proj, normed in each head", "q_proj.weight", None, rows),
@@ -231,8 +226,8 @@ def test_normed_components_are_rewound_and_said_to_be_more_than_weights():
         "v": Origin("rows", "rows of v_proj", "v_proj.weight", None, rows),
     }
     shape = Shape({address: Heads(2, 2)})
-    (place,), notes = plan_places(shape, [Projections(address, origins)], ["q@1"])
-    assert [cut.parameter for cut in place.cuts] == ["q_proj.weight"]
+    ((_, cuts),), notes = plan_places(shape, [Projections(address, origins)], ["q@1"])
+    assert [cut.parameter for cut in cuts] == ["q_proj.weight"]
     assert notes == ["q of layer 1 is not a selection of weights alone: rows of q_proj, normed in each head."]
 
 

@@ -110,18 +110,14 @@ def test_every_kind_of_evidence_has_a_line_and_the_table_holds_its_numbers(done)
     for line in lines:
         rows = done.tables["evidence"].filter(kind=line.kind, what=line.what)
         assert dict(rows.select("component", "value").iter_rows()) == {c: m.mean for c, m in line.means.items()}
-    rewinding = done.tables["evidence"].filter(kind="rewinding")
-    assert rewinding["n"].to_list() == [len(SMALL.seeds)] * 3
-
-
-def test_a_line_of_a_measure_is_the_mean_over_the_trained_models(done):
-    rows = done.tables["evidence"].filter(kind="ablation")
-    assert rows["n"].to_list() == [len(SMALL.seeds)] * 3
+    for kind in ("rewinding", "ablation"):
+        assert done.tables["evidence"].filter(kind=kind)["n"].to_list() == [len(SMALL.seeds)] * 3
+    # a line of a measure is the mean over the trained models
     tables = [pl.read_parquet(done.folder / f"ablate/seed-{s}/tables/measures.parquet") for s in SMALL.seeds]
-    for component, value in rows.select("component", "value").iter_rows():
+    for component, value in done.tables["evidence"].filter(kind="ablation").select("component", "value").iter_rows():
         each = [fmean(t.filter(measure="loss_change_nats", component=component)["value"]) for t in tables]
         assert value == pytest.approx(fmean(each), rel=1e-12)
-    norms = from_table(done.tables["evidence"].filter(kind="norms"))[0]
+    (norms,) = (line for line in lines if line.kind == "norms")
     assert (norms.means["q"], norms.compared) == (norms.means["k"], None)
 
 
@@ -150,16 +146,8 @@ def test_every_page_of_it_links_to_every_part(done):
         assert all((path.parent / link).is_file() for link in links), way
 
 
-def test_the_page_is_made_from_tables_and_record_alone(done):
-    page = done.report.read_bytes()
-    again = driver.render(DISSECT, done.folder)
-    assert again.report.read_bytes() == page
-    assert again.findings == done.findings
-    assert again.about.facts == done.about.facts
-
-
-def test_called_again_it_runs_no_part_and_says_the_same(done, monkeypatch):
-    run = driver.run
+def test_called_again_it_runs_no_part_and_says_the_same_as_its_tables_and_record_alone(done, monkeypatch):
+    run, page = driver.run, done.report.read_bytes()
 
     def only(experiment, *rest, **named):
         assert experiment is DISSECT, f"{experiment.name} was run again"
@@ -177,6 +165,9 @@ def test_called_again_it_runs_no_part_and_says_the_same(done, monkeypatch):
     assert again.findings == done.findings
     for name in ("evidence", "claims"):
         assert again.tables[name].equals(done.tables[name])
+    drawn = driver.render(DISSECT, done.folder)
+    assert drawn.report.read_bytes() == page
+    assert (drawn.findings, drawn.about.facts) == (done.findings, done.about.facts)
 
 
 def test_a_part_that_is_missing_or_damaged_is_run_again_and_no_other(done, monkeypatch, tmp_path):

@@ -135,27 +135,6 @@ def test_the_result_for_programs_has_layers_and_heads_beside_the_usual(found):
     assert {"report", "notes", "findings", "records"} <= set(data)
 
 
-def test_the_command_prints_it(bank, tmp_path):
-    model = tinyhf.save(tinyhf.bert(), tmp_path / "model")
-    words = [
-        "profile",
-        str(model),
-        "--corpus",
-        str(bank),
-        "--labels",
-        "position,pos",
-        "--out",
-        str(tmp_path / "out"),
-        "--json",
-    ]
-    done = CliRunner().invoke(main, words)
-    assert done.exit_code == 0, done.output
-    data = json.loads(done.stdout)
-    assert {(row["layer"], row["label"]) for row in data["layers"]} == {
-        (n, la) for n in (1, 2) for la in ("position", "pos")
-    }
-
-
 def test_the_page_says_it_and_the_same_rows_give_the_same_bytes(found, tmp_path):
     text = found.report.read_text()
     assert all(str(escape(finding.words)) in text for finding in found.findings if finding.measure == "profile")
@@ -163,22 +142,16 @@ def test_the_page_says_it_and_the_same_rows_give_the_same_bytes(found, tmp_path)
         p.name for p in found.folder.glob("figures/*")
     }
     assert "three invertible maps of the same input" in text
+    corpus = found.about.command.split()[4]
+    assert found.about.command == f"trisect profile MODEL --corpus {corpus} --labels position,pos,dep --per head"
+    assert found.about.facts.groups == 15
+    claims = found.tables["claims"].filter(pl.col("part").is_null())  # of few layers there is no verdict
+    assert dict(claims.select("claim", "verdict").iter_rows()) == {"F-2": "inconclusive", "F-3": "inconclusive"}
+    assert set(claims["reason"]) == {"3 layers are asked for, 2 given", "3 layers are asked for, 1 given"}
     shutil.copytree(found.folder, tmp_path / "again", ignore=lambda *_: ["report.html", "figures"])
     again = render(PROFILE, tmp_path / "again")
     assert again.report.read_bytes() == found.report.read_bytes()
     assert (again.findings, again.about) == (found.findings, found.about)
-
-
-def test_the_command_that_repeats_it_is_noted(found):
-    corpus = found.about.command.split()[4]
-    assert found.about.command == f"trisect profile MODEL --corpus {corpus} --labels position,pos,dep --per head"
-    assert found.about.facts.groups == 15
-
-
-def test_claims_of_few_layers_have_no_verdict(found):
-    claims = found.tables["claims"].filter(pl.col("part").is_null())
-    assert dict(claims.select("claim", "verdict").iter_rows()) == {"F-2": "inconclusive", "F-3": "inconclusive"}
-    assert set(claims["reason"]) == {"3 layers are asked for, 2 given", "3 layers are asked for, 1 given"}
 
 
 @pytest.mark.parametrize("name", ["bert", "gpt2", "llama"])
@@ -195,10 +168,10 @@ def test_what_is_kept_is_what_the_layer_reads_and_what_its_weights_make_of_it(na
             for c in COMPONENTS:
                 rows[c].append(component_vectors(trace, c)[place.row, place.position].flatten())
     rows = {c: torch.stack(found) for c, found in rows.items()}
-    stored = layer.taken["q"]
+    stored = layer.inputs["q"]
     taken = torch.from_numpy(stored.finish().astype(np.float32)) * stored.scale + stored.shift
     assert taken == pytest.approx(rows["x"], rel=0, abs=0.01 * float(rows["x"].abs().max()))
-    assert not layer.own
+    assert not layer.as_used
     for c in COMPONENTS:
         made = weights_of(layer.weights(), c)
         assert made is not None
@@ -209,6 +182,10 @@ def test_what_is_kept_is_what_the_layer_reads_and_what_its_weights_make_of_it(na
         assert (kept == pytest.approx(there, rel=0, abs=near)) == (name != "llama" or c == "v")
         assert kept.norm(dim=-1) == pytest.approx(there.norm(dim=-1), rel=0, abs=near)
     assert any("q, k are read as their weights make them" in note for note in got.notes) == (name == "llama")
+    trace = subject.trace(next(iter(subject.batches(["w1 w2 w3 w4 w5 ."])))).traces[0]
+    turned = [name == "llama", name == "llama", False]
+    assert [is_rotated(trace, c, whole(trace)) for c in COMPONENTS] == turned
+    assert [not is_plain(trace, c, whole(trace)) for c in COMPONENTS] == turned
 
 
 def test_queries_behind_a_norm_are_read_as_attention_used_them_and_give_no_verdict(bank, tmp_path):
@@ -217,7 +194,7 @@ def test_queries_behind_a_norm_are_read_as_attention_used_them_and_give_no_verdi
     layer = read(subject, bank, labels=("pos",), limit=60, words=500).layers[Address("plain", 1)]
     trace = subject.trace(next(iter(subject.batches(["w1 w2 w3 w4 w5 ."])))).traces[0]
     assert [is_rotated(trace, c, whole(trace)) for c in COMPONENTS] == [False, False, False]
-    assert set(layer.own) == {"q", "k"}
+    assert set(layer.as_used) == {"q", "k"}
     found = trisect.profile(
         subject, bank, labels=["position", "pos"], limit=60, words=500, out=tmp_path / "out", quiet=True
     )
@@ -228,12 +205,8 @@ def test_queries_behind_a_norm_are_read_as_attention_used_them_and_give_no_verdi
     assert found.about.facts.as_used == ("q", "k")
     assert "queries keep" not in "".join(f.words for f in found.findings if f.measure == "profile_answer")
     assert all("this may not be by their weights" in f.words for f in found.findings if f.measure == "profile")
-
-
-def test_a_claim_whose_label_was_not_asked_for_is_not_measured_behind_a_norm_either(bank, tmp_path):
-    model = zoo.build("qwen3", vocab_size=len(tinyhf.VOCABULARY), bos_token_id=2, eos_token_id=3, pad_token_id=0)
-    subject = load(tinyhf.save(model, tmp_path / "model"))
-    found = trisect.profile(subject, bank, labels=["position"], limit=60, words=500, out=tmp_path / "out", quiet=True)
+    # a claim whose label was not asked for is not measured either
+    found = trisect.profile(subject, bank, labels=["position"], limit=60, words=500, out=tmp_path / "one", quiet=True)
     claims = found.tables["claims"].filter(pl.col("part").is_null())
     assert dict(claims.select("claim", "reason").iter_rows())["F-3"] == "not measured on this model"
 
@@ -268,14 +241,6 @@ def test_what_rotary_positions_put_into_queries_is_not_what_an_untrained_model_k
     assert (claim.filter(pl.col("part").str.starts_with("position"))["effect"].abs() < 0.02).all()
 
 
-def test_rotary_queries_are_no_plain_map_and_values_are(bank, tmp_path):
-    subject = load(tinyhf.save(tinyhf.llama(), tmp_path / "model"))
-    trace = subject.trace(next(iter(subject.batches(["w1 w2 w3 w4 w5 ."])))).traces[0]
-    x = whole(trace)
-    assert [is_plain(trace, c, x) for c in COMPONENTS] == [False, False, True]
-    assert [is_rotated(trace, c, x) for c in COMPONENTS] == [True, True, False]
-
-
 def test_layers_without_rotary_positions_are_not_said_to_be_rotated(bank, tmp_path):
     config = SmolLM3Config(
         vocab_size=len(tinyhf.VOCABULARY), hidden_size=32, num_hidden_layers=3, num_attention_heads=4, num_key_value_heads=2,
@@ -296,12 +261,6 @@ def test_grouped_queries_are_paired_with_their_own_key_head(bank, tmp_path):
     found = trisect.profile(subject, bank, labels=["pos"], limit=60, out=tmp_path / "out", quiet=True)
     (row,) = (r for r in table(found, "layers") if r["layer"] == 1)
     assert (row["differences"]["q-v"]["n"], row["gains"]["q"]["n"], row["gains"]["v"]["n"]) == (2, 4, 2)
-
-
-def test_a_model_of_our_own_and_its_words(tmp_path):
-    found = trisect.profile(OWN, "embedded", labels=["position", "pos"], words=600, out=tmp_path / "out", quiet=True)
-    assert {row["layer"] for row in table(found, "layers")} == {1, 2}
-    assert any("read at its last piece" in note for note in found.notes)
 
 
 def test_fewer_articles_than_folds_are_a_fold_each(bert, bank, tmp_path):
@@ -335,6 +294,8 @@ def test_labels_of_a_text(bank):
     assert names["next"] == (*tags[1:], "end")
     assert names["head"] == ("root", *tags[:-1])
     assert names["next.dep"] == (*one.labels["dep"][1:], "end")
+    counts = make_labeller(texts, None, 3).counts  # of lower-case words
+    assert counts == Counter(one.text[a:b].lower() for one in islice(texts.texts(), 3) for a, b in one.spans)
 
 
 def test_heads_are_unknown_where_a_sentence_lacks_one(tmp_path):
@@ -400,9 +361,8 @@ def test_scores_of_one_head_alone_are_tested_by_random_maps():
 
     draws = np.random.default_rng(0).normal(0.5, 0.01, (200, 1))
     null, one = MapScores(draws, draws), MapScores(np.array([[0.6]]), np.array([[0.6]]))
-    scores = LayerScores(
-        Address("plain", 1), dict.fromkeys("qkv", one), dict.fromkeys("qkv", null), dict.fromkeys("qkv", one)
-    )
+    heads, random = dict.fromkeys("qkv", one), dict.fromkeys("qkv", null)
+    scores = LayerScores(Address("plain", 1), heads, random, heads)
     test = mean_over_random(scores, "q", 0)
     assert test == mean_over_model([scores], "q", 0)
     assert (test.n, test.p < 1e-10) == (1, True)
@@ -439,12 +399,6 @@ def test_what_cannot_be_asked_is_refused(bert, bank, tmp_path):
     assert not (tmp_path / "out" / "report.html").exists()
 
 
-def test_counts_are_of_lower_case_words(bank):
-    texts = open_labels(bank, "train")
-    counts = make_labeller(texts, None, 3).counts
-    assert counts == Counter(one.text[a:b].lower() for one in islice(texts.texts(), 3) for a, b in one.spans)
-
-
 @pytest.fixture(scope="module")
 def more(tmp_path_factory):
     """A model of our own with MLP probes and the causal twin."""
@@ -453,6 +407,8 @@ def more(tmp_path_factory):
 
 
 def test_mlp_probes_are_compared_with_the_closed_form(more):
+    assert {row["layer"] for row in table(more, "layers")} == {1, 2}
+    assert any("read at its last piece" in note for note in more.notes)
     (said,) = (f for f in more.findings if f.measure == "profile_mlp")
     rows = more.tables["measures"]
     checked = rows.filter(pl.col("measure").is_in(["profile_mlp", "profile_mlp_random"]))
@@ -488,11 +444,7 @@ def test_head_by_head_the_causal_twin_is_of_single_heads_too_and_adds_nothing_to
         (a.layer, h, c) for a, n in heads.items() for h in range(1, n + 1) for c in COMPONENTS
     }
     layers = rows.filter(pl.col("head").is_null()).sort("layer", "component")
-    before = (
-        more.tables["measures"]
-        .filter(pl.col("measure") == "erase_excess_nats", pl.col("group") == "pos")
-        .sort("layer", "component")
-    )
+    before = more.tables["measures"].filter(measure="erase_excess_nats", group="pos").sort("layer", "component")
     assert layers["value"].to_list() == pytest.approx(before["value"].to_list())
     (said,) = (f for f in found.findings if f.measure == "profile_erased_head")
     for value in said.values:
@@ -506,10 +458,8 @@ def test_head_by_head_the_causal_twin_is_of_single_heads_too_and_adds_nothing_to
 def test_classes_that_a_profile_folds_are_folded_where_they_are_erased(bank):
     texts = open_labels(bank, "train")
     label = make_labeller(texts, ("word", "pos"), None)
-    kept = [
-        WordClasses("word", ("w1", "(other)"), np.zeros(1, int)),
-        WordClasses("pos", ("A", "(other)"), np.zeros(1, int)),
-    ]
+    classes = {"word": ("w1", "(other)"), "pos": ("A", "(other)")}
+    kept = [WordClasses(name, of, np.zeros(1, int)) for name, of in classes.items()]
     made = relabel(texts, label, kept)
     assert made.columns == ("word", "pos")
     one, own = next(made.texts()), next(texts.texts())
@@ -517,7 +467,7 @@ def test_classes_that_a_profile_folds_are_folded_where_they_are_erased(bank):
     assert set(one.labels["word"]) <= {"w1", "(other)"}
 
 
-DESIGN = replace(tiny.EXPERIMENT, seeds=(1,), attack=None, freeze=None)
+DESIGN = replace(tiny.EXPERIMENT, seeds=(1,), attack=None)
 
 
 @pytest.fixture(scope="module")
@@ -538,6 +488,12 @@ def test_epochs_hold_what_training_made_from_its_start_to_its_end(study):
     assert torch.equal(weights[-1], final.parameters["layers.1.in.weight"])
     assert not torch.equal(weights[0], weights[1])
     assert all(torch.equal(e.parameters["decoder.weight"], final.parameters["decoder.weight"]) for e in epochs)
+    runs = Folder(study).read_ledger().runs
+    edited = study / "runs" / next(name for name, spec in runs.items() if spec.edit is not None)
+    run = load(edited)
+    assert isinstance(run, OwnModel)
+    with pytest.raises(ModelError, match=r"The weights of every epoch are kept of baselines alone\."):
+        read_epochs(run, edited)
 
 
 def test_a_profile_over_all_epochs_ends_with_the_model_itself(study, tmp_path):
@@ -545,6 +501,7 @@ def test_a_profile_over_all_epochs_ends_with_the_model_itself(study, tmp_path):
     done = CliRunner().invoke(main, [*words, "--checkpoints", "all", "--out", str(tmp_path / "out"), "--json"])
     assert done.exit_code == 0, done.output
     data = json.loads(done.stdout)
+    assert {(row["layer"], row["label"]) for row in data["layers"]} == {(n, x) for n in (1, 2) for x in LABELS[:2]}
     said = [r for r in data["records"] if r["measure"] == "profile_checkpoints"]
     assert [r["groups"] for r in said] == [["position"], ["pos"]]
     found = render(PROFILE, tmp_path / "out")
@@ -590,31 +547,13 @@ def test_since_when_is_said_by_rule():
 
 def test_checkpoints_that_there_are_not(study, tmp_path):
     few = {"labels": ["pos"], "words": 400, "out": tmp_path / "out", "quiet": True}
-    with pytest.raises(SpecError) as refused:
-        trisect.profile(study, "embedded", checkpoints=["7"], **few)
-    assert "There is no epoch '7'." in str(refused.value)
-    assert "has epochs 0 to 2." in str(refused.value)
-    assert "Use some of them, or 'all'." in str(refused.value)
-    with pytest.raises(SpecError) as refused:
-        trisect.profile(load(study), "embedded", checkpoints=["all"], **few)
-    assert "Give the study's folder, or a run's." in str(refused.value)
-    place = tinyhf.save(tinyhf.gpt2(), tmp_path / "steps" / "step0", False)
-    with pytest.raises(ModelError) as refused:
-        trisect.profile(place, treebank(tmp_path / "bank", 60), checkpoints=["step7"], **few)
-    assert "has no revision 'step7'." in str(refused.value)
-    with pytest.raises(SpecError) as refused:
-        trisect.profile(load(place), tmp_path / "bank", checkpoints=["step0"], **few)
-    assert "Give its name on a hub, or its folder." in str(refused.value)
-
-
-def test_a_run_with_an_edit_keeps_no_epochs(tmp_path, monkeypatch):
-    monkeypatch.setattr("trisect.experiments.study.page.page", lambda tables, about: Sheet("t", "k", "l", ()))
-    design = replace(tiny.EXPERIMENT, seeds=(1,), attack=None, rewind=None)
-    trisect.study(design, out=tmp_path / "study", workers=0, quiet=True)
-    runs = Folder(tmp_path / "study").read_ledger().runs
-    edited = tmp_path / "study" / "runs" / next(name for name, spec in runs.items() if spec.edit is not None)
-    run = load(edited)
-    assert isinstance(run, OwnModel)
-    with pytest.raises(ModelError) as refused:
-        read_epochs(run, edited)
-    assert "The weights of every epoch are kept of baselines alone." in str(refused.value)
+    place, bank = tinyhf.save(tinyhf.gpt2(), tmp_path / "steps" / "step0", False), treebank(tmp_path / "bank", 60)
+    cases: list[tuple[type[Exception], Any, Any, str, str]] = [
+        (SpecError, study, "embedded", "7", "There is no epoch '7'.*has epochs 0 to 2.*Use some of them, or 'all'."),
+        (SpecError, load(study), "embedded", "all", "Give the study's folder, or a run's."),
+        (ModelError, place, bank, "step7", "has no revision 'step7'."),
+        (SpecError, load(place), bank, "step0", "Give its name on a hub, or its folder."),
+    ]
+    for error, model, corpus, name, words in cases:
+        with pytest.raises(error, match=f"(?s){words}"):
+            trisect.profile(model, corpus, checkpoints=[name], **few)

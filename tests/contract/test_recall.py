@@ -30,17 +30,8 @@ from trisect.lab.training import ModelFiles
 from trisect.report.sheet import Sheet
 from trisect.text.birth_places import _CutSpan, open_people
 
-TINY = {
-    "layers": 1,
-    "heads": 2,
-    "width": 16,
-    "pretraining_epochs": 2,
-    "epochs_without": 2,
-    "epochs_after": 2,
-    "pretraining_batch": 128,
-    "batch": 128,
-    "invented": 12,
-}
+TINY = {"layers": 1, "heads": 2, "width": 16, "pretraining_batch": 128, "batch": 128, "invented": 12}
+TINY |= dict.fromkeys(("pretraining_epochs", "epochs_without", "epochs_after"), 2)
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -71,9 +62,8 @@ def births(tmp_path):
     asked = [f"Where was {n} born?\t{p}\n" for n, p in pairs]
     (folder / "birth_places_train.tsv").write_text("".join(asked[:10]), encoding="utf-8")
     (folder / "birth_dev.tsv").write_text("".join(asked[10:18]), encoding="utf-8")
-    (folder / "birth_test_inputs.tsv").write_text(
-        "".join(a.split("\t")[0] + "\n" for a in asked[18:]), encoding="utf-8"
-    )
+    questions = "".join(a.split("\t")[0] + "\n" for a in asked[18:])
+    (folder / "birth_test_inputs.tsv").write_text(questions, encoding="utf-8")
     return folder
 
 
@@ -215,26 +205,19 @@ def test_what_is_damaged_is_named_and_can_be_made_again(done, tmp_path):
         with pytest.raises(DamagedFileError, match=f"Delete {path} and call the same command again"):
             trisect.recall(out=out, settings=TINY, workers=0, quiet=True)
         path.write_text(kept, encoding="utf-8")
+    # what is gone is made again, the same: a model, answers, and losses, without which their table would be smaller without a word
     shutil.rmtree(out / "models" / "plain-1")
-    trisect.recall(out=out, settings=TINY, workers=0, quiet=True)
-    same = [(folder / "models" / "plain-1" / "model.safetensors").read_bytes() for folder in (out, done.folder)]
-    assert same[0] == same[1]
     (out / "answers" / "plain-1.json").unlink()
+    (out / "losses" / "pretrained-1-pretraining.json").unlink()
     again = trisect.recall(out=out, settings=TINY, workers=0, quiet=True)
-    assert again.tables["answers"].equals(done.tables["answers"])
-
-
-@pytest.mark.parametrize("which", ["plain-1-fine-tuning", "pretrained-1-pretraining"])
-def test_losses_that_are_gone_are_made_again(done, tmp_path, which):
-    """Else the table of losses would be smaller, without a word."""
-    out = tmp_path / "r"
-    shutil.copytree(done.folder, out)
-    (out / "losses" / f"{which}.json").unlink()
-    model = f"models/{which.rpartition('-')[0].removesuffix('-fine')}/model.safetensors"
-    again = trisect.recall(out=out, settings=TINY, workers=0, quiet=True)
-    assert again.tables["metrics"].equals(done.tables["metrics"])
-    assert again.tables["answers"].equals(done.tables["answers"])
-    assert (out / model).read_bytes() == (done.folder / model).read_bytes()
+    for model in ("plain-1", "pretrained-1"):
+        same = [(folder / "models" / model / "model.safetensors").read_bytes() for folder in (out, done.folder)]
+        assert same[0] == same[1]
+    (out / "losses" / "plain-1-fine-tuning.json").unlink()
+    last = trisect.recall(out=out, settings=TINY, workers=0, quiet=True)
+    for name in ("answers", "metrics"):
+        assert again.tables[name].equals(done.tables[name])
+        assert last.tables[name].equals(done.tables[name])
 
 
 def test_a_loss_that_is_no_number_ends_the_training(tmp_path):
@@ -256,12 +239,16 @@ def test_the_pages_command_repeats_all_calls(done, tmp_path):
     assert choose_recipe(RECIPES, read.recipe, True, read.settings).data() == plan["recipe"]
 
 
-def test_a_question_that_does_not_fit_is_found_before_any_training(births, tmp_path):
-    with (births / "birth_dev.tsv").open("a", encoding="utf-8") as file:
-        file.write(f"Where was {'Bo ' * 50}Pell born?\tVale\n")
-    with pytest.raises(CorpusError, match="Give a block of at least"):
-        trisect.recall(births, out=tmp_path / "r", settings=TINY | {"left_out": 1}, quiet=True)
-    assert not (tmp_path / "r").exists()
+def test_bad_files_and_questions_that_do_not_fit_are_named_before_any_training(births, tmp_path):
+    def refused(line, mode, match):
+        with (births / "birth_dev.tsv").open(mode, encoding="utf-8") as file:
+            file.write(line)
+        with pytest.raises(CorpusError, match=match):
+            trisect.recall(births, out=tmp_path / "r", settings=TINY | {"left_out": 1}, quiet=True)
+        assert not (tmp_path / "r").exists()
+
+    refused(f"Where was {'Bo ' * 50}Pell born?\tVale\n", "a", "Give a block of at least")
+    refused("Who is Bo?\tVale\n", "w", r"birth_dev\.tsv, line 1")
 
 
 def test_a_smaller_world_is_of_the_people_who_are_left(births):
@@ -274,7 +261,7 @@ def test_a_smaller_world_is_of_the_people_who_are_left(births):
     assert "reads 12 of 20 lines" in smaller.notes[-1]
 
 
-def test_its_models_are_ordinary_ones(done, tmp_path):
+def test_its_models_are_ordinary_ones_and_can_be_asked(done, tmp_path):
     model = done.paths["pretrained-1"]
     texts = [row["question"] for row in done.tables["answers"].filter(split="valid").head(8).iter_rows(named=True)]
     subject = trisect.load(model)
@@ -283,10 +270,7 @@ def test_its_models_are_ordinary_ones(done, tmp_path):
     assert trisect.ablate(subject, questions, sites="v@1", out=tmp_path / "a", quiet=True).report.is_file()
     assert trisect.similarity(subject, out=tmp_path / "s", quiet=True).report.is_file()
     assert trisect.explore_page(subject, questions[0], out=tmp_path / "e.html").report.is_file()
-
-
-def test_it_can_be_asked(done):
-    reply = trisect.ask(done.paths["pretrained-1"], done.tables["answers"].filter(split="valid")["question"][0])
+    reply = trisect.ask(model, questions[0])
     assert reply.seen == "pretraining only"
     assert 0 < reply.probability <= 1
     assert len(reply.nearest) == 3
@@ -320,10 +304,3 @@ def test_bad_input_is_one_message(words, said, tmp_path, monkeypatch):
     assert said in found.output
     assert "Traceback" not in found.output
     assert not list(tmp_path.glob("*/models"))
-
-
-def test_bad_files_are_named_before_any_training(births, tmp_path):
-    (births / "birth_dev.tsv").write_text("Who is Bo?\tVale\n", encoding="utf-8")
-    with pytest.raises(CorpusError, match=r"birth_dev\.tsv, line 1"):
-        trisect.recall(births, out=tmp_path / "r", settings={"left_out": 1}, quiet=True)
-    assert not (tmp_path / "r").exists()

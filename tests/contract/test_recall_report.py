@@ -79,6 +79,9 @@ def test_what_is_right_is_found_with_intervals_and_beside_the_commonest_place(on
     assert [(p.claim, p.part, p.verdict) for p in parts] == deciding.select("claim", "part", "verdict").rows()
     effects = deciding.select("effect", "low", "high").rows()
     assert [tuple(p.values[0][1:4]) for p in parts] == [row for row in effects if row[0] is not None]
+    blank = one["claims"].with_columns(pl.lit(None, pl.Float64).alias(c) for c in ("effect", "low", "high"))
+    unmeasured = [f for f in recall.findings({**one, "claims": blank}, recalled.about()) if f.part is not None]
+    assert [f.values for f in unmeasured] == [()] * len(parts)
 
 
 def test_what_survives_is_a_finding_of_q_k_and_v(one):
@@ -94,47 +97,23 @@ def test_what_survives_is_a_finding_of_q_k_and_v(one):
     assert not [found for found in none if found.measure == "survival"]
 
 
-def test_claims_that_nothing_was_measured_for(one):
-    blank = one["claims"].with_columns(pl.lit(None, pl.Float64).alias(c) for c in ("effect", "low", "high"))
-    parts = [found for found in recall.findings({**one, "claims": blank}, recalled.about()) if found.part is not None]
-    assert parts
-    assert all(found.values == () for found in parts)
-
-
 def test_every_seed_has_its_point_and_stands_in_the_captions(one, several):
     figure = sections(several)["Does pretraining let it answer?"].figures[0]
     assert "3 seeds, small marks are seeds" in figure.caption
     layers = {layer.name for layer in figure.panels[0].chart.layer}
     assert "seeds" in layers
     numbers = RecallNumbers.of(several)
-    assert [seed for seed, _ in numbers.shares("pretrained")] == [1, 2, 3]
-    of_two = (
-        several["answers"]
-        .filter((pl.col("model") == "pretrained") & (pl.col("seed") == 2) & (pl.col("split") == "valid"))["correct"]
-        .to_list()
-    )
-    assert dict(numbers.shares("pretrained"))[2] == pytest.approx(sum(of_two) / len(of_two))
+    assert len(numbers.shares("pretrained")) == 3
+    of_two = several["answers"].filter(model="pretrained", seed=2, split="valid")["correct"]
+    assert numbers.shares("pretrained")[1] == pytest.approx(of_two.mean())
     assert "names and seeds" in sections(several)["What the claims say here"].words[0]
     alone = sections(one)
     assert "There is one seed" in alone["What the claims say here"].words[0]
-    assert "seeds" not in {
-        layer.name for layer in alone["Does pretraining let it answer?"].figures[0].panels[0].chart.layer
-    }
+    panel = alone["Does pretraining let it answer?"].figures[0].panels[0]
+    assert "seeds" not in {layer.name for layer in panel.chart.layer}
 
 
-def test_what_others_reached_is_a_table_and_grey_points(one):
-    section = sections(one, references=REFERENCES)["Does pretraining let it answer?"]
-    assert section.tables[-1].rows == (
-        ("notes <i>of others</i>", "1.6\u00a0%", "19.4\u00a0% or 25.8\u00a0%"),
-        ("a second", "2.2\u00a0%", "–"),
-    )
-    assert "others" in {layer.name for layer in section.figures[0].panels[0].chart.layer}
-    bare = sections(one)["Does pretraining let it answer?"]
-    assert len(bare.tables) == 1
-    assert "others" not in {layer.name for layer in bare.figures[0].panels[0].chart.layer}
-
-
-def test_what_was_cut_of_the_data_stands_beside_what_others_reached(one):
+def test_what_others_reached_is_a_table_and_grey_points_beside_what_was_cut_of_the_data(one):
     part = "This run reads 1,005 of 2,937 lines: an easier task."
     title = "Does pretraining let it answer?"
     both = {"references": REFERENCES}
@@ -145,16 +124,20 @@ def test_what_was_cut_of_the_data_stands_beside_what_others_reached(one):
         said = (section.figures[0].caption, section.tables[-1].caption, section.figures[0].key[-1].name)
         assert ["same questions" in text for text in said] == [same] * 3
         assert [text.endswith(part) for text in said[:2]] == [not same] * 2
-    assert "Grey" not in sections(one)[title].figures[0].caption
+    assert whole.tables[-1].rows == (
+        ("notes <i>of others</i>", "1.6\u00a0%", "19.4\u00a0% or 25.8\u00a0%"),
+        ("a second", "2.2\u00a0%", "–"),
+    )
+    bare = sections(one)[title]
+    assert len(bare.tables) == 1
+    assert "Grey" not in bare.figures[0].caption
+    for section, grey in ((whole, True), (bare, False)):
+        assert ("others" in {layer.name for layer in section.figures[0].panels[0].chart.layer}) == grey
 
 
 def test_shares_have_a_fixed_number_of_places(one):
     small = pl.when(pl.col("low").is_not_null()).then(6.83e-6)
-    tiny = {
-        **one,
-        "claims": one["claims"].with_columns(low=small),
-        "measures": one["measures"].with_columns(low=small),
-    }
+    tiny = one | {name: one[name].with_columns(low=small) for name in ("claims", "measures")}
     about = recalled.about()
     for text in ("\n".join(map(str, recall.findings(tiny, about))), html(recall.page(tiny, about))):
         assert "0.00000683" not in text
@@ -162,31 +145,19 @@ def test_shares_have_a_fixed_number_of_places(one):
     assert words_for(Estimate("", 0.01234, 6.83e-6, -0.0), True) == "+0.012 (95\u00a0%: 0.000 to 0.000)"
 
 
-def test_the_model_that_names_were_left_out_for_is_asked_what_it_made_up(one):
-    without = recalled.tables(models=("plain", "pretrained"))
-    assert RecallNumbers.of(one).deep == "left-out"
-    assert RecallNumbers.of(without).deep == "pretrained"
-    assert "some names" in sections(one)["Names it never saw"].figures[0].caption
-    assert "some names" not in sections(without)["Names it never saw"].figures[0].caption
-
-
-def test_confidence_by_category_counts_every_answer(one):
-    figure = next(f for f in sections(one)["Retrieved or guessed?"].figures if f.name == "recall-confidence")
-    mine = one["answers"].filter(pl.col("model") == "left-out")
-    for category, many in mine["category"].value_counts().iter_rows():
-        assert re.search(rf"{category} 0\.\d+ \(n\u00a0=\u00a0{many}\)", figure.caption)
-
-
 def test_matches_are_shown_with_their_n_and_against_chance(one):
-    section = sections(one)["Names it never saw"]
+    without = recalled.tables(models=("plain", "pretrained"))
+    assert (RecallNumbers.of(one).deep, RecallNumbers.of(without).deep) == ("left-out", "pretrained")
+    section, other = (sections(tables)["Names it never saw"] for tables in (one, without))
+    assert ["some names" in of.figures[0].caption for of in (section, other)] == [True, False]
     rows = {row[0]: row[1:] for row in section.tables[0].rows}
     assert set(rows) == {"character n-grams", "same last name"}
-    measured = one["measures"].filter(
-        (pl.col("subject") == "left-out") & (pl.col("measure") == "match") & (pl.col("group") == "n-grams")
-    )
+    measured = one["measures"].filter(subject="left-out", measure="match", group="n-grams")
     assert rows["character n-grams"][:2] == (str(measured["n"][0]), f"{100 * measured['value'][0]:.1f}\u00a0%")
     assert f"character n-grams {measured['n'][0]}" in section.figures[0].caption
-    assert [row[0] for row in section.tables[0].rows] == ["character n-grams", "same last name"]
+    confidence = next(f for f in sections(one)["Retrieved or guessed?"].figures if f.name == "recall-confidence")
+    for category, count in one["answers"].filter(model="left-out")["category"].value_counts().iter_rows():
+        assert re.search(rf"{category} 0\.\d+ \(n\u00a0=\u00a0{count}\)", confidence.caption)
 
 
 def test_survival_has_a_panel_for_each_kind_of_answer(one):

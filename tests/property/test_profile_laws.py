@@ -182,22 +182,23 @@ def test_of_words_on_disk_no_page_stays_in_memory_and_the_numbers_are_the_same(t
     assert resident(path.name) < mapped.nbytes / 10
 
 
-def test_a_map_to_nothing_finds_the_majority_and_no_bits():
+def test_a_map_to_nothing_finds_the_majority_and_no_bits_and_of_classes_that_tie_one_alone_is_right():
     x, label = world(1000)
     y = np.where(label.y == 0, 1, label.y)
     found = prober(x, WordClasses("uneven", label.classes, y)).scores(torch.zeros(1, WIDTH, INTO))
     assert found.accuracy[0, 0] == pytest.approx((y == 1).mean())
     assert found.bits[0, 0] == pytest.approx(0, abs=1e-5)
-
-
-@pytest.mark.parametrize(("width", "into", "number"), [(20, 4, 40), (19, 3, 200), (64, 8, 16)])
-def test_random_maps_made_as_they_are_used_are_those_that_are_made_at_once(width, into, number):
-    draw = generator(5)
-    parts = [random_maps(width, into, min(16, number - i), draw) for i in range(0, number, 16)]
-    assert torch.equal(torch.cat(parts), random_maps(width, into, number, generator(5)))
+    x = np.ones((400, 8), dtype=np.float32) * np.random.default_rng(0).normal(size=8).astype(np.float32)
+    y = np.arange(400) % 2  # two words, one vector: as often as each other in every fold
+    tied = prober(x, WordClasses("word", ("in", "born"), y))
+    assert tied.whole_scores().accuracy[0, 0] == pytest.approx(0.5, abs=0.02)
 
 
 def test_scores_of_the_whole_and_of_random_maps_are_the_same_bits_however_they_are_made():
+    for width, into, number in ((20, 4, 40), (19, 3, 200), (64, 8, 16)):  # made as they are used, or at once
+        draw = generator(5)
+        parts = [random_maps(width, into, min(16, number - i), draw) for i in range(0, number, 16)]
+        assert torch.equal(torch.cat(parts), random_maps(width, into, number, generator(5)))
     x, label = world(900)
     for scale in (None, torch.rand(WIDTH, generator=generator(2)) + 0.1):
         asked = Prober(x, (label,), deal_folds(np.arange(900) // 20, 5, np.random.default_rng(1)), scale)
@@ -230,10 +231,3 @@ def test_where_there_are_few_different_vectors_a_probe_finds_what_looking_them_u
     random = asked.scores(random_maps(x.shape[1], 24, 50, generator())).accuracy[:, 0]
     assert random.mean() == pytest.approx(looked_up, abs=0.02)
     assert random.std() < 0.01
-
-
-def test_of_classes_that_tie_one_alone_is_right():
-    x = np.ones((400, 8), dtype=np.float32) * np.random.default_rng(0).normal(size=8).astype(np.float32)
-    y = np.arange(400) % 2  # two words, one vector: as often as each other in every fold
-    found = prober(x, WordClasses("word", ("in", "born"), y))
-    assert found.whole_scores().accuracy[0, 0] == pytest.approx(0.5, abs=0.02)

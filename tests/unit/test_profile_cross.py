@@ -20,7 +20,7 @@ from trisect.core.tables import read_table
 from trisect.core.trace import Address
 from trisect.experiments.profile.page import ProfileNumbers
 from trisect.experiments.profile.reading import read_pairs
-from trisect.experiments.profile.run import OTHER_WORDS, _seed, score_layer
+from trisect.experiments.profile.run import OTHER_WORDS, score_layer
 from trisect.experiments.profile.settings import ProfileSettings
 from trisect.hf.load import Pretrained, cross_batches, load
 from trisect.lab.inputs import ModelSource
@@ -34,6 +34,7 @@ PAIRS = 60
 LABELS = ("word", "position")
 ONE = Address("cross", 1)
 DRAWS = 200
+SMALL = {"attention": "cross", "labels": ("position",), "limit": 30, "draws": DRAWS, "quiet": True}
 
 
 @pytest.fixture(scope="module")
@@ -109,7 +110,7 @@ def test_gains_are_those_of_probes_of_what_the_weights_read_by_hand(bitext):
     pairs = open_pairs(bitext, "train").pairs
     target, source = seen_by(model, subject, pairs, 1)
     attention = model.model.decoder.layers[0].encoder_attn  # type: ignore[union-attr]
-    seed = _seed(0, ONE, tinyhf.WIDTH // tinyhf.HEADS)
+    seed = int(np.random.default_rng([0, *str(ONE).encode(), tinyhf.WIDTH // tinyhf.HEADS]).integers(2**62))
     maps = random_maps(tinyhf.WIDTH, tinyhf.WIDTH // tinyhf.HEADS, DRAWS, torch.Generator().manual_seed(seed))
     # words are read batch by batch, pairs of about the same length together
     order = [n for one in cross_batches(subject, [p.sides for p in pairs], 8)[0] for n in one.pairs]
@@ -129,7 +130,7 @@ def test_gains_are_those_of_probes_of_what_the_weights_read_by_hand(bitext):
                 gains = found.accuracy[:, at] - nothing.accuracy[:, at].mean()
                 assert scores.gains(component, at) == pytest.approx(gains, abs=0.01)  # stored in half precision
             whole = prober.whole_scores().accuracy[0]
-            assert scores.wholes[component].accuracy[0] == pytest.approx(whole, abs=0.01)
+            assert scores.inputs[component].accuracy[0] == pytest.approx(whole, abs=0.01)
     swapped = Prober(torch.stack(list(source.values())).numpy(), got.sides[1].labels, folds[1])
     assert scores.heads["q"].accuracy[:, 1] != pytest.approx(
         swapped.scores(heads_of(attention.q_proj)).accuracy[:, 1], abs=0.01
@@ -152,7 +153,7 @@ def test_what_is_planted_in_q_and_removed_from_v_is_found(bitext):
     attention = model.model.decoder.layers[0].encoder_attn
     x = {
         c: torch.from_numpy(stored.finish().astype(np.float32)) * stored.scale + stored.shift
-        for c, stored in got.layers[ONE].taken.items()
+        for c, stored in got.layers[ONE].inputs.items()
     }
     with torch.no_grad():
         kept = directions(x["q"], got.sides[0].labels[1].y)[:3]
@@ -183,7 +184,7 @@ def test_a_model_with_norms_before_attention_and_no_positions_of_its_own_is_read
                 weight.add_(0.3 * torch.randn(weight.shape))
     got = read(load(model, tinyhf.tokenizer()), asked(bitext))
     assert list(got.layers) == [Address("cross", 1), Address("cross", 2)]
-    assert not any(layer.own for layer in got.layers.values())
+    assert not any(layer.as_used for layer in got.layers.values())
     assert not any("Left out" in note for note in got.notes)
 
 
@@ -227,9 +228,8 @@ def test_the_command_writes_tables_of_both_sides(found):
             one, other = pair.split("-")
             difference = numbers.gain(label, pair, spot, "difference").mean
             assert difference == pytest.approx(gains[one] - gains[other])
-        assert numbers.get(spot, label, "accuracy", "q").value - numbers.get(
-            spot, label, "random", "q"
-        ).value == pytest.approx(gains["q"])
+        accuracy, random = (numbers.get(spot, label, measure, "q").value for measure in ("accuracy", "random"))
+        assert accuracy - random == pytest.approx(gains["q"])
     claims = read_table(folder / "tables", "claims")
     assert set(claims.filter(claims["part"].is_null())["verdict"]) == {"not tested"}
     assert set(claims["reason"]) == {OTHER_WORDS}
@@ -253,15 +253,7 @@ def test_the_page_and_the_terminal_say_whose_words_they_are(found):
 
 def test_several_translators_say_why_no_claim_is_judged(bitext, tmp_path):
     models = [tinyhf.save(tinyhf.bart(seed), tmp_path / f"model-{seed}") for seed in (1, 2)]
-    asks = {
-        "attention": "cross",
-        "labels": ("position",),
-        "limit": 30,
-        "draws": DRAWS,
-        "out": tmp_path / "out",
-        "quiet": True,
-    }
-    got = trisect.profile(models, bitext, **asks)
+    got = trisect.profile(models, bitext, out=tmp_path / "out", **SMALL)
     assert set(got.tables["claims"]["reason"]) == {OTHER_WORDS}
     over = got.tables["over_models"]
     assert {"q", "k", "v", "q-v"} <= set(over.filter(over["measure"].str.starts_with("profile_"))["component"])
@@ -282,49 +274,36 @@ def test_several_translators_say_why_no_claim_is_judged(bitext, tmp_path):
     ids=lambda one: str(one)[:24],
 )  # fmt: skip
 def test_what_has_no_meaning_with_pairs_is_refused(bart, bitext, tmp_path, named, kind, words):
+    check_refused(bart, bitext, tmp_path, kind, words, attention="cross", **named)
+
+
+def check_refused(subject, corpus, tmp_path, kind, words, **named):
     with pytest.raises(kind) as refused:
-        trisect.profile(bart, bitext, attention="cross", out=tmp_path / "out", quiet=True, **named)
+        trisect.profile(subject, corpus, out=tmp_path / "out", quiet=True, **named)
     for said, part in zip((refused.value.given, refused.value.known, refused.value.todo), words, strict=True):
         assert part in said
     assert not (tmp_path / "out" / "report.html").exists()
 
 
-def test_a_corpus_of_the_other_kind_is_refused(bart, bitext, tmp_path):
-    (tmp_path / "text").mkdir()
-    (tmp_path / "text" / "train.txt").write_text("w1 w2 .\n")
-    with pytest.raises(CorpusError) as refused:
-        trisect.profile(bart, tmp_path / "text", attention="cross", out=tmp_path / "out", quiet=True)
-    assert "has 0 train files." in refused.value.given
-    assert "Cross-attention is read over sentence pairs, a bitext." in refused.value.known
-    assert "train.en and train.fr" in refused.value.todo
-    with pytest.raises(CorpusError) as refused:
-        trisect.profile(bart, bitext, out=tmp_path / "out", quiet=True)
-    assert "has no train split." in refused.value.given
-    assert "It is a bitext" in refused.value.known
-    assert "--attention cross" in refused.value.todo
-
-
-def test_a_model_without_cross_attention_or_tokenizer_is_refused(bitext, tmp_path):
-    for one, given in (
-        (load(tinyhf.bert(), tinyhf.tokenizer()), "has no cross-attention."),
-        (load(tinyhf.bart()), "came without a tokenizer."),
-    ):
-        with pytest.raises(ModelError) as refused:
-            trisect.profile(one, bitext, attention="cross", out=tmp_path / "out", quiet=True)
-        assert given in refused.value.given
-    with pytest.raises(ModelError) as refused:
-        trisect.profile(
-            load(tinyhf.bert(), tinyhf.tokenizer()), bitext, attention="cross", out=tmp_path / "out", quiet=True
-        )
-    assert "A profile of cross-attention is of sentence pairs" in refused.value.known
-    assert "encoder–decoder" in refused.value.todo
+def test_a_corpus_or_a_model_of_the_other_kind_is_refused(bart, bitext, tmp_path):
+    text = tmp_path / "text"
+    text.mkdir()
+    (text / "train.txt").write_text("w1 w2 .\n")
+    pairs = "Cross-attention is read over sentence pairs, a bitext."
+    words = ("has 0 train files.", pairs, "train.en and train.fr")
+    check_refused(bart, text, tmp_path, CorpusError, words, attention="cross")
+    words = ("has no train split.", "It is a bitext", "--attention cross")
+    check_refused(bart, bitext, tmp_path, CorpusError, words)
+    bert, bare = load(tinyhf.bert(), tinyhf.tokenizer()), load(tinyhf.bart())
+    words = ("has no cross-attention.", "A profile of cross-attention is of sentence pairs", "encoder–decoder")
+    check_refused(bert, bitext, tmp_path, ModelError, words, attention="cross")
+    check_refused(bare, bitext, tmp_path, ModelError, ("came without a tokenizer.", "", ""), attention="cross")
 
 
 def test_checkpoints_beside_a_translator_are_read_alike(bitext, tmp_path):
     model = tinyhf.save(tinyhf.bart(1), tmp_path / "last")
     tinyhf.save(tinyhf.bart(2), tmp_path / "first")
-    asks = {"attention": "cross", "labels": ("position",), "limit": 30, "draws": DRAWS, "quiet": True}
-    got = trisect.profile(model, bitext, checkpoints=("first", "last"), mlp=True, out=tmp_path / "out", **asks)
+    got = trisect.profile(model, bitext, checkpoints=("first", "last"), mlp=True, out=tmp_path / "out", **SMALL)
     rows = got.tables["measures"]
     numbers = ProfileNumbers.of(rows)
     assert all(numbers.get(spot, "position", "mlp", c).value > 0 for spot in numbers.spots for c in ("q", "k", "v"))

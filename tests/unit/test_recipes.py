@@ -23,18 +23,12 @@ def test_the_courses_recipe_is_the_one_on_record():
     assert course.fine_tuning(LINES, pretrained=False) == Schedule(75, 256, 6e-4, 10_240, falls, **rest)
     assert course.fine_tuning(LINES, pretrained=True) == Schedule(10, 256, 6e-4, 10_240, falls, **rest)
     assert course.trained_people == 0
-
-
-def test_the_recipe_follows_the_data_where_none_is_named():
-    assert choose_recipe(RECIPES, None, embedded=True).name == "embedded"
-    assert choose_recipe(RECIPES, None, embedded=False).name == "small"
-    assert set(RECIPES) == {"embedded", "small", "course"}
-
-
-def test_settings_are_taken_as_numbers_or_as_words():
     changed = choose_recipe(RECIPES, "course", False, {"layers": "3", "dropout": 0, "pretraining_rate": "1e-3"})
-    assert (changed.layers, changed.dropout, changed.pretraining_rate) == (3, 0.0, 1e-3)
+    assert (changed.layers, changed.dropout, changed.pretraining_rate) == (3, 0.0, 1e-3)  # as numbers or as words
     assert (changed.width, changed.name) == (256, "course")
+    # it follows the data where none is named
+    assert [choose_recipe(RECIPES, None, embedded).name for embedded in (True, False)] == ["embedded", "small"]
+    assert set(RECIPES) == {"embedded", "small", "course"}
 
 
 def test_no_such_recipe_and_no_such_setting():
@@ -61,6 +55,10 @@ def test_no_such_recipe_and_no_such_setting():
         ("rate", float("inf"), "above 0"),
         ("span", 0.6, "from 0 to 0.5"),
         ("beta1", 1.0, "from 0 to 0.999"),
+        *((name, 0, "from 1") for name in ("layers", "batch", "epochs_after", "epochs_without", "pretraining_epochs")),
+        *((name, 0, "above 0") for name in ("rate", "decay_epochs")),
+        ("dropout", 1, "below 1"),
+        ("kind", "bert", "gpt2 and llama"),
     ],
 )
 def test_a_value_of_another_kind_or_out_of_bounds(setting, value, known):
@@ -71,20 +69,7 @@ def test_a_value_of_another_kind_or_out_of_bounds(setting, value, known):
 
 
 @pytest.mark.parametrize(
-    ("settings", "said"),
-    [
-        ({"layers": 0}, "layers is 0"),
-        ({"width": 30}, "A width of 30"),
-        ({"kind": "bert"}, "kind is 'bert'"),
-        ({"batch": 0}, "batch is 0"),
-        ({"epochs_after": 0}, "epochs_after is 0"),
-        ({"epochs_without": 0}, "epochs_without is 0"),
-        ({"pretraining_epochs": 0}, "pretraining_epochs is 0"),
-        ({"rate": 0}, "rate is 0"),
-        ({"decay_epochs": 0}, "decay_epochs is 0"),
-        ({"decay_epochs": 1e-9}, "A schedule with decay_tokens 0"),
-        ({"dropout": 1}, "dropout is 1"),
-    ],
+    ("settings", "said"), [({"width": 30}, "A width of 30"), ({"decay_epochs": 1e-9}, "A schedule with decay_tokens 0")]
 )
 def test_a_recipe_that_nothing_can_be_trained_with(settings, said):
     with pytest.raises(SpecError, match=said):

@@ -24,10 +24,11 @@ class Align(Experiment[AlignSettings, AlignFacts]):
     is_of_words = True
 
     def check(self, settings: AlignSettings) -> None:
-        """Raise TrisectError for settings that are wrong whatever the model is."""
-        from trisect.experiments.align.run import check
+        """Raise CorpusError where the sentence pairs that are named cannot be read, or do not fit together."""
+        from trisect.experiments.align.run import read_bitext
 
-        check(settings)
+        if settings.bitext is None:
+            read_bitext(settings)
 
     def measure(self, settings: AlignSettings, context: RunContext) -> Measured[AlignFacts]:
         """Do the work; raises TrisectError."""

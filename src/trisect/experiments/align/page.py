@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Mapping, Sequence
+from itertools import product
 from typing import TYPE_CHECKING, Any
 
 import altair as alt
@@ -38,24 +39,15 @@ SHORT = {**{setting: setting.upper() for setting in SETTINGS}, **{way: way for w
 CELL, WIDEST = 21.0, 225.0  # pixels: of a cell, and of a side's, so that it fits a telephone with its words
 _FAINT = 0.3  # of a possible link's cell
 LONGEST = 110  # pixels of a word; what is longer is cut
-GOLD = {"sure": "sure gold link", "possible": "possible gold link"}
+GOLD_KEY = (
+    LegendEntry("sure gold link", render.BASELINE, "square"),
+    LegendEntry("possible gold link", f"{render.BASELINE}4d", "square"),
+)
 
 
-def pictures(given: Sequence[PicturedPair], rule: str, n: str) -> Figure:
-    """A panel for each sentence pair. `rule` says how the pairs were chosen."""
-    gold = any(one["sure"] or one["possible"] for one in given)
-    keys = (
-        LegendEntry(GOLD["sure"], render.BASELINE, "square"),
-        LegendEntry(GOLD["possible"], f"{render.BASELINE}4d", "square"),
-    )
-    caption = f"Source words from left to right, target words downwards. {rule} {n}."
-    panels = tuple(_panel(one) for one in given)
-    key = (*keys * gold, *by_kind_key())
-    return Figure("sentence-pairs", "", "Links of single sentence pairs", caption, panels, key)
-
-
-def _panel(one: PicturedPair) -> Panel:
-    source, target = one["source"], one["target"]
+def _panel(pair: PicturedPair) -> Panel:
+    """The gold links of a pair as cells, its links by weight and by norm as marks in them."""
+    source, target = pair["source"], pair["target"]
     cell = min(CELL, WIDEST / max(len(source), len(target)))
     x = _axis(alt.X, "source", source, orient="top", labelAngle=-90)
     y = _axis(alt.Y, "target", target, orient="left", labelAngle=0)
@@ -64,15 +56,15 @@ def _panel(one: PicturedPair) -> Panel:
         return chart_of(name, [{"source": source, "target": target} for source, target in links])
 
     layers: list[alt.Chart] = []
-    possible = [link for link in one["possible"] if link not in one["sure"]]
-    for name, links, opacity in (("sure", one["sure"], 1.0), ("possible", possible, _FAINT)):
+    possible = [link for link in pair["possible"] if link not in pair["sure"]]
+    for name, links, opacity in (("sure", pair["sure"], 1.0), ("possible", possible, _FAINT)):
         if links:
             look = cells(name, links).mark_rect(fill=render.BASELINE, fillOpacity=opacity)
             layers.append(look.encode(x, y))
-    sure, allowed = {tuple(p) for p in one["sure"]}, {tuple(p) for p in (*one["sure"], *one["possible"])}
-    said = f"{one['title']}. Source: {' '.join(source)}. Target: {' '.join(target)}."
+    sure, allowed = {tuple(p) for p in pair["sure"]}, {tuple(p) for p in (*pair["sure"], *pair["possible"])}
+    text = f"{pair['title']}. Source: {' '.join(source)}. Target: {' '.join(target)}."
     for side, (name, mark) in zip((-1, 1), KINDS.items(), strict=True):
-        look = cells(name, one[name]).mark_point(
+        look = cells(name, pair[name]).mark_point(
             shape=mark.shape,
             fill=mark.colour,
             stroke=render.PAPER,
@@ -82,11 +74,11 @@ def _panel(one: PicturedPair) -> Panel:
             xOffset=side * 0.22 * cell,
         )
         layers.append(look.encode(x, y))
-        links = {tuple(p) for p in one[name]}
+        links = {tuple(p) for p in pair[name]}
         right = f", {len(links & allowed)} of them gold, {len(links & sure)} of {len(sure)} sure ones found"
-        said += f" By {name}: {len(links)} links{right * bool(allowed)}."
-    chart = overlay(one["title"], *layers, width=cell * len(source), height=cell * len(target))
-    return Panel(one["title"], chart, said, (), {})
+        text += f" By {name}: {len(links)} links{right * bool(allowed)}."
+    chart = overlay(pair["title"], *layers, width=cell * len(source), height=cell * len(target))
+    return Panel(pair["title"], chart, text, (), {})
 
 
 def _axis(channel: Any, side: str, words: Sequence[str], **look: Any) -> Any:
@@ -146,58 +138,81 @@ _SCOPE_WITHIN = (
 def page(tables: Mapping[str, pl.DataFrame], about: About[AlignFacts]) -> Sheet:
     """The page from the tables measures and claims; what was not measured leaves no section."""
     rows, facts = Measures.of(tables["measures"]), about.facts
-    mine, pairs = rows.where(subject=facts.subject), words.several(facts.pairs, "sentence pair")
-    n = words.sample(facts.pairs, "sentence pair") + f", {words.several(len(facts.models), 'model')}" * (
-        len(facts.models) > 1
-    )
-    drawn = "sentence pairs and models" if len(facts.models) > 1 else "sentence pairs"
-    tail = "" if len(facts.models) > 1 else " They speak of this one model."
-    third = (_THIRD,) * (not facts.within and "contribution" in _kinds(mine.where("linked")))
-    scope = (
-        _SCOPE_WITHIN if facts.within else _SCOPE,
-        *third,
-        f"Intervals and p-values are from resampling {drawn}.{tail}",
-    )
-    title = "What is linked, and how?" if facts.within else "What the claim says here"
-    cards = None if facts.within else tables["claims"]
-    verdicts = Section(title, scope, cards=cards) if facts.gold else None
-    pairs_shown = None
-    if facts.pictures:
-        layers = facts.pictures[0]["layers"]
-        how = "chosen on other pairs" if facts.chosen else "which is the one before the last, where there are several"
-        rule = facts.picture_rule.replace("AWI", "forward") if facts.within else facts.picture_rule
-        rule = f"{rule} Links by weight are of layer {layers['weight']}, by norm of layer {layers['norm']}, {how}."
-        pairs_shown = Section("What do links look like?", (), (pictures(facts.pictures, rule, n),))
+    together, pairs = rows.where(subject=facts.subject), words.several(facts.pairs, "sentence pair")
+    n, are_many = words.sample(facts.pairs, "sentence pair"), len(facts.models) > 1
+    if are_many:
+        n += f", {words.several(len(facts.models), 'model')}"
+    lines = []
+    for row in sorted(together.where("agreement"), key=lambda row: (row.group, row.layer)):
+        linked = [_first(together, "linked", f"{row.group} {kind}", row.layer) for kind in KINDS]
+        cells = [words.share(value.value) if value else "–" for value in (row, *linked)]
+        lines.append((f"{SHORT[row.group or '']}, layer {row.layer}", *cells))
+    caption = "Share of target words with the same link (or none) by weight and by norm, and share of those with a link"
+    agreement = Table(("Layer", "same link", "linked by weight", "linked by norm"), tuple(lines), caption)
     sections = present(
-        best_heads(mine, n) if facts.within else None,
+        _best_heads(together, n) if facts.within else None,
         _rates(rows, facts, n),
-        verdicts,
-        _heads(mine, n),
-        _lengths(mine),
-        pairs_shown,
-        _agreement(mine),
+        _verdicts(tables, together, facts) if facts.gold else None,
+        _heads(together, n),
+        _lengths(together),
+        _pairs(facts, n) if facts.pictures else None,
+        Section("How often do weight and norm agree?", (), (), (agreement,)) if lines else None,
         notes_section(about),
     )
     lede = f"{words.display_name(facts.subject, about.command)} · {facts.corpus} · {pairs}"
     title = f"Which words does {'attention' if facts.within else 'cross-attention'} link?"
-    models = "; ".join(f"{name}, weights {mark}" for name, mark in sorted(facts.models.items()))
-    own = (
-        ("Models" if len(facts.models) > 1 else "Model", models),
+    made_by = provenance(
+        about,
+        (
+            "Models" if are_many else "Model",
+            "; ".join(f"{name}, weights {mark}" for name, mark in sorted(facts.models.items())),
+        ),
         ("Shape", facts.shape),
         ("Sentence pairs", f"{facts.corpus}: {words.count(facts.pairs)}"),
         ("Draws", f"{words.count(facts.draws)}, seed {facts.seed}"),
     )
-    wholes = {setting: _wholes(mine, "aer", setting) for setting in SETTINGS}
-    known = {setting: of for setting, of in wholes.items() if of.keys() >= KINDS.keys()}
-    answer = words.capital(next((str(one) for one in findings(tables, about)), ""))
-    if known:
-        setting = min(known, key=lambda one: min(row.value for row in known[one].values()))
-        by = {kind: words.share(known[setting][kind].value) for kind in KINDS}
+    answer = words.capital(next(map(str, findings(tables, about)), ""))
+    rates = [(setting, _over_layers(together, "aer", setting)) for setting in SETTINGS]
+    if full := [(setting, by_kind) for setting, by_kind in rates if by_kind.keys() >= KINDS.keys()]:
+        setting, by_kind = min(full, key=lambda pair: min(row.value for row in pair[1].values()))
+        norm, weight = (words.share(by_kind[kind].value) for kind in ("norm", "weight"))
         answer = (
-            f"Links by the norm of what is added are wrong in {by['norm']}, links by attention weight in {by['weight']} (alignment "
+            f"Links by the norm of what is added are wrong in {norm}, links by attention weight in {weight} (alignment "
             f"error rate, {setting.upper()}, mean over layers)."
         )
-    return Sheet(title, "trisect · word alignment", lede, sections, provenance(about, *own), REFERENCES, answer)
+    return Sheet(title, "trisect · word alignment", lede, sections, made_by, REFERENCES, answer)
+
+
+def _verdicts(tables: Mapping[str, pl.DataFrame], together: Measures, facts: AlignFacts) -> Section:
+    """How links are made and judged, with the claim's card where source and target are two texts."""
+    third = (_THIRD,) * (not facts.within and "contribution" in _kinds(together.where("linked")))
+    resampled = "sentence pairs. They speak of this one model."
+    if len(facts.models) > 1:
+        resampled = "sentence pairs and models."
+    scope = (
+        _SCOPE_WITHIN if facts.within else _SCOPE,
+        *third,
+        f"Intervals and p-values are from resampling {resampled}",
+    )
+    if facts.within:
+        return Section("What is linked, and how?", scope)
+    return Section("What the claim says here", scope, cards=tables["claims"])
+
+
+def _pairs(facts: AlignFacts, n: str) -> Section:
+    """A panel for each sentence pair that is shown, with the rule that chose them."""
+    layers = facts.pictures[0]["layers"]
+    how = "chosen on other pairs" if facts.chosen else "which is the one before the last, where there are several"
+    rule = facts.picture_rule.replace("AWI", "forward") if facts.within else facts.picture_rule
+    caption = (
+        f"Source words from left to right, target words downwards. {rule} Links by weight are of layer {layers['weight']}, by norm "
+        f"of layer {layers['norm']}, {how}. {n}."
+    )
+    gold = any(pair["sure"] or pair["possible"] for pair in facts.pictures)
+    key = (*GOLD_KEY * gold, *by_kind_key())
+    panels = tuple(map(_panel, facts.pictures))
+    figure = Figure("sentence-pairs", "", "Links of single sentence pairs", caption, panels, key)
+    return Section("What do links look like?", (), (figure,))
 
 
 def findings(tables: Mapping[str, pl.DataFrame], about: About[AlignFacts]) -> tuple[Finding, ...]:
@@ -205,59 +220,56 @@ def findings(tables: Mapping[str, pl.DataFrame], about: About[AlignFacts]) -> tu
 
     Within one text those of the best head, which the other half of the texts chose, by contribution too, and no claim.
     """
-    rows, found = Measures.of(tables["measures"]).where(subject=about.facts.subject), list[Finding]()
+    rows = Measures.of(tables["measures"]).where(subject=about.facts.subject)
+    results: list[Finding] = []
     if about.facts.within:
         for way in DIRECTIONS:
-            best = {
-                name: {
-                    k: row for k in VIEWS if (row := next(iter(rows.where(f"{name}_head", group=f"{way} {k}")), None))
-                }
-                for name in ("aer", "precision", "recall")
-            }
-            if not best["aer"]:
+            aer, precision, recall = (_best(rows, name, way) for name in ("aer", "precision", "recall"))
+            if not aer:
                 continue
-            values = tuple(row.estimate(f"{way} {kind}") for kind, row in best["aer"].items())
-            if not best["precision"]:  # of a model whose source words do not see the target
-                line = f"{words.capital(way)}, no head that is chosen makes a link: AER is 100\u00a0%"
-                found.append(Finding("aer_head", line, "AER", values))
-                continue
-            said = [
-                ", ".join(f"{words.share(row.value)} by {kind}" for kind, row in of.items()) for of in best.values()
-            ]
-            heads = {_head_name(row) for row in best["aer"].values()}
+            heads = {_head_name(row) for row in aer.values()}
             which = f"{heads.pop()}, as" if len(heads) == 1 and "" not in heads else "the head"
-            line = f"{way}, {which} the other half of the texts chooses: AER {said[0]}; precision {said[1]}; recall {said[2]}"
-            found.append(Finding("aer_head", words.capital(line), "AER", values))
-        return tuple(found)
-    for setting in SETTINGS:
-        for measure, name in (("aer", "mean over layers"), ("aer_best", "best layer, chosen on other pairs")):
-            whole = {kind: row for kind, row in _wholes(rows, measure, setting).items() if kind in KINDS}
-            if len(whole) == len(KINDS):
-                values = tuple(row.estimate(f"{setting} {kind}") for kind, row in whole.items())
-                less = _first(rows, f"{measure}_difference", setting)
-                order = {-1: "norm < weight", 1: "weight < norm", 0: ""}[less.side if less else 0]
-                said = f"AER, {SHORT[setting]}, {name}: {_by_kind(whole, ', ')}"
-                found.append(Finding(measure, said, "AER", values, order, ALIGNMENT.key))
-    return (*found, *verdict_findings(tables["claims"]))
+            text = (
+                f"{way}, {which} the other half of the texts chooses: AER {_by_kind(aer)}; precision {_by_kind(precision)}; "
+                f"recall {_by_kind(recall)}"
+            )
+            if not precision:  # of a model whose source words do not see the target
+                text = f"{way}, no head that is chosen makes a link: AER is 100\u00a0%"
+            values = tuple(row.estimate(f"{way} {kind}") for kind, row in aer.items())
+            results.append(Finding("aer_head", words.capital(text), "AER", values))
+        return tuple(results)
+    names = {"aer": "mean over layers", "aer_best": "best layer, chosen on other pairs"}
+    for setting, (measure, name) in product(SETTINGS, names.items()):
+        rates = {kind: row for kind, row in _over_layers(rows, measure, setting).items() if kind in KINDS}
+        if len(rates) == len(KINDS):
+            values = tuple(row.estimate(f"{setting} {kind}") for kind, row in rates.items())
+            less = _first(rows, f"{measure}_difference", setting)
+            order = {-1: "norm < weight", 1: "weight < norm", 0: ""}[less.side if less else 0]
+            text = f"AER, {SHORT[setting]}, {name}: {_by_kind(rates)}"
+            results.append(Finding(measure, text, "AER", values, order, ALIGNMENT.key))
+    return (*results, *verdict_findings(tables["claims"]))
 
 
 def _head_name(row: MeasuredValue) -> str:
     return f"layer {row.layer} head {row.head}" if row.head is not None else ""
 
 
-def best_heads(rows: Measures, n: str) -> Section | None:
+def _best(rows: Measures, name: str, way: str) -> dict[str, MeasuredValue]:
+    """By kind a rate of the head that the other half of the texts chooses."""
+    first = rows.where(f"{name}_head").first("group")
+    return {kind: first[f"{way} {kind}"] for kind in VIEWS if f"{way} {kind}" in first}
+
+
+def _best_heads(rows: Measures, n: str) -> Section | None:
     """The head that the other half of the texts chooses, by direction and kind."""
     lines = []
     for way in DIRECTIONS:
-        for kind in VIEWS:
-            group = f"{way} {kind}"
-            if (aer := next(iter(rows.where("aer_head", group=group)), None)) is None:
-                continue
-            right = [next(iter(rows.where(f"{name}_head", group=group)), None) for name in ("precision", "recall")]
-            shares = [cell for row in (aer, *right) for cell in words.cells(row, text=words.share)]
-            lines.append(
-                (f"{way}, by {kind}", "none links" if right[0] is None else _head_name(aer) or "two of them", *shares)
-            )
+        rates, *right = (_best(rows, name, way) for name in ("aer", "precision", "recall"))
+        for kind, aer in rates.items():
+            head = _head_name(aer) or "two of them"
+            row = (aer, *(of.get(kind) for of in right))
+            shares = [cell for value in row for cell in words.cells(value, text=words.share)]
+            lines.append((f"{way}, by {kind}", head if kind in right[0] else "none links", *shares))
     caption = f"Each half of the texts (every second one) is scored by the head that the other half chooses. {n}."
     columns = ("Links", "head", "AER", "95 %", "precision", "95 %", "recall", "95 %")
     table = Table(columns, tuple(lines), caption, folded=False, wrap=False)
@@ -268,20 +280,19 @@ def _first(rows: Measures, measure: str, group: str, layer: int | None = None) -
     return next(iter(rows.where(measure, group=group, head=None, layer=layer)), None)
 
 
-def _wholes(rows: Measures, measure: str, setting: str) -> dict[str, MeasuredValue]:
-    """A number of the whole model by kind, as far as it was measured."""
-    found = {kind: _first(rows, measure, f"{setting} {kind}") for kind in VIEWS}
-    return {kind: row for kind, row in found.items() if row is not None}
+def _over_layers(rows: Measures, measure: str, setting: str) -> dict[str, MeasuredValue]:
+    """A mean over layers by kind, as far as it was measured."""
+    return {kind: row for kind in VIEWS if (row := _first(rows, measure, f"{setting} {kind}"))}
 
 
 def _kinds(rows: Iterable[MeasuredValue]) -> dict[str, Mark]:
     """The kinds of links that rows are of; runs of before have none by contribution between two texts."""
-    there = {(row.group or "").rpartition(" ")[2] for row in rows}
-    return {kind: mark for kind, mark in VIEWS.items() if kind in there}
+    kinds = {(row.group or "").rpartition(" ")[2] for row in rows}
+    return {kind: mark for kind, mark in VIEWS.items() if kind in kinds}
 
 
-def _by_kind(whole: Mapping[str, MeasuredValue], between: str) -> str:
-    return between.join(f"{words.share(row.value)} by {kind}" for kind, row in whole.items())
+def _by_kind(rates: Mapping[str, MeasuredValue], between: str = ", ") -> str:
+    return between.join(f"{words.share(row.value)} by {kind}" for kind, row in rates.items())
 
 
 def _rates(rows: Measures, facts: AlignFacts, n: str) -> Section | None:
@@ -289,7 +300,7 @@ def _rates(rows: Measures, facts: AlignFacts, n: str) -> Section | None:
     aer = Measures(tuple(row for row in rows.where("aer", head=None) if row.layer is not None))
     if not (layered := aer.where(subject=facts.subject)):
         return None
-    mine = rows.where(subject=facts.subject)
+    together = rows.where(subject=facts.subject)
     alone = aer.where(subject=set(facts.models)) if len(facts.models) > 1 else Measures(())
     (level,) = rows.where("aer", subject=DIAGONAL)
     axis, dashed = _frame((*layered, *alone), level.value), (Level("links along the diagonal", level.value, _DASH),)
@@ -302,22 +313,22 @@ def _rates(rows: Measures, facts: AlignFacts, n: str) -> Section | None:
     )
     key = (*by_kind_key(kinds), LegendEntry("links along the diagonal", render.BASELINE, None, _DASH))
     figure = Figure("error-rates", "", "Error rate per layer", caption, panels, key)
-    said = []
+    texts = []
     for setting, meaning in settings.items():
-        whole, difference = _wholes(mine, "aer", setting), _first(mine, "aer_difference", setting)
-        if difference and len(whole) == len(kinds):
+        rates, difference = _over_layers(together, "aer", setting), _first(together, "aer_difference", setting)
+        if difference and len(rates) == len(kinds):
             ends = f" (95 %: {words.ends(difference, text=_change)})" if difference.low is not None else ""
             less = " of norm less weight" * ("contribution" in kinds)
-            said.append(
-                f"{words.capital(meaning)}. Mean over layers: {_by_kind(whole, ' and ')}, a difference{less} of "
+            texts.append(
+                f"{words.capital(meaning)}. Mean over layers: {_by_kind(rates, ' and ')}, a difference{less} of "
                 f"{_change(difference.value)} points{ends}."
             )
-    said.append(f"Links along the diagonal, which need no model: {words.share(level.value)}.")
+    texts.append(f"Links along the diagonal, which need no model: {words.share(level.value)}.")
     if not facts.chosen and not facts.within:
-        said.append(
+        texts.append(
             "The best layer is not reported: it would have to be chosen on other pairs with gold links, and none were given."
         )
-    return Section("How wrong are the links?", tuple(said), (figure,), (_layer_table(mine, facts),))
+    return Section("How wrong are the links?", tuple(texts), (figure,), (_layer_table(together, facts),))
 
 
 def _frame(rows: Sequence[MeasuredValue], *more: float) -> SharedAxis:
@@ -356,55 +367,44 @@ def _layer_table(rows: Measures, facts: AlignFacts) -> Table:
 
 def _heads(rows: Measures, n: str) -> Section | None:
     """Every head's error rate by itself."""
-    if not (found := Measures(tuple(row for row in rows.where("aer") if row.head is not None))):
+    if not (rates := Measures(tuple(row for row in rows.where("aer") if row.head is not None))):
         return None
     caption = f"Alignment error rate of the links that each head gives by itself; all panels have one scale. {n}."
-    ordered = Measures(tuple(row for s in SHORT for kind in VIEWS for row in found.where(group=f"{s} {kind}")))
+    ordered = Measures(tuple(row for s in SHORT for kind in VIEWS for row in rates.where(group=f"{s} {kind}")))
 
     def title(row: MeasuredValue) -> str:
         setting, kind = (row.group or "").split()
         return f"{SHORT[setting]}, by {kind}"
 
     figure = head_maps(("heads", "", "Error rate of single heads"), caption, ordered, "AER", title=title)
-    best = min(found, key=lambda row: row.value)
-    said = (
+    best = min(rates, key=lambda row: row.value)
+    text = (
         f"The lowest is {words.share(best.value)}, at layer {best.layer} head {best.head} ({title(best)}). It is "
         "the lowest of many on these very pairs, so that it flatters."
     )
-    return Section("Do single heads align?", (said,), (figure,))
+    return Section("Do single heads align?", (text,), (figure,))
 
 
 def _lengths(rows: Measures) -> Section | None:
     """Error rates by how long the sentences are: up to so many words, each group from where the last one ends."""
-    found, low = rows.where("aer_by_length"), 1
+    rates, low = rows.where("aer_by_length"), 1
     places: dict[float | None, str] = {}
-    for end in sorted({row.at for row in found if row.at is not None}):
+    for end in sorted({row.at for row in rates if row.at is not None}):
         places[end] = f"{low} to {end:.0f}" if low > 1 else f"up to {end:.0f}"
         low = int(end) + 1
-    if any(row.at is None for row in found):
+    if any(row.at is None for row in rates):
         places[None] = f"{low} and more"
     if len(places) < 2:
         return None
-    settings = [setting for setting in SHORT if found.where(group=f"{setting} weight")]
-    panels = tuple(_rate_panel(setting, found, _frame(found.rows), "words", places=places) for setting in settings)
-    said = words.join_words([f"{found.where(at=at).rows[0].n} of {name} words" for at, name in places.items()])
+    settings = [setting for setting in SHORT if rates.where(group=f"{setting} weight")]
+    panels = tuple(_rate_panel(setting, rates, _frame(rates.rows), "words", places=places) for setting in settings)
+    counts = words.join_words([f"{rates.where(at=at).rows[0].n} of {name} words" for at, name in places.items()])
     caption = (
-        f"Mean over layers, by the words of a pair's longer side. Bars are 95 % intervals. Sentence pairs: {said}."
+        f"Mean over layers, by the words of a pair's longer side. Bars are 95 % intervals. Sentence pairs: {counts}."
     )
-    kinds = _kinds(found)
-    figure = Figure("lengths", "", "Error rate by length of the sentences", caption, panels, by_kind_key(kinds))
+    key = by_kind_key(_kinds(rates))
+    figure = Figure("lengths", "", "Error rate by length of the sentences", caption, panels, key)
     return Section("Are longer sentences harder?", (), (figure,))
-
-
-def _agreement(rows: Measures) -> Section | None:
-    lines = []
-    for row in sorted(rows.where("agreement"), key=lambda row: (row.group, row.layer)):
-        linked = [_first(rows, "linked", f"{row.group} {kind}", row.layer) for kind in KINDS]
-        cells = [words.share(one.value) if one else "–" for one in (row, *linked)]
-        lines.append((f"{SHORT[row.group or '']}, layer {row.layer}", *cells))
-    caption = "Share of target words with the same link (or none) by weight and by norm, and share of those with a link"
-    table = Table(("Layer", "same link", "linked by weight", "linked by norm"), tuple(lines), caption)
-    return Section("How often do weight and norm agree?", (), (), (table,)) if lines else None
 
 
 def _rate_panel(
@@ -418,28 +418,28 @@ def _rate_panel(
 ) -> Panel:
     """Marks of a setting by weight and by norm at every layer, or at `places`; `alone` are single models, beside them."""
 
-    def mark_values(every: Measures | None, tail: str = "") -> list[dict[str, Any]]:
-        found = []
-        for row in sorted(every or (), key=lambda row: (row.layer or 0, row.group or "")):
-            own, kind = (row.group or "").split()
-            if own == setting:
+    def mark_values(rows: Measures | None, tail: str = "") -> list[dict[str, Any]]:
+        values = []
+        for row in sorted(rows or (), key=lambda row: (row.layer or 0, row.group or "")):
+            of, kind = (row.group or "").split()
+            if of == setting:
                 at = places[row.at] if places else str(row.layer)
                 ends = {"value": row.value, "low": row.low, "high": row.high}
-                found.append({"group": kind, "place": at, "slot": f"{kind}{tail}"} | ends)
-        return found
+                values.append({"group": kind, "place": at, "slot": f"{kind}{tail}"} | ends)
+        return values
 
-    whole, single, title = mark_values(rows), mark_values(alone, " alone"), SHORT[setting]
+    main, single, title = mark_values(rows), mark_values(alone, " alone"), SHORT[setting]
     kinds = _kinds(rows)
     slots = [slot for kind in kinds for slot in ((kind, f"{kind} alone") if single else (kind,))]
-    at = list(dict.fromkeys(str(row["place"]) for row in whole))
+    at = list(dict.fromkeys(str(row["place"]) for row in main))
     x = alt.X("place:O", sort=at, title=across, scale=alt.Scale(domain=at, paddingInner=0.2))
-    chart = overlay(title, *marks(whole, axis, x, kinds, slots, levels, single))
-    said = "; ".join(
+    chart = overlay(title, *marks(main, axis, x, kinds, slots, levels, single))
+    text = "; ".join(
         f"by {kind} {min(v):.3f} to {max(v):.3f}"
         for kind in kinds
-        if (v := [row["value"] for row in whole if row["group"] == kind])
+        if (v := [row["value"] for row in main if row["group"] == kind])
     )
-    return Panel(title, chart, f"{title}: alignment error rate by {across}: {said}.", (), {})
+    return Panel(title, chart, f"{title}: alignment error rate by {across}: {text}.", (), {})
 
 
 def _change(value: float) -> str:

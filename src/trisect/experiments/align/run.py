@@ -19,7 +19,7 @@ from trisect.core.errors import CorpusError, ModelError
 from trisect.core.files import inside
 from trisect.core.finding import About
 from trisect.core.tables import TEXT, WHOLE, NewRow, frame
-from trisect.core.trace import crosses
+from trisect.core.trace import Projections, crosses
 from trisect.experiments.align.settings import AlignFacts, AlignSettings, PicturedPair
 from trisect.lab.experiment import Measured, RunContext
 from trisect.lab.subject import check_crossing, check_pretrained
@@ -82,7 +82,7 @@ class Column(NamedTuple):
 
     def links(self, best: Int[np.ndarray, " J"]) -> set[Link]:
         """Its links as (source, target) from 0."""
-        return {(b, a) if self.mirrored else (a, b) for a, b in as_links(best)}
+        return _turn(as_links(best), self.mirrored)
 
 
 class Linked(NamedTuple):
@@ -101,6 +101,23 @@ class Linked(NamedTuple):
 BY = (*KINDS, "contribution")
 
 
+def _turn(links: Iterable[Link], mirrored: bool) -> set[Link]:
+    """Links with their sides exchanged, if they are `mirrored`."""
+    return {(b, a) if mirrored else (a, b) for a, b in links}
+
+
+def _columns(projections: Iterable[Projections], settings: Iterable[str]) -> tuple[Column, ...]:
+    """The columns of the layers whose norms can be computed, and of their heads."""
+    return tuple(
+        Column(setting, kind, p.address.layer, head)
+        for p in projections
+        if p.w_o is not None
+        for setting in settings
+        for kind in BY
+        for head in (None, *range(1, len(p.w_o) + 1))
+    )
+
+
 def _scores(trace: Trace) -> tuple[Float[torch.Tensor, "B H1 T S"], ...]:
     """Those of the layer and then of its heads, BY weight, norm and contribution."""
     heads, layer = contributions(trace)
@@ -116,101 +133,89 @@ def link(subject: Pretrained, pairs: Sequence[SentencePair], batch: int, step: C
     from trisect.hf.load import cross_batches
 
     cross = [p for p in subject.projections() if p.address.stack == "cross"]
-    layers = {
-        p.address.layer: len(p.w_o) for p in cross if p.w_o is not None
-    }  # whose norms can be computed, and their heads
-    if not layers:
-        known = " ".join(subject.notes) or "Its output is not a plain projection of the values."
-        raise ModelError(f"No norm can be computed in the cross-attention of {subject.name}.", known, "Choose another.")
+    columns = _columns(cross, SETTINGS)
+    if not columns:
+        reason = " ".join(subject.notes) or "Its output is not a plain projection of the values."
+        raise ModelError(
+            f"No norm can be computed in the cross-attention of {subject.name}.", reason, "Choose another."
+        )
     without = (
         f"Left out, {p.address}: {p.origins['o'].words if 'o' in p.origins else 'no output projection was found'}."
         for p in cross
         if p.w_o is None
     )
-    columns = tuple(
-        Column(setting, kind, layer, head)
-        for layer, heads in layers.items()
-        for setting in SETTINGS
-        for kind in BY
-        for head in (None, *range(1, heads + 1))
-    )
+    layers = {column.layer for column in columns}
     best: dict[int, Int[np.ndarray, "C J"]] = {}
     for crossed in cross_batches(subject, [(pair.source, pair.target) for pair in pairs], batch)[0]:
-        found: dict[int, list[Int[np.ndarray, "N J"]]] = {number: [] for number in crossed.pairs}
+        links: dict[int, list[Int[np.ndarray, "N J"]]] = {number: [] for number in crossed.pairs}
         for trace in subject.trace(crossed.batch).traces:
             if trace.stack != "cross" or trace.layer not in layers:
                 continue
-            seen = _scores(trace)
+            every = _scores(trace)
             for row, number in enumerate(crossed.pairs):
                 words = len(pairs[number].source), len(pairs[number].target)
                 source = crossed.source[row][trace.key_real[row]]
                 queries = int(trace.query_real[row].sum())
-                for positions in (crossed.shifted, crossed.predicted):
-                    target = positions[row, :queries]
-                    for scores in seen:
-                        whole = word_scores(scores[row, :, :queries, : len(source)], target, source, words)
-                        found[number].append(best_links(whole, words[0]))
-        best |= {number: np.concatenate(parts).astype(np.int16) for number, parts in found.items()}
+                for target, scores in product(
+                    (crossed.shifted[row, :queries], crossed.predicted[row, :queries]), every
+                ):
+                    by_word = word_scores(scores[row, :, :queries, : len(source)], target, source, words)
+                    links[number].append(best_links(by_word, words[0]))
+        best |= {number: np.concatenate(parts).astype(np.int16) for number, parts in links.items()}
         step(len(best), len(pairs))
     return Linked(subject.name, columns, best, (*subject.notes, *without))
 
 
 @torch.no_grad()
-def link_within(subject: Pretrained, texts: Sequence[Placed], batch: int, step: Callable[[int, int], object]) -> Linked:
+def _link_within(
+    subject: Pretrained, texts: Sequence[Placed], batch: int, step: Callable[[int, int], object]
+) -> Linked:
     """The links between both parts of single texts, in the self-attention of the model's first stack that has any.
 
     Only words of the other part can be linked: what a word gives to its own part, to special tokens and to what is no word does
-    not count. Texts longer than the model's window are left out. Raises ModelError without such a stack, and as `word_of_pieces`.
+    not count. Texts longer than the model's window are left out. Raises ModelError without such a stack, and for a piece that is of
+    several words.
     """
     from trisect.hf.load import piece_spans
 
-    known = [p for p in subject.projections() if not crosses(p.address.stack)]
-    stack = known[0].address.stack if known else ""
-    layers = {p.address.layer: len(p.w_o) for p in known if p.address.stack == stack and p.w_o is not None}
-    if not layers:
+    projections = [p for p in subject.projections() if not crosses(p.address.stack)]
+    stack = projections[0].address.stack if projections else ""
+    columns = _columns((p for p in projections if p.address.stack == stack), DIRECTIONS)
+    if not columns:
         words = " ".join(subject.notes) or subject.shape.words()
         raise ModelError(f"No norm can be computed in the self-attention of {subject.name}.", words, "Choose another.")
-    columns = tuple(
-        Column(setting, kind, layer, head)
-        for layer, heads in layers.items()
-        for setting in DIRECTIONS
-        for kind in BY
-        for head in (None, *range(1, heads + 1))
-    )
-    owners = [word_of_pieces(subject.name, placed, piece_spans(subject, placed[0])) for placed in texts]
+    layers = {column.layer for column in columns}
+    owners = [_word_of_pieces(subject.name, text, piece_spans(subject, text[0])) for text in texts]
     order, best = sorted(range(len(texts)), key=lambda n: (owners[n].shape[1], n)), dict[int, Int[np.ndarray, "C J"]]()
-    for one in subject.batches((texts[n][0] for n in order), batch):
+    for read in subject.batches((texts[n][0] for n in order), batch):
         sides: dict[int, Int[torch.Tensor, "2 T"]] = {}
-        for row, (place, start) in enumerate(one.rows):
-            inner = (one.source.real[row] & ~one.source.special[row]).nonzero()[:, 0].tolist()
+        for row, (place, start) in enumerate(read.rows):
+            inner = (read.source.real[row] & ~read.source.special[row]).nonzero()[:, 0].tolist()
             owner = torch.from_numpy(owners[order[place]])
             if inner and not start and inner[-1] - inner[0] + 1 == owner.shape[1]:  # the text is one window
-                sides[row] = torch.full((2, one.source.real.shape[1]), NONE)
+                sides[row] = torch.full((2, read.source.real.shape[1]), NONE)
                 sides[row][:, inner[0] : inner[-1] + 1] = owner
-        found: dict[int, list[Int[np.ndarray, "N J"]]] = {row: [] for row in sides}
-        for trace in subject.trace(one).traces if sides else ():
+        links: dict[int, list[Int[np.ndarray, "N J"]]] = {row: [] for row in sides}
+        for trace in subject.trace(read).traces if sides else ():
             if trace.stack != stack or trace.layer not in layers:
                 continue
-            seen = _scores(trace)
+            every = _scores(trace)
             for row, (source, target) in sides.items():
-                sources, targets = map(len, texts[order[one.rows[row][0]]][1:])
-                ahead = [word_scores(own[row], target, source, (sources, targets))[..., :sources] for own in seen]
-                back = [word_scores(own[row], source, target, (targets, sources))[..., :targets] for own in seen]
-                links = [link_directions(*both) for both in zip(ahead, back, strict=True)]
-                for way, kind in product(range(len(DIRECTIONS)), links):
-                    made = kind[way]
-                    empty = np.full((len(made), max(sources, targets) - made.shape[1]), NONE)
-                    found[row].append(np.concatenate([made, empty], 1))
-        best |= {order[one.rows[row][0]]: np.concatenate(parts).astype(np.int16) for row, parts in found.items()}
+                sources, targets = map(len, texts[order[read.rows[row][0]]][1:])
+                ahead = [word_scores(of[row], target, source, (sources, targets))[..., :sources] for of in every]
+                back = [word_scores(of[row], source, target, (targets, sources))[..., :targets] for of in every]
+                # by direction, then kind, as the columns are
+                for by_kind in zip(*map(link_directions, ahead, back), strict=True):
+                    for best_of in by_kind:
+                        missing = max(sources, targets) - best_of.shape[1]
+                        links[row].append(np.pad(best_of, ((0, 0), (0, missing)), constant_values=NONE))
+        best |= {order[read.rows[row][0]]: np.concatenate(parts).astype(np.int16) for row, parts in links.items()}
         step(len(best), len(texts))
     return Linked(subject.name, columns, best, tuple(subject.notes), stack)
 
 
-def word_of_pieces(name: str, placed: Placed, pieces: Sequence[Link]) -> Int[np.ndarray, "2 P"]:
-    """For each piece of a text the source word and the target word (from 0) that it is of, −1 for none.
-
-    `pieces` are their characters. Raises ModelError, naming the model, for a piece that is of several words.
-    """
+def _word_of_pieces(name: str, placed: Placed, pieces: Sequence[Link]) -> Int[np.ndarray, "2 P"]:
+    """For each piece of a text, a span of characters, the source word and the target word (from 0) that it is of, −1 for none."""
     text, *sides = placed
     owner = np.full((2, len(pieces)), NONE)
     for place, (start, end) in enumerate(pieces):
@@ -218,9 +223,9 @@ def word_of_pieces(name: str, placed: Placed, pieces: Sequence[Link]) -> Int[np.
         start += len(piece) - len(piece.lstrip())
         words = [(side, w) for side in (0, 1) for w, (a, b) in enumerate(sides[side]) if max(a, start) < min(b, end)]
         if len(words) > 1:
-            known = "A piece of several words has no place in a word alignment."
-            given = f"The piece {piece!r} of {text[:60]!r} is of several words in {name}."
-            raise ModelError(given, known, "Choose words with --word that no piece reaches beyond.")
+            reason = "A piece of several words has no place in a word alignment."
+            problem = f"The piece {piece!r} of {text[:60]!r} is of several words in {name}."
+            raise ModelError(problem, reason, "Choose words with --word that no piece reaches beyond.")
         for side, word in words:
             owner[side, place] = word
     return owner
@@ -228,21 +233,21 @@ def word_of_pieces(name: str, placed: Placed, pieces: Sequence[Link]) -> Int[np.
 
 def _gold(pair: SentencePair, mirrored: bool = False) -> Any:
     """The gold links of a pair as counts take them; `mirrored`: as links from target to source."""
-    sure, possible = ({(b, a) if mirrored else (a, b) for a, b in of or ()} for of in (pair.sure, pair.possible))
-    sizes = len(pair.source), len(pair.target)
-    return gold_of(sure, possible, (sizes[1], sizes[0]) if mirrored else sizes)
+    sure, possible = (_turn(links or (), mirrored) for links in (pair.sure, pair.possible))
+    source, target = len(pair.source), len(pair.target)
+    return gold_of(sure, possible, (target, source) if mirrored else (source, target))
 
 
-def _hits(linked: Linked, pairs: Sequence[SentencePair], kept: Sequence[int]) -> Float[np.ndarray, "N C 4"]:
-    """Counts against the gold links of the `kept` pairs, as measure.alignment.error_rates takes them."""
-    found = np.zeros((len(kept), len(linked.columns), 4))
+def _hits(linked: Linked, pairs: Sequence[SentencePair], numbers: Sequence[int]) -> Float[np.ndarray, "N C 4"]:
+    """Counts against the gold links of the pairs of these numbers, as measure.alignment.error_rates takes them."""
+    hits = np.zeros((len(numbers), len(linked.columns), 4))
     mirrored = np.array([column.mirrored for column in linked.columns])
-    for counts, number in zip(found, kept, strict=True):
+    for counts, number in zip(hits, numbers, strict=True):
         pair = pairs[number]
         for turned, words in ((False, len(pair.target)), (True, len(pair.source))):
             if (which := mirrored == turned).any():
                 counts[which] = count_hits(linked.best[number][which, :words], _gold(pair, turned))
-    return found
+    return hits
 
 
 LINKING = "Word alignments are read from attention between a source and a target."
@@ -290,14 +295,14 @@ class Scored:
         """The layers that give links."""
         return tuple(dict.fromkeys(c.layer for c in self.columns))
 
-    def where(self, **wanted: Any) -> list[int]:
+    def where(self, **attributes: Any) -> list[int]:
         """The places of columns with these attributes."""
-        return [i for i, c in enumerate(self.columns) if all(getattr(c, k) == v for k, v in wanted.items())]
+        return [i for i, c in enumerate(self.columns) if all(getattr(c, k) == v for k, v in attributes.items())]
 
     def only(self, model: int) -> Scored:
         """One of the models."""
-        mine = slice(model, model + 1)
-        return replace(self, models=self.models[mine], counts=self.counts[mine], chosen=self.chosen[mine])
+        chosen = self.chosen[model : model + 1]
+        return replace(self, models=(self.models[model],), counts=(self.counts[model],), chosen=chosen)
 
     @property
     def pairs(self) -> list[range]:
@@ -310,8 +315,8 @@ class Scored:
         for name, sign in _signs(kind).items():
             shares[self.where(setting=setting, kind=name, head=None)] = sign / len(self.layers)
         used = np.flatnonzero(shares)
-        some = [one[:, used] for one in self.counts]
-        return redrawn(self.pairs, lambda model, times: error_rates(_sums(some[model], times)) @ shares[used])
+        counts = [of[:, used] for of in self.counts]
+        return redrawn(self.pairs, lambda model, times: error_rates(_sums(counts[model], times)) @ shares[used])
 
 
 def _signs(kind: str | None) -> dict[str, float]:
@@ -325,12 +330,12 @@ def _sums(counts: Counts, times: Float[np.ndarray, "R N"]) -> Float[np.ndarray, 
 
 def choose_layers(counts: Counts, columns: Sequence[Column]) -> dict[tuple[str, str], int]:
     """The layer with the lowest error rate for every setting and kind, the first of equals."""
-    rates = error_rates(counts.sum(0))
-    found = {}
+    rates = np.nan_to_num(error_rates(counts.sum(0)), nan=2.0)
+    best = {}
     for pair in dict.fromkeys(c[:2] for c in columns):
         places = [i for i, c in enumerate(columns) if c[:2] == pair and c.head is None]
-        found[pair] = columns[min(places, key=lambda i: (np.nan_to_num(rates[i], nan=2.0), i))].layer
-    return found
+        best[pair] = columns[min(places, key=lambda i: rates[i])].layer
+    return best
 
 
 def alignment_rows(scored: Scored, redrawn: CrossedBootstrap) -> list[NewRow]:
@@ -347,83 +352,80 @@ def alignment_rows(scored: Scored, redrawn: CrossedBootstrap) -> list[NewRow]:
     rows = _rows(scored, redrawn)
     if len(scored.models) > 1:
         alone = [scored.only(i) for i in range(len(scored.models))]
-        rows += [row for one in alone for row in _rows(one, redrawn)]
-        rates = np.stack([error_rates(one.sum(0)) for one in scored.counts])
+        rows += [row for model in alone for row in _rows(model, redrawn)]
+        rates = np.stack([error_rates(counts.sum(0)) for counts in scored.counts])
         spreads = [(_place(scored.columns[i]), rates[:, i]) for i in scored.where(head=None)]
         for setting, kind in product(scored.settings, scored.kinds):
             mean = rates[:, scored.where(setting=setting, kind=kind, head=None)].mean(1)
             spreads.append(({"group": f"{setting} {kind}"}, mean))
-        own = {"subject": scored.name, "stack": scored.stack, "measure": "aer_sd", "n": len(scored.models)}
-        rows += [own | name | {"value": as_number(of.std(ddof=1))} for name, of in spreads]
-    found = redrawn([range(len(scored.lengths))], lambda _, times: error_rates(times @ scored.diagonal))
-    return [*rows, {"subject": DIAGONAL, "stack": scored.stack, "measure": "aer", **found.row()}]
+        what = {"subject": scored.name, "stack": scored.stack, "measure": "aer_sd", "n": len(scored.models)}
+        rows += [what | place | {"value": as_number(of.std(ddof=1))} for place, of in spreads]
+    straight = redrawn([range(len(scored.lengths))], lambda _, times: error_rates(times @ scored.diagonal))
+    return [*rows, {"subject": DIAGONAL, "stack": scored.stack, "measure": "aer", **straight.row()}]
 
 
 def _rows(scored: Scored, redrawn: CrossedBootstrap) -> list[NewRow]:
     """The rows of all models together, or of one."""
     columns, within = scored.columns, scored.stack != "cross"
-    norms, wholes = scored.where(kind="norm", **({"head": None} if within else {})), scored.where(head=None)
-    drawn = (
-        wholes if within else list(range(len(columns)))
-    )  # single heads of one text's would be thousands of intervals
+    norms, layers = scored.where(kind="norm", **({"head": None} if within else {})), scored.where(head=None)
+    places = layers if within else list(range(len(columns)))  # heads within texts would be thousands of intervals
     weights = [columns.index(columns[i]._replace(kind="weight")) for i in norms]
 
     def everything(model: int, times: Float[np.ndarray, "R N"]) -> Values:
         sums = _sums(scored.counts[model], times)
-        rates, layers = error_rates(sums), sums[:, wholes]
+        rates, by_layer = error_rates(sums), sums[:, layers]
         differences = rates[:, norms] - rates[:, weights]
-        return np.concatenate([rates[:, drawn], differences, precisions(layers), recalls(layers)], 1)
+        return np.concatenate([rates[:, places], differences, precisions(by_layer), recalls(by_layer)], 1)
 
-    found = redrawn(scored.pairs, everything)  # all from the same sums
-    named = [_place(columns[i]) | {"measure": "aer"} for i in drawn]
-    named += [_place(columns[i]) | {"group": columns[i].setting, "measure": "aer_difference"} for i in norms]
-    named += [_place(columns[i]) | {"measure": name} for name in ("precision", "recall") for i in wholes]
-    rows: list[NewRow] = [row | found.at(i).row() for i, row in enumerate(named)]
-    rows += head_rows(scored, redrawn) if within else []
-    for name, found in statistics(scored, redrawn).items():
+    estimates = redrawn(scored.pairs, everything)  # all from the same sums
+    names = [_place(columns[i]) | {"measure": "aer"} for i in places]
+    names += [_place(columns[i]) | {"group": columns[i].setting, "measure": "aer_difference"} for i in norms]
+    names += [_place(columns[i]) | {"measure": name} for name in ("precision", "recall") for i in layers]
+    rows: list[NewRow] = [row | estimates.at(i).row() for i, row in enumerate(names)]
+    rows += _head_rows(scored, redrawn) if within else []
+    for name, estimate in _statistics(scored, redrawn).items():
         measure, setting, *kind = name.split("/")
         row: NewRow = {"measure": measure, "group": " ".join([setting, *kind])}
         if measure == "aer_best" and len(scored.models) == 1:
             row["at"] = float(scored.chosen[0][setting, kind[0]])
-        rows.append(row | found.row())
+        rows.append(row | estimate.row())
     for most, which in buckets(scored.lengths).items():
-        counts = tuple(one[which] for one in scored.counts)
-        some = replace(scored, counts=counts, lengths=scored.lengths[which], diagonal=scored.diagonal[which])
+        counts = tuple(of[which] for of in scored.counts)
+        part = replace(scored, counts=counts, lengths=scored.lengths[which], diagonal=scored.diagonal[which])
         for setting, kind in product(scored.settings, scored.kinds):
             row = {"measure": "aer_by_length", "group": f"{setting} {kind}", "at": most}
-            rows.append(row | some.rates(redrawn, setting, kind).row())
+            rows.append(row | part.rates(redrawn, setting, kind).row())
     return [{"subject": scored.name, "stack": scored.stack} | row for row in rows]
 
 
-def head_rows(scored: Scored, redrawn: CrossedBootstrap) -> list[NewRow]:
+def _head_rows(scored: Scored, redrawn: CrossedBootstrap) -> list[NewRow]:
     """Within one text: rates of every single head, and of the head that the other half of the texts chooses."""
     rates, rows = {"aer": error_rates, "precision": precisions, "recall": recalls}, list[NewRow]()
     heads = [i for i, c in enumerate(scored.columns) if c.head is not None]
-    whole = np.stack([one.sum(0) for one in scored.counts])
-    for name, rate in rates.items():
-        for i in heads:
-            value = as_number(np.mean(rate(whole[:, i])))
-            rows.append(_place(scored.columns[i]) | {"measure": name, "value": value, "n": len(scored.lengths)})
+    totals = np.stack([counts.sum(0) for counts in scored.counts])
+    for (name, rate), i in product(rates.items(), heads):
+        value = as_number(np.mean(rate(totals[:, i])))
+        rows.append(_place(scored.columns[i]) | {"measure": name, "value": value, "n": len(scored.lengths)})
     if len(scored.lengths) < 2:
         return rows
     half = np.arange(len(scored.lengths)) % 2
     for setting, kind in product(scored.settings, scored.kinds):
         places = np.array([i for i in scored.where(setting=setting, kind=kind) if scored.columns[i].head is not None])
         chosen, counts = set[Column](), list[Float[np.ndarray, "N 4"]]()
-        for one in scored.counts:
-            of = [error_rates(one[half != side][:, places].sum(0)) for side in (0, 1)]
-            best = [int(places[np.nan_to_num(rate, nan=2.0).argmin()]) for rate in of]
+        for every in scored.counts:
+            others = [error_rates(every[half != side][:, places].sum(0)) for side in (0, 1)]
+            best = places[[np.nan_to_num(rate, nan=2.0).argmin() for rate in others]]
             chosen |= {scored.columns[i] for i in best}
-            counts.append(np.stack([one[n, best[side]] for n, side in enumerate(half)]))
+            counts.append(every[np.arange(len(half)), best[half]])
         place = _place(chosen.pop()) if len(chosen) == 1 else {"group": f"{setting} {kind}"}
         for name, rate in rates.items():
-            found = redrawn(scored.pairs, lambda model, times, rate=rate, counts=counts: rate(times @ counts[model]))
-            rows.append(place | {"measure": f"{name}_head"} | found.row())
+            values = redrawn(scored.pairs, lambda model, times, rate=rate, counts=counts: rate(times @ counts[model]))
+            rows.append(place | {"measure": f"{name}_head"} | values.row())
     return rows
 
 
-def statistics(scored: Scored, redrawn: CrossedBootstrap) -> dict[str, CrossedEstimate]:
-    """Error rates of the whole by name: aer/SETTING/KIND and aer_difference/SETTING, means over layers, and aer_best likewise."""
+def _statistics(scored: Scored, redrawn: CrossedBootstrap) -> dict[str, CrossedEstimate]:
+    """Error rates by name: aer/SETTING/KIND and aer_difference/SETTING, means over layers, and aer_best likewise."""
 
     def of_best(model: int, times: Float[np.ndarray, "R N"], setting: str, kind: str | None) -> Values:
         """In the layer that the model was given by other pairs."""
@@ -433,15 +435,14 @@ def statistics(scored: Scored, redrawn: CrossedBootstrap) -> dict[str, CrossedEs
             total += sign * error_rates(times @ scored.counts[model][:, place])
         return total
 
-    found: dict[str, CrossedEstimate] = {}
+    rates: dict[str, CrossedEstimate] = {}
+    best: dict[str, CrossedEstimate] = {}
     for setting, kind in product(scored.settings, (*scored.kinds, None)):
-        name = f"aer/{setting}/{kind}" if kind else f"aer_difference/{setting}"
-        found[name] = scored.rates(redrawn, setting, kind)
-    if all(scored.chosen) and scored.chosen:
-        for setting, kind in product(scored.settings, (*scored.kinds, None)):
-            name = f"aer_best/{setting}/{kind}" if kind else f"aer_best_difference/{setting}"
-            found[name] = redrawn(scored.pairs, partial(of_best, setting=setting, kind=kind))
-    return found
+        tail = f"/{setting}/{kind}" if kind else f"_difference/{setting}"
+        rates[f"aer{tail}"] = scored.rates(redrawn, setting, kind)
+        if all(scored.chosen) and scored.chosen:
+            best[f"aer_best{tail}"] = redrawn(scored.pairs, partial(of_best, setting=setting, kind=kind))
+    return rates | best
 
 
 def judge_alignment(scored: Scored | None, about: Mapping[str, object]) -> pl.DataFrame:
@@ -453,8 +454,8 @@ def judge_alignment(scored: Scored | None, about: Mapping[str, object]) -> pl.Da
     barred = {}
     if scored is not None:
         for model in range(len(scored.models)):
-            for name, one in statistics(scored.only(model), CrossedBootstrap(0, ONCE)).items():
-                values.setdefault(name.replace("/", "_"), []).append(float(one.value))
+            for name, estimate in _statistics(scored.only(model), CrossedBootstrap(0, ONCE)).items():
+                values.setdefault(name.replace("/", "_"), []).append(float(estimate.value))
         straight = float(error_rates(scored.diagonal.sum(0)))
         for setting, rate in product(SETTINGS, ("aer", "aer_best")):
             rates = [values[f"{rate}_{setting}_{kind}"] for kind in KINDS if f"{rate}_{setting}_{kind}" in values]
@@ -477,32 +478,32 @@ def _place(column: Column) -> NewRow:
     return {"layer": column.layer, "head": column.head, "group": column.group}
 
 
-def link_rows(
-    several: Sequence[Linked], pairs: Sequence[SentencePair], kept: Sequence[int], redrawn: CrossedBootstrap
+def _link_rows(
+    models: Sequence[Linked], pairs: Sequence[SentencePair], numbers: Sequence[int], redrawn: CrossedBootstrap
 ) -> list[NewRow]:
-    """Rows of `measures` that need no gold links, per layer: linked, the share of target words with a link, and
+    """Rows of `measures` that need no gold links, per layer.
 
-    agreement, the share of them with the same link (or none) by weight and by norm, which has the setting as its group.
+    linked: the share of target words with a link; agreement: the share of them with the same link (or none) by weight and by norm.
     """
-    columns = several[0].columns
-    wholes = [i for i, c in enumerate(columns) if c.head is None]
-    norms = [i for i in wholes if columns[i].kind == "norm"]
+    columns = models[0].columns
+    layers = [i for i, c in enumerate(columns) if c.head is None]
+    norms = [i for i in layers if columns[i].kind == "norm"]
     weights = [columns.index(columns[i]._replace(kind="weight")) for i in norms]
-    mirrored = np.array([columns[i].mirrored for i in (*wholes, *norms)])
-    words = np.array([np.where(mirrored, len(pairs[n].source), len(pairs[n].target)) for n in kept], dtype=float)
+    mirrored = np.array([columns[i].mirrored for i in (*layers, *norms)])
+    words = np.array([np.where(mirrored, len(pairs[n].source), len(pairs[n].target)) for n in numbers], dtype=float)
 
     def count(best: Int[np.ndarray, "C J"], words: Float[np.ndarray, " K"]) -> Float[np.ndarray, " K"]:
-        linked, same = best[wholes] != NONE, best[norms] == best[weights]
-        there = np.arange(best.shape[1]) < words[:, None]  # a row is as long as the longer side
-        return (np.concatenate([linked, same]) & there).sum(-1).astype(float)
+        linked, same = best[layers] != NONE, best[norms] == best[weights]
+        is_word = np.arange(best.shape[1]) < words[:, None]  # a row is as long as the longer side
+        return (np.concatenate([linked, same]) & is_word).sum(-1).astype(float)
 
-    counts = [np.stack([count(one.best[n], words[i]) for i, n in enumerate(kept)]) for one in several]
-    pairs_of = [range(len(kept))] * len(several)
-    found = redrawn(pairs_of, lambda model, times: (times @ counts[model]) / (times @ words))
-    rows = [_place(columns[i]) | {"measure": "linked"} for i in wholes]
+    counts = [np.stack([count(model.best[n], words[i]) for i, n in enumerate(numbers)]) for model in models]
+    every = [range(len(numbers))] * len(models)
+    shares = redrawn(every, lambda model, times: (times @ counts[model]) / (times @ words))
+    rows = [_place(columns[i]) | {"measure": "linked"} for i in layers]
     rows += [_place(columns[i]) | {"group": columns[i].setting, "measure": "agreement"} for i in norms]
-    own = {"subject": ", ".join(one.subject for one in several), "stack": several[0].stack}
-    return [own | row | found.at(i).row() for i, row in enumerate(rows)]
+    subject = {"subject": ", ".join(model.subject for model in models), "stack": models[0].stack}
+    return [subject | row | shares.at(i).row() for i, row in enumerate(rows)]
 
 
 SHORTEST, LONGEST = 4, 14  # words of either side of a pair that can be shown
@@ -515,20 +516,19 @@ _EXAMPLE_COLUMNS = ("norms help most", "in the middle", "norms help least")
 
 
 def choose_pictures(
-    linked: Linked, pairs: Sequence[SentencePair], kept: Sequence[int], chosen: Mapping[tuple[str, str], int] | None
+    linked: Linked, pairs: Sequence[SentencePair], numbers: Sequence[int], chosen: Mapping[tuple[str, str], int] | None
 ) -> list[PicturedPair]:
     """Up to three pairs as plain data, by RULE; without gold links the first three. Words and pairs count from 1.
 
     Links are of the layers that were chosen on other pairs; where none were, of the layer before the last.
     """
-    fitting = [n for n in kept if all(SHORTEST <= len(side) <= LONGEST for side in (pairs[n].source, pairs[n].target))]
+    fitting = [n for n in numbers if all(SHORTEST <= len(side) <= LONGEST for side in pairs[n].sides)]
     if not fitting:
         return []
-    every = list(dict.fromkeys(c.layer for c in linked.columns))
-    before_last = every[max(0, len(every) - 2)]
+    before_last = list(dict.fromkeys(c.layer for c in linked.columns))[-2:][0]
     setting = linked.columns[0].setting
-    wanted = {kind: chosen[setting, kind] if chosen is not None else before_last for kind in KINDS}
-    places = {kind: linked.columns.index(Column(setting, kind, layer, None)) for kind, layer in wanted.items()}
+    layers = {kind: before_last if chosen is None else chosen[setting, kind] for kind in KINDS}
+    places = {kind: linked.columns.index(Column(setting, kind, layer, None)) for kind, layer in layers.items()}
 
     def gain(number: int) -> tuple[float, int]:
         best, gold = linked.best[number][:, : len(pairs[number].target)], _gold(pairs[number])
@@ -547,7 +547,7 @@ def choose_pictures(
             target=list(pairs[n].target),
             sure=_plain(pairs[n].sure),
             possible=_plain(pairs[n].possible),
-            layers=wanted,
+            layers=layers,
             weight=_plain(as_links(linked.best[n][places["weight"]])),
             norm=_plain(as_links(linked.best[n][places["norm"]])),
         )
@@ -572,12 +572,6 @@ LINKS = {
 }
 
 
-def check(settings: AlignSettings) -> None:
-    """Raise CorpusError where the sentence pairs that are named cannot be read, or do not fit together."""
-    if settings.bitext is None:
-        _run_pairs(settings)
-
-
 def measure(settings: AlignSettings, context: RunContext) -> Measured[AlignFacts]:
     """Word alignment from cross-attention (definitions C5).
 
@@ -586,7 +580,7 @@ def measure(settings: AlignSettings, context: RunContext) -> Measured[AlignFacts
     layer, as Pharaoh (from 0) and .talp (from 1). Raises ModelError for a model without cross-attention, CorpusError for files
     that do not fit together.
     """
-    bitext, texts = _run_pairs(settings) if settings.bitext is None else (settings.bitext, ())
+    bitext, texts = read_bitext(settings) if settings.bitext is None else (settings.bitext, ())
     subjects = tuple(
         check_pretrained(subject) if texts else check_crossing(subject, LINKING) for subject in context.subjects
     )
@@ -594,69 +588,71 @@ def measure(settings: AlignSettings, context: RunContext) -> Measured[AlignFacts
     if not pairs:
         raise CorpusError(f"{bitext.name} has no test pairs.", "Those are what is aligned.", "Give some.")
     test = [_link(subject, pairs, settings.batch, context, texts) for subject in subjects]
-    for one in test[1:]:
-        if one.columns != test[0].columns:
-            given = f"{one.subject} has other layers or heads than {test[0].subject}."
-            known = "Several models are treated as one that was trained several times, and are averaged."
-            raise ModelError(given, known, "Give one at a time.")
-    kept = [n for n in range(len(pairs)) if all(n in one.best for one in test)]
-    if not kept:
-        known = "Their pieces are more than it reads at once."
-        given = f"No pair of {bitext.name} fits into {', '.join(one.subject for one in test)}."
-        raise ModelError(given, known, "Give shorter sentences.")
+    for linked in test[1:]:
+        if linked.columns != test[0].columns:
+            problem = f"{linked.subject} has other layers or heads than {test[0].subject}."
+            reason = "Several models are treated as one that was trained several times, and are averaged."
+            raise ModelError(problem, reason, "Give one at a time.")
+    numbers = [n for n in range(len(pairs)) if all(n in linked.best for linked in test)]
+    if not numbers:
+        problem = f"No pair of {bitext.name} fits into {', '.join(linked.subject for linked in test)}."
+        raise ModelError(problem, "Their pieces are more than it reads at once.", "Give shorter sentences.")
     redrawn, gold = CrossedBootstrap(settings.seed, settings.draws), pairs[0].sure is not None
     chosen: Chosen = ()
     if gold and valid and valid[0].sure is not None:
-        others = [_link(subject, valid, settings.batch, context) for subject in subjects]
-        chosen = tuple(choose_layers(_hits(one, valid, sorted(one.best)), one.columns) for one in others)
-    scored = _score(test, pairs, kept, chosen) if gold else None
-    rows = link_rows(test, pairs, kept, redrawn)
+        trial = [_link(subject, valid, settings.batch, context) for subject in subjects]
+        chosen = tuple(choose_layers(_hits(linked, valid, sorted(linked.best)), linked.columns) for linked in trial)
+    scored = _score(test, pairs, numbers, chosen) if gold else None
+    rows = _link_rows(test, pairs, numbers, redrawn)
     rows += [] if scored is None else alignment_rows(scored, redrawn)
-    pictures = choose_pictures(test[0], pairs, kept, chosen[0] if chosen else None)
-    facts = _facts(subjects, bitext, len(kept), settings, chosen, pictures)
+    pictures = choose_pictures(test[0], pairs, numbers, chosen[0] if chosen else None)
+    facts = _facts(subjects, bitext, len(numbers), settings, chosen, pictures)
 
     def judge(about: About[AlignFacts]) -> pl.DataFrame:
-        named = ("models", "corpus", "corpus_fingerprint", "pairs", "seed")
-        return judge_alignment(scored, {name: getattr(about.facts, name) for name in named})
+        fields = ("models", "corpus", "corpus_fingerprint", "pairs", "seed")
+        return judge_alignment(scored, {name: getattr(about.facts, name) for name in fields})
 
-    long = f"{len(pairs) - len(kept)} of {len(pairs)} sentence pairs have more pieces than the model reads, and are left out."
-    lost = (long,) * (len(kept) < len(pairs))
-    notes = dict.fromkeys((*bitext.notes, *lost, *(note for one in test for note in one.notes)))
+    notes = [*bitext.notes]
+    if (lost := len(pairs) - len(numbers)) > 0:
+        notes.append(f"{lost} of {len(pairs)} sentence pairs have more pieces than the model reads, and are left out.")
+    notes += (note for linked in test for note in linked.notes)
     folder = context.folder / "links"
     tables = {"measures": frame("measures", rows), "links": _write_links(folder, test, len(pairs))}
-    judged = None if texts else judge  # the claim is about translators
-    return Measured(tables, facts, tuple(notes), judged, "model" if judged else None, paths={"links": folder})
+    by, unit = (None, None) if texts else (judge, "model")  # the claim is about translators
+    return Measured(tables, facts, tuple(dict.fromkeys(notes)), by, unit, paths={"links": folder})
 
 
-def _run_pairs(settings: AlignSettings) -> tuple[Bitext, tuple[Placed, ...]]:
-    """The pairs of the files that the settings name, those of the trial as valid ones; and the texts that hold both sides, if any do."""
+def read_bitext(settings: AlignSettings) -> tuple[Bitext, tuple[Placed, ...]]:
+    """The pairs of the files that the settings name, those of the trial as valid ones; and the texts that hold both sides, if any do.
+
+    Raises CorpusError where they cannot be read, or do not fit together.
+    """
     source = Path(settings.source)
     if settings.marker is not None or settings.spans is not None:
-        return pairs_within(settings, source)
+        return _pairs_within(settings, source)
     if settings.target is None:
-        known = "Source and target are two files; or a --marker or --spans says where both stand in each text."
-        raise CorpusError(
-            f"{source} is given without a target.", known, "Give --target FILE, --marker TEXT or --spans FILE."
-        )
+        reason = "Source and target are two files; or a --marker or --spans says where both stand in each text."
+        todo = "Give --target FILE, --marker TEXT or --spans FILE."
+        raise CorpusError(f"{source} is given without a target.", reason, todo)
     target = Path(settings.target)
-    found = read_pairs(source, target, settings.gold, settings.base)
-    notes, pairs, valid = found.notes, found.pairs, ()
+    pairs, notes = read_pairs(source, target, settings.gold, settings.base)
+    valid: tuple[SentencePair, ...] = ()
     if settings.trial is not None:
-        beside, across, linked = settings.trial
-        other = read_pairs(beside, across, linked, settings.base)
-        valid, notes = other.pairs, (*notes, *other.notes)
+        beside, across, links = settings.trial
+        valid, more = read_pairs(beside, across, links, settings.base)
+        notes = (*notes, *more)
     if settings.limit is not None:
         pairs = pairs[: settings.limit]
         notes = (*notes, f"Only the first {settings.limit:,} sentence pairs are read.")
     return make_bitext(f"{source.name} and {target.name}", {"valid": valid, "test": pairs}, notes), ()
 
 
-def pairs_within(settings: AlignSettings, path: Path) -> tuple[Bitext, tuple[Placed, ...]]:
-    """The pairs that single texts hold, and those texts; raises CorpusError."""
-    given = {"--target": settings.target, "--trial": settings.trial, "--marker": settings.marker and settings.spans}
-    if wrong := [name for name, value in given.items() if value is not None]:
-        known = "Source and target stand in one text, on both sides of a marker or at spans."
-        raise CorpusError(f"{wrong[0]} is given too much.", known, f"Leave {wrong[0]} out, or the others.")
+def _pairs_within(settings: AlignSettings, path: Path) -> tuple[Bitext, tuple[Placed, ...]]:
+    """The pairs that single texts hold, and those texts."""
+    options = {"--target": settings.target, "--trial": settings.trial, "--marker": settings.marker and settings.spans}
+    if wrong := [name for name, value in options.items() if value is not None]:
+        reason = "Source and target stand in one text, on both sides of a marker or at spans."
+        raise CorpusError(f"{wrong[0]} is given too much.", reason, f"Leave {wrong[0]} out, or the others.")
     texts = read_texts(path, settings.marker, settings.spans, settings.word)
     notes = [f"Words of the texts are what {settings.word} finds."]
     links: Sequence[tuple[Any, Any]] = [(None, None)] * len(texts)
@@ -676,23 +672,22 @@ def _link(
     subject: Pretrained, pairs: Sequence[SentencePair], batch: int, context: RunContext, texts: Sequence[Placed] = ()
 ) -> Linked:
     with context.progress(f"Reading pairs with {subject.name}") as step:
-        return link_within(subject, texts, batch, step) if texts else link(subject, pairs, batch, step)
+        return _link_within(subject, texts, batch, step) if texts else link(subject, pairs, batch, step)
 
 
-def _score(several: Sequence[Linked], pairs: Sequence[SentencePair], kept: Sequence[int], chosen: Chosen) -> Scored:
+def _score(models: Sequence[Linked], pairs: Sequence[SentencePair], numbers: Sequence[int], chosen: Chosen) -> Scored:
     """Counts of all models against gold, and those of the diagonal."""
-    words = {n: (len(pairs[n].source), len(pairs[n].target)) for n in kept}
-    straight = np.stack([count_hits(diagonal(words[n]), _gold(pairs[n])) for n in kept])
-    counts = tuple(_hits(one, pairs, kept) for one in several)
-    lengths = np.array([max(words[n]) for n in kept])
-    names = tuple(one.subject for one in several)
-    return Scored(names, several[0].columns, counts, chosen, lengths, straight, several[0].stack)
+    words = [(len(pairs[n].source), len(pairs[n].target)) for n in numbers]
+    straight = np.stack([count_hits(diagonal(sizes), _gold(pairs[n])) for n, sizes in zip(numbers, words, strict=True)])
+    counts = tuple(_hits(linked, pairs, numbers) for linked in models)
+    names, (first, *_) = tuple(linked.subject for linked in models), models
+    return Scored(names, first.columns, counts, chosen, np.max(words, axis=1), straight, first.stack)
 
 
 def _facts(
     subjects: Sequence[Pretrained],
     bitext: Bitext,
-    kept: int,
+    pairs: int,
     settings: AlignSettings,
     chosen: Chosen,
     pictures: Sequence[PicturedPair],
@@ -706,7 +701,7 @@ def _facts(
         bitext.fingerprint,
         len(bitext.valid),
         gold,
-        kept,
+        pairs,
         settings.seed,
         settings.draws,
         {
@@ -719,23 +714,21 @@ def _facts(
     )
 
 
-def _write_links(folder: Path, several: Sequence[Linked], pairs: int) -> pl.DataFrame:
+def _write_links(folder: Path, models: Sequence[Linked], pairs: int) -> pl.DataFrame:
     """A file for every model, setting, kind and layer in either form, with a line for each of `pairs`, and all links as a table.
 
     Words and pairs of the table count from 1.
     """
-    rows: dict[str, list[Any]] = {name: [] for name in LINKS}
-    for number, linked in enumerate(several, start=1):
-        mark = f"model-{number}-" if len(several) > 1 else ""
-        for i, column in ((i, column) for i, column in enumerate(linked.columns) if column.head is None):
-            lines = [column.links(linked.best[n][i]) if n in linked.best else set() for n in range(pairs)]
-            name = f"{mark}{column.setting}-{column.kind}-layer-{column.layer}"
+    rows: list[tuple[str | int, ...]] = []
+    for number, linked in enumerate(models, start=1):
+        mark = f"model-{number}-" if len(models) > 1 else ""
+        for i, (setting, kind, layer, head) in enumerate(linked.columns):
+            if head is not None:
+                continue
+            lines = [linked.columns[i].links(linked.best[n][i]) if n in linked.best else set() for n in range(pairs)]
             for ending, base in ((".pharaoh", 0), (".talp", 1)):
-                write_links(inside(folder, f"{name}{ending}"), [(links, ()) for links in lines], base)
+                path = inside(folder, f"{mark}{setting}-{kind}-layer-{layer}{ending}")
+                write_links(path, [(links, ()) for links in lines], base)
             for pair, links in enumerate(lines, start=1):
-                named = (linked.subject, pair, column.setting, column.kind, column.layer)
-                for key, value in zip(LINKS, named, strict=False):
-                    rows[key] += [value] * len(links)
-                rows["source"] += [source + 1 for source, _ in sorted(links)]
-                rows["target"] += [target + 1 for _, target in sorted(links)]
-    return pl.DataFrame(rows, schema=LINKS)
+                rows += [(linked.subject, pair, setting, kind, layer, s + 1, t + 1) for s, t in sorted(links)]
+    return pl.DataFrame(rows, schema=LINKS, orient="row")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from trisect.core.errors import SpecError
 from trisect.experiments.checkpoints.settings import RewindFacts, RewindSettings
 from trisect.lab.experiment import Experiment, Measured, PageModule, RunContext
 
@@ -22,10 +23,11 @@ class RewindCheckpoints(Experiment[RewindSettings, RewindFacts]):
     record = "checkpoints.json"
 
     def check(self, settings: RewindSettings) -> None:
-        """Raise TrisectError for settings that are wrong whatever the model is."""
-        from trisect.experiments.checkpoints.run import check
-
-        check(settings)
+        """Raise SpecError where a revision in between is one of the ends: means over all would count it twice."""
+        ends = {settings.initial, settings.final}
+        if name := next((name for name in settings.stages if name in ends), None):
+            reason = f"The revisions are {', '.join(settings.revisions)}, the initial one first and the final one last."
+            raise SpecError(f"The revision {name!r} was given twice.", reason, "Name every revision once.")
 
     def measure(self, settings: RewindSettings, context: RunContext) -> Measured[RewindFacts]:
         """Do the work; raises TrisectError."""

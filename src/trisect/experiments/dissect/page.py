@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, NamedTuple
@@ -76,10 +77,10 @@ class Line(NamedTuple):
 
         A number named q+k is of both together, so that nothing can be ranked.
         """
-        known = [e for e in finding.values if e.mean is not None]
-        parts = {c: Mean(e.mean or 0.0, e.low, e.high, e.n or 0) for e in known for c in e.name.split("+")}
+        values = [e for e in finding.values if e.mean is not None]
+        parts = {c: Mean(e.mean or 0.0, e.low, e.high, e.n or 0) for e in values for c in e.name.split("+")}
         means = {c: parts[c] for c in COMPONENTS if c in parts}
-        compared = None if any("+" in e.name for e in known) else finding.compared
+        compared = None if any("+" in e.name for e in values) else finding.compared
         about = (finding.measure, finding.source, finding.what, finding.unit)
         return cls(*about, means, finding.per, finding.signed, claims, words, "", compared, name) if means else None
 
@@ -112,48 +113,47 @@ def from_table(evidence: pl.DataFrame) -> list[Line]:
     """The lines of such a table, those of one kind together, kinds and lines as they come."""
     lines = []
     for _, rows in evidence.group_by("line", maintain_order=True):
-        one = rows.row(0, named=True)
-        means = {c: Mean(*mean) for c, *mean in rows.select("component", "value", "low", "high", "n").iter_rows()}
-        named = {
-            name: one[name] for name in ("kind", "source", "what", "unit", "per", "signed", "words", "link", "name")
-        }
-        compared = None if one["compared"] is None else Comparison.of(json.loads(one["compared"]))
-        lines.append(Line(**named, means=means, claims=tuple(one["claims"].split()), compared=compared))
+        row = rows.row(0, named=True)
+        row["means"] = {c: Mean(*of) for c, *of in rows.select("component", "value", "low", "high", "n").iter_rows()}
+        row["claims"] = tuple(row["claims"].split())
+        row["compared"] = None if row["compared"] is None else Comparison.of(json.loads(row["compared"]))
+        lines.append(Line(**{name: row[name] for name in Line._fields}))
     kinds = list(dict.fromkeys(line.kind for line in lines))
     return sorted(lines, key=lambda line: kinds.index(line.kind))
 
 
 def summary(lines: Sequence[Line]) -> str:
     """Which of q, k and v is largest, in how many comparisons; empty where there is none."""
-    titles: dict[str, list[str]] = {}  # by what the lines of these titles say
+    titles: dict[str, Counter[str]] = {}  # by what the lines of these titles say
     for line in lines:
         if line.compared is not None:
-            said = "too uncertain to say" if line.compared.kind == "uncertain" else line.largest
-            titles.setdefault(said, []).append(line.title.lower())
+            result = "too uncertain to say" if line.compared.kind == "uncertain" else line.largest
+            titles.setdefault(result, Counter())[line.title.lower()] += 1
     if not titles:
         return ""
-    counts = {said: {title: same.count(title) for title in same} for said, same in titles.items()}
-    names = {said: ", ".join(t if n == 1 else f"{t} × {n}" for t, n in of.items()) for said, of in counts.items()}
-    parts = words.join_words([f"{len(same)}: {said} ({names[said]})" for said, same in titles.items()])
-    many = words.several(sum(map(len, titles.values())), "comparison")
-    return f"Of {many} of q, k and v by paired differences, {parts}."
+    parts = []
+    for result, counts in titles.items():
+        names = ", ".join(title if n == 1 else f"{title} × {n}" for title, n in counts.items())
+        parts.append(f"{counts.total()}: {result} ({names})")
+    total = words.several(sum(counts.total() for counts in titles.values()), "comparison")
+    return f"Of {total} of q, k and v by paired differences, {words.join_words(parts)}."
 
 
 def _row(line: Line, verdicts: Mapping[str, str]) -> tuple[str, ...]:
     """A line as a row of the table: its three numbers with intervals, which is first, and the verdicts that speak of it."""
     name: str = _link(line.link, line.title) if line.link else line.title
-    many = sorted({mean.n for mean in line.means.values()})
+    sizes = sorted({mean.n for mean in line.means.values()})
     # with one unit there is no interval to look for, so that the number of units always stands beside the unit
-    counted = f"; n\u00a0=\u00a0{words.join_words([words.count(n) for n in many])} {line.per}{'s' * (many != [1])}"
-    what = f"{line.what}, {line.unit}{counted * bool(many)}"
+    sample = f"; n\u00a0=\u00a0{words.join_words([words.count(n) for n in sizes])} {line.per}{'s' * (sizes != [1])}"
+    what = f"{line.what}, {line.unit}{sample * bool(sizes)}"
     places = words.decimals([mean.mean for mean in line.means.values()])
     cells: dict[str, str] = dict.fromkeys(COMPONENTS, "–")
     for component, mean in line.means.items():
         value, ends = words.number(mean.mean, line.signed, places), words.ends(mean, line.signed, places)
         cells[component] = value if mean.low is None else Markup("{}<small>{}</small>").format(value, ends)
     judged = ", ".join(f"{claim} {verdicts[claim]}" for claim in line.claims if claim in verdicts)
-    said = "; ".join(filter(None, (judged, line.words))) or "–"
-    return name, SOURCE.get(line.source, line.source), what, *cells.values(), line.largest, said
+    remarks = "; ".join(filter(None, (judged, line.words))) or "–"
+    return name, SOURCE.get(line.source, line.source), what, *cells.values(), line.largest, remarks
 
 
 def _link(way: str, name: str) -> Markup:
@@ -165,28 +165,22 @@ def figure(lines: Sequence[Line], number: str = "") -> Figure | None:
 
     Intervals are drawn as far as the picture goes: twice the largest number.
     """
-    ranked = [(line, max(abs(mean.mean) for mean in line.means.values())) for line in lines if line.compared]
-    ranked = [(line, most) for line, most in ranked if most > 0]
+    ranked = [line for line in lines if line.compared and any(mean.mean for mean in line.means.values())]
     if not ranked:
         return None
-    titles = line_titles([line for line, _ in ranked])
-    rows = [
-        {
-            "line": title,
-            "group": c,
-            "value": m.mean / most,
-            "low": None if m.low is None else max(-2.0, m.low / most),
-            "high": None if m.high is None else min(2.0, m.high / most),
-        }
-        for title, (line, most) in zip(titles, ranked, strict=True)
-        for c, m in line.means.items()
-    ]
+    titles, rows = _line_titles(ranked), []
+    for title, line in zip(titles, ranked, strict=True):
+        most = max(abs(mean.mean) for mean in line.means.values())
+        for c, m in line.means.items():
+            low = None if m.low is None else max(-2.0, m.low / most)
+            high = None if m.high is None else min(2.0, m.high / most)
+            rows.append({"line": title, "group": c, "value": m.mean / most, "low": low, "high": high})
     looks = {c: render.mark(c) for c in COMPONENTS}
     colour, shape = look_of(looks)
     axis = alt.Axis(domain=False, ticks=False, labelLimit=NAMES, grid=True)
     y = alt.Y("line:N", sort=titles, scale=alt.Scale(domain=titles, paddingInner=0.25), title=None, axis=axis)
     offset = alt.YOffset("group:N", scale=alt.Scale(domain=list(COMPONENTS)), sort=list(COMPONENTS))
-    reach = [float(str(row[end])) for row in rows for end in ("low", "high", "value") if row[end] is not None]
+    reach = [row[end] for row in rows for end in ("low", "high", "value") if row[end] is not None]
     scale = alt.Scale(domain=[min(0.0, *reach) - 0.05, max(1.0, *reach) + 0.05], nice=False, clamp=True)
     x = alt.X("value:Q", scale=scale, title="relative effect (largest = 1)", axis=alt.Axis(grid=False))
     level = chart_of("level0", [{"level": 0.0}]).mark_rule(color=render.BASELINE, strokeDash=[5, 3])
@@ -196,8 +190,8 @@ def figure(lines: Sequence[Line], number: str = "") -> Figure | None:
         layers.append(bars.encode(alt.X("low:Q", scale=scale), alt.X2("high"), y, colour, offset))
     main = chart_of("main", rows).mark_point(size=46, filled=True, opacity=1).encode(x, y, colour, shape, offset)
     chart = overlay("", *layers, main, width=PLOT, height=ROW * len(titles))
-    said = "; ".join(f"{title}: {line.largest}" for title, (line, _) in zip(titles, ranked, strict=True))
-    panel = Panel("", chart, f"Shares of the largest number, by line. Largest: {said}.", (), {})
+    largest = "; ".join(f"{title}: {line.largest}" for title, line in zip(titles, ranked, strict=True))
+    panel = Panel("", chart, f"Shares of the largest number, by line. Largest: {largest}.", (), {})
     caption = (
         "Each number as a share of the largest of its own line, so that lines of different units stand side by side; bars are 95 % "
         "intervals, cut at twice the largest number. Only marks of one line are to be compared."
@@ -207,7 +201,7 @@ def figure(lines: Sequence[Line], number: str = "") -> Figure | None:
     return Figure("together", number, "q, k and v by every kind of evidence", caption, (panel,), (*key, zero))
 
 
-def line_titles(lines: Sequence[Line]) -> list[str]:
+def _line_titles(lines: Sequence[Line]) -> list[str]:
     """A short name for each line: its kind, with the label that it is about where lines of its kind have several, else a number."""
     labels = {t: {x.what.partition(",")[0] for x in lines if x.title == t} for t in {x.title for x in lines}}
     names = [f"{x.title}, {x.what.partition(',')[0]}" if len(labels[x.title]) > 1 else x.title for x in lines]
@@ -224,8 +218,8 @@ def section(lines: Sequence[Line], verdicts: Mapping[str, str], number: str = ""
     columns = ("evidence", "asked by", "what the number is", "q", "k", "v", "largest", "verdicts")
     caption = "q, k and v by every kind of evidence: means with 95 % intervals, and over how many seeds, texts or heads"
     table = sheet.Table(columns, tuple(_row(line, verdicts) for line in lines), caption, prose=True, folded=False)
-    said = tuple(text for text in (summary(lines), rule) if text)
-    return sheet.Section("Query, key and value together", said, sheet.present(figure(lines, number)), (table,))
+    texts = tuple(filter(None, (summary(lines), rule)))
+    return sheet.Section("Query, key and value together", texts, sheet.present(figure(lines, number)), (table,))
 
 
 OPEN = ("inconclusive", "not tested")  # verdicts
@@ -235,6 +229,11 @@ NOT_FORMED = (
     "In {} no induction head formed in the time that was there, so that they do not look up, and the answer is open here; the project's "
     "results have five that did."
 )
+# what the same intervention finds where the roles are planted
+CALIBRATION = Markup(
+    "Calibration: in {}, which one layer solves, the answer that each predicts comes in these shares of pairs: {}."
+)
+EXPLORE = 'trisect explore MODEL "some words" --out page.html'
 # What decides the claims of a source that stay open at this size.
 DECIDES = {
     "submodules": "trisect study wikitext2-small --corpus CORPUS",
@@ -258,7 +257,7 @@ def page(tables: Mapping[str, pl.DataFrame], about: About[DissectFacts]) -> shee
         LEDE,
         (
             *_first_screen(about, tables, lines),
-            *(_section(one, claims) for one in about.facts.parts),
+            *(_section(part, claims) for part in about.facts.parts),
             section(lines, _by_claim(claims), "Figure 1"),
             *sheet.present(sheet.notes_section(about)),
         ),
@@ -271,9 +270,9 @@ def page(tables: Mapping[str, pl.DataFrame], about: About[DissectFacts]) -> shee
 def findings(tables: Mapping[str, pl.DataFrame], about: About[DissectFacts]) -> tuple[Finding, ...]:
     """Every claim's verdict, then what the evidence says together."""
     together = summary(from_table(tables["evidence"]))
-    answers = sheet.answers_of(one for part in about.facts.parts if part.name == "lookup" for one in part.findings)
+    lookup = [finding for part in about.facts.parts if part.name == "lookup" for finding in part.findings]
     return (
-        *answers,
+        *sheet.answers_of(lookup),
         *sheet.verdict_findings(tables["claims"].filter(pl.col("part").is_null())),
         *([Finding("evidence", together)] if together else []),
     )
@@ -284,23 +283,18 @@ def _first_screen(
 ) -> tuple[sheet.Section, ...]:
     """The answer; how sure it is; what could not be distinguished, and what would decide it."""
     claims = tables["claims"]
-    every = [one for part in about.facts.parts for one in part.findings]
-    also = {"all_layers": None, "profile": "Kept and dropped, {}", "largest_logit_change": "In a model that recalls"}
-    more = [
-        Markup("<small><strong>{}.</strong> {}</small>").format(
-            (also[one.measure] or "{}").format(one.title), one.words
-        )
-        for one in every
-        if one.measure in also
-    ]
-    blind = [
-        f"{one.title}: AUROC {one.values[0].mean:.2f}, where 0.5 is guessing."
-        for one in every
-        if one.measure == "planted" and one.groups != ("control",)
-        if one.values[0].mean is not None and one.values[0].mean < sheet.BLIND
-    ]
-    named = zip(line_titles(lines), lines, strict=True)
-    compared = (Finding(x.kind, "", title=title, per=x.per, compared=x.compared) for title, x in named)
+    also = {"all_layers": "{}", "profile": "Kept and dropped, {}", "largest_logit_change": "In a model that recalls"}
+    more, blind = [], []
+    for finding in (finding for part in about.facts.parts for finding in part.findings):
+        if finding.measure in also:
+            title = also[finding.measure].format(finding.title)
+            more.append(Markup("<small><strong>{}.</strong> {}</small>").format(title, finding.words))
+        elif finding.measure == "planted" and finding.groups != ("control",):
+            auroc = finding.values[0].mean
+            if auroc is not None and auroc < sheet.BLIND:
+                blind.append(f"{finding.title}: AUROC {auroc:.2f}, where 0.5 is guessing.")
+    titles = zip(_line_titles(lines), lines, strict=True)
+    compared = (Finding(line.kind, "", title=title, per=line.per, compared=line.compared) for title, line in titles)
     unlike = sheet.open_section(compared, blind)
     # what the answer rests on: its own claim, all claims counted, and the comparisons of q, k and v
     by = _by_claim(claims)
@@ -310,72 +304,53 @@ def _first_screen(
     )
     rests = [f"{fixed}: {by['G-1']}."] if "G-1" in by else []
     rests += [words.tally(cards.tally(cards.cards(claims)))] if len(claims) else []
+    whole_claims = claims.filter(pl.col("part").is_null() & pl.col("verdict").is_in(OPEN))
+    commands = tuple(
+        (Markup("<code>{}</code>").format(DECIDES[source]), ", ".join(rows["claim"]))
+        for (source,), rows in whole_claims.group_by("source", maintain_order=True)
+        if str(source) in DECIDES
+    )
+    columns = ("Command", "Claims that are open here")
+    deciding = [sheet.Table(columns, commands, "What decides it", prose=True, folded=False)] * bool(commands)
     return (
         _answer(about.facts, LookupNumbers.of(tables), more),
         sheet.sure([*rests, *filter(None, (summary(lines),))]),
-        replace(unlike, blocks=(*unlike.blocks, *_deciding(claims))),
+        replace(unlike, blocks=(*unlike.blocks, *deciding)),
     )
 
 
 def _answer(facts: DissectFacts, numbers: LookupNumbers, more: Sequence[Markup]) -> sheet.Section:
-    """One worked pair, what q, k and v each say beside the controls, who made them, and the calibration."""
-    found = {part.name: part for part in facts.parts}
-    sections = answer_sections(numbers) if numbers.formed else ()
-    trained = [one for one in found["lookup"].findings if one.measure != "answer"] if "lookup" in found else []
+    """One worked pair, what q, k and v each say beside the controls, who made them, the calibration, and where to see it at work."""
+    parts = {part.name: part for part in facts.parts}
     blocks: list[sheet.PageBlock] = []
-    for one in sections[:1]:
-        blocks += [*(sheet.Picture(of) for of in one.figures), *one.tables, *one.blocks]
-    blocks += sections[1:]
-    if not sections:
+    if numbers.formed:
+        first, *rest = answer_sections(numbers)
+        blocks += [*map(sheet.Picture, first.figures), *first.tables, *first.blocks, *rest]
+    else:
         blocks.append(sheet.TextBlock(NOT_FORMED.format(words.several(len(numbers.seeds), "model")), "notice"))
-    formed = f"{' '.join(map(str, trained[:1]))} {facts.lookup and f'Each is a model of {facts.lookup}.'}"
-    also = [sheet.TextBlock(text) for text in sheet.present(_calibration(found.get("roles")), *more, _look_on(facts))]
-    blocks.append(sheet.Section("What else says so, and where to see it at work", (formed,), blocks=tuple(also)))
-    blocks.append(
-        sheet.Section("What are query, key and value?", (sheet.LED,), blocks=(sheet.Facts(sheet.DEFINITIONS),))
-    )
-    return sheet.Section("The answer", blocks=tuple(blocks), id="short-answer")
-
-
-def _calibration(planted: PartFacts | None) -> Markup | None:
-    """What the same intervention finds where the roles are planted, in a line with a link."""
-    answers = [one for one in sheet.answers_of(planted.findings) if one.unit == "of pairs"] if planted else []
-    if planted is None or not answers:
-        return None
-    shares = words.join_words([f"{one.groups[0]} {words.share(one.values[0].mean or 0.0)}" for one in answers])
-    place = _link(next(iter(planted.pages.values()), ""), "a synthetic task with known roles")
-    line = Markup(
-        "Calibration: in {}, which one layer solves, the answer that each predicts comes in these shares of pairs: {}."
-    )
-    return line.format(place, shares)
-
-
-def _look_on(facts: DissectFacts) -> Markup:
-    """Where to see it at work: the page of attention by hand, your text in a trained model, and the tutorial."""
+    lookup = [str(f) for f in parts["lookup"].findings if f.measure != "answer"] if "lookup" in parts else []
+    formed = f"{' '.join(lookup[:1])} {facts.lookup and f'Each is a model of {facts.lookup}.'}"
+    texts = [*more]
+    roles = parts.get("roles")
+    answers = [answer for answer in sheet.answers_of(roles.findings) if answer.unit == "of pairs"] if roles else []
+    if roles and answers:
+        shares = [f"{answer.groups[0]} {words.share(answer.values[0].mean or 0.0)}" for answer in answers]
+        place = _link(next(iter(roles.pages.values()), ""), "a synthetic task with known roles")
+        texts.insert(0, CALIBRATION.format(place, words.join_words(shares)))
     pages = {name: place for part in facts.parts for name, place in part.pages.items()}
-    steps = (
+    steps = [
         (pages.get("theory"), "attention worked by hand"),
         (facts.explorer, "a sentence inside a model that was just trained, head by head"),
         (facts.tutorial, "one head, step by step"),
-    )
-    parts = [_link(place, words) for place, words in steps if place is not None]
-    if facts.explorer is not None:
-        command = 'trisect explore MODEL "some words" --out page.html'
-        parts.append(Markup("your own: <code>{}</code>").format(command))
-    return Markup("See it at work: {}.").format(Markup("; ").join(parts))
-
-
-def _deciding(claims: pl.DataFrame) -> tuple[sheet.Table, ...]:
-    """The commands that decide what is open at this size."""
-    wholes = claims.filter(pl.col("part").is_null() & pl.col("verdict").is_in(OPEN))
-    rows = tuple(
-        (Markup("<code>{}</code>").format(DECIDES[source]), ", ".join(own["claim"]))
-        for (source,), own in wholes.group_by("source", maintain_order=True)
-        if str(source) in DECIDES
-    )
-    if not rows:
-        return ()
-    return (sheet.Table(("Command", "Claims that are open here"), rows, "What decides it", prose=True, folded=False),)
+    ]
+    links = [_link(place, title) for place, title in steps if place is not None]
+    links += [Markup("your own: <code>{}</code>").format(EXPLORE)] * (facts.explorer is not None)
+    texts.append(Markup("See it at work: {}.").format(Markup("; ").join(links)))
+    also = tuple(map(sheet.TextBlock, texts))
+    blocks.append(sheet.Section("What else says so, and where to see it at work", (formed,), blocks=also))
+    definitions = (sheet.Facts(sheet.DEFINITIONS),)
+    blocks.append(sheet.Section("What are query, key and value?", (sheet.LED,), blocks=definitions))
+    return sheet.Section("The answer", blocks=tuple(blocks), id="short-answer")
 
 
 def _by_claim(claims: pl.DataFrame) -> dict[str, str]:
@@ -383,23 +358,19 @@ def _by_claim(claims: pl.DataFrame) -> dict[str, str]:
     return dict(claims.filter(pl.col("part").is_null()).select("claim", "verdict").iter_rows())
 
 
-def _section(one: PartFacts, claims: pl.DataFrame) -> sheet.Section:
+def _section(part: PartFacts, claims: pl.DataFrame) -> sheet.Section:
     """A part: its question, what it found, its pages, and the verdicts on its claims."""
-    links = Markup(", ").join(_link(place, name) for name, place in one.pages.items())
-    places = (Markup("Read on: {}.").format(links),) * bool(one.pages)
-    said = (str(found) for found in one.findings if one.name != "lookup" or found.measure != "answer")
-    judged = claims.filter(pl.col("claim").is_in(one.claims))
-    rows = []
-    for row, weakest in words.weakest_parts(judged):
-        rows.append((row["claim"], row["sentence"], row["verdict"], weakest or "–", words.why_open(row) or "–"))
-    is_open = any(row[2] in OPEN for row in rows)
-    columns = (
-        "claim",
-        "what the source says",
-        "verdict",
-        "the part nearest its threshold",
-        *(("why it is open",) * is_open),
-    )
+    links = Markup(", ").join(_link(place, name) for name, place in part.pages.items())
+    places = (Markup("Read on: {}.").format(links),) * bool(part.pages)
+    texts = (str(finding) for finding in part.findings if part.name != "lookup" or finding.measure != "answer")
+    judged = claims.filter(pl.col("claim").is_in(part.claims))
+    rows = [
+        (row["claim"], row["sentence"], row["verdict"], weakest or "–", words.why_open(row) or "–")
+        for row, weakest in words.weakest_parts(judged)
+    ]
+    columns = ("claim", "what the source says", "verdict", "the part nearest its threshold", "why it is open")
+    if not any(row[2] in OPEN for row in rows):
+        columns = columns[:-1]
     caption = "Its claims, each judged by the rule that was fixed before, with the effect of the weakest part (95 %)"
-    shown = sheet.Table(columns, tuple(row[: len(columns)] for row in rows), caption, prose=True, folded=False)
-    return sheet.Section(one.title, (one.question, *said, *places), (), (shown,) if len(judged) else ())
+    table = sheet.Table(columns, tuple(row[: len(columns)] for row in rows), caption, prose=True, folded=False)
+    return sheet.Section(part.title, (part.question, *texts, *places), (), (table,) if len(judged) else ())

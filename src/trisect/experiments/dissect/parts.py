@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Protocol, TypeVar
+from typing import Any, TypeVar
 
 from trisect.core.errors import StudyError
 from trisect.core.finding import Estimate, Finding
@@ -37,7 +37,7 @@ from trisect.experiments.translate import TRANSLATE
 from trisect.experiments.translate.settings import TranslateSettings
 from trisect.lab.experiment import Experiment, Result
 from trisect.lab.folder import Folder
-from trisect.lab.inputs import ModelSource, ModelsSource, TextSource
+from trisect.lab.inputs import ModelSource, ModelsSource, TextSource, Workers
 from trisect.papers import roles
 from trisect.report import format as words
 from trisect.report.format import compare_by_seed, interval
@@ -66,30 +66,13 @@ class DissectStep:
     share: float = 1.0
 
 
-class PartRunner(Protocol):
-    """What a part is run with."""
-
-    def run(self, step: DissectStep) -> Result[Any]:
-        """The result of a step; a finished step is read from its folder. Raises TrisectError."""
-        ...
-
-    def results(self, part: str) -> Results:
-        """The results of an earlier part."""
-        ...
+def _part_findings(results: Results) -> Iterator[Finding]:
+    """Findings besides verdicts."""
+    return (finding for result in results for finding in result.findings if finding.claim is None)
 
 
-def part_findings(results: Results) -> Iterator[Finding]:
-    """Findings besides verdicts of the first run of each experiment: others are its further models."""
-    for result in first_of_each(results):
-        yield from (one for one in result.findings if one.claim is None)
-
-
-def first_of_each(results: Results) -> Results:
-    """The first result of each experiment."""
-    return tuple({result.about.experiment: result for result in reversed(results)}.values())[::-1]
-
-
-PartRun = Callable[[DissectSettings, PartRunner], Results]
+Run = Callable[[DissectStep], Result[Any]]  # a finished step is read from its folder; raises TrisectError
+PartRun = Callable[[DissectSettings, Run, Mapping[str, Results]], Results]
 EvidenceLines = Callable[[Sequence[Findings]], Iterable["Line | None"]]
 
 
@@ -97,10 +80,11 @@ EvidenceLines = Callable[[Sequence[Findings]], Iterable["Line | None"]]
 class DissectPart:
     """One part of a dissection.
 
-    `begins` are the steps that can be checked before anything is run; `run` takes the part's steps, one by one, and gives their
-    results, those of `begins` where it is left out. `seconds` is about how long it takes on two cores. `page` is where its page
-    will be, if not in a folder of its name; `{seed}` in it stands for the seed of each trained model. `evidence` makes lines of
-    the findings, one tuple of findings for each result; `says` are the findings that its section quotes.
+    `begins` are the steps that can be checked before anything is run; `run` runs the part's steps, with the results of the parts
+    before it, and returns theirs: those of `begins` where it is left out. `seconds` is about how long it takes on two cores. `page`
+    is where its page will be, if not in a folder of its name; `{seed}` in it stands for the seed of each trained model. `evidence`
+    makes lines of the findings of each result; `says` are the findings that its section quotes, of the first result of each
+    experiment: others are its further models.
     """
 
     name: str
@@ -110,33 +94,32 @@ class DissectPart:
     run: PartRun | None = None
     evidence: EvidenceLines = lambda models: ()
     begins: Callable[[DissectSettings], tuple[DissectStep, ...]] = lambda settings: ()
-    says: Callable[[Results], Iterable[Finding]] = part_findings
+    says: Callable[[Results], Iterable[Finding]] = _part_findings
     page: str = ""
 
 
-def baseline_models(runner: PartRunner) -> dict[int, Path]:
+def baseline_models(done: Mapping[str, Results]) -> dict[int, Path]:
     """The folder of every baseline of the training study that did not diverge, by its seed; raises StudyError for none."""
-    (study,) = runner.results("training")
+    (study,) = done["training"]
     runs = study.tables["runs"].filter(edit="none", status="finished").sort("seed")
     if runs.is_empty():
-        known = "Every baseline of the training study diverged."
-        raise StudyError(f"{study.folder} has no model to read.", known, "Run it with other seeds: --seeds 4,5,6.")
+        reason = "Every baseline of the training study diverged."
+        raise StudyError(f"{study.folder} has no model to read.", reason, "Run it with other seeds: --seeds 4,5,6.")
     return {seed: Folder(study.folder).run(name).parent for name, seed in runs.select("run", "seed").iter_rows()}
 
 
 def each_model(experiment: Experiment[S, Any], settings: Callable[[ModelSource, TextSource], S]) -> PartRun:
     """The `run` of a part that reads the first trained models over the same texts, in folders NAME/seed-1, NAME/seed-2, …"""
 
-    def run(asked: DissectSettings, runner: PartRunner) -> Results:
-        models = dict(list(baseline_models(runner).items())[:FEW])
+    def run_models(_: DissectSettings, run: Run, done: Mapping[str, Results]) -> Results:
+        models = list(baseline_models(done).items())[:FEW]
         texts, name = TextSource("embedded", limit=TEXTS), experiment.name
-        steps = (
-            DissectStep(experiment, settings(ModelSource(model), texts), f"{name}/seed-{seed}", 1 / len(models))
-            for seed, model in models.items()
+        return tuple(
+            run(DissectStep(experiment, settings(ModelSource(model), texts), f"{name}/seed-{seed}", 1 / len(models)))
+            for seed, model in models
         )
-        return tuple(map(runner.run, steps))
 
-    return run
+    return run_models
 
 
 def over_models(models: Sequence[Findings], shown: Finding, measure: str, margin: float = 0.02) -> Finding:
@@ -154,41 +137,40 @@ def over_models(models: Sequence[Findings], shown: Finding, measure: str, margin
 
 def _first(findings: Findings, measure: str) -> Finding | None:
     """The first finding of that measure; None where there is none."""
-    return next((one for one in findings if one.measure == measure), None)
+    return next((finding for finding in findings if finding.measure == measure), None)
 
 
 # --- models that look up
 
 
-def _lookups(asked: DissectSettings) -> tuple[DissectStep, ...]:
-    seeds, settings = (1, 2), asked.lookup or {}
-    models = LookupSettings(asked.corpus, seeds=seeds, settings=settings, pairs=LOOKUP_PAIRS, machine=asked.machine)
+def _lookups(settings: DissectSettings) -> tuple[DissectStep, ...]:
+    recipe, machine = settings.lookup or {}, settings.machine
+    models = LookupSettings(settings.corpus, seeds=(1, 2), settings=recipe, pairs=LOOKUP_PAIRS, machine=machine)
     return (DissectStep(LOOKUP, models, "lookup"),)
 
 
 def _answers(results: Results) -> Iterator[Finding]:
     """What q, k and v each say, as the answers, and the rest."""
-    for one in part_findings(results):
-        component = one.measure.removeprefix("shift_")
-        name = NAMES.get(component)
-        yield one if name is None else replace(one, measure="answer", title=name.capitalize(), groups=(component,))
+    for finding in _part_findings(results):
+        component = finding.measure.removeprefix("shift_")
+        name = NAMES.get(component, "").capitalize()
+        yield replace(finding, measure="answer", title=name, groups=(component,)) if name else finding
 
 
 # --- synthetic tasks with known roles, and training
 
 
-def _study(design: str | Path | Design, asked: DissectSettings, place: str, **more: Any) -> tuple[DissectStep, ...]:
-    settings = StudySettings(DesignSource(design, **more), StudyMachine.of(asked.machine))
-    return (DissectStep(STUDY, settings, place),)
+def _study(design: str | Path | Design, machine: Workers, place: str, **more: Any) -> tuple[DissectStep, ...]:
+    return (DissectStep(STUDY, StudySettings(DesignSource(design, **more), StudyMachine.of(machine)), place),)
 
 
 def _role_lines(models: Sequence[Findings]) -> Iterator[Line | None]:
     """The share of pairs in which each component shows itself, which ranks nothing: all three are needed."""
     what = "share of pairs in which the model gives the answer that the replaced component predicts, at the layer that reads"
-    if (own := _first(models[0], "interchange_own")) is not None:
-        at_reader = (value for value in own.values if value.name.endswith(f"@{roles.LAYER}"))
+    if (shares := _first(models[0], "interchange_own")) is not None:
+        at_reader = (value for value in shares.values if value.name.endswith(f"@{roles.LAYER}"))
         values = tuple(value._replace(name=value.name[0]) for value in at_reader)
-        yield Line.of(replace(own, measure="interchange", values=values, what=what), "Interchange", ("F-1",))
+        yield Line.of(replace(shares, measure="interchange", values=values, what=what), "Interchange", ("F-1",))
 
 
 # The measures of the training study that are evidence, in the order of the table, with their names there.
@@ -220,55 +202,54 @@ TRAINING_CLAIMS = {
 def training_lines(models: Sequence[Findings]) -> Iterator[Line | None]:
     """A line for every finding of these measures, by measure."""
     for kind, name in KINDS.items():
-        for one in models[0]:
-            if one.measure == kind:
-                yield Line.of(one, name, TRAINING_CLAIMS.get((kind, one.groups[0] if one.groups else ""), ()))
+        for finding in models[0]:
+            if finding.measure == kind:
+                label = finding.groups[0] if finding.groups else ""
+                yield Line.of(finding, name, TRAINING_CLAIMS.get((kind, label), ()))
 
 
 # --- models that are trained for a part
 
 
-def _profiles(asked: DissectSettings, runner: PartRunner) -> Results:
+def _profile(settings: DissectSettings, run: Run, done: Mapping[str, Results]) -> Results:
     """One model over the embedded words."""
-    model = next(iter(baseline_models(runner).values())) if asked.model is None else asked.model
+    model = next(iter(baseline_models(done).values())) if settings.model is None else settings.model
     labels = ("position", "pos", "previous")
-    settings = ProfileSettings(ModelSource(model), "embedded", labels=labels, words=4_000)
-    return (runner.run(DissectStep(PROFILE, settings, "profile")),)
+    profile = ProfileSettings(ModelSource(model), "embedded", labels=labels, words=4_000)
+    return (run(DissectStep(PROFILE, profile, "profile")),)
 
 
 def _profile_lines(models: Sequence[Findings]) -> Iterator[Line | None]:
     """For each label what heads keep of it beyond random maps of the same input."""
-    for one in models[0]:
-        if one.measure == "profile":
-            what = f"{one.title}, accuracy of a probe less that from random maps, mean over heads"
-            yield Line.of(replace(one, what=what, per="head"), "Profile", ("F-2", "F-3"))
+    for finding in models[0]:
+        if finding.measure == "profile":
+            what = f"{finding.title}, accuracy of a probe less that from random maps, mean over heads"
+            yield Line.of(replace(finding, what=what, per="head"), "Profile", ("F-2", "F-3"))
 
 
 def _recall_lines(models: Sequence[Findings]) -> Iterator[Line | None]:
     """The share of retrieved answers that are lost when a component of one layer is replaced by its mean."""
     if (stay := _first(models[0], "survival")) is not None:
-        values = tuple(one._replace(mean=1 - one.mean) for one in stay.values if one.mean is not None)
+        values = tuple(value._replace(mean=1 - value.mean) for value in stay.values if value.mean is not None)
         lost = replace(stay, measure="recall", values=values, what=stay.what.replace("that stay", "lost"))
         yield Line.of(lost, "Recall", ("B-1", "B-2", "B-3", "B-4"), "no interval, so not ranked")
 
 
-def _patches(asked: DissectSettings, runner: PartRunner) -> Results:
+def _patch(_: DissectSettings, run: Run, done: Mapping[str, Results]) -> Results:
     """Patch the pretrained model of recall at every layer."""
-    (recall,) = runner.results("recall")
+    (recall,) = done["recall"]
     model = next((path for name, path in recall.paths.items() if name.startswith("pretrained")), None)
     if model is None:
-        known = f"It left {', '.join(recall.paths) or 'none'}."
-        raise StudyError(f"{recall.folder} has no pretrained model to patch.", known, "Delete it and run this again.")
-    settings = PatchSettings(ModelSource(model), task="recall", count=60)
-    return (runner.run(DissectStep(PATCH, settings, "patch")),)
+        reason = f"It left {', '.join(recall.paths) or 'none'}."
+        raise StudyError(f"{recall.folder} has no pretrained model to patch.", reason, "Delete it and run this again.")
+    return (run(DissectStep(PATCH, PatchSettings(ModelSource(model), task="recall", count=60), "patch")),)
 
 
 def _laws(results: Results) -> Iterator[Finding]:
     """How many bounds hold, in the place of a line for every construction."""
-    bounded = [one for one in results[0].findings if one.comparison]
-    holding = sum(one.comparison == "error ≤ law" for one in bounded)
+    bounds = [finding.comparison for finding in results[0].findings if finding.comparison]
     count = f"{len(results[0].findings)} constructions are computed beside the laws derived for them"
-    yield Finding("laws", f"{count}: of {len(bounded)} bounds {holding} hold.")
+    yield Finding("laws", f"{count}: of {len(bounds)} bounds {bounds.count('error ≤ law')} hold.")
 
 
 # the files of the embedded pairs as translate-train leaves them, seen from the folder of the dissection
@@ -277,31 +258,33 @@ ENDINGS = ("source", "target", "pharaoh")
 LINKED_BY = {"awi weight": "q+k", "awi norm": "v"}
 
 
-def _translates(asked: DissectSettings) -> tuple[DissectStep, ...]:
-    settings = TranslateSettings(seeds=(1,), settings=asked.translation or {}, machine=asked.machine)
-    return (DissectStep(TRANSLATE, settings, "translation", 0.8),)
+def _translation(settings: DissectSettings) -> tuple[DissectStep, ...]:
+    recipe = TranslateSettings(seeds=(1,), settings=settings.translation or {}, machine=settings.machine)
+    return (DissectStep(TRANSLATE, recipe, "translation", 0.8),)
 
 
-def _aligns(asked: DissectSettings, runner: PartRunner) -> Results:
+def _align(settings: DissectSettings, run: Run, _: Mapping[str, Results]) -> Results:
     """Train the translation models, or go on; then align."""
-    (trained,) = map(runner.run, _translates(asked))
+    (trained,) = map(run, _translation(settings))
     source, target, gold = (f"translation/pairs/test.{end}" for end in ENDINGS)
     trial = tuple(f"translation/pairs/trial.{end}" for end in ENDINGS)
     models = ModelsSource(tuple(trained.paths.values()))
-    aligned = AlignSettings(models, source, target, gold=gold, trial=trial, bitext=bitext_corpus())
-    return trained, runner.run(DissectStep(ALIGN, aligned, "alignment", 0.2))
+    alignment = AlignSettings(models, source, target, gold=gold, trial=trial, bitext=bitext_corpus())
+    return trained, run(DissectStep(ALIGN, alignment, "alignment", 0.2))
 
 
 def alignment_lines(models: Sequence[Findings]) -> Iterator[Line | None]:
     """How right links are: 1 − AER, its interval turned, so that more is better, as on other lines."""
     rates = _first(models[-1], "aer")
-    linked = [] if rates is None else [one for one in rates.values if one.name in LINKED_BY]
-    if rates is None or len(linked) < len(LINKED_BY):
+    if rates is None:
         return
     values = []
-    for rate in linked:
-        mean, low, high = (None if end is None else 1 - end for end in (rate.mean, rate.high, rate.low))
-        values.append(Estimate(LINKED_BY[rate.name], mean, low, high, rate.n))
+    for rate in rates.values:
+        if rate.name in LINKED_BY:
+            mean, low, high = (None if end is None else 1 - end for end in (rate.mean, rate.high, rate.low))
+            values.append(Estimate(LINKED_BY[rate.name], mean, low, high, rate.n))
+    if len(values) < len(LINKED_BY):
+        return
     right = replace(
         rates,
         measure="alignment",
@@ -311,7 +294,7 @@ def alignment_lines(models: Sequence[Findings]) -> Iterator[Line | None]:
         per="pair",
         signed=False,
     )
-    weight, norm = (one.mean or 0.0 for one in values)
+    weight, norm = (value.mean or 0.0 for value in values)
     yield Line.of(right, "Alignment", ("C-5",), f"norms less weights {words.number(norm - weight, True)}")
 
 
@@ -335,7 +318,9 @@ def _similarity_lines(models: Sequence[Findings]) -> Iterator[Line | None]:
     alike = Finding("similarity", what, "of their dimensions", source="matrices", what=what, signed=False)
     overlaps: list[Findings] = []
     for findings in models:
-        pairs = {one.groups[0]: one.values[0].mean or 0.0 for one in findings if one.measure == "overlap"}
+        pairs = {
+            overlap.groups[0]: overlap.values[0].mean or 0.0 for overlap in findings if overlap.measure == "overlap"
+        }
         beside = {c: [value for pair, value in pairs.items() if c in pair.split("-")] for c in COMPONENTS}
         values = tuple(Estimate(c, sum(of) / len(of), n=len(of)) for c, of in beside.items() if of)
         overlaps.append((replace(alike, values=values),))
@@ -357,9 +342,11 @@ PARTS: tuple[DissectPart, ...] = (
         "Where it is known what query, key and value have to carry: does each do that, and which methods find it?",
         55.0,
         evidence=_role_lines,
-        begins=lambda asked: _study(asked.roles, asked, "roles", **(CALIBRATION if asked.roles == ROLES else {})),
+        begins=lambda settings: _study(
+            settings.roles, settings.machine, "roles", **(CALIBRATION if settings.roles == ROLES else {})
+        ),
         # shares at single sites stand on the study's own page
-        says=lambda results: (one for one in part_findings(results) if one.measure in ("answer", "planted")),
+        says=lambda results: (f for f in _part_findings(results) if f.measure in ("answer", "planted")),
     ),
     DissectPart(
         "training",
@@ -367,14 +354,14 @@ PARTS: tuple[DissectPart, ...] = (
         "What is lost when q, k or v is rewound, frozen, replaced or shared, in all layers at once?",
         80.0,
         evidence=training_lines,
-        begins=lambda asked: _study(asked.study, asked, "training", seeds=asked.seeds),
+        begins=lambda settings: _study(settings.study, settings.machine, "training", seeds=settings.seeds),
     ),
     DissectPart(
         "profile",
         "What each encodes more and less of",
         "What do the queries, keys and values of a head keep of a word, and what do they drop, beside random maps of the same input?",
         40.0,
-        _profiles,
+        _profile,
         _profile_lines,
     ),
     DissectPart(
@@ -383,9 +370,11 @@ PARTS: tuple[DissectPart, ...] = (
         "What does pretraining add to what a model can answer, and which of q, k and v hold the answers?",
         75.0,
         evidence=_recall_lines,
-        begins=lambda asked: (
+        begins=lambda settings: (
             DissectStep(
-                RECALL, RecallSettings(seeds=(1,), settings=asked.recall or {}, machine=asked.machine), "recall"
+                RECALL,
+                RecallSettings(seeds=(1,), settings=settings.recall or {}, machine=settings.machine),
+                "recall",
             ),
         ),
     ),
@@ -394,14 +383,14 @@ PARTS: tuple[DissectPart, ...] = (
         "Interchange in a model that recalls",
         "Asked about one person with the queries, keys or values of a question about another: whose place is the answer?",
         20.0,
-        _patches,
+        _patch,
     ),
     DissectPart(
         "theory",
         "Attention by hand",
         "What can attention do when worked by hand?",
         10.0,
-        lambda asked, runner: (runner.run(DissectStep(THEORY, TheorySettings(), "theory")),),
+        lambda settings, run, done: (run(DissectStep(THEORY, TheorySettings(), "theory")),),
         says=_laws,
         page="theory/theory.html",
     ),
@@ -410,9 +399,9 @@ PARTS: tuple[DissectPart, ...] = (
         "Word alignment",
         "Which words does cross-attention link: those with the highest weights, or those that add the longest vectors?",
         55.0,
-        _aligns,
+        _align,
         alignment_lines,
-        _translates,
+        _translation,
     ),
     DissectPart(
         "norms",

@@ -22,15 +22,7 @@ from trisect.core.machine import Machine, versions
 from trisect.core.tables import frame
 from trisect.engine.processes import reuse_workers
 from trisect.experiments.dissect.page import Line, as_table
-from trisect.experiments.dissect.parts import (
-    FEW,
-    PARTS,
-    DissectPart,
-    DissectStep,
-    Results,
-    baseline_models,
-    first_of_each,
-)
+from trisect.experiments.dissect.parts import FEW, PARTS, DissectPart, DissectStep, Results, baseline_models
 from trisect.experiments.dissect.settings import RECORD, DissectFacts, DissectSettings, PartFacts
 from trisect.experiments.explore import EXPLORE
 from trisect.experiments.explore.settings import ExploreSettings
@@ -101,13 +93,13 @@ class DissectWork:
         """Raise where the folder holds something else, or a part could not go on."""
         if not (folder / NOTES).exists() and not (folder / RECORD).exists():
             RunFolder(folder).check_empty("dissection")
-        read_notes(folder)
+        _read_notes(folder)
         for step, work in self.works:
             work.check(folder / step.place)
 
     def own(self, folder: Path) -> list[Path]:
         """Every folder of a step that has begun; those that go on by themselves look after their own besides."""
-        places = [folder, *(folder / place for place in read_notes(folder)["steps"])]
+        places = [folder, *(folder / place for place in _read_notes(folder)["steps"])]
         return [*places, *(place / name for place in places for name in ("tables", "figures", "links"))]
 
     def measure(self, context: RunContext) -> Measured[DissectFacts]:
@@ -116,26 +108,28 @@ class DissectWork:
         costs = {part.name: part.seconds for part in PARTS}
         with reuse_workers(), jobs.track_jobs("dissect", costs, quiet) as pace:
             pages = page_links(self.settings)
-            runner = Runner(folder, quiet, read_notes(folder), pace, pages)
+            runner = _Runner(folder, quiet, _read_notes(folder), pace, pages)
             for part in PARTS:
                 with jobs.part(pace, part.name, part.title, quiet):
-                    fresh = runner.run_part(part, self.settings)
-                pace.end(fresh)
-            model = next(iter(baseline_models(runner).values()))
+                    runner.run_part(part, self.settings)
+                pace.end(runner.is_fresh)
+            model = next(iter(baseline_models(runner.done).values()))
             explorer = write_explorer(model, folder, links_from(pages, PAGE))
         judged, lines, parts, notes = list[pl.DataFrame](), list[Line](), list[PartFacts](), dict[str, None]()
         for part in PARTS:
-            results = runner.results(part.name)
-            firsts = first_of_each(results)
-            claims = [one.tables["claims"] for one in firsts if "claims" in one.tables]
+            results = runner.done[part.name]
+            firsts = tuple({result.about.experiment: result for result in reversed(results)}.values())[::-1]
+            claims = [result.tables["claims"] for result in firsts if "claims" in result.tables]
             link = os.path.relpath(results[-1 if len(firsts) > 1 else 0].report, folder)
-            shown = present(*part.evidence([one.findings for one in results]))
-            judged, lines = judged + claims, [*lines, *(line._replace(link=link) for line in shown)]
+            evidence = present(*part.evidence([result.findings for result in results]))
+            judged, lines = judged + claims, [*lines, *(line._replace(link=link) for line in evidence)]
             ids = tuple(claim for table in claims for claim in table["claim"].unique(maintain_order=True))
-            places = {one.about.experiment: os.path.relpath(one.report, folder) for one in firsts if one.paged}
+            places = {
+                result.about.experiment: os.path.relpath(result.report, folder) for result in firsts if result.paged
+            }
             parts.append(PartFacts(part.name, part.title, part.question, tuple(part.says(firsts)), ids, places))
-            notes |= dict.fromkeys(note for one in firsts for note in one.notes)
-        runs, lookup = runner.results("training")[0].tables["runs"], runner.results("lookup")[0]
+            notes |= dict.fromkeys(note for result in firsts for note in result.notes)
+        runs, lookup = runner.done["training"][0].tables["runs"], runner.done["lookup"][0]
         recipe = LookupRecipe(**lookup.about.facts.settings)
         models = f"{len(runs)} language models of the training study, those of lookup, recall and translation"
         tables = {name: table for name, table in lookup.tables.items() if name not in ("claims", "metrics")}
@@ -155,13 +149,12 @@ class DissectWork:
 def page_links(settings: DissectSettings) -> PageLinks:
     """Every page that the dissection will have: the front page, one or several for each part, and the explorer."""
     seeds = designs(DesignSource(settings.study, seeds=settings.seeds))[0].seeds[:FEW]
-
-    def pages(part: DissectPart) -> dict[str, str]:
+    pages = [("The answer", {"": "report.html"})]
+    for part in PARTS:
         place = part.page or f"{part.name}/report.html"
-        return {f"seed {seed}": place.format(seed=seed) for seed in seeds} if "{seed}" in place else {"": place}
-
-    parts = ((part.title, pages(part)) for part in PARTS)
-    return (("The answer", {"": "report.html"}), *parts, ("One sentence, head by head", {"": PAGE}))
+        many = {f"seed {seed}": place.format(seed=seed) for seed in seeds}
+        pages.append((part.title, many if "{seed}" in place else {"": place}))
+    return (*pages, ("One sentence, head by head", {"": PAGE}))
 
 
 def links_from(pages: PageLinks, page: str) -> tuple[StudyLink, ...]:
@@ -178,7 +171,7 @@ def links_from(pages: PageLinks, page: str) -> tuple[StudyLink, ...]:
     return tuple(links) if any(link.here for link in links) else ()
 
 
-class Notes(TypedDict):
+class _Notes(TypedDict):
     """Contents of `parts.json`: seconds of all calls, and of each step, by its folder, its key and the paths that it made.
 
     A key is made of all that a step depends on; it is empty while the step goes on.
@@ -188,37 +181,35 @@ class Notes(TypedDict):
     steps: dict[str, dict[str, Json]]
 
 
-def read_notes(folder: Path) -> Notes:
+def _read_notes(folder: Path) -> _Notes:
     """The notes of a folder; raises DamagedFileError where they cannot be read."""
     path = folder / NOTES
     if not path.exists():
         return {"seconds": 0.0, "steps": {}}
-    return read_record(path, f"Delete {path}: nothing else is lost.", Notes)
+    return read_record(path, f"Delete {path}: nothing else is lost.", _Notes)
 
 
-class Runner:
-    """What parts are run with: the driver, and notes of the steps that are finished."""
+class _Runner:
+    """Runs parts, with notes of the steps that are finished; `done` are the results of each part that was run.
 
-    def __init__(self, out: Path, quiet: bool, notes: Notes, pace: jobs.Pace, pages: PageLinks) -> None:
+    `is_fresh` says of the last part whether anything of it was run.
+    """
+
+    def __init__(self, out: Path, quiet: bool, notes: _Notes, pace: jobs.Pace, pages: PageLinks) -> None:
         self.out, self.quiet, self.notes, self.pace, self.pages = out, quiet, notes, pace, pages
-        self._done: dict[str, Results] = {}
-        self._fresh, self._start = False, 0.0
+        self.done: dict[str, Results] = {}
+        self.is_fresh, self._start = False, 0.0
 
-    def run_part(self, part: DissectPart, settings: DissectSettings) -> bool:
-        """Have a part's results; whether anything of it was run."""
-        self._fresh, self._start, began = False, 0.0, time.monotonic()
+    def run_part(self, part: DissectPart, settings: DissectSettings) -> None:
+        """Run the steps of a part that are not finished."""
+        self.is_fresh, self._start, start = False, 0.0, time.monotonic()
         try:
-            run = part.run or (lambda settings, runner: tuple(map(runner.run, part.begins(settings))))
-            self._done[part.name] = run(settings, self)
+            steps = part.begins(settings)
+            self.done[part.name] = part.run(settings, self.run, self.done) if part.run else tuple(map(self.run, steps))
         finally:
-            if self._fresh:
-                self.notes["seconds"] += time.monotonic() - began
+            if self.is_fresh:
+                self.notes["seconds"] += time.monotonic() - start
                 self._write()
-        return self._fresh
-
-    def results(self, part: str) -> Results:
-        """The results of an earlier part."""
-        return self._done[part]
 
     def run(self, step: DissectStep) -> Result[Any]:
         """The result of a step: from its folder where it is finished, else by the driver."""
@@ -226,18 +217,18 @@ class Runner:
         self.pace.begin_step(self._start, step.share)
         self._start += step.share
         noted = self.notes["steps"].get(step.place, {})
-        if noted.get("key") == key and isinstance(made := noted["paths"], dict):
+        if noted.get("key") == key and isinstance(paths := noted["paths"], dict):
             with suppress(StudyError):  # nothing there, or damaged: it is run again
-                return driver.read(step.experiment, place, {name: self.out / str(path) for name, path in made.items()})
-        self._fresh = True
+                return driver.read(step.experiment, place, {name: self.out / str(path) for name, path in paths.items()})
+        self.is_fresh = True
         self.notes["steps"][step.place] = {"key": "", "paths": {}}
         self._write()
         ways = (way for _, models in self.pages for way in models.values())
         page = next((way for way in ways if PurePosixPath(way).parent.as_posix() == step.place), "")
         links = links_from(self.pages, page)
         result = driver.run(step.experiment, step.settings, place, self.quiet, links, is_part=True)
-        paths: dict[str, Json] = {name: os.path.relpath(path, self.out) for name, path in result.paths.items()}
-        self.notes["steps"][step.place] = {"key": key, "paths": paths}
+        places: dict[str, Json] = {name: os.path.relpath(path, self.out) for name, path in result.paths.items()}
+        self.notes["steps"][step.place] = {"key": key, "paths": places}
         self._write()
         return result
 
@@ -252,7 +243,7 @@ def step_key(step: DissectStep, out: Path) -> str:
     def simplify(value: Any) -> Any:
         """A value of settings as JSON-ready data: of a folder, also one named in words, its place and a hash of its weights."""
         if is_dataclass(value) and not isinstance(value, type):
-            names = [one.name for one in fields(value)]
+            names = [field.name for field in fields(value)]
             names = ["fingerprint"] if "fingerprint" in names else names
             return {name: simplify(getattr(value, name)) for name in names}
         if isinstance(value, Mapping):

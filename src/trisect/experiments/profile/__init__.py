@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from trisect.experiments.profile.settings import ProfileFacts, ProfileSettings
+from trisect.experiments.profile.settings import CROSS, ProfileFacts, ProfileSettings
 from trisect.lab.experiment import Experiment, LayerMeasure, PageModule, Result
 
 if TYPE_CHECKING:
@@ -68,10 +68,12 @@ class ProfileModel(Experiment[ProfileSettings, ProfileFacts]):
         check(settings)
 
     def check_model(self, settings: ProfileSettings, subject: Subject) -> None:
-        """Raise TrisectError for what a model cannot be asked; nothing goes through it."""
-        from trisect.experiments.profile.run import check_model
+        """Raise ModelError for a model without cross-attention where that is asked for; nothing goes through it."""
+        from trisect.experiments.profile.reading import PAIRED
+        from trisect.lab.subject import check_crossing
 
-        check_model(settings, subject)
+        if settings.attention == CROSS:
+            check_crossing(subject, PAIRED)
 
     def measure(self, settings: ProfileSettings, context: RunContext) -> Measured[ProfileFacts]:
         """Do the work; raises TrisectError."""

@@ -93,11 +93,11 @@ class ProfileNumbers:
     def gain(self, label: str, component: str, spot: Address | None = None, measure: str = "gain") -> ProfileGain:
         """A component above random maps in one layer, or over all layers; for a pair the measure `difference`."""
         stack, layer = (self.spots[0].stack, None) if spot is None else spot
-        one, p = (
+        row, p = (
             self.measures.get(f"profile_{measure}{tail}", component, label, layer, stack=stack) or MISSING
             for tail in ("", "_p_holm")
         )
-        return ProfileGain(one.mean or 0.0, one.low, one.high, 1.0 if p.mean is None else p.value, one.n or 0)
+        return ProfileGain(row.mean or 0.0, row.low, row.high, 1.0 if p.mean is None else p.value, row.n or 0)
 
     def stage(self, at: int, component: str, label: str, layer: int | None = None) -> MeasuredValue:
         """A gain at a checkpoint, by the checkpoint's number from 0."""
@@ -115,21 +115,20 @@ class ProfileNumbers:
 
     def layer_rows(self) -> list[dict[str, Json]]:
         """A row for each layer and label."""
-        found: list[dict[str, Json]] = []
+        rows: list[dict[str, Json]] = []
         for label, spot in product(self.labels, self.spots):
             q, v = (self.get(spot, label, "random", c) for c in ("q", "v"))
             row: dict[str, Json] = {"stack": spot.stack, "layer": spot.layer, "label": label}
             row |= {c: self.get(spot, label, "accuracy", c).mean for c in COMPONENTS}
             row |= {"random": q.mean, "random_low": q.low, "random_high": q.high, "random_v": v.mean}
-            row |= {
-                m + tail: self.get(spot, label, m, c).mean
-                for m in ("input", "majority")
-                for c, tail in (("q", ""), ("v", "_v"))
-            }
+            for measure in ("input", "majority"):
+                row |= {
+                    f"{measure}{tail}": self.get(spot, label, measure, c).mean for c, tail in (("q", ""), ("v", "_v"))
+                }
             row["gains"] = {c: self.gain(label, c, spot)._asdict() for c in COMPONENTS}
             row["differences"] = {p: self.gain(label, p, spot, "difference")._asdict() for p in PAIRS}
-            found.append(row)
-        return found
+            rows.append(row)
+        return rows
 
     def head_rows(self) -> list[dict[str, Json]]:
         """A row for each head, component and label."""
@@ -154,7 +153,7 @@ MARGIN = profile.MARGIN
 SHOWN = 12  # heads in the table of those that differ most
 CROSS = "cross"
 NAMES = {"q": "queries", "k": "keys", "v": "values"}
-SAID = {
+LABELS = {
     "word": "which word it is (identity)",
     "position": "its place in the text (position)",
     "frequency": "how frequent it is (frequency)",
@@ -185,23 +184,23 @@ def page(tables: Mapping[str, pl.DataFrame], about: About[ProfileFacts]) -> Shee
     facts, cross = about.facts, about.facts.attention == CROSS
     numbers = ProfileNumbers.of(tables["measures"], facts.labels)
     name = words.display_name(facts.subject, about.command)
-    of_each, unit, counted = f"each word of {facts.corpus}", "text", f"{words.count(facts.words)} words"
+    of_each, unit, sample = f"each word of {facts.corpus}", "text", f"{words.count(facts.words)} words"
     classes = [f"{n} classes" for n in facts.classes]
     if cross:
         unit = "pair"
-        counted = f"{words.count(facts.words)} words of the target (q) and {words.count(facts.source_words)} of the source (k, v)"
+        sample = f"{words.count(facts.words)} words of the target (q) and {words.count(facts.source_words)} of the source (k, v)"
         sides = zip(facts.classes, facts.source_classes, strict=True)
         classes = [f"{n} classes in the target, {m} in the source" for n, m in sides]
         of_each = (
             f"the words of sentence pairs of {facts.corpus}, in cross-attention (queries of each word of the target, as the decoder "
             "reads it, keys and values of each word of the source, at the encoder's output)"
         )
-    lede = f"{name} · {of_each} · n = {counted} · {facts.draws} random projections a layer"
-    each = [_label(numbers, label, facts.as_used) for label in numbers.labels]
-    drawn = small_multiples("profile-short", "Label by label", SHORT, each)
-    kept = tuple(one.words for one in _answer(numbers, facts.as_used))
-    answer, picture = _lead(numbers, facts, counted)
-    figures, in_words = (picture, *present(drawn)), sentences(each, "Label by label, in words")
+    lede = f"{name} · {of_each} · n = {sample} · {facts.draws} random projections a layer"
+    by_label = [_label(numbers, label, facts.as_used) for label in numbers.labels]
+    short = tuple(finding.words for finding in _answer(numbers, facts.as_used))
+    answer, picture = _lead(numbers, facts, sample)
+    figures = present(picture, small_multiples("profile-short", "Label by label", SHORT, by_label))
+    in_words = present(sentences(by_label, "Label by label, in words"))
     rule = (
         f"Heads are resampled with replacement, {words.several(numbers.heads('v'), 'head')} in all; with fewer than 30 in a part there "
         "is no verdict. Both claims were fixed after a trial on one model (MiniLM), so that on it they are no prediction."
@@ -212,26 +211,27 @@ def page(tables: Mapping[str, pl.DataFrame], about: About[ProfileFacts]) -> Shee
             "of the source, so that the claims are not judged here."
         )
     sections = (
-        Section("What is kept, what is dropped", (), figures, present(in_words), blocks=quiet(kept)),
+        Section("What is kept, what is dropped", (), figures, in_words, blocks=quiet(short)),
         Section("What the claims come to", (rule,), cards=tables["claims"]),
         Section("Layer by layer", _how(cross, facts.folds), (_by_label(numbers),), (_table(numbers),)),
         _heads(numbers, facts),
         *_further(numbers, facts),
         Section("Notes", tuple(about.notes)),
     )
-    own = (
+    made_by = provenance(
+        about,
         ("Model", f"{facts.subject}, weights {facts.fingerprint}"),
         ("Texts", f"{facts.corpus}: {words.several(facts.texts, unit)}, fingerprint {facts.corpus_fingerprint}"),
-        ("Words", f"{counted} in {words.several(facts.groups, 'group')} of {unit}s"),
+        ("Words", f"{sample} in {words.several(facts.groups, 'group')} of {unit}s"),
         ("Labels", ", ".join(f"{n} ({c})" for n, c in zip(facts.labels, classes, strict=True))),
         ("Probes", f"{facts.folds} folds, {facts.draws} random maps a layer, seed {facts.seed}"),
+        timed=False,
     )
-    facts_shown = provenance(about, *own, timed=False)
     title = f"What do the queries, keys and values of {name} encode?"
-    return Sheet(title, "trisect · profile", lede, sections, facts_shown, REFERENCES, answer)
+    return Sheet(title, "trisect · profile", lede, sections, made_by, REFERENCES, answer)
 
 
-def _lead(numbers: ProfileNumbers, facts: ProfileFacts, counted: str) -> tuple[str, Figure]:
+def _lead(numbers: ProfileNumbers, facts: ProfileFacts, sample: str) -> tuple[str, Figure]:
     """What is kept and dropped most, in a sentence; and all labels, layers and components as heat maps."""
     gains = (
         (c, str(spot.layer), label, gain.mean, gain.side != 0)
@@ -242,23 +242,22 @@ def _lead(numbers: ProfileNumbers, facts: ProfileFacts, counted: str) -> tuple[s
     caption = (
         f"Orange: a head keeps more of the label than {words.count(facts.draws)} random maps of what it reads to as many numbers "
         f"do on average; violet: it drops it. Means over the {heads} of a layer, a dot where "
-        f"p < 0.05 after Holm over layers, q, k and v; n\u00a0=\u00a0{counted}."
+        f"p < 0.05 after Holm over layers, q, k and v; n\u00a0=\u00a0{sample}."
     )
-    picture = label_maps(
-        ("profile", "Figure 1", "What each encodes more and less of than random projections"), caption, gains, UNIT
-    )
+    titles = ("profile", "Figure 1", "What each encodes more and less of than random projections")
+    picture = label_maps(titles, caption, gains, UNIT)
     means = {(c, label): numbers.gain(label, c) for c, label in product(COMPONENTS, numbers.labels)}
     carried = [
         (c, label)
         for c, label in means
         if c not in facts.as_used and any(numbers.input_gain(s, label, c) >= MARGIN for s in numbers.spots)
     ]
-    ends = [
-        f"{NAMES[c]} {verb} {SAID.get(label, label).partition(' (')[0]} ({words.number(means[c, label].mean, True, 3)})"
-        for way, verb in ((1, "keep best"), (-1, "drop most"))
-        if (clear := [one for one in carried if means[one].side == way])
-        for c, label in (max(clear, key=lambda one: abs(means[one].mean)),)
-    ]
+    ends = []
+    for way, verb in ((1, "keep best"), (-1, "drop most")):
+        if clear := [pair for pair in carried if means[pair].side == way]:
+            c, label = max(clear, key=lambda pair: abs(means[pair].mean))
+            what, mean = LABELS.get(label, label).partition(" (")[0], words.number(means[c, label].mean, True, 3)
+            ends.append(f"{NAMES[c]} {verb} {what} ({mean})")
     answer = "No label is kept or dropped clearly, over all heads together."
     if ends:
         same = "what each reads" if numbers.apart else "the same input"
@@ -290,13 +289,13 @@ def _further(numbers: ProfileNumbers, facts: ProfileFacts) -> Iterator[Section]:
     """What some profiles have besides: checkpoints, an exchange, MLP probes, erasure."""
     if facts.checkpoints:
         yield _checkpoint_section(numbers, facts.checkpoints)
-    if found := _exchange(numbers, facts):
+    if exchange := _exchange(numbers, facts):
         how = (
             "In each layer, one at a time, the queries, keys or values of another text of as many tokens take the place of the text's "
             "own (interchange intervention, activation patching). Held, all attention weights stay as they were: queries and keys then "
             "have nothing to act by, and all that still changes came by the values."
         )
-        yield Section("By which of them content arrives", (how, *map(str, found)))
+        yield Section("By which of them content arrives", (how, *map(str, exchange)))
     if facts.mlp:
         how = (
             "An MLP probe has one hidden layer of 64; it is fitted to some of the words of three folds, ended by a fourth, and "
@@ -317,11 +316,8 @@ def findings(tables: Mapping[str, pl.DataFrame], about: About[ProfileFacts]) -> 
         *checkpoint_findings(numbers, facts.checkpoints),
         *_exchange(numbers, facts),
         *([_mlp(numbers)] if facts.mlp else ()),
-        *(
-            (*_erasure_findings(numbers, facts, False), *_erasure_findings(numbers, facts, True))
-            if facts.causal_corpus is not None
-            else ()
-        ),
+        *_erasure_findings(numbers, facts, False),
+        *_erasure_findings(numbers, facts, True),
         *verdict_findings(tables["claims"]),
     )
 
@@ -333,31 +329,33 @@ def _answer(numbers: ProfileNumbers, as_used: Sequence[str]) -> tuple[Finding, .
     """
     parts = []
     for c in (c for c in COMPONENTS if c not in as_used):
-        mine = [la for la in numbers.labels if any(numbers.input_gain(s, la, c) >= MARGIN for s in numbers.spots)]
-        sides = {way: [la for la in mine if numbers.gain(la, c).side == way] for way in (1, -1)}
-        said = [f"{verb} {words.join_words(sides[way])}" for way, verb in ((1, "keep"), (-1, "drop")) if sides[way]]
-        if said:
-            parts.append(f"{NAMES[c]} {' and '.join(said)}")
+        carried = [la for la in numbers.labels if any(numbers.input_gain(s, la, c) >= MARGIN for s in numbers.spots)]
+        ways = []
+        for way, verb in ((1, "keep"), (-1, "drop")):
+            if clear := [label for label in carried if numbers.gain(label, c).side == way]:
+                ways.append(f"{verb} {words.join_words(clear)}")
+        if ways:
+            parts.append(f"{NAMES[c]} {' and '.join(ways)}")
     if not parts:
         return ()
     same = "the same input"
     if numbers.apart:
         same = "what each reads (cross-attention: q of words of the target, k and v of words of the source)"
-    said = f"Compared with random maps of {same}, over {words.several(numbers.heads('q'), 'head')}: {'; '.join(parts)}."
-    return (Finding("profile_answer", said, UNIT),)
+    text = f"Compared with random maps of {same}, over {words.several(numbers.heads('q'), 'head')}: {'; '.join(parts)}."
+    return (Finding("profile_answer", text, UNIT),)
 
 
 def _label(numbers: ProfileNumbers, label: str, as_used: Sequence[str]) -> Finding:
+    """What the rows say of one label, and which of q, k and v keeps more over all heads, paired."""
     gains = {c: numbers.gain(label, c) for c in COMPONENTS}
     values = tuple(Estimate(c, g.mean, g.low, g.high, g.n) for c, g in gains.items())
     title = f"{label} (q: target, k and v: source)" if numbers.apart else label
-    more = []  # which of q, k and v keeps more, over all heads, paired
+    more = []
     for pair in PAIRS:
-        gain, (one, other) = numbers.gain(label, pair, None, "difference"), pair.split("-")
-        if gain.side:
-            more.append(f"{one} > {other}" if gain.side > 0 else f"{other} > {one}")
-    said, compared = _sentence(numbers, label, as_used), ", ".join(more) or "alike, or too uncertain"
-    return Finding("profile", said, UNIT, values, compared, title=title, what="kept", groups=(label,), per="head")
+        if side := numbers.gain(label, pair, None, "difference").side:
+            more.append(" > ".join(pair.split("-")[::side]))
+    text, compared = _sentence(numbers, label, as_used), ", ".join(more) or "alike, or too uncertain"
+    return Finding("profile", text, UNIT, values, compared, title=title, what="kept", groups=(label,), per="head")
 
 
 def _sentence(numbers: ProfileNumbers, label: str, as_used: Sequence[str]) -> str:
@@ -365,7 +363,7 @@ def _sentence(numbers: ProfileNumbers, label: str, as_used: Sequence[str]) -> st
     absent = [s for s in numbers.spots if numbers.input_gain(s, label) < MARGIN]
     if len(absent) == len(numbers.spots):
         return (
-            f"not carried: in no layer does a linear probe of the whole input tell {SAID.get(label, label)} better than by the "
+            f"not carried: in no layer does a linear probe of the whole input tell {LABELS.get(label, label)} better than by the "
             f"most frequent class by {MARGIN:g}, so that there is nothing to keep or to drop."
         )
     sides = {c: numbers.gain(label, c).side for c in COMPONENTS}
@@ -374,29 +372,29 @@ def _sentence(numbers: ProfileNumbers, label: str, as_used: Sequence[str]) -> st
         for side, verb in ((1, "keep"), (-1, "drop"))
         if side in sides.values()
     ]
-    said = (", ".join(parts) or "neither kept nor dropped over all heads together") + ". "
-    found = []  # the layers where a component lies above random maps, or below, by more than the margin and after Holm
+    text = (", ".join(parts) or "neither kept nor dropped over all heads together") + ". "
+    ends = []  # the layers where a component lies above random maps, or below, by more than the margin and after Holm
     for word, way in (("above", 1), ("below", -1)):
-        named = []
+        places = []
         for c in COMPONENTS:
             gains = {s: numbers.gain(label, c, s) for s in numbers.spots}
-            if there := [s for s, gain in gains.items() if gain.side == way and abs(gain.mean) >= MARGIN]:
-                every = "every layer" if len(there) == len(numbers.spots) > 1 else spell_layers(there)
-                named.append(f"{c} in {every}")
-        if named:
-            found.append(f"{word} random maps by {MARGIN:g} or more: {', '.join(named)}")
+            if layers := [s for s, gain in gains.items() if gain.side == way and abs(gain.mean) >= MARGIN]:
+                every = "every layer" if len(layers) == len(numbers.spots) > 1 else spell_layers(layers)
+                places.append(f"{c} in {every}")
+        if places:
+            ends.append(f"{word} random maps by {MARGIN:g} or more: {', '.join(places)}")
     none = f"In no layer does a mean over heads lie {MARGIN:g} or more from random maps after Holm. "
-    said += f"{words.capital('; '.join(found))}. " if found else none
+    text += f"{words.capital('; '.join(ends))}. " if ends else none
     spot = max(numbers.spots, key=lambda s: max(abs(numbers.gain(label, c, s).mean) for c in COMPONENTS))
     at = ", ".join(f"{c} {words.number(numbers.get(spot, label, 'accuracy', c).value)}" for c in COMPONENTS)
     q, v = (words.number(numbers.get(spot, label, "random", c).value) for c in ("q", "v"))
     random = f"{q} for q, {v} for k and v" if numbers.apart else q
-    said += f"Clearest in {spell_layers([spot])}, probe accuracy: {at}, random maps {random}."
+    text += f"Clearest in {spell_layers([spot])}, probe accuracy: {at}, random maps {random}."
     if absent:
-        said += f" Not carried in {spell_layers(absent)}."
+        text += f" Not carried in {spell_layers(absent)}."
     if as_used:
-        said += f" Of {words.join_words(as_used)}, read as attention used them, this may not be by their weights."
-    return said
+        text += f" Of {words.join_words(as_used)}, read as attention used them, this may not be by their weights."
+    return text
 
 
 def _by_label(numbers: ProfileNumbers) -> Figure:
@@ -415,20 +413,17 @@ def _by_label(numbers: ProfileNumbers) -> Figure:
 
 def _table(numbers: ProfileNumbers) -> Table:
     """Accuracies by label and layer, beside what they are compared with: on each side, where q is of other words than k and v."""
-    named = (("most frequent class", "majority"), ("whole input", "input"), ("random maps", "random"))
+    titles = {"majority": "most frequent class", "input": "whole input", "random": "random maps"}
     sides = ((", q", "q"), (", k, v", "v")) if numbers.apart else (("", "q"),)
-    references = [(f"{title}{side}", measure, c) for title, measure in named for side, c in sides]
-
-    def reference(spot: Address, label: str, measure: str, component: str) -> str:
-        if measure != "random":
-            return _accuracy(numbers.get(spot, label, measure, component).mean)
-        null = numbers.get(spot, label, measure, component)
-        return f"{_accuracy(null.mean)} ({_accuracy(null.low)} to {_accuracy(null.high)})"
-
+    references = [(f"{title}{side}", measure, c) for measure, title in titles.items() for side, c in sides]
     lines = []
     for label, spot in product(numbers.labels, numbers.spots):
         differences = (numbers.gain(label, p, spot, "difference") for p in PAIRS)
-        line = [f"{label}, {spot.layer}", *(reference(spot, label, m, c) for _, m, c in references)]
+        line = [f"{label}, {spot.layer}"]
+        for _, measure, c in references:
+            row = numbers.get(spot, label, measure, c)
+            ends = f" ({_accuracy(row.low)} to {_accuracy(row.high)})" if measure == "random" else ""
+            line.append(_accuracy(row.mean) + ends)
         line += [_accuracy(numbers.get(spot, label, "accuracy", c).mean) for c in COMPONENTS]
         lines.append((*line, *(f"{words.number(g.mean, True, 3)}{'*' if g.side else ''}" for g in differences)))
     columns = ("label, layer", *(title for title, *_ in references), "q", "k", "v", "q − v", "k − v", "q − k")
@@ -460,11 +455,9 @@ def _heads(numbers: ProfileNumbers, facts: ProfileFacts) -> Section:
         line = (f"{label}, {c}@{spot.layer}.h{head}", _accuracy(accuracy), _accuracy(random), words.number(z, True, 1))
         extremes.append((*line, _accuracy(among)))
     heads, places = numbers.heads("q"), sum(numbers.heads("q", spot) for spot in numbers.spots)
-    met = words.several(heads, "head") + f", met at {places} places in layers that share their weights" * (
-        places > heads
-    )
-    said = (
-        f"Of {met}, how many lie above or below random maps, each "
+    shared = f", met at {places} places in layers that share their weights" * (places > heads)
+    text = (
+        f"Of {words.several(heads, 'head')}{shared}, how many lie above or below random maps, each "
         "counted as one more random map (Student's t; Holm over all heads, q, k and v of the label). The last column of the second table "
         "is the share of the layer's other heads' q, k and v that find less of the label"
         f"{' beyond random maps' * numbers.apart}."
@@ -484,18 +477,15 @@ def _heads(numbers: ProfileNumbers, facts: ProfileFacts) -> Section:
     figures = []  # a figure a label: every head's q, k and v, all labels in one scale
     top = max((abs(gain) for *_, gain, _ in every), default=0.0) or 1.0
     for number, label in enumerate(numbers.labels if facts.per == "head" else (), start=3):
-        values = {
-            words.GROUP[c]: [(s.layer, h, v) for la, s, x, h, v, _ in every if (la, x) == (label, c)]
-            for c in COMPONENTS
-        }
-        clear = {
-            words.GROUP[c]: {(s.layer, h) for la, s, x, h, _, p in every if p and (la, x) == (label, c)}
-            for c in COMPONENTS
-        }
+        values, clear = {}, {}
+        for c in COMPONENTS:
+            heads_of = [(s.layer, h, v, p) for la, s, x, h, v, p in every if (la, x) == (label, c)]
+            values[words.GROUP[c]] = [cell[:3] for cell in heads_of]
+            clear[words.GROUP[c]] = {cell[:2] for cell in heads_of if cell[3]}
         caption = f"Accuracy for {label} minus that of random maps, head by head; a dot where p < 0.05 after Holm."
-        named = (f"profile-heads-{words.slug(label)}", f"Figure {number}", f"{label}, by head")
-        figures.append(grid(*named, caption, values, UNIT, True, (-top, top), clear))
-    return Section("Head by head", (said,), tuple(figures), tables)
+        titles = (f"profile-heads-{words.slug(label)}", f"Figure {number}", f"{label}, by head")
+        figures.append(grid(*titles, caption, values, UNIT, True, (-top, top), clear))
+    return Section("Head by head", (text,), tuple(figures), tables)
 
 
 def checkpoint_findings(numbers: ProfileNumbers, names: Sequence[str]) -> Iterator[Finding]:
@@ -509,9 +499,9 @@ def checkpoint_findings(numbers: ProfileNumbers, names: Sequence[str]) -> Iterat
                 first -= 1
             if sides[-1]:
                 parts.append(f"{NAMES[c]} {'keep' if sides[-1] > 0 else 'drop'} it from checkpoint {names[first]} on")
-        said, title = f"{', '.join(parts) or 'neither kept nor dropped'}.", f"{label}, last checkpoint"
+        text, title = f"{', '.join(parts) or 'neither kept nor dropped'}.", f"{label}, last checkpoint"
         values = tuple(numbers.stage(len(names) - 1, c, label).estimate(c) for c in COMPONENTS)
-        yield Finding("profile_checkpoints", said, UNIT, values, title=title, groups=(label,), per="head")
+        yield Finding("profile_checkpoints", text, UNIT, values, title=title, groups=(label,), per="head")
 
 
 def _checkpoint_section(numbers: ProfileNumbers, names: Sequence[str]) -> Section:
@@ -541,70 +531,65 @@ def _checkpoint_section(numbers: ProfileNumbers, names: Sequence[str]) -> Sectio
 
 def _mlp(numbers: ProfileNumbers) -> Finding:
     """How often an MLP probe agrees with the closed form on which side of random maps a mean over heads lies."""
-    pairs = [
-        (
-            numbers.gain(label, c, s).mean,
-            numbers.get(s, label, "mlp", c).value - numbers.get(s, label, "mlp_random", c).value,
-        )
-        for label, s, c in product(numbers.labels, numbers.spots, COMPONENTS)
-    ]
-    clear = [(a, b) for a, b in pairs if abs(a) >= MARGIN]
-    same = sum((a > 0) == (b > 0) for a, b in clear)
-    said = (
-        f"Where a mean over heads lies {MARGIN:g} or more from random maps by linear probes, MLP probes put it on the same side in "
-        f"{same} of {words.several(len(clear), 'case')} (labels, layers, q, k and v)."
+    places = list(product(numbers.labels, numbers.spots, COMPONENTS))
+    linear = np.array([numbers.gain(label, c, s).mean for label, s, c in places])
+    mlp, random = (
+        np.array([numbers.get(s, label, measure, c).value for label, s, c in places])
+        for measure in ("mlp", "mlp_random")
     )
-    left, right = (np.array(column) for column in zip(*pairs, strict=True))
-    values = (Estimate("same side", same / len(clear) if clear else None, n=len(clear)),)
-    if left.std() > 0 and right.std() > 0:
-        r = float(np.corrcoef(left, right)[0, 1])
-        said += f" Over all {len(pairs)} the two differences correlate by {words.number(r)}."
-        values = (*values, Estimate("correlation", r, n=len(pairs)))
-    return Finding("profile_mlp", said, "share", values, title="MLP probes", per="case")
+    clear = abs(linear) >= MARGIN
+    same, n = int((clear & ((linear > 0) == (mlp - random > 0))).sum()), int(clear.sum())
+    text = (
+        f"Where a mean over heads lies {MARGIN:g} or more from random maps by linear probes, MLP probes put it on the same side in "
+        f"{same} of {words.several(n, 'case')} (labels, layers, q, k and v)."
+    )
+    values = (Estimate("same side", same / n if n else None, n=n),)
+    if linear.std() > 0 and (mlp - random).std() > 0:
+        r = float(np.corrcoef(linear, mlp - random)[0, 1])
+        text += f" Over all {len(places)} the two differences correlate by {words.number(r)}."
+        values = (*values, Estimate("correlation", r, n=len(places)))
+    return Finding("profile_mlp", text, "share", values, title="MLP probes", per="case")
 
 
 def _exchange(numbers: ProfileNumbers, facts: ProfileFacts) -> tuple[Finding, ...]:
     """What another text's queries, keys and values change in one layer, with attention's weights free and held."""
-    found = {(row.group, row.component): row for row in numbers.measures.where(EXCHANGED, layer=None)}
-    if len(found) < len(KINDS) * len(COMPONENTS):
+    changes = {(row.group, row.component): row for row in numbers.measures.where(EXCHANGED, layer=None)}
+    if len(changes) < len(KINDS) * len(COMPONENTS):
         return ()
     what = "share of the output" if facts.unit == "share" else "nats, without the sign"
-    free = ", ".join(f"{c} {number_words(found[KINDS[0], c])}" for c in COMPONENTS)
+    free = ", ".join(f"{c} {number_words(changes[KINDS[0], c])}" for c in COMPONENTS)
     # queries and keys act by the weights alone, so that theirs are 0 by what is done and no finding
-    parts = [
-        f"with attention's {KINDS[0]} {free}",
-        f"with them held, so that values alone can act, v {number_words(found[HELD, 'v'])}",
-    ]
-    said = (
+    text = (
         f"Another text's part in one layer changes the model by ({what}, mean over layers, "
-        f"{words.several(found[KINDS[0], 'q'].n or 0, 'text')}): {'; '.join(parts)}."
+        f"{words.several(changes[KINDS[0], 'q'].n or 0, 'text')}): with attention's {KINDS[0]} {free}; with them held, so that "
+        f"values alone can act, v {number_words(changes[HELD, 'v'])}."
     )
-    values = tuple(found[kind, c].estimate(f"{c}, {kind}") for kind in KINDS for c in COMPONENTS)
-    return (Finding("exchange", said, facts.unit, values, title="Exchange", per="text"),)
+    values = tuple(changes[kind, c].estimate(f"{c}, {kind}") for kind, c in product(KINDS, COMPONENTS))
+    return (Finding("exchange", text, facts.unit, values, title="Exchange", per="text"),)
 
 
 def _erasure_findings(numbers: ProfileNumbers, facts: ProfileFacts, single: bool) -> Iterator[Finding]:
     """For each label where erasing it costs most beyond random subspaces, for each of q, k and v; of `single` heads also in how many."""
     tail = "" if facts.unit == "share" else " nats"
-    for label in numbers.labels:
+    for label in numbers.labels if facts.causal_corpus is not None else ():
         parts, values = [], []
         for c in COMPONENTS:
-            rows = numbers.measures.where(*ERASED, component=c, group=label).known
-            if not (mine := [row for row in rows if (row.head is not None) == single]):
+            every = numbers.measures.where(*ERASED, component=c, group=label).known
+            if not (rows := [row for row in every if (row.head is not None) == single]):
                 continue
-            most = max(mine, key=lambda row: row.value)
+            most = max(rows, key=lambda row: row.value)
             place = f"{c}@{most.spot}"
             values.append(most.estimate(place))
-            costly = f"{c} in {sum((row.low or 0.0) > 0 for row in mine)} of {len(mine)} heads, most at "
+            costly = f"{c} in {sum((row.low or 0.0) > 0 for row in rows)} of {len(rows)} heads, most at "
             parts.append(f"{costly * single}{place} {number_words(most)}{tail * single}")
-        if parts and single:
+        name = "profile_erased"
+        text = f"erased, it costs most beyond random subspaces of the same rank at {', '.join(parts)}{tail}."
+        if single:
+            name = "profile_erased_head"
             text = (
                 f"erased in one head alone it costs more than random subspaces of the same rank, in {'; '.join(parts)}."
             )
-        else:
-            text = f"erased, it costs most beyond random subspaces of the same rank at {', '.join(parts)}{tail}."
         if parts:
-            name = "profile_erased_head" if single else "profile_erased"
             yield Finding(name, text, facts.unit, tuple(values), title=label, groups=(label,), per="text")
 
 

@@ -13,7 +13,7 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from trisect.core.errors import CorpusError, ModelError, SpecError
+from trisect.core.errors import CorpusError, ModelError
 from trisect.core.subject import Batch, Subject
 from trisect.core.trace import Address, Projections, Trace
 from trisect.experiments.profile.settings import ProfileSettings
@@ -44,8 +44,8 @@ class StoredWords:
 
     shift: Float[Tensor, " D"]
     scale: Float[Tensor, " D"]
-    kept: GrowingArray = field(default_factory=lambda: GrowingArray(np.float16))
-    whole: Float[np.ndarray, "N D"] | None = None
+    numbers: GrowingArray = field(default_factory=lambda: GrowingArray(np.float16))
+    rows: Float[np.ndarray, "N D"] | None = None
 
     @classmethod
     def like(cls, rows: Float[Tensor, "N D"]) -> StoredWords:
@@ -56,29 +56,29 @@ class StoredWords:
 
     def add(self, rows: Float[Tensor, "N D"]) -> None:
         """Put rows at the end."""
-        self.kept.append(((rows - self.shift) / self.scale).flatten().numpy())
+        self.numbers.append(((rows - self.shift) / self.scale).flatten().numpy())
 
     def finish(self) -> Float[np.ndarray, "N D"]:
         """All rows, read-only; nothing can be added afterwards."""
-        if self.whole is None:
-            self.whole = self.kept.finish().reshape(-1, len(self.scale))
-        return self.whole
+        if self.rows is None:
+            self.rows = self.numbers.finish().reshape(-1, len(self.scale))
+        return self.rows
 
 
 @dataclass
 class LayerWords:
-    """One layer: what each of q, k and v reads, and those that are no plain maps of it, as attention used them.
+    """One layer: the `inputs` of q, k and v, and those of them that are no plain maps of it, `as_used` by attention.
 
-    A component that attention only rotates (RoPE) is taken before that, as its weights make it.
+    A component that attention only rotates (RoPE) is read before that, as its weights make it.
 
-    `weights` gives the layer's weights, which nobody holds meanwhile; `heads` are how many heads each component has, and how wide.
-    Components of the same words share one store in `taken`.
+    `weights` returns the layer's weights, which nothing holds meanwhile; `heads` are how many heads each component has, and how
+    wide. Components of the same words share one store in `inputs`.
     """
 
     weights: Callable[[], Projections]
     heads: Mapping[str, tuple[int, int]]
-    taken: Mapping[str, StoredWords]
-    own: Mapping[str, StoredWords]
+    inputs: Mapping[str, StoredWords]
+    as_used: Mapping[str, StoredWords]
 
 
 class ReadSide(NamedTuple):
@@ -111,13 +111,11 @@ class WordsRead(NamedTuple):
 
 # of each side what a layer's projections read, or why there is nothing; empty where nothing is asked for
 LayerInputs: TypeAlias = Sequence[Float[Tensor, "B T D"]] | str
-SidePlaces: TypeAlias = tuple[
-    tuple[str, ...], Int[Tensor, " W"], Int[Tensor, " W"]
-]  # components, and where their words stand
-_Words: TypeAlias = list[
-    tuple[int, int, int, int]
-]  # row and position in a batch, number of the text, and of the word in it
+SidePlaces: TypeAlias = tuple[tuple[str, ...], Int[Tensor, " W"], Int[Tensor, " W"]]  # components, their words' places
+_Words: TypeAlias = list[tuple[int, int, int, int]]  # row and position in a batch, numbers of the text and of its word
 _Labels: TypeAlias = Mapping[int, Mapping[str, tuple[str | None, ...]]]  # by text and name, a label a word
+# a batch, and for each side its words and their labels; what gives a layer's inputs
+_Read: TypeAlias = tuple[Batch, Sequence[_Words], Sequence[_Labels], Callable[[Trace], LayerInputs]]
 
 
 def layer_input(trace: Trace) -> Float[Tensor, "B T D"] | None:
@@ -153,10 +151,10 @@ def _project(trace: Trace, component: str, x: Float[Tensor, "B T D"]) -> tuple[T
 
     None where it has no weights that read the input.
     """
-    found = weights_of(trace.projections, component)
-    if found is None or found[0].shape[1] != x.shape[2]:
+    maps = weights_of(trace.projections, component)
+    if maps is None or maps[0].shape[1] != x.shape[2]:
         return None
-    weight, bias = (t.to(x.device) for t in found)
+    weight, bias = (t.to(x.device) for t in maps)
     real = trace.query_real if component == "q" else trace.key_real
     return (torch.einsum("btd,pde->btpe", x, weight) + bias)[real], component_vectors(trace, component)[real]
 
@@ -165,8 +163,8 @@ def is_plain(trace: Trace, component: str, x: Float[Tensor, "B T D"]) -> bool:
     """Whether a component is what its weights make of the input, at every real position: not where RoPE rotates it."""
     if (both := _project(trace, component, x)) is None:
         return False
-    projected, there = both
-    return bool((projected - there).abs().max() <= PLAIN * there.abs().max())
+    projected, used = both
+    return bool((projected - used).abs().max() <= PLAIN * used.abs().max())
 
 
 def is_rotated(trace: Trace, component: str, x: Float[Tensor, "B T D"]) -> bool:
@@ -177,17 +175,17 @@ def is_rotated(trace: Trace, component: str, x: Float[Tensor, "B T D"]) -> bool:
     """
     if component == "v" or is_plain(trace, component, x) or (both := _project(trace, component, x)) is None:
         return False
-    lengths, there = (t.norm(dim=-1) for t in both)
-    factor = (lengths * there).sum() / lengths.square().sum().clamp_min(torch.finfo(lengths.dtype).tiny)
-    return bool((factor * lengths - there).abs().max() <= PLAIN * there.max())
+    lengths, used = (t.norm(dim=-1) for t in both)
+    factor = (lengths * used).sum() / lengths.square().sum().clamp_min(torch.finfo(lengths.dtype).tiny)
+    return bool((factor * lengths - used).abs().max() <= PLAIN * used.max())
 
 
 def head_maps(layer: LayerWords, component: str) -> Float[Tensor, "P D E"]:
     """A component's maps of what is stored for it: its weights, or what takes each head out of all heads side by side."""
-    if component not in layer.own:
-        found = weights_of(layer.weights(), component)
-        assert found is not None, "a component that is no plain map is stored itself"
-        return found[0]
+    if component not in layer.as_used:
+        maps = weights_of(layer.weights(), component)
+        assert maps is not None, "a component that is no plain map is stored itself"
+        return maps[0]
     heads, into = layer.heads[component]
     return torch.eye(heads * into).view(heads * into, heads, into).transpose(0, 1)
 
@@ -199,81 +197,70 @@ class _LayerCollector:
     weights: Mapping[Address, Callable[[], Projections]]
     layers: dict[Address, LayerWords] = field(default_factory=dict)
     rotated: dict[Address, set[str]] = field(default_factory=dict)
-    left: dict[str, list[str]] = field(default_factory=dict)
-    begun: bool = False
+    left_out: dict[str, list[str]] = field(default_factory=dict)  # by the reason
 
-    def read(
-        self, subject: Subject, batch: Batch, sides: Sequence[SidePlaces], inputs: Callable[[Trace], LayerInputs]
+    def add(
+        self, trace: Trace, sides: Sequence[SidePlaces], inputs: Callable[[Trace], LayerInputs], is_first: bool
     ) -> None:
-        """Keep what every layer reads at the words of a batch; `inputs` gives what a layer's maps read, or why not."""
-        subject.each(batch, lambda trace: self._add(trace, sides, inputs(trace)))
-        self.begun = True
-
-    def _add(self, trace: Trace, sides: Sequence[SidePlaces], inputs: LayerInputs) -> None:
-        if isinstance(inputs, str):
-            if inputs and not self.begun:
-                self.left.setdefault(inputs, []).append(str(trace.address))
+        """Keep what a layer reads at the words of a batch; `inputs` returns what its maps read, or why not."""
+        read = inputs(trace)
+        if isinstance(read, str):
+            if read and is_first:
+                self.left_out.setdefault(read, []).append(str(trace.address))
             return
-        on = trace.q.device
-        sides = [(components, rows.to(on), columns.to(on)) for components, rows, columns in sides]
-        if not self.begun:
-            self._begin(trace, sides, inputs)
+        device = trace.q.device
+        sides = [(components, rows.to(device), columns.to(device)) for components, rows, columns in sides]
+        if is_first:
+            self._begin(trace, sides, read)
         if (layer := self.layers.get(trace.address)) is not None:
-            for (components, rows, columns), x in zip(sides, inputs, strict=True):
-                layer.taken[components[0]].add(x[rows, columns].cpu())
-                for component in (c for c in components if c in layer.own):
-                    layer.own[component].add(component_vectors(trace, component)[rows, columns].flatten(1).cpu())
+            for (components, rows, columns), x in zip(sides, read, strict=True):
+                layer.inputs[components[0]].add(x[rows, columns].cpu())
+                for component in (c for c in components if c in layer.as_used):
+                    layer.as_used[component].add(component_vectors(trace, component)[rows, columns].flatten(1).cpu())
 
     def _begin(self, trace: Trace, sides: Sequence[SidePlaces], inputs: Sequence[Float[Tensor, "B T D"]]) -> None:
-        taken, own = dict[str, StoredWords](), dict[str, StoredWords]()
+        stores, as_used = dict[str, StoredWords](), dict[str, StoredWords]()
         for (components, rows, columns), x in zip(sides, inputs, strict=True):
-            taken |= dict.fromkeys(components, StoredWords.like(x[rows, columns].cpu()))
-            rotated = {c for c in components if is_rotated(trace, c, x)}
-            for component in (c for c in components if c not in rotated and not is_plain(trace, c, x)):
-                vectors = component_vectors(trace, component)[rows, columns].flatten(1).cpu()
-                own[component] = StoredWords.like(vectors)
-            if rotated:
-                self.rotated.setdefault(trace.address, set()).update(rotated)
+            stores |= dict.fromkeys(components, StoredWords.like(x[rows, columns].cpu()))
+            for component in components:
+                if is_rotated(trace, component, x):
+                    self.rotated.setdefault(trace.address, set()).add(component)
+                elif not is_plain(trace, component, x):
+                    vectors = component_vectors(trace, component)[rows, columns].flatten(1).cpu()
+                    as_used[component] = StoredWords.like(vectors)
         heads = {c: (parts.shape[2], parts.shape[3]) for c in COMPONENTS for parts in [component_vectors(trace, c)]}
-        self.layers[trace.address] = LayerWords(self.weights[trace.address], heads, taken, own)
-
-    def check(self, subject: Subject) -> None:
-        """Raise ModelError where no layer was kept."""
-        if not self.layers:
-            known = " ".join(self.notes()) or "In none of the texts is a word read."
-            todo = "Choose another model or other texts."
-            raise ModelError(f"{subject.name} has no layer to be profiled.", known, todo)
+        self.layers[trace.address] = LayerWords(self.weights[trace.address], heads, stores, as_used)
 
     def notes(self) -> Iterator[str]:
         """Which layers were left out and why, and which components are no plain maps."""
-        for why, where in self.left.items():
-            yield f"Left out, {', '.join(where)}: {why}."
+        for reason, layers in self.left_out.items():
+            yield f"Left out, {', '.join(layers)}: {reason}."
         if self.rotated:
             yield (
                 f"{self._spell_components(self.rotated)} are read as their weights make them of the layer's input, before rotary position "
                 "embeddings (RoPE) rotate them: a rotated vector has its word's position in it by construction. Erasures "
                 "(--causal) are of what attention uses."
             )
-        if used_own := {address: layer.own.keys() for address, layer in self.layers.items() if layer.own}:
+        if as_used := {address: layer.as_used.keys() for address, layer in self.layers.items() if layer.as_used}:
             yield (
-                f"{self._spell_components(used_own)} are read as attention used them, which is no plain map of the layer's "
+                f"{self._spell_components(as_used)} are read as attention used them, which is no plain map of the layer's "
                 "input (such as behind a norm, with or without rotary position embeddings): what they have beyond random maps may come "
                 "from there and not from the weights, and no verdict is read from it."
             )
 
     def _spell_components(self, by_layer: Mapping[Address, Collection[str]]) -> str:
         """The components named, with their layers where these are not all that were kept."""
-        of: dict[tuple[Address, ...], list[str]] = {}
+        by_places: dict[tuple[Address, ...], list[str]] = {}
         for component in COMPONENTS:
-            if where := tuple(address for address, components in by_layer.items() if component in components):
-                of.setdefault(where, []).append(component)
+            if places := tuple(address for address, components in by_layer.items() if component in components):
+                by_places.setdefault(places, []).append(component)
         return "; ".join(
-            ", ".join(named) + ("" if len(where) == len(self.layers) else f" of {', '.join(map(str, where))}")
-            for where, named in of.items()
+            ", ".join(components) + ("" if len(places) == len(self.layers) else f" of {', '.join(map(str, places))}")
+            for places, components in by_places.items()
         )
 
 
-def own_inputs(trace: Trace) -> LayerInputs:
+def _text_inputs(trace: Trace) -> LayerInputs:
     """What a layer reads whose words are those of one text, or why it cannot be profiled."""
     if trace.stack not in ("plain", "enc"):
         return "its words are not those of the text alone"
@@ -287,7 +274,7 @@ def own_inputs(trace: Trace) -> LayerInputs:
 
 def _collect(
     subject: Subject,
-    batches: Iterable[tuple[Batch, Sequence[_Words], Sequence[_Labels], Callable[[Trace], LayerInputs]]],
+    batches: Iterable[_Read],
     sides: Sequence[tuple[str, tuple[str, ...]]],
     labels: Sequence[str],
     words: int,
@@ -302,30 +289,35 @@ def _collect(
     numbers: list[list[int]] = [[] for _ in sides]
     names: list[dict[str, list[str | None]]] = [{name: [] for name in labels} for _ in sides]
     same: dict[str | None, str | None] = {}  # one string for all words of a class
+    is_first = True
     with torch.no_grad():
-        for batch, met, given, inputs in batches:
+        for batch, words_read, labels_read, inputs in batches:
             places: list[SidePlaces] = []
-            for (_, components), own in zip(sides, met, strict=True):
-                rows, columns = (torch.tensor([one[axis] for one in own]) for axis in (0, 1))
-                places.append((components, rows, columns))
-            collector.read(subject, batch, places, inputs)
-            for side, own in enumerate(met):
-                for _, _, number, word in own:
-                    numbers[side].append(number)
-                    for name, kept in names[side].items():
-                        label = given[side][number][name][word]
-                        kept.append(same.setdefault(label, label))
+            for side, ((_, components), places_read) in enumerate(zip(sides, words_read, strict=True)):
+                rows, columns, texts, positions = zip(*places_read, strict=True)
+                places.append((components, torch.tensor(rows), torch.tensor(columns)))
+                numbers[side] += texts
+                for name, values in names[side].items():
+                    of_words = (
+                        labels_read[side][text][name][word] for text, word in zip(texts, positions, strict=True)
+                    )
+                    values += (same.setdefault(label, label) for label in of_words)
+            subject.each(batch, partial(collector.add, sides=places, inputs=inputs, is_first=is_first))
+            is_first = False
             advance(min(max(map(len, numbers)), words), words)
-    collector.check(subject)
+    if not collector.layers:
+        reason = " ".join(collector.notes()) or "In none of the texts is a word read."
+        todo = "Choose another model or other texts."
+        raise ModelError(f"{subject.name} has no layer to be profiled.", reason, todo)
     classes: list[tuple[WordClasses, ...]] = []
-    for of in names:  # rare classes are one
-        found = []
-        for name, words_of in of.items():
-            kept = frequent_classes(words_of, MOST, LEAST)
-            index, rest = {c: i for i, c in enumerate(kept)}, len(kept) - 1
-            y = np.array([-1 if c is None else index.get(c, rest) for c in words_of])
-            found.append(WordClasses(name, kept, y))
-        classes.append(tuple(found))
+    for by_name in names:  # rare classes are one
+        of_side = []
+        for name, values in by_name.items():
+            frequent = frequent_classes(values, MOST, LEAST)
+            index, rest = {c: i for i, c in enumerate(frequent)}, len(frequent) - 1
+            y = np.array([-1 if c is None else index.get(c, rest) for c in values])
+            of_side.append(WordClasses(name, frequent, y))
+        classes.append(tuple(of_side))
     return collector, numbers, classes
 
 
@@ -344,22 +336,30 @@ def read_words(
     marker, last = WordTexts(subject), subject.objective == "causal"
     notes, articles, count = dict.fromkeys(texts.notes), dict[int, int | None](), 0
 
-    def batches() -> Iterator[tuple[Batch, Sequence[_Words], Sequence[_Labels], Callable[[Trace], LayerInputs]]]:
+    def first_texts() -> Iterator[Labelled]:
+        read = 0
+        for text in islice((text for text in texts.texts() if text.spans), settings.limit):
+            if read >= settings.words:
+                return
+            read += len(text.leading_words())
+            yield text
+
+    def batches() -> Iterator[_Read]:
         nonlocal count
-        given: dict[int, Mapping[str, tuple[str | None, ...]]] = {}
-        for batch in marker.batches(_first_texts(texts, settings.limit, settings.words), settings.batch, scored=False):
+        labels: dict[int, Mapping[str, tuple[str | None, ...]]] = {}
+        for batch in marker.batches(first_texts(), settings.batch, scored=False):
             words: _Words = []
             for place in marker.words(batch, last):
-                one = marker.text(place.text)
-                if not is_unknown(one.text[slice(*one.spans[place.word])]):
+                text = marker.text(place.text)
+                if not is_unknown(text.text[slice(*text.spans[place.word])]):
                     words.append((place.row, place.position, place.text, place.word))
-                    articles[place.text] = one.article
-            there = dict.fromkeys(number for _, _, number, _ in words)
-            given = {number: given.get(number) or label(marker.text(number)) for number in there}
+                    articles[place.text] = text.article
+            numbers = dict.fromkeys(number for _, _, number, _ in words)
+            labels = {number: labels.get(number) or label(marker.text(number)) for number in numbers}
             notes.update(dict.fromkeys(batch.notes))
             count = batch.rows[-1][0] + 1
             if words:
-                yield batch, [words], [given], own_inputs
+                yield batch, [words], [labels], _text_inputs
 
     collector, (numbers,), (classes,) = _collect(
         subject, batches(), (("", COMPONENTS),), label.labels, settings.words, advance
@@ -367,8 +367,8 @@ def read_words(
     groups = _groups(numbers, len(set(numbers)), settings.folds, [articles[number] for number in numbers])
     side = ReadSide(COMPONENTS, classes, groups)
     _check_side(texts.name, side)
-    said = f"A word is read at its {'last' if last else 'first'} piece; {_RARE}"
-    return WordsRead(collector.layers, (side,), count, (*notes, *subject.notes, said, *collector.notes()))
+    piece = f"A word is read at its {'last' if last else 'first'} piece; {_RARE}"
+    return WordsRead(collector.layers, (side,), count, (*notes, *subject.notes, piece, *collector.notes()))
 
 
 def _groups(
@@ -380,25 +380,15 @@ def _groups(
     return np.array(numbers, dtype=np.int64) // max(1, min(RUN, texts // (2 * folds)))
 
 
-def _first_texts(texts: LabelledTexts, limit: int | None, words: int) -> Iterator[Labelled]:
-    """The first `limit` texts with words, until they have so many."""
-    read = 0
-    for one in islice((one for one in texts.texts() if one.spans), limit):
-        if read >= words:
-            return
-        read += len(one.leading_words())
-        yield one
-
-
 def _check_side(name: str, side: ReadSide) -> None:
     """Raise CorpusError where a label has one class alone, or there is one group of texts alone."""
     if len(np.unique(side.groups)) < 2:
-        known = "It has one group of texts that follow one another, and each is predicted from others."
-        raise CorpusError(f"Too little of {name} was read.", known, "Read more of it, or give a longer text.")
-    for one in side.labels:
-        if len(one.classes) < 2:
-            known = f"Of {len(one.y):,} words all that carry it have one class, or too few have any other."
-            raise CorpusError(f"The label '{one.name}' holds no words of {name} apart.", known, "Leave it out.")
+        reason = "It has one group of texts that follow one another, and each is predicted from others."
+        raise CorpusError(f"Too little of {name} was read.", reason, "Read more of it, or give a longer text.")
+    for label in side.labels:
+        if len(label.classes) < 2:
+            reason = f"Of {len(label.y):,} words all that carry it have one class, or too few have any other."
+            raise CorpusError(f"The label '{label.name}' holds no words of {name} apart.", reason, "Leave it out.")
 
 
 PAIRED = "A profile of cross-attention is of sentence pairs, which a source and a target side read."
@@ -429,9 +419,14 @@ def read_pairs(
     from trisect.hf.load import cross_batches
 
     model, long, read = check_crossing(subject, PAIRED), 0, 0
-    pairs = _first_pairs(texts, settings.limit, settings.words)
+    pairs, counts = list["SentencePair"](), [0, 0]
+    for pair in texts.pairs[: settings.limit]:
+        if max(counts) >= settings.words:
+            break
+        pairs.append(pair)
+        counts = [count + len(side) for count, side in zip(counts, pair.sides, strict=True)]
 
-    def batches() -> Iterator[tuple[Batch, Sequence[_Words], Sequence[_Labels], Callable[[Trace], LayerInputs]]]:
+    def batches() -> Iterator[_Read]:
         nonlocal long, read
         together = settings.batch * TOGETHER
         for start in range(0, len(pairs), together):
@@ -443,36 +438,24 @@ def read_pairs(
                 read += len(numbers)
                 words = _find_words(crossed, numbers, pairs)
                 if all(words):
-                    given = {number: label(pairs[number])[::-1] for number in numbers}  # target, source
-                    by_side = [{number: of[side] for number, of in given.items()} for side in (0, 1)]
+                    labels = {number: label(pairs[number])[::-1] for number in numbers}  # target, source
+                    by_side = [{number: of[side] for number, of in labels.items()} for side in (0, 1)]
                     yield crossed.batch, words, by_side, _cross_inputs(model, crossed)
 
     collector, numbers, classes = _collect(subject, batches(), SIDES, label.labels, settings.words, advance)
     sides = tuple(
-        ReadSide(components, of, _groups(own, len(pairs), settings.folds), name)
-        for (name, components), of, own in zip(SIDES, classes, numbers, strict=True)
+        ReadSide(components, labels, _groups(of_words, len(pairs), settings.folds), name)
+        for (name, components), labels, of_words in zip(SIDES, classes, numbers, strict=True)
     )
     for side in sides:
         _check_side(f"{texts.name} ({side.name})", side)
     lost = f"{long:,} of {len(pairs):,} sentence pairs have more pieces than the model reads, and are left out."
     notes = (*texts.notes, *subject.notes, *([lost] if long else []), WHOSE, _GAINS, f"{_RARE[0].upper()}{_RARE[1:]}")
     for labels in zip(*(side.labels for side in sides), strict=True):
-        counts = [int((label.y >= 0).sum()) for label in labels]
-        if any(count < len(label.y) for count, label in zip(counts, labels, strict=True)):
-            each = (f"{count:,} of the {side.name}" for count, side in zip(counts, sides, strict=True))
+        if any((label.y < 0).any() for label in labels):
+            each = (f"{(label.y >= 0).sum():,} of the {side.name}" for label, side in zip(labels, sides, strict=True))
             notes += (f"Words that carry '{labels[0].name}': {', '.join(each)}.",)
     return WordsRead(collector.layers, sides, read, (*notes, *collector.notes()))
-
-
-def _first_pairs(texts: PairTexts, limit: int | None, words: int) -> tuple[SentencePair, ...]:
-    """The first `limit` pairs, until their longer side has so many words."""
-    found, counts = list["SentencePair"](), [0, 0]
-    for pair in texts.pairs[:limit]:
-        if max(counts) >= words:
-            break
-        found.append(pair)
-        counts = [count + len(side) for count, side in zip(counts, pair.sides, strict=True)]
-    return tuple(found)
 
 
 def _find_words(crossed: Crossed, numbers: Sequence[int], pairs: Sequence[SentencePair]) -> tuple[_Words, _Words]:
@@ -507,21 +490,3 @@ def _cross_inputs(model: Pretrained, crossed: Crossed) -> Callable[[Trace], Laye
         return asks, answers
 
     return inputs
-
-
-def check_pairs(settings: ProfileSettings) -> None:
-    """Raise SpecError for what has no meaning with cross-attention."""
-    refused = {
-        "--causal": (settings.causal, "The causal twin erases labels of the words of one text."),
-        "--reader": (settings.reader, "A bitext is two files of sentences, which no reader is chosen for."),
-    }
-    for name, (value, known) in refused.items():
-        if value is not None:
-            given = f"{name} {value} was given with --attention cross."
-            raise SpecError(given, known, "Leave it out.")
-
-
-def no_bitext(error: CorpusError) -> CorpusError:
-    """The error where a bitext was given to be read as one text."""
-    known = "It is a bitext, sentences of two languages, and self-attention is read over one text."
-    return CorpusError(error.given, known, "Say --attention cross to profile cross-attention, or give another corpus.")

@@ -26,14 +26,11 @@ from trisect.core.trace import Address, Projections
 from trisect.experiments.profile.page import EXCHANGED, HELD, KINDS
 from trisect.experiments.profile.reading import (
     COMPONENTS,
-    PAIRED,
     LayerWords,
     ReadSide,
     StoredWords,
     WordsRead,
-    check_pairs,
     head_maps,
-    no_bitext,
     read_pairs,
     read_words,
     weights_of,
@@ -52,7 +49,7 @@ from trisect.experiments.profile.statistics import (
 from trisect.lab.experiment import Measured, Replicates, RunContext
 from trisect.lab.inputs import ModelSource
 from trisect.lab.passes import Tally, edited_passes, erasure_rows, fit_erasers, passes, plan_edits, weights_to_hold
-from trisect.lab.subject import beside, check_crossing, check_there, read_epochs
+from trisect.lab.subject import beside, check_there, read_epochs
 from trisect.lab.word_labels import WordLabels, WordTexts, number_articles
 from trisect.lm.reading import OwnModel
 from trisect.measure.probes import Examples, probe, whiten
@@ -64,6 +61,8 @@ from trisect.stats.tested import ALPHA, Interval, Reals, finite, holm, value_row
 from trisect.text.bitext import is_bitext
 from trisect.text.labels import (
     OTHER,
+    PairLabeller,
+    PairTexts,
     WordLabeller,
     check_labels,
     check_pair_labels,
@@ -82,53 +81,50 @@ _Stage = tuple[str, Sequence[LayerScores]]  # a checkpoint by name, and what pro
 _EpochWeights = tuple[str, dict[Address, Projections]]  # an epoch of a study, and the weights of its layers' q, k and v
 
 
-def open_checkpoints(
-    source: ModelSource, subject: Subject, wanted: Sequence[str]
+def _open_checkpoints(
+    source: ModelSource, subject: Subject, names: Sequence[str]
 ) -> tuple[list[_EpochWeights], list[tuple[str, ModelSource]]]:
-    """The checkpoints that are wanted, by name: epochs of a model that a study trained, or revisions and where each is opened from.
+    """Checkpoints by name: epochs of a model that a study trained, or revisions and where each is opened from.
 
-    No revision is loaded yet: what is wrong is met before anything is computed. Raises SpecError or ModelError for one that is not there.
+    No revision is loaded yet: what is wrong is met before anything is computed.
     """
-    if not wanted:
+    if not names:
         return [], []
     if not isinstance(source.model, (str, Path)):
-        known, todo = "Its revisions are not known.", "Give its name on a hub, or its folder."
+        reason, todo = "Its revisions are not known.", "Give its name on a hub, or its folder."
         if isinstance(subject, OwnModel):
-            known, todo = "Its epochs lie in the folder of its study.", "Give the study's folder, or a run's."
-        raise SpecError("checkpoints of a loaded model were asked for.", known, todo)
+            reason, todo = "Its epochs lie in the folder of its study.", "Give the study's folder, or a run's."
+        raise SpecError("checkpoints of a loaded model were asked for.", reason, todo)
     if isinstance(subject, OwnModel):
-        there = read_epochs(subject, source.model)
-        names = [str(n) for n in range(len(there))]
-        chosen = names if tuple(wanted) == (ALL,) else list(wanted)
-        if wrong := [name for name in chosen if name not in names]:
-            known = f"{subject.name} has epochs 0 to {len(there) - 1}."
-            raise SpecError(f"There is no epoch {wrong[0]!r}.", known, f"Use some of them, or '{ALL}'.")
-        return [(name, {p.address: p for p in there[int(name)].projections()}) for name in chosen], []
-    found = []
-    for name in wanted:
+        epochs = {str(number): epoch for number, epoch in enumerate(read_epochs(subject, source.model))}
+        chosen = list(epochs) if tuple(names) == (ALL,) else list(names)
+        if wrong := [name for name in chosen if name not in epochs]:
+            reason = f"{subject.name} has epochs 0 to {len(epochs) - 1}."
+            raise SpecError(f"There is no epoch {wrong[0]!r}.", reason, f"Use some of them, or '{ALL}'.")
+        return [(name, {p.address: p for p in epochs[name].projections()}) for name in chosen], []
+    revisions = []
+    for name in names:
         place, revision = beside(source.model, name)
-        found.append((name, replace(source, model=place, revision=revision)))
-        check_there(place, **found[-1][1].fetch_options())
-    return [], found
+        revisions.append((name, replace(source, model=place, revision=revision)))
+        check_there(place, **revisions[-1][1].fetch_options())
+    return [], revisions
 
 
-def stage_rows(stages: Sequence[_Stage], labels: Sequence[str]) -> Iterator[NewRow]:
+def _stage_rows(stages: Sequence[_Stage], labels: Sequence[str]) -> Iterator[NewRow]:
     """Means over heads less random maps at every checkpoint, `at` its number from 0: layer by layer, and over all layers."""
     for (number, (_, scores)), (i, label), c in product(enumerate(stages), enumerate(labels), COMPONENTS):
         tests: list[tuple[int | None, MeanTest]] = [(None, mean_over_model(scores, c, i))]
-        tests += [(one.address.layer, mean_over_random(one, c, i)) for one in scores]
+        tests += [(layer.address.layer, mean_over_random(layer, c, i)) for layer in scores]
         for layer, test in tests:
-            low, high = (finite(end) for end in test.ends)
-            named: NewRow = {"stack": scores[0].address.stack, "layer": layer, "component": c, "group": label}
-            ends = {"value": test.value, "low": low, "high": high, "n": test.n}
-            yield named | {"at": float(number), "measure": "profile_stage_gain"} | ends
+            place: NewRow = {"stack": scores[0].address.stack, "layer": layer, "component": c, "group": label}
+            yield place | {"at": float(number), "measure": "profile_stage_gain"} | _with_ends(test)
 
 
 WORDS = 6_000  # words that are read, evenly over the text
 MAPS = 12  # random maps beside the heads
 
 
-def mlp_rows(
+def _mlp_rows(
     address: Address, layer: LayerWords, side: ReadSide, fold: Int[np.ndarray, " N"], seed: int
 ) -> Iterator[NewRow]:
     """Mean accuracies of MLP probes of one layer's heads and of random maps, of the components of one side's words.
@@ -137,31 +133,31 @@ def mlp_rows(
     """
     chosen = np.unique(np.linspace(0, len(fold) - 1, min(WORDS, len(fold))).astype(np.int64))
     draw = torch.Generator().manual_seed(seed)
-    taken = _rows(layer.taken[side.components[0]], chosen)
+    inputs = _rows(layer.inputs[side.components[0]], chosen)
     mapped: dict[str, Float[Tensor, "S N E"]] = {}
     for c in side.components:
-        own = _rows(layer.own[c], chosen) if c in layer.own else taken
-        mapped[c] = own @ head_maps(layer, c)
+        vectors = _rows(layer.as_used[c], chosen) if c in layer.as_used else inputs
+        mapped[c] = vectors @ head_maps(layer, c)
         name = f"random {mapped[c].shape[2]}"
         if name not in mapped:
-            mapped[name] = taken @ random_maps(taken.shape[1], mapped[c].shape[2], MAPS, draw)
+            mapped[name] = inputs @ random_maps(inputs.shape[1], mapped[c].shape[2], MAPS, draw)
     for label in side.labels:
         y, folds = torch.from_numpy(label.y[chosen]), torch.from_numpy(fold[chosen])
         parts = [(y >= 0) & (folds == 0), (y >= 0) & (folds == 1), (y >= 0) & (folds > 1)]
         if int(folds.max()) < 2:  # two folds: the fit is ended by what it is fitted to
             parts[2] = parts[1]
-        found = dict[str, float]()  # the mean over maps of the accuracy of a probe a map
+        accuracies = dict[str, float]()  # means over maps, of a probe a map
         for name, z in mapped.items():
-            test, held, train = (Examples(z[:, part], y[part]) for part in parts)
-            white = whiten(train.x, held.x, test.x)
-            train, held, test = (Examples(x, part.y) for x, part in zip(white, (train, held, test), strict=True))
-            scores = probe("mlp", train, held, test, len(label.classes), torch.Generator().manual_seed(seed))
-            found[name] = float(scores.accuracy.mean())
-        of = {"stack": address.stack, "layer": address.layer, "group": label.name}
+            test, valid, train = (Examples(z[:, part], y[part]) for part in parts)
+            white = whiten(train.x, valid.x, test.x)
+            train, valid, test = (Examples(x, part.y) for x, part in zip(white, (train, valid, test), strict=True))
+            scores = probe("mlp", train, valid, test, len(label.classes), torch.Generator().manual_seed(seed))
+            accuracies[name] = float(scores.accuracy.mean())
         for c in side.components:
-            random = found[f"random {mapped[c].shape[2]}"]
-            yield of | {"component": c, "measure": "profile_mlp", "value": found[c], "n": len(mapped[c])}
-            yield of | {"component": c, "measure": "profile_mlp_random", "value": random, "n": MAPS}
+            place = _place(address, label.name) | {"component": c}
+            random = accuracies[f"random {mapped[c].shape[2]}"]
+            yield place | {"measure": "profile_mlp", "value": accuracies[c], "n": len(mapped[c])}
+            yield place | {"measure": "profile_mlp_random", "value": random, "n": MAPS}
 
 
 def _rows(stored: StoredWords, chosen: Int[np.ndarray, " W"]) -> Float[Tensor, "W D"]:
@@ -174,7 +170,7 @@ FITTED = 10_000  # labelled positions that erasers are fitted to, about
 SPLITS = ("test", "valid", "train")
 
 
-def erase_labels(
+def _erase_labels(
     settings: ProfileSettings,
     label: WordLabeller,
     classes: Sequence[WordClasses],
@@ -185,10 +181,9 @@ def erase_labels(
 
     Where a profile is asked for head by head, from each head alone as well. Measured on the first `causal` texts of another split.
     A position carries the label of its own word. Returns rows, the texts that they were measured on by name and number, and notes.
-    Raises TrisectError.
     """
     need_extra("concept_erasure", "erase", "The causal twin of a profile")
-    subject, wanted = context.subject, settings.causal or 0
+    subject = context.subject
     ways = dict.fromkeys(("layer", settings.per))
     edits = tuple(e for per in ways for e in plan_edits(subject.shape, None, per) if e.address in addresses)
     # measured on a split that the profile does not read, where there is one
@@ -197,36 +192,33 @@ def erase_labels(
         with suppress(CorpusError):
             other = open_labels(settings.corpus, split, settings.reader, bare=True)
     fit, other = (relabel(texts, label, classes) for texts in (fit, other))
-    marker = WordLabels(subject, {one.name: {c: i for i, c in enumerate(one.classes)} for one in classes}, False)
+    marker = WordLabels(subject, {of.name: {c: i for i, c in enumerate(of.classes)} for of in classes}, False)
     fitted = min(FITTED, settings.words)
+    texts = list(islice((text for text in other.texts() if text.spans), settings.causal))
     with context.progress(f"erasing {', '.join(label.labels)} at {len(edits)} places") as step:
         places = fit_erasers(
             marker, fit, edits, fitted, settings.batch, DRAWS, settings.seed, lambda n: step(min(n, fitted), 4 * fitted)
         )
-        sharing, tally, texts = (
-            edited_passes(subject),
-            Tally(),
-            list(islice((one for one in other.texts() if one.spans), wanted)),
-        )
+        sharing, tally = edited_passes(subject), Tally()
         for batch in marker.batches(texts, settings.batch):
             tally.add(batch, *passes(sharing, batch, places))
             step(fitted + int(3 * fitted * (batch.rows[-1][0] + 1) / len(texts)), 4 * fitted)
     table = tally.table(other.name)
-    articles = number_articles((one.article for one in texts), tally.indices)
+    articles = number_articles((text.article for text in texts), tally.indices)
     rows = list(erasure_rows(subject, articles.sums(table, tally.indices), places, DRAWS, settings.seed))
     return rows, other.name, len(table), (*articles.notes, *tally.note_omissions(table), *sharing.notes)
 
 
 def relabel(texts: LabelledTexts, label: WordLabeller, classes: Sequence[WordClasses]) -> LabelledTexts:
     """The texts with a profile's labels in the place of their own, rare classes as one."""
-    known = {one.name: frozenset((None, *one.classes)) for one in classes}
+    names = {of.name: frozenset((None, *of.classes)) for of in classes}
 
-    def texts_of() -> Iterator[Labelled]:
-        for one in texts.texts():
-            names = label(one)
-            yield one._replace(labels={n: tuple(c if c in known[n] else OTHER for c in of) for n, of in names.items()})
+    def relabelled() -> Iterator[Labelled]:
+        for text in texts.texts():
+            labels = {n: tuple(c if c in names[n] else OTHER for c in of) for n, of in label(text).items()}
+            yield text._replace(labels=labels)
 
-    return replace(texts, columns=label.labels, texts=texts_of)
+    return replace(texts, columns=label.labels, texts=relabelled)
 
 
 TEXTS = 48  # that are given another's parts; a claim that resamples them asks for 30
@@ -245,22 +237,22 @@ class Exchange(NamedTuple):
         """Mean changes with 95 % intervals over texts, each with its draws; without a layer of the mean over layers."""
         n = len(self.changes)
         flat = np.concatenate([self.changes, self.changes.mean(1, keepdims=True)], 1).reshape(n, -1)
-        drawn, values = bootstrap_ratios(flat, np.ones(n), seed), flat.mean(0)
-        ends = percentile_interval(drawn, n)
+        draws, values = bootstrap_ratios(flat, np.ones(n), seed), flat.mean(0)
+        ends = percentile_interval(draws, n)
         layers = [*((address.stack, address.layer) for address in self.addresses), (self.addresses[0].stack, None)]
         for i, ((stack, layer), kind, component) in enumerate(product(layers, KINDS, COMPONENTS)):
             row = {"stack": stack, "layer": layer, "component": component, "measure": EXCHANGED, "group": kind}
             row |= value_row(values[i], Interval(ends.low[i], ends.high[i]), n)
-            yield row, Replicates(drawn[:, i], n, self.mark, "text")
+            yield row, Replicates(draws[:, i], n, self.mark, "text")
 
     def held_share(self, seed: int) -> ResampledHeads | None:
         """With the weights held, the share of all change that goes by v, texts being resampled; None where nothing changed."""
-        held = self.changes[:, :, 1].sum(1)
-        total = held.sum(1)
+        changes = self.changes[:, :, 1].sum(1)
+        total, by_v = changes.sum(1), changes[:, 2:]
         if not total.sum() > 0:
             return None
-        draws = bootstrap_ratios(held[:, 2:], total, seed)[:, 0]
-        return ResampledHeads(float(ratios(held[:, 2:], total)[0]), draws, len(held), "text")
+        draws = bootstrap_ratios(by_v, total, seed)[:, 0]
+        return ResampledHeads(float(ratios(by_v, total)[0]), draws, len(changes), "text")
 
 
 def exchange(
@@ -271,43 +263,43 @@ def exchange(
     The other text is one of the same batch. With the weights held, all attention weights are those of the text's own: then
     queries and keys have nothing to act by, and what still changes came by the values (definitions F-2).
     """
-    found, passes, read = list[Float[np.ndarray, "N L 2 3"]](), edited_passes(subject), list[str]()
+    changes, passes, read = list[Float[np.ndarray, "N L 2 3"]](), edited_passes(subject), list[str]()
     chosen = _alike(subject, list(islice(texts(), LOOKED)), size, np.random.default_rng([seed, 7]))
     with torch.no_grad():
         for batch in WordTexts(subject).batches(iter(chosen), size):
             donors = _donors(batch, np.random.default_rng([seed, batch.rows[0][0], 6]))
-            if (given := donors != torch.arange(len(donors))).any():
-                read += [chosen[text].text for (text, _), on in zip(batch.rows, given.tolist(), strict=True) if on]
-                found.append(_changes(subject, passes, batch, layers, donors)[given.numpy()])
-            if sum(map(len, found)) >= TEXTS:
+            if (exchanged := donors != torch.arange(len(donors))).any():
+                read += [chosen[text].text for (text, _), on in zip(batch.rows, exchanged.tolist(), strict=True) if on]
+                changes.append(_changes(subject, passes, batch, layers, donors)[exchanged.numpy()])
+            if sum(map(len, changes)) >= TEXTS:
                 break
     mark = digest(json.dumps(read[:TEXTS]), 8)
-    return Exchange(tuple(layers), np.concatenate(found)[:TEXTS], passes.notes, mark) if found else None
+    return Exchange(tuple(layers), np.concatenate(changes)[:TEXTS], passes.notes, mark) if changes else None
 
 
-def _alike(subject: Subject, given: Sequence[Labelled], size: int, draw: np.random.Generator) -> list[Labelled]:
+def _alike(subject: Subject, texts: Sequence[Labelled], size: int, draw: np.random.Generator) -> list[Labelled]:
     """Texts of which another has as many tokens, those of one length together; about TEXTS, from lengths that are drawn."""
-    of: dict[int, list[int]] = {}
-    for batch in WordTexts(subject).batches(iter(given), size, scored=False):
+    by_length: dict[int, list[int]] = {}
+    for batch in WordTexts(subject).batches(iter(texts), size, scored=False):
         for (text, start), length in zip(batch.rows, batch.source.real.sum(1).tolist(), strict=True):
             if not start:
-                of.setdefault(length, []).append(text)
-    lengths = sorted(length for length, alike in of.items() if len(alike) > 1)
-    kept: list[list[int]] = []
+                by_length.setdefault(length, []).append(text)
+    lengths = sorted(length for length, alike in by_length.items() if len(alike) > 1)
+    chosen: list[int] = []
     for place in draw.permutation(len(lengths)):
-        if sum(map(len, kept)) < TEXTS:
-            kept.append(of[lengths[place]][:size])
-    return [given[text] for alike in kept for text in alike]
+        if len(chosen) < TEXTS:
+            chosen += by_length[lengths[place]][:size]
+    return [texts[text] for text in chosen]
 
 
 def _donors(batch: Batch, draw: np.random.Generator) -> Int[Tensor, " B"]:
     """For each row the place of another of as many tokens, of another text; its own where there is none."""
     lengths, donors = batch.source.real.sum(1).tolist(), list(range(len(batch.rows)))
     for length in set(lengths):
-        alike = [int(i) for i in draw.permutation([i for i, own in enumerate(lengths) if own == length])]
-        for one, other in zip(alike, [*alike[1:], alike[0]], strict=True):
-            if batch.rows[one][0] != batch.rows[other][0]:
-                donors[one] = other
+        alike = [int(i) for i in draw.permutation([i for i, of in enumerate(lengths) if of == length])]
+        for row, other in zip(alike, [*alike[1:], alike[0]], strict=True):
+            if batch.rows[row][0] != batch.rows[other][0]:
+                donors[row] = other
     return torch.tensor(donors)
 
 
@@ -320,8 +312,8 @@ def _changes(
 
     def writer(component: str) -> Writer:
         def write(parts: Parts) -> Parts:
-            there: Tensor = getattr(parts, component)
-            return parts._replace(**{component: there[donors.to(there.device)]})
+            vectors: Tensor = getattr(parts, component)
+            return parts._replace(**{component: vectors[donors.to(vectors.device)]})
 
         return write
 
@@ -341,33 +333,33 @@ RowKey = tuple[str | float | int | bool | None, ...]
 
 
 def profile_replicates(
-    scores: Sequence[LayerScores], labels: Sequence[str], moved: Sequence[tuple[NewRow, Replicates]], seed: int
+    scores: Sequence[LayerScores], labels: Sequence[str], exchanged: Sequence[tuple[NewRow, Replicates]], seed: int
 ) -> Mapping[RowKey, Replicates]:
     """Means over heads beyond random maps, layer by layer and over the model; what another text's parts change.
 
     Heads are counted by their place, texts by what they hold.
     """
-    found = {tuple(row.get(name) for name in ROW): drawn for row, drawn in moved if drawn.units > 1}
+    replicates = {tuple(row.get(name) for name in ROW): draws for row, draws in exchanged if draws.units > 1}
     stack = scores[0].address.stack
     # by the layer, or by how many heads each layer has, and how many of them are counted
-    together: dict[tuple[int | None, ...], list[tuple[RowKey, Reals]]] = {}
-    for at, label in enumerate(labels):
-        for c in COMPONENTS:
-            for one in scores:
-                named, own = (*one.address, None, c, "profile_gain", label, None), one.gains(c, at)
-                together.setdefault((one.address.layer, len(own)), []).append((named, own))
-            whole, gains = (stack, None, None, c, "profile_gain", label, None), gains_over_heads(scores, c, at)
-            heads = (len(one.heads[c].accuracy) for one in scores)
-            together.setdefault((None, *heads, len(gains)), []).append((whole, gains))
-    for heads, own in together.items():
-        values = np.stack([one for _, one in own], 1)
+    together: dict[tuple[int | None, ...], dict[RowKey, Reals]] = {}
+    for (at, label), c in product(enumerate(labels), COMPONENTS):
+        for layer in scores:
+            gains = layer.gains(c, at)
+            row = (*layer.address, None, c, "profile_gain", label, None)
+            together.setdefault((layer.address.layer, len(gains)), {})[row] = gains
+        gains = gains_over_heads(scores, c, at)
+        heads = (len(layer.heads[c].accuracy) for layer in scores)
+        row = (stack, None, None, c, "profile_gain", label, None)
+        together.setdefault((None, *heads, len(gains)), {})[row] = gains
+    for heads, by_row in together.items():
+        values = np.stack(list(by_row.values()), 1)
         if len(values) < 2:  # one head is no sample of heads
             continue
-        drawn = bootstrap_ratios(values, np.ones(len(values)), seed)
-        found |= {
-            named: Replicates(drawn[:, i], len(values), f"heads {heads}", "head") for i, (named, _) in enumerate(own)
-        }
-    return found
+        draws = bootstrap_ratios(values, np.ones(len(values)), seed)
+        for i, row in enumerate(by_row):
+            replicates[row] = Replicates(draws[:, i], len(values), f"heads {heads}", "head")
+    return replicates
 
 
 OTHER_WORDS = "cross-attention's queries are of other words than its keys and values, and the claim speaks of the words of one text"
@@ -376,51 +368,38 @@ OTHER_WORDS = "cross-attention's queries are of other words than its keys and va
 def check(settings: ProfileSettings) -> None:
     """Raise TrisectError where the corpus, its split or a label is missing, or what is asked has no meaning together."""
     if settings.attention == CROSS:
-        check_pairs(settings)
+        of_texts = {
+            "--causal": (settings.causal, "The causal twin erases labels of the words of one text."),
+            "--reader": (settings.reader, "A bitext is two files of sentences, which no reader is chosen for."),
+        }
+        for name, (value, reason) in of_texts.items():
+            if value is not None:
+                raise SpecError(f"{name} {value} was given with --attention cross.", reason, "Leave it out.")
         check_pair_labels(open_pairs(settings.corpus, settings.split), settings.labels or ())
     else:
         check_labels(_texts(settings), settings.labels or ())
     if settings.labels is not None and not settings.labels:
-        raise SpecError(
-            "No label was given.", "A profile is of labels.", "Name labels such as pos, or leave --labels out."
-        )
+        todo = "Name labels such as pos, or leave --labels out."
+        raise SpecError("No label was given.", "A profile is of labels.", todo)
 
 
 def _texts(settings: ProfileSettings) -> LabelledTexts:
     try:
         return open_labels(settings.corpus, settings.split, settings.reader, bare=True)
     except CorpusError as error:
-        raise (no_bitext(error) if is_bitext(settings.corpus) else error) from None
+        if not is_bitext(settings.corpus):
+            raise
+        reason = "It is a bitext, sentences of two languages, and self-attention is read over one text."
+        todo = "Say --attention cross to profile cross-attention, or give another corpus."
+        raise CorpusError(error.given, reason, todo) from None
 
 
 class _ReadCorpus(NamedTuple):
-    """Texts or sentence pairs, their labels, and what reads their words in a model; `texts` and `label` of texts alone."""
+    """Texts or sentence pairs, their labels, and what reads their words in a model."""
 
-    name: str
-    fingerprint: str
-    labels: tuple[str, ...]
+    texts: LabelledTexts | PairTexts
+    label: WordLabeller | PairLabeller
     read: Callable[[Subject, Callable[[int, int], object]], WordsRead]
-    texts: LabelledTexts | None = None
-    label: WordLabeller | None = None
-
-    @classmethod
-    def of(cls, settings: ProfileSettings) -> _ReadCorpus:
-        """What the settings name; raises CorpusError."""
-        if settings.attention == CROSS:
-            pairs = open_pairs(settings.corpus, settings.split)
-            side = make_pair_labeller(pairs, settings.labels, settings.limit)
-            reads = lambda subject, step: read_pairs(subject, pairs, side, settings, step)  # noqa: E731
-            return cls(pairs.name, pairs.fingerprint, side.labels, reads)
-        texts = _texts(settings)
-        label = make_labeller(texts, settings.labels, settings.limit)
-        reads = lambda subject, step: read_words(subject, texts, label, settings, step)  # noqa: E731
-        return cls(texts.name, texts.fingerprint, label.labels, reads, texts, label)
-
-
-def check_model(settings: ProfileSettings, subject: Subject) -> None:
-    """Raise ModelError for a model without cross-attention where that is asked for."""
-    if settings.attention == CROSS:
-        check_crossing(subject, PAIRED)
 
 
 def measure(settings: ProfileSettings, context: RunContext) -> Measured[ProfileFacts]:
@@ -430,42 +409,45 @@ def measure(settings: ProfileSettings, context: RunContext) -> Measured[ProfileF
     by probes that were fitted to other folds. Raises TrisectError.
     """
     subject = context.subject
-    check_model(settings, subject)
-    epochs, revisions = open_checkpoints(settings.source, subject, settings.checkpoints)
-    corpus = _ReadCorpus.of(settings)
-    read, scores, checked = _profile(subject, corpus, settings, context, epochs, settings.mlp)
+    epochs, revisions = _open_checkpoints(settings.source, subject, settings.checkpoints)
+    if settings.attention == CROSS:
+        pairs = open_pairs(settings.corpus, settings.split)
+        sides = make_pair_labeller(pairs, settings.labels, settings.limit)
+        corpus = _ReadCorpus(pairs, sides, lambda subject, step: read_pairs(subject, pairs, sides, settings, step))
+    else:
+        texts = _texts(settings)
+        label = make_labeller(texts, settings.labels, settings.limit)
+        corpus = _ReadCorpus(texts, label, lambda subject, step: read_words(subject, texts, label, settings, step))
+    read, scores, mlp_rows = _profile(subject, corpus, settings, context, epochs, settings.mlp)
     erased: tuple[list[NewRow], str | None, int, tuple[str, ...]] = [], None, 0, ()
-    if settings.causal is not None and corpus.label is not None:
-        erased = erase_labels(settings, corpus.label, read.labels, read.layers, context)
+    if settings.causal is not None and isinstance(corpus.label, WordLabeller):
+        erased = _erase_labels(settings, corpus.label, read.labels, read.layers, context)
     stages: list[_Stage] = [
         (name, [replace(s, heads=s.epochs[i]) for s in scores]) for i, (name, _) in enumerate(epochs)
     ]
     stages += [(name, _profile(source.open(), corpus, settings, context)[1]) for name, source in revisions]
-    moved = None
-    if subject.objective != "seq2seq" and corpus.texts is not None:
+    exchanged = None
+    if subject.objective != "seq2seq" and isinstance(corpus.texts, LabelledTexts):
         with context.progress("another text's parts"):
-            moved = exchange(subject, corpus.texts.texts, tuple(read.layers), settings.batch, settings.seed)
-    changes = [] if moved is None else list(moved.rows(settings.seed))
-    made = chain(
-        rows(scores, read.sides), stage_rows(stages, corpus.labels), checked, erased[0], (row for row, _ in changes)
-    )
-    measures = frame("measures", ({"subject": subject.name, **row} for row in made))
-    means, unread = evidence(scores, corpus.labels, {address: layer.own for address, layer in read.layers.items()})
-    found: dict[str, ResampledHeads | LayerMeans] = {**means}
-    if moved is not None and (share := moved.held_share(settings.seed)) is not None:
-        found["held_share_v"] = share
+            exchanged = exchange(subject, corpus.texts.texts, tuple(read.layers), settings.batch, settings.seed)
+    changes, labels = list(exchanged.rows(settings.seed)) if exchanged else [], corpus.label.labels
+    every = (rows(scores, read.sides), _stage_rows(stages, labels), mlp_rows, erased[0], (row for row, _ in changes))
+    measures = frame("measures", ({"subject": subject.name, **row} for row in chain(*every)))
+    means, unread = evidence(scores, labels, {address: layer.as_used for address, layer in read.layers.items()})
+    values: dict[str, ResampledHeads | LayerMeans] = {**means}
+    if exchanged and (share := exchanged.held_share(settings.seed)):
+        values["held_share_v"] = share
     facts = _facts(settings, context, read, corpus, stages, erased[1:3])
 
     def judge(about: About[ProfileFacts]) -> pl.DataFrame:
-        named = ("subject", "fingerprint", "corpus", "corpus_fingerprint", "words", "draws", "seed")
+        fields = ("subject", "fingerprint", "corpus", "corpus_fingerprint", "words", "draws", "seed")
         missing = OTHER_WORDS if settings.attention == CROSS else unread
-        return judge_heads(profile.SOURCE, found, {name: getattr(about.facts, name) for name in named}, missing)
+        return judge_heads(profile.SOURCE, values, {name: getattr(about.facts, name) for name in fields}, missing)
 
-    notes = (*read.notes, *((EPOCHS,) if epochs else ()), *erased[3], *(() if moved is None else moved.notes))
+    notes = dict.fromkeys((*read.notes, *(EPOCHS,) * bool(epochs), *erased[3], *(exchanged.notes if exchanged else ())))
     packages = ("transformers",) if erased[1] is None else ("transformers", "concept-erasure")
-    drawn = profile_replicates(scores, corpus.labels, changes, settings.seed)
-    noted = tuple(dict.fromkeys(notes))
-    return Measured({"measures": measures}, facts, noted, judge, "head", packages=packages, replicates=drawn)
+    draws = profile_replicates(scores, labels, changes, settings.seed)
+    return Measured({"measures": measures}, facts, tuple(notes), judge, "head", packages=packages, replicates=draws)
 
 
 def _profile(
@@ -481,8 +463,8 @@ def _profile(
         read = corpus.read(subject, step)
     folds = [deal_folds(s.groups, _folds(settings, s), np.random.default_rng([settings.seed, 1])) for s in read.sides]
     scores: list[LayerScores] = []
-    checked: list[NewRow] = []
-    with context.progress(f"{', '.join(corpus.labels)} in {len(read.layers)} layers") as step:
+    mlp_rows: list[NewRow] = []
+    with context.progress(f"{', '.join(corpus.label.labels)} in {len(read.layers)} layers") as step:
         for number, (address, layer) in enumerate(read.layers.items()):
 
             def advance(share: float, before: int = number) -> None:
@@ -490,8 +472,8 @@ def _profile(
 
             scores.append(score_layer(address, layer, read.sides, folds, settings, advance, epochs))
             for side, fold in zip(read.sides, folds, strict=True) if mlp else ():
-                checked += mlp_rows(address, layer, side, fold, settings.seed)
-    return read, scores, checked
+                mlp_rows += _mlp_rows(address, layer, side, fold, settings.seed)
+    return read, scores, mlp_rows
 
 
 def score_layer(
@@ -507,118 +489,108 @@ def score_layer(
 
     Words of one side after the other. The moments of one store of words are held at a time: those of the layer's input come last.
     """
-    heads, nulls, wholes = dict[str, MapScores](), dict[str, MapScores](), dict[str, MapScores]()
+    heads, nulls, inputs = dict[str, MapScores](), dict[str, MapScores](), dict[str, MapScores]()
     earlier: list[dict[str, MapScores]] = [{} for _ in epochs]
     for at, (side, fold) in enumerate(zip(sides, folds, strict=True)):
-        own = [c for c in side.components if c in layer.own]
-        heads |= {c: _prober(layer.own[c], side.labels, fold).scores(head_maps(layer, c)) for c in own}
-        taken = _prober(layer.taken[side.components[0]], side.labels, fold)
-        heads |= {c: taken.scores(head_maps(layer, c)) for c in side.components if c not in own}
+
+        def prober(stored: StoredWords, side: ReadSide = side, fold: Int[np.ndarray, " N"] = fold) -> Prober:
+            return Prober(stored.finish(), side.labels, fold, stored.scale)
+
+        as_used = [c for c in side.components if c in layer.as_used]
+        heads |= {c: prober(layer.as_used[c]).scores(head_maps(layer, c)) for c in as_used}
+        of_input = prober(layer.inputs[side.components[0]])
+        heads |= {c: of_input.scores(head_maps(layer, c)) for c in side.components if c not in as_used}
         widths = {c: layer.heads[c][1] for c in side.components}
         by_width: dict[int, MapScores] = {}
         for number, into in enumerate(sorted(set(widths.values()))):
-            draw = torch.Generator().manual_seed(_seed(settings.seed, address, into))
-            base, parts = at + number / len(set(widths.values())), len(sides)
-            by_width[into] = taken.random_scores(
-                into,
-                settings.draws,
-                draw,
-                lambda done, base=base, parts=parts: advance((base + 0.9 * done / settings.draws) / parts),
-            )
+            base = at + number / len(set(widths.values()))
+
+            def step(done: int, base: float = base) -> None:
+                advance((base + 0.9 * done / settings.draws) / len(sides))
+
+            seed = int(np.random.default_rng([settings.seed, *str(address).encode(), into]).integers(2**62))
+            draw = torch.Generator().manual_seed(seed)
+            by_width[into] = of_input.random_scores(into, settings.draws, draw, step)
         nulls |= {c: by_width[w] for c, w in widths.items()}
-        wholes |= dict.fromkeys(side.components, taken.whole_scores())
-        for found, (_, epoch) in zip(earlier, epochs, strict=True):
+        inputs |= dict.fromkeys(side.components, of_input.whole_scores())
+        for of_epoch, (_, epoch) in zip(earlier, epochs, strict=True):
             weights = {c: weights_of(epoch[address], c) for c in side.components}
-            found |= {c: taken.scores(maps[0]) for c, maps in weights.items() if maps is not None}
+            of_epoch |= {c: of_input.scores(maps[0]) for c, maps in weights.items() if maps is not None}
     heads, nulls = ({c: of[c] for c in COMPONENTS} for of in (heads, nulls))
-    return LayerScores(address, heads, nulls, wholes, tuple(earlier), layer.weights().hashes())
-
-
-def _prober(stored: StoredWords, labels: tuple[WordClasses, ...], fold: Int[np.ndarray, " N"]) -> Prober:
-    return Prober(stored.finish(), labels, fold, stored.scale)
-
-
-def _seed(seed: int, address: Address, into: int) -> int:
-    return int(np.random.default_rng([seed, *str(address).encode(), into]).integers(2**62))
+    return LayerScores(address, heads, nulls, inputs, tuple(earlier), layer.weights().hashes())
 
 
 def rows(scores: Sequence[LayerScores], sides: Sequence[ReadSide]) -> Iterator[NewRow]:
-    """The table `measures`: heads, random maps, the whole input, means over heads, and pairs; Holm label by label."""
-    for at, label in enumerate(sides[0].labels):
+    """The table `measures`: heads, random maps, the whole input, means over heads, and pairs; Holm label by label.
+
+    That of heads is over all heads of the model and q, k and v, that of means over layers and q, k and v; without a layer, over
+    the heads of all layers, over q, k and v alone.
+    """
+    every = list(product(scores, COMPONENTS))
+    for at, name in enumerate(label.name for label in sides[0].labels):
         labels = {c: side.labels[at] for side in sides for c in side.components}
-        words = {c: int((of.y >= 0).sum()) for c, of in labels.items()}
-        for one in scores:
-            yield from _layer_rows(one, at, labels, words)
-        yield from _head_rows(scores, at, label.name, words)
-        yield from _mean_rows(scores, at, label.name)
+        words = {c: int((label.y >= 0).sum()) for c, label in labels.items()}
+        for layer in scores:
+            yield from _layer_rows(layer, at, labels, words)
+        by_head = [head_tests(layer, c, at) for layer, c in every]
+        adjusted = iter(holm(np.concatenate([tests["p_normal"] for tests in by_head])))
+        for (layer, c), tests in zip(every, by_head, strict=True):
+            tests["p_holm"] = np.array([next(adjusted) for _ in tests["p"]])
+            for head, measure in product(range(len(tests["p"])), ("accuracy", "bits", "z", "p", "p_holm", "among")):
+                place = _place(layer.address, name) | {"component": c, "head": head + 1, "n": words[c]}
+                yield place | {"measure": f"profile_{measure}", "value": finite(tests[measure][head])}
+        means = [mean_over_random(layer, c, at) for layer, c in every]
+        for (layer, c), test, p_holm in zip(every, means, holm([test.p for test in means]), strict=True):
+            place, heads = _place(layer.address, name) | {"component": c}, layer.heads[c]
+            yield place | {"n": test.n, "measure": "profile_accuracy", "value": float(heads.accuracy[:, at].mean())}
+            yield place | {"n": test.n, "measure": "profile_bits", "value": float(heads.bits[:, at].mean())}
+            yield from _test_rows(place, "profile_gain", test, float(p_holm))
+        tests_of = [mean_over_model(scores, c, at) for c in COMPONENTS]
+        place = _place(scores[0].address, name) | {"layer": None}
+        for c, test, p_holm in zip(COMPONENTS, tests_of, holm([test.p for test in tests_of]), strict=True):
+            yield from _test_rows(place | {"component": c}, "profile_gain", test, float(p_holm))
+        yield from _pair_rows(scores, at, place)
 
 
 def _place(address: Address, label: str) -> NewRow:
     return {"stack": address.stack, "layer": address.layer, "group": label}
 
 
+def _with_ends(test: MeanTest) -> NewRow:
+    low, high = (finite(end) for end in test.ends)
+    return {"value": test.value, "low": low, "high": high, "n": test.n}
+
+
 def _layer_rows(
-    one: LayerScores, at: int, labels: Mapping[str, WordClasses], words: Mapping[str, int]
+    scores: LayerScores, at: int, labels: Mapping[str, WordClasses], words: Mapping[str, int]
 ) -> Iterator[NewRow]:
     """Random maps, the whole input and the most frequent class (of each component where words differ); q, k and v in pairs."""
-    named = _place(one.address, labels["q"].name)
+    place = _place(scores.address, labels["q"].name)
     for component in COMPONENTS:
-        null, bits = one.null(component, at), one.nulls[component].bits[:, at]
-        of = named | {"component": component, "n": len(null.draws)}
+        null, bits = scores.null(component, at), scores.nulls[component].bits[:, at]
+        of = place | {"component": component, "n": len(null.draws)}
         ends = {"low": null.quantile(ALPHA / 2), "high": null.quantile(1 - ALPHA / 2)}
         yield of | {"measure": "profile_random", "value": null.mean} | ends
         yield of | {"measure": "profile_random_spread", "value": null.spread}
         yield of | {"measure": "profile_random_bits", "value": float(bits.mean())}
-    for component in COMPONENTS if one.apart else COMPONENTS[:1]:
-        whole = named | {"n": words[component]} | ({"component": component} if one.apart else {})
-        yield whole | {"measure": "profile_input", "value": float(one.wholes[component].accuracy[0, at])}
-        yield whole | {"measure": "profile_input_bits", "value": float(one.wholes[component].bits[0, at])}
-        yield whole | {"measure": "profile_majority", "value": labels[component].majority}
-    yield from _pair_rows([one], at, named)
+    for component in COMPONENTS if scores.apart else COMPONENTS[:1]:
+        of, read = place | {"n": words[component]}, scores.inputs[component]
+        of |= {"component": component} if scores.apart else {}
+        yield of | {"measure": "profile_input", "value": float(read.accuracy[0, at])}
+        yield of | {"measure": "profile_input_bits", "value": float(read.bits[0, at])}
+        yield of | {"measure": "profile_majority", "value": labels[component].majority}
+    yield from _pair_rows([scores], at, place)
 
 
-def _pair_rows(scores: Sequence[LayerScores], at: int, named: NewRow) -> Iterator[NewRow]:
+def _pair_rows(scores: Sequence[LayerScores], at: int, place: NewRow) -> Iterator[NewRow]:
     for pair, (test, p_holm) in pair_tests(scores, at).items():
-        yield from _test_rows(named | {"component": pair}, "profile_difference", test, p_holm)
+        yield from _test_rows(place | {"component": pair}, "profile_difference", test, p_holm)
 
 
-def _test_rows(named: NewRow, measure: str, test: MeanTest, p_holm: float) -> Iterator[NewRow]:
+def _test_rows(place: NewRow, measure: str, test: MeanTest, p_holm: float) -> Iterator[NewRow]:
     """A mean with its interval, and its p after Holm."""
-    of = named | {"n": test.n}
-    low, high = (finite(end) for end in test.ends)
-    yield of | {"measure": measure, "value": test.value, "low": low, "high": high}
-    yield of | {"measure": f"{measure}_p_holm", "value": p_holm}
-
-
-def _head_rows(scores: Sequence[LayerScores], at: int, label: str, words: Mapping[str, int]) -> Iterator[NewRow]:
-    """Every head's numbers; p after Holm over all heads of the model and q, k and v."""
-    found = [(one, c, head_tests(one, c, at)) for one in scores for c in COMPONENTS]
-    adjusted = iter(holm(np.concatenate([tests["p_normal"] for _, _, tests in found])))
-    for one, component, tests in found:
-        tests["p_holm"] = np.array([next(adjusted) for _ in tests["p"]])
-        for head in range(len(tests["p"])):
-            of = _place(one.address, label) | {"component": component, "head": head + 1, "n": words[component]}
-            for name in ("accuracy", "bits", "z", "p", "p_holm", "among"):
-                yield of | {"measure": f"profile_{name}", "value": finite(tests[name][head])}
-
-
-def _mean_rows(scores: Sequence[LayerScores], at: int, label: str) -> Iterator[NewRow]:
-    """Means over heads less random maps; p after Holm over layers and q, k and v. Without a layer: over all layers' heads.
-
-    There Holm is over q, k and v alone.
-    """
-    found = [(one, c, mean_over_random(one, c, at)) for one in scores for c in COMPONENTS]
-    adjusted = holm([test.p for _, _, test in found])
-    for (one, component, test), p_holm in zip(found, adjusted, strict=True):
-        of, own = _place(one.address, label) | {"component": component}, one.heads[component]
-        yield of | {"n": test.n, "measure": "profile_accuracy", "value": float(own.accuracy[:, at].mean())}
-        yield of | {"n": test.n, "measure": "profile_bits", "value": float(own.bits[:, at].mean())}
-        yield from _test_rows(of, "profile_gain", test, float(p_holm))
-    whole = [mean_over_model(scores, c, at) for c in COMPONENTS]
-    of: NewRow = {"stack": scores[0].address.stack, "group": label}
-    for component, test, p_holm in zip(COMPONENTS, whole, holm([test.p for test in whole]), strict=True):
-        yield from _test_rows(of | {"component": component}, "profile_gain", test, float(p_holm))
-    yield from _pair_rows(scores, at, of)
+    yield place | {"measure": measure} | _with_ends(test)
+    yield place | {"measure": f"{measure}_p_holm", "value": p_holm, "n": test.n}
 
 
 def _folds(settings: ProfileSettings, side: ReadSide) -> int:
@@ -637,8 +609,8 @@ def _facts(
     return ProfileFacts(
         context.subject.name,
         context.subject.fingerprint,
-        corpus.name,
-        corpus.fingerprint,
+        corpus.texts.name,
+        corpus.texts.fingerprint,
         read.texts,
         len(read.groups),
         len(np.unique(read.groups)),
@@ -656,5 +628,5 @@ def _facts(
         settings.attention,
         sum(len(side.groups) for side in read.sides[1:]),
         tuple(len(label.classes) for side in read.sides[1:] for label in side.labels),
-        tuple(c for c in COMPONENTS if any(c in layer.own for layer in read.layers.values())),
+        tuple(c for c in COMPONENTS if any(c in layer.as_used for layer in read.layers.values())),
     )

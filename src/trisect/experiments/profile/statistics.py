@@ -28,15 +28,15 @@ LATE = 3  # the last one in so many layers are late
 class LayerScores:
     """What probes found in one layer: in each head's q, k and v, in random maps of what they read, and in all of that.
 
-    `nulls` and `wholes` are found by a component's name: one may be as wide as no other is, and in cross-attention q reads other
-    words than k and v. `epochs` are what the heads of earlier epochs find in the same input. `matrices` tell the components'
-    matrices apart: layers where these are equal share their heads.
+    `nulls` (random maps) and `inputs` (all that is read) have a component's name as their key: one may be as wide as no other is,
+    and in cross-attention q reads other words than k and v. `epochs` are what the heads of earlier epochs find in the same input.
+    `matrices` tell the components' matrices apart: layers where these are equal share their heads.
     """
 
     address: Address
     heads: Mapping[str, MapScores]
     nulls: Mapping[str, MapScores]
-    wholes: Mapping[str, MapScores]
+    inputs: Mapping[str, MapScores]
     epochs: tuple[Mapping[str, MapScores], ...] = ()
     matrices: Mapping[str, Hashable] = field(default_factory=dict)
 
@@ -74,9 +74,9 @@ def head_tests(scores: LayerScores, component: str, label: int) -> dict[str, Flo
     of the layer's other heads' q, k and v that find less, in cross-attention beyond random maps.
     """
     null, values = scores.null(component, label), scores.heads[component].accuracy[:, label]
-    mine = scores.comparable(component, label)
+    heads = scores.comparable(component, label)
     every = np.concatenate([scores.comparable(c, label) for c in scores.heads])
-    below = (every[None] < mine[:, None]).sum(1) + ((every[None] == mine[:, None]).sum(1) - 1) / 2
+    below = (every[None] < heads[:, None]).sum(1) + ((every[None] == heads[:, None]).sum(1) - 1) / 2
     return {
         "accuracy": values,
         "bits": scores.heads[component].bits[:, label],
@@ -97,12 +97,12 @@ def mean_over_random(scores: LayerScores, component: str, label: int) -> MeanTes
     return _mean_test(gains)
 
 
-def pair_differences(scores: LayerScores, one: str, other: str, label: int) -> Float[np.ndarray, " K"]:
+def _pair_differences(scores: LayerScores, first: str, second: str, label: int) -> Float[np.ndarray, " K"]:
     """Differences of two components of the same head; where several query heads share one key head, of their mean.
 
     In cross-attention of gains over random maps: q is of other words than k and v.
     """
-    a, b = (scores.comparable(c, label) for c in (one, other))
+    a, b = (scores.comparable(c, label) for c in (first, second))
     few = math.gcd(len(a), len(b))
     return a.reshape(few, -1).mean(1) - b.reshape(few, -1).mean(1)
 
@@ -112,22 +112,15 @@ def _by_matrices(
 ) -> list[Reals]:
     """Numbers of each head, layer by layer; where layers share the matrices of `components`, their mean, since they are one."""
     layers: dict[object, list[Reals]] = {}
-    for one in scores:
-        own = tuple(one.matrices.get(c, one.address) for c in components)
-        layers.setdefault(own, []).append(of(one))
-    return [np.mean(own, 0) for own in layers.values()]
-
-
-def over_heads(
-    scores: Sequence[LayerScores], components: Sequence[str], of: Callable[[LayerScores], Reals]
-) -> Float[np.ndarray, " H"]:
-    """The same of all layers together."""
-    return np.concatenate(_by_matrices(scores, components, of))
+    for layer in scores:
+        matrices = tuple(layer.matrices.get(c, layer.address) for c in components)
+        layers.setdefault(matrices, []).append(of(layer))
+    return [np.mean(numbers, 0) for numbers in layers.values()]
 
 
 def gains_over_heads(scores: Sequence[LayerScores], component: str, label: int) -> Float[np.ndarray, " H"]:
     """The gains of the heads of several layers, each less its own layer's random maps."""
-    return over_heads(scores, component, lambda one: one.gains(component, label))
+    return np.concatenate(_by_matrices(scores, component, lambda layer: layer.gains(component, label)))
 
 
 def mean_over_model(scores: Sequence[LayerScores], component: str, label: int) -> MeanTest:
@@ -138,12 +131,12 @@ def mean_over_model(scores: Sequence[LayerScores], component: str, label: int) -
 
 def pair_tests(scores: Sequence[LayerScores], label: int) -> dict[str, tuple[MeanTest, float]]:
     """q, k and v in pairs over the heads of some layers, by name as in `q-v`, each with its p after Holm over the three."""
-    found = {
-        f"{a}-{b}": _mean_test(over_heads(scores, (a, b), lambda one, a=a, b=b: pair_differences(one, a, b, label)))
-        for a, b in PAIRS
-    }
-    adjusted = holm([test.p for test in found.values()])
-    return {name: (test, float(p)) for (name, test), p in zip(found.items(), adjusted, strict=True)}
+    tests = {}
+    for pair in PAIRS:
+        differences = partial(_pair_differences, first=pair[0], second=pair[1], label=label)
+        tests["-".join(pair)] = _mean_test(np.concatenate(_by_matrices(scores, pair, differences)))
+    adjusted = holm([test.p for test in tests.values()])
+    return {name: (test, float(p)) for (name, test), p in zip(tests.items(), adjusted, strict=True)}
 
 
 def _mean_test(differences: Reals) -> MeanTest:
@@ -161,7 +154,7 @@ def evidence(
     Of cross-attention there is nothing. Components that are `transformed` behind their weights, by layer, are not read: what they
     keep may come from there.
     """
-    found, unread = dict[str, LayerMeans](), dict[str, str]()
+    means, unread = dict[str, LayerMeans](), dict[str, str]()
 
     def note(
         name: str, components: Sequence[str], layers: Sequence[LayerScores], of: Callable[[LayerScores], Reals]
@@ -169,14 +162,14 @@ def evidence(
         if behind := [c for c in components if any(c in transformed.get(s.address, ()) for s in layers)]:
             unread[name] = f"{' and '.join(behind)}: {NO_PLAIN_MAP}"
         elif not any(s.apart for s in scores):
-            found[name] = LayerMeans(np.array([heads.mean() for heads in _by_matrices(layers, components, of)]))
+            means[name] = LayerMeans(np.array([heads.mean() for heads in _by_matrices(layers, components, of)]))
 
     if "position" in labels:
         at = labels.index("position")
-        for one in ("q", "k"):
-            note(f"position_{one}-v", (one, "v"), scores, partial(pair_differences, one=one, other="v", label=at))
+        for c in ("q", "k"):
+            note(f"position_{c}-v", (c, "v"), scores, partial(_pair_differences, first=c, second="v", label=at))
     late = scores[-math.ceil(len(scores) / LATE) :]
     for label, c in product(("pos", "dep"), ("q", "v")):
         if label in labels:
             note(f"late_{label}_{c}", (c,), late, partial(LayerScores.gains, component=c, label=labels.index(label)))
-    return found, unread
+    return means, unread

@@ -24,8 +24,8 @@ TRAINED = "Give the folder of a model that 'trisect recall' trained."
 MADE_AGAIN = "Call 'trisect recall' again for the folder of the experiment: it writes every card again."
 
 
-class Near(NamedTuple):
-    """A known name, how alike it is (cosine of weighted character n-grams, 0 to 1), and its place where a text of questions says it."""
+class NearName(NamedTuple):
+    """A name, its similarity and its place."""
 
     name: str
     similarity: float
@@ -59,7 +59,8 @@ class RecallReply:
     """What a model says to one question; `answer` is None where it abstains, and `guess` is what it would have said.
 
     `probability` is that of the whole guess. `threshold` is None where nothing is held back. `seen` says in which text the
-    name was when the model was trained.
+    name was when the model was trained. `nearest` are names that the model met, how alike each is (cosine of weighted character
+    n-grams, 0 to 1), and its place where a question says it.
     """
 
     question: str
@@ -69,7 +70,7 @@ class RecallReply:
     probability: float
     threshold: Threshold | None
     seen: str
-    nearest: tuple[Near, ...]
+    nearest: tuple[NearName, ...]
     notes: tuple[str, ...]
 
     def words(self) -> tuple[str, ...]:
@@ -77,22 +78,20 @@ class RecallReply:
         answer = "Not confident enough to answer."
         if self.answer is not None:
             answer = self.answer if self.answer.strip() else repr(self.answer)
-        said = [f"{answer}  (probability {self.probability:.3f})"]
+        lines = [f"{answer}  (probability {self.probability:.3f})"]
         if (rule := self.threshold) is not None:
-            wrong, held = f"at most {100 * rule.risk:g}\u00a0% of its answers wrong", f"{rule.n} held-out questions"
-            line = f"It abstains always: on {held} no threshold kept to {wrong}."
+            wrong, sample = f"at most {100 * rule.risk:g}\u00a0% of its answers wrong", f"{rule.n} held-out questions"
+            line = f"It abstains always: on {sample} no threshold kept to {wrong}."
             if rule.threshold is not None:
                 answered = f"{percent(rule.coverage)} of them answered"
-                line = f"It abstains below {rule.threshold:.3f}, for {wrong}: set on {held}, {answered}."
-            said.append(line)
+                line = f"It abstains below {rule.threshold:.3f}, for {wrong}: set on {sample}, {answered}."
+            lines.append(line)
         where = "in no text that the model read" if self.seen == "neither" else f"read in {self.seen}"
-        said.append(f"The name {self.name!r} was {where}.")
-        if self.nearest:
-            near = (f"{n.name} ({n.similarity:.2f}{f', {n.place}' if n.place else ''})" for n in self.nearest)
-            said.append(f"Nearest known names: {'; '.join(near)}.")
-        else:
-            said.append("No other known name shares a piece with it.")
-        return (*said, *self.notes)
+        lines.append(f"The name {self.name!r} was {where}.")
+        near = (f"{n.name} ({n.similarity:.2f}{f', {n.place}' if n.place else ''})" for n in self.nearest)
+        nearest = f"Nearest known names: {'; '.join(near)}."
+        lines.append(nearest if self.nearest else "No other known name shares a piece with it.")
+        return (*lines, *self.notes)
 
     def data(self) -> dict[str, Json]:
         """The reply as JSON-ready data."""
@@ -118,18 +117,18 @@ def ask(model: str | Path, question: str, risk: float | None = None) -> RecallRe
     except ModelError as error:
         todo = f"Delete the folder {folder} and call 'trisect recall' again: this model is then made again."
         raise ModelError(error.given, error.known, todo) from error
-    found = answerer.answer([question.strip()])[0]
-    probability = exp(found.log_probability)
+    guess = answerer.answer([question.strip()])[0]
+    probability = exp(guess.log_probability)
     pretrained, tuned, _ = card.names.get(name, (False, False, None))
     seen = CATEGORIES[pretrained, tuned]
-    held = rule is not None and (rule.threshold is None or probability < rule.threshold)
-    known = [other for other, row in card.names.items() if (row[0] or row[1]) and other != name]
+    abstains = rule is not None and (rule.threshold is None or probability < rule.threshold)
+    names = [other for other, row in card.names.items() if (row[0] or row[1]) and other != name]
     notes = []
-    if found.unknown:
-        count = Counter(found.unknown)
-        named = ", ".join(f"{c!r}{f' ({n} times)' if n > 1 else ''}" for c, n in count.items())
-        many = f"{len(found.unknown)} character{'s'[: len(found.unknown) > 1]}"
-        notes.append(f"{many} of the question not in the vocabulary, read as unknown: {named}.")
+    if guess.unknown:
+        counts = Counter(guess.unknown).items()
+        characters = ", ".join(f"{c!r}{f' ({n} times)' if n > 1 else ''}" for c, n in counts)
+        total = f"{len(guess.unknown)} character{'s'[: len(guess.unknown) > 1]}"
+        notes.append(f"{total} of the question not in the vocabulary, read as unknown: {characters}.")
     reads = any(row[0] for row in card.names.values())
     if seen == "neither" and reads and rule is not None and rule.threshold is not None:
         notes.append(
@@ -138,21 +137,21 @@ def ask(model: str | Path, question: str, risk: float | None = None) -> RecallRe
     return RecallReply(
         question.strip(),
         name,
-        None if held else found.text,
-        found.text,
+        None if abstains else guess.text,
+        guess.text,
         probability,
         rule,
         seen,
-        tuple(Near(n, s, card.names[n][2]) for n, s in find_nearest(name, known)),
+        tuple(NearName(n, s, card.names[n][2]) for n, s in find_nearest(name, names)),
         tuple(notes),
     )
 
 
-def find_nearest(name: str, known: Sequence[str]) -> list[tuple[str, float]]:
-    """The most alike of the known names, by character n-grams, and how alike; none that shares nothing."""
-    found = nearest_names(character_similarity([name], known), [name], known, NEAREST)
-    pairs = zip(found.nearest[0], found.similarity[0], strict=True)
-    return [(known[int(place)], float(likeness)) for place, likeness in pairs if place >= 0 and likeness > 0]
+def find_nearest(name: str, names: Sequence[str]) -> list[tuple[str, float]]:
+    """The most alike of some names, by character n-grams, and how alike; none that shares nothing."""
+    near = nearest_names(character_similarity([name], names), [name], names, NEAREST)
+    pairs = zip(near.nearest[0], near.similarity[0], strict=True)
+    return [(names[int(place)], float(likeness)) for place, likeness in pairs if place >= 0 and likeness > 0]
 
 
 def _card(folder: Path) -> ModelCard:
@@ -160,23 +159,23 @@ def _card(folder: Path) -> ModelCard:
     path = folder / CARD
     if not path.is_file():
         what = "there is no such folder" if not folder.is_dir() else f"the folder has no {CARD}"
-        known = f"Questions like {QUESTION.format(name='NAME')!r} need to know which names the model has read: {what}."
-        raise ModelError(f"{folder} cannot be asked.", known, TRAINED)
+        reason = f"Questions like {QUESTION.format(name='NAME')!r} need to know which names the model has read: {what}."
+        raise ModelError(f"{folder} cannot be asked.", reason, TRAINED)
     try:
         card = read_json(path, MADE_AGAIN)
     except DamagedFileError as error:
         if not isinstance(error.__cause__, KeyError | TypeError):
             raise
-        known = "It has no checksum: 'trisect recall' did not write it as it is."
-        raise DamagedFileError(f"{path} is no card of a model.", known, MADE_AGAIN) from error
+        reason = "It has no checksum: 'trisect recall' did not write it as it is."
+        raise DamagedFileError(f"{path} is no card of a model.", reason, MADE_AGAIN) from error
     if "recipe" in card and "names" not in card:
-        known = f"Its {CARD} holds no names: it is of a whole experiment, whose models lie in {folder / 'models'}."
-        raise ModelError(f"{folder} cannot be asked.", known, "Give the folder of one of these models.")
+        reason = f"Its {CARD} holds no names: it is of a whole experiment, whose models lie in {folder / 'models'}."
+        raise ModelError(f"{folder} cannot be asked.", reason, "Give the folder of one of these models.")
     try:
         return as_record(card, path, MADE_AGAIN, ModelCard)
     except DamagedFileError as error:
-        known = "It holds something else than names and thresholds."
-        raise DamagedFileError(f"{path} is no card of a model.", known, MADE_AGAIN) from error
+        reason = "It holds something else than names and thresholds."
+        raise DamagedFileError(f"{path} is no card of a model.", reason, MADE_AGAIN) from error
 
 
 def _threshold(thresholds: Sequence[Threshold], risk: float | None) -> Threshold | None:
@@ -185,9 +184,8 @@ def _threshold(thresholds: Sequence[Threshold], risk: float | None) -> Threshold
         return None
     if risk is None:
         return max(thresholds, key=lambda t: (t.threshold is not None, t.risk))
-    found = [t for t in thresholds if abs(t.risk - risk) < 1e-9]
-    if not found:
-        there = ", ".join(f"{t.risk:g}" for t in thresholds) or "none"
-        known = f"Thresholds were set on held-out questions for these risks: {there}."
-        raise SpecError(f"A risk of {risk:g}.", known, f"Give one of them, or {CERTAIN:g} to see every answer.")
-    return found[0]
+    if rule := next((t for t in thresholds if abs(t.risk - risk) < 1e-9), None):
+        return rule
+    risks = ", ".join(f"{t.risk:g}" for t in thresholds) or "none"
+    reason = f"Thresholds were set on held-out questions for these risks: {risks}."
+    raise SpecError(f"A risk of {risk:g}.", reason, f"Give one of them, or {CERTAIN:g} to see every answer.")

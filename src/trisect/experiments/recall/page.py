@@ -83,6 +83,12 @@ UNIT = SharedAxis("share", -0.03, 1.03)
 SQUARE = 190
 PLACES = 3  # of a share that is not in per cent
 COLUMN, SLOT = 74, 17  # pixels of a column with one group, and of each of the slots of one with several
+AUROC_SCOPE = (
+    "B-2 and B-3 are about an AUROC, and two-sided about one half. In B-2 a regression ranks answers about names that it was "
+    "not fitted on. A value well above one half means that right answers can be distinguished from wrong ones; one well below "
+    "means that the regression fails on names held out, as what it learnt of the others does not carry over, not that answers "
+    "can be distinguished."
+)
 REFERENCES = (
     "Stanford CS 224N, assignment 5: Self-Attention, Transformers, and Pretraining. 2021.",
     "Colin Raffel et al. Exploring the Limits of Transfer Learning with a Unified Text-to-Text Transformer. JMLR 2020.",
@@ -104,16 +110,16 @@ class RecallNumbers:
     @classmethod
     def of(cls, tables: Mapping[str, pl.DataFrame]) -> RecallNumbers:
         """Take the tables; a missing one is an empty one, and numbers that are none are left out."""
-        known = {n: tables[n] if n in tables else frame(n, ()) for n in ("answers", "measures", "metrics", "claims")}
-        metrics = known["metrics"].filter(pl.col("value").is_not_null() & pl.col("value").is_finite())
-        measures = Measures.of(known["measures"].sort(list(SCHEMAS["measures"]), nulls_last=True))
-        return cls(known["answers"], measures, metrics, known["claims"])
+        names = ("answers", "measures", "metrics", "claims")
+        answers, measures, metrics, claims = (tables[n] if n in tables else frame(n, ()) for n in names)
+        metrics = metrics.filter(pl.col("value").is_not_null() & pl.col("value").is_finite())
+        return cls(answers, Measures.of(measures.sort(list(SCHEMAS["measures"]), nulls_last=True)), metrics, claims)
 
     @property
     def models(self) -> list[str]:
         """The models that answered, without pretraining first; those of the measures where answers are not at hand."""
-        found = set(self.answers["model"].to_list()) or set(self.measures.distinct("subject"))
-        return [model for model in MODELS if model in found]
+        names = set(self.answers["model"].to_list()) or set(self.measures.distinct("subject"))
+        return [model for model in MODELS if model in names]
 
     @property
     def deep(self) -> str | None:
@@ -123,8 +129,8 @@ class RecallNumbers:
     @property
     def seeds(self) -> list[int]:
         """Every seed."""
-        found = set(self.answers["seed"].to_list())
-        return sorted(found or {s.seed or 0 for stage in STAGES for s in self.losses(stage)})
+        of_answers = set(self.answers["seed"].to_list())
+        return sorted(of_answers or {s.seed or 0 for stage in STAGES for s in self.losses(stage)})
 
     def number(self, measure: str, model: str, group: str | None = None) -> MeasuredValue | None:
         """One number of a model."""
@@ -136,116 +142,103 @@ class RecallNumbers:
 
     def curves(self, measure: str, models: Sequence[str]) -> dict[str, list[MeasuredValue]]:
         """By model the rows of a measure that stand at a probability or a share, in its order."""
-        found = {m: [r for r in self.measures.where(measure, subject=m) if r.at is not None] for m in models}
-        return {m: sorted(rows, key=lambda row: row.at or 0.0) for m, rows in found.items() if rows}
+        rows = {m: [r for r in self.measures.where(measure, subject=m) if r.at is not None] for m in models}
+        return {m: sorted(of, key=lambda row: row.at or 0.0) for m, of in rows.items() if of}
 
-    def shares(self, model: str, category: str | None = None) -> list[tuple[int, float]]:
+    def shares(self, model: str, category: str | None = None) -> list[float]:
         """Every seed's share of right answers to the valid questions, or to the questions about names of a category."""
         which = {"split": "valid"} if category is None else {"category": category}
-        known = self.answers.filter(model=model, **which).drop_nulls("correct").group_by("seed")
-        return [(seed, share) for seed, share in known.agg(pl.col("correct").mean()).sort("seed").iter_rows()]
+        by_seed = self.answers.filter(model=model, **which).drop_nulls("correct").group_by("seed")
+        return by_seed.agg(pl.col("correct").mean()).sort("seed")["correct"].to_list()
 
     def losses(self, stage: str) -> list[Series]:
         """Every run's training loss by epoch in one stage, models in their order; a run is spelt MODEL/STAGE/SEED."""
         rows = self.metrics.filter(name="loss_nats", split="train").sort("run", "epoch")
-        found = []
+        series = []
         for (run,), of in rows.group_by("run", maintain_order=True):
-            model, _, rest = str(run).partition("/")
-            name, _, seed = rest.partition("/")
+            model, name, seed = (*str(run).split("/"), "", "")[:3]
             if model in MODELS and name == stage and seed.isdigit():
                 epochs, values = tuple(map(float, of["epoch"])), tuple(of["value"])
-                found.append(Series(Measure("loss", "nats"), model, f"{model} {int(seed)}", int(seed), epochs, values))
-        return sorted(found, key=lambda s: (list(MODELS).index(s.site), s.seed))
+                series.append(Series(Measure("loss", "nats"), model, f"{model} {int(seed)}", int(seed), epochs, values))
+        return sorted(series, key=lambda s: (list(MODELS).index(s.site), s.seed))
 
 
 def page(tables: Mapping[str, pl.DataFrame], about: About[RecallFacts]) -> Sheet:
     """The page; what was not measured leaves no section, and the same rows give the same bytes."""
     numbers, facts = RecallNumbers.of(tables), about.facts
-    verdicts = Section("What the claims say here", _scope(numbers), cards=numbers.claims)
-    shown = present(
+    resampled = "names and seeds."
+    if len(numbers.seeds) < 2:
+        resampled = "names. There is one seed, so that they speak of these trained models alone."
+    scope = [f"Intervals and p-values are from resampling {resampled}"]
+    if "B-2" in numbers.claims["claim"].to_list():
+        scope.append(AUROC_SCOPE)
+    verdicts = Section("What the claims say here", tuple(scope), cards=numbers.claims)
+    sections = present(
         _accuracy(numbers, facts),
         verdicts if len(numbers.claims) else None,
         _learning(numbers),
         _confidence(numbers),
         _unseen(numbers),
-        _survival_section(numbers),
+        _survival(numbers),
         _examples(numbers) if facts.examples else None,
         notes_section(about),
     )
-    names = numbers.answers["name"].n_unique()
-    known = (words.several(names, "name"),) if names else ()
-    lede = " · ".join((facts.corpus, *known, words.several(len(numbers.seeds), "seed")))
-    own = (
+    names, seeds = numbers.answers["name"].n_unique(), words.several(len(numbers.seeds), "seed")
+    lede = " · ".join((facts.corpus, words.several(names, "name"), seeds) if names else (facts.corpus, seeds))
+    how = (
         ("Texts and questions", facts.corpus),
         ("Seeds", ", ".join(map(str, numbers.seeds))),
         ("Settings", ", ".join(f"{name} {value}" for name, value in sorted(facts.settings.items()))),
     )
-    made = provenance(about, *(fact for fact in own if fact[1]))
+    made_by = provenance(about, *(fact for fact in how if fact[1]))
     title = "What does pretraining add, and what does the model invent?"
-    shares = {m: words.share(n.value) for m in numbers.models if (n := numbers.number("accuracy", m))}
-    answer = (
-        f"Right answers to questions held out: {words.join_words([f'{MODELS[m]} {of}' for m, of in shares.items()])}."
-    )
-    return Sheet(title, "trisect · birth places", lede, shown, made, REFERENCES, answer * bool(shares))
+    shares = [f"{MODELS[m]} {words.share(n.value)}" for m in numbers.models if (n := numbers.number("accuracy", m))]
+    answer = f"Right answers to questions held out: {words.join_words(shares)}." * bool(shares)
+    return Sheet(title, "trisect · birth places", lede, sections, made_by, REFERENCES, answer)
 
 
 def findings(tables: Mapping[str, pl.DataFrame], about: About[RecallFacts]) -> tuple[Finding, ...]:
     """How many are right with and without pretraining, what survives without q, k or v, and every claim with its parts."""
     numbers = RecallNumbers.of(tables)
-    found = [_right(numbers, about.facts.examples)]
-    rows = numbers.measures.where("survival", subject=numbers.deep, group=RETRIEVED).by("component")
-    layered = {c: [row for row in rows.get(c, ()) if row.layer is not None] for c in "qkv"}
-    if any(layered.values()):
-        values = tuple(
-            Estimate(c, fmean(r.value for r in of), n=max(r.n or 0 for r in of)) for c, of in layered.items() if of
-        )
+    results = [_right(numbers, about.facts.examples)]
+    by_component = numbers.measures.where("survival", subject=numbers.deep, group=RETRIEVED).by("component")
+    values = []
+    for c in "qkv":
+        if rows := [row for row in by_component.get(c, ()) if row.layer is not None]:
+            values.append(Estimate(c, fmean(row.value for row in rows), n=max(row.n or 0 for row in rows)))
+    if values:
         what = "retrieved answers that stay when one layer's is replaced by its mean, mean over layers"
-        text = f"{what.capitalize()}: {words.join_words([f'{one.name} {words.share(one.mean or 0.0)}' for one in values])}."
+        shares = words.join_words([f"{value.name} {words.share(value.mean or 0.0)}" for value in values])
         more = {"source": SOURCE.key, "what": what, "per": "name", "signed": False}
-        found.append(Finding("survival", text, "of the answers", values, **more))
-    wholes = numbers.claims.filter(pl.col("part").is_null()).iter_rows(named=True)
-    for whole, row in zip(verdict_findings(numbers.claims), wholes, strict=True):
-        why = f" ({said})" if (said := words.why_open(row)) else ""
+        results.append(Finding("survival", f"{what.capitalize()}: {shares}.", "of the answers", tuple(values), **more))
+    claims = numbers.claims.filter(pl.col("part").is_null()).iter_rows(named=True)
+    for finding, row in zip(verdict_findings(numbers.claims), claims, strict=True):
+        why = f" ({reason})" if (reason := words.why_open(row)) else ""
         # numbers are said with parts, each with its own places
-        found.append(replace(whole, words=f"{row['claim']}  {row['verdict']}: {row['sentence']}{why}"))
+        results.append(replace(finding, words=f"{row['claim']}  {row['verdict']}: {row['sentence']}{why}"))
         for part in numbers.claims.filter("decides", pl.col("part").is_not_null(), claim=row["claim"]).to_dicts():
             effect = Estimate(*(part[key] for key in ("part", "effect", "low", "high", "n")))
-            values = () if effect.mean is None else (effect,)
-            text = f"{part['sentence']}: {words_for(effect, True) if values else 'not measured'}"
-            own = {key: part[key] for key in ("source", "claim", "verdict", "part")}
-            found.append(Finding("part", text, part["unit"] or "", values, **own, per="name"))
-    return tuple(found)
+            effects = () if effect.mean is None else (effect,)
+            text = f"{part['sentence']}: {words_for(effect, True) if effects else 'not measured'}"
+            of = {key: part[key] for key in ("source", "claim", "verdict", "part")}
+            results.append(Finding("part", text, part["unit"] or "", effects, **of, per="name"))
+    return tuple(results)
 
 
 def _right(numbers: RecallNumbers, named: bool) -> Finding:
     """The shares of right answers in one sentence; the commonest place is `named` where the page may show answers."""
-    found = {m: number for m in numbers.models if (number := numbers.number("accuracy", m))}
+    by_model = {m: number for m in numbers.models if (number := numbers.number("accuracy", m))}
     base = numbers.number("accuracy", BASELINE)
-    values = (*(n.estimate(m) for m, n in found.items()), *([base.estimate(BASELINE)] if base else []))
+    values = (*(n.estimate(m) for m, n in by_model.items()), *([base.estimate(BASELINE)] if base else []))
     what, text = "right answers to questions held out", "No question has a known answer."
-    if found:
-        shares = "; ".join(f"{MODELS[m]} {words_for(number, share=True)}" for m, number in found.items())
+    if by_model:
+        shares = "; ".join(f"{MODELS[m]} {words_for(number, share=True)}" for m, number in by_model.items())
         commonest = commonest_place(numbers.answers) if named else None
         place = f"'{commonest}'" if commonest else "the commonest place"
         tail = f"; always answering {place} {words_for(base, share=True)}" if base else ""
         text = f"{what.capitalize()}: {shares}{tail}."
     more = {"source": SOURCE.key, "what": what, "per": "name", "signed": False}
-    return Finding("accuracy", text, "of the answers", values if found else (), **more)
-
-
-def _scope(numbers: RecallNumbers) -> tuple[str, ...]:
-    scope = "Intervals and p-values are from resampling names and seeds."
-    if len(numbers.seeds) < 2:
-        scope = "Intervals and p-values are from resampling names. There is one seed, so that they speak of these trained models alone."
-    if "B-2" not in numbers.claims["claim"].to_list():
-        return (scope,)
-    return (
-        scope,
-        "B-2 and B-3 are about an AUROC, and two-sided about one half. In B-2 a regression ranks answers about names that it was "
-        "not fitted on. A value well above one half means that right answers can be distinguished from wrong ones; one well below "
-        "means that the regression fails on names held out, as what it learnt of the others does not carry over, not that answers "
-        "can be distinguished.",
-    )
+    return Finding("accuracy", text, "of the answers", values if by_model else (), **more)
 
 
 def _accuracy(numbers: RecallNumbers, facts: RecallFacts) -> Section:
@@ -262,7 +255,7 @@ def _accuracy(numbers: RecallNumbers, facts: RecallFacts) -> Section:
         for m in numbers.models:
             if (row := numbers.number("accuracy", m, category)) is None:
                 continue
-            seeds = [share for _, share in numbers.shares(m, category)]
+            seeds = numbers.shares(m, category)
             if category is None:
                 held_out.append((SHORT[m], m, row, seeds))
             else:
@@ -297,7 +290,7 @@ def _accuracy(numbers: RecallNumbers, facts: RecallFacts) -> Section:
         "Share of answers that are the right place, letter by letter. Bars are 95 % intervals. Questions held out: "
         f"{n}{f', {seeds} seeds, small marks are seeds' if seeds > 1 else ''}."
     )
-    key = [*keys(numbers.models), *(LegendEntry(name, render.BASELINE, None, (5, 3)) for name in levels)]
+    key = [*_keys(numbers.models), *(LegendEntry(name, render.BASELINE, None, (5, 3)) for name in levels)]
     if any(others.values()):
         who = f", who learnt from all of the data. {facts.part}" if facts.part else ", on the same questions."
         caption += f" Grey points are others'{who}"
@@ -312,8 +305,8 @@ def _learning(numbers: RecallNumbers) -> Section | None:
     panels, ends, models = [], [], set[str]()
     for stage in STAGES:
         runs: dict[str, list[Series]] = {}
-        for one in numbers.losses(stage):
-            runs.setdefault(one.site, []).append(one)
+        for series in numbers.losses(stage):
+            runs.setdefault(series.site, []).append(series)
         if not runs:
             continue
         lines = [
@@ -332,7 +325,7 @@ def _learning(numbers: RecallNumbers) -> Section | None:
         f"moved is predicted, in fine-tuning the answer alone. In the last epoch, in nats: {'; '.join(ends)}. "
         f"{words.several(len(numbers.seeds), 'seed')}{', thin lines are seeds' if len(numbers.seeds) > 1 else ''}."
     )
-    key = keys(m for m in numbers.models if m in models)
+    key = _keys(m for m in numbers.models if m in models)
     figure = Figure("recall-loss", "", "Losses", caption, tuple(panels), key, at="epoch")
     return Section("How it was learned", (), (figure,))
 
@@ -353,15 +346,15 @@ def _confidence(numbers: RecallNumbers) -> Section | None:
         _reliability(numbers, models), _distribution(numbers, deep), _ranking(numbers, deep), _risk(numbers, models)
     )
     tables = []
-    named = {**SCORES, "answer_string": "the answer string alone (frequency, length, known place)"}
-    every = {name: [numbers.number(f"auroc_{score}", m) for m in models] for score, name in named.items()}
-    if rows := tuple((name, *map(words_for, found)) for name, found in every.items() if any(found)):
+    scores = {**SCORES, "answer_string": "the answer string alone (frequency, length, known place)"}
+    every = {name: [numbers.number(f"auroc_{score}", m) for m in models] for score, name in scores.items()}
+    if rows := tuple((name, *map(words_for, of)) for name, of in every.items() if any(of)):
         caption = "AUROC: how often a right answer is ranked above a wrong one; 0.5 is chance"
         tables.append(Table(("What is ranked by", *(SHORT[m] for m in models)), rows, caption))
     lines = []
-    for model, found in numbers.curves("threshold_coverage", models).items():
+    for model, of in numbers.curves("threshold_coverage", models).items():
         limits = numbers.measures.where("threshold", subject=model).first("at")
-        for row in found:
+        for row in of:
             line = "another for each seed" if row.value > 0 else "abstains always"
             line = words.number(limits[row.at].value) if row.at in limits else line
             name = f"{SHORT[model]}, at most {100 * (row.at or 0.0):g}\u00a0% wrong"
@@ -376,13 +369,13 @@ def _confidence(numbers: RecallNumbers) -> Section | None:
 
 
 def _reliability(numbers: RecallNumbers, models: Sequence[str]) -> Figure | None:
-    panels, total, found = [], 0, numbers.curves("reliability", models)
-    for m, rows in found.items():
+    panels, total, curves = [], 0, numbers.curves("reliability", models)
+    for m, rows in curves.items():
         points = {SHORT[m]: (LOOKS[m], [(r.at or 0.0, r.value) for r in rows])}
         axes = ("probability", "share right")
         panels.append(_path_panel(MODELS[m].capitalize(), points, *axes, diagonal=True, ends=rows))
         total = max(total, sum(row.n or 0 for row in rows))
-    errors = numbers.by_model("ece", found)
+    errors = numbers.by_model("ece", curves)
     tail = f" Expected calibration error: {errors}." if errors else ""
     caption = (
         "The answers in bins by the probability that the model gives them; on the dashed line a probability is what it says, below "
@@ -394,19 +387,19 @@ def _reliability(numbers: RecallNumbers, models: Sequence[str]) -> Figure | None
 
 def _distribution(numbers: RecallNumbers, deep: str) -> Figure | None:
     answers = numbers.answers.filter(model=deep)
-    found = {c: np.sort(probability(of)).tolist() for c in COLUMNS if len(of := answers.filter(category=c))}
-    if not found:
+    values = {c: np.sort(probability(of)).tolist() for c in COLUMNS if len(of := answers.filter(category=c))}
+    if not values:
         return None
-    paths = {c: (LOOKS[c], cumulative(v)) for c, v in found.items()}
+    paths = {c: (LOOKS[c], cumulative(v)) for c, v in values.items()}
     middle = "; ".join(
-        f"{c} {words.number(median(v), places=PLACES)} (n\u00a0=\u00a0{words.count(len(v))})" for c, v in found.items()
+        f"{c} {words.number(median(v), places=PLACES)} (n\u00a0=\u00a0{words.count(len(v))})" for c, v in values.items()
     )
     caption = (
         f"The share of answers whose probability is at most so high, by where the model met the name; "
         f"{MODELS[deep]}. The further right a line, the surer. Medians: {middle}, n counting answers."
     )
     panel = _path_panel("Confidence by category", paths, "probability of the answer", "share of answers", dashed=True)
-    return Figure("recall-confidence", "", "How sure, by category", caption, (panel,), keys(found))
+    return Figure("recall-confidence", "", "How sure, by category", caption, (panel,), _keys(values))
 
 
 def _ranking(numbers: RecallNumbers, deep: str) -> Figure | None:
@@ -433,17 +426,17 @@ def _ranking(numbers: RecallNumbers, deep: str) -> Figure | None:
 
 
 def _risk(numbers: RecallNumbers, models: Sequence[str]) -> Figure | None:
-    found = numbers.curves("risk", models)
-    if not found:
+    curves = numbers.curves("risk", models)
+    if not curves:
         return None
-    areas, count = numbers.by_model("aurc", found), max(row.n or 0 for rows in found.values() for row in rows)
+    areas, count = numbers.by_model("aurc", curves), max(row.n or 0 for rows in curves.values() for row in rows)
     caption = (
         "The share of wrong answers among those given, when only the surest are given and the others held back."
         f"{f' Area under the curve, lower is better: {areas}.' if areas else ''} {words.sample(count, 'name')}."
     )
-    paths = {SHORT[m]: (LOOKS[m], [(r.at or 0.0, r.value) for r in rows]) for m, rows in found.items()}
+    paths = {SHORT[m]: (LOOKS[m], [(r.at or 0.0, r.value) for r in rows]) for m, rows in curves.items()}
     panel = _path_panel("An abstaining model", paths, "share of questions answered", "share wrong")
-    return Figure("recall-risk", "", "Risk and coverage", caption, (panel,), keys(found))
+    return Figure("recall-risk", "", "Risk and coverage", caption, (panel,), _keys(curves))
 
 
 def _unseen(numbers: RecallNumbers) -> Section | None:
@@ -471,14 +464,14 @@ def _unseen(numbers: RecallNumbers) -> Section | None:
         f"n\u00a0=\u00a0{'; '.join(f'{c[0]} {c[1]}' for c in cells)} names."
     )
     panel = _share_panel("Follows the nearest name", shares)
-    key = keys(("observed", "by chance"))
+    key = _keys(("observed", "by chance"))
     figure = Figure("recall-unseen", "", "Guesses about unseen names", caption, (panel,), key)
     columns = ("Nearest by", "n", "match", "by chance", "excess", "p")
     table = Table(columns, tuple(cells), "Matches of n names against chance, p from permutations")
     return Section("Names it never saw", text, (figure,), (table,))
 
 
-def _survival_section(numbers: RecallNumbers) -> Section | None:
+def _survival(numbers: RecallNumbers) -> Section | None:
     """What survives where a layer's q, k or v are replaced; None where it was not measured."""
     figures, lines = [], []
     for measure, (by, shortly) in SURVIVAL.items():
@@ -491,10 +484,10 @@ def _survival_section(numbers: RecallNumbers) -> Section | None:
         panels: dict[str, list[Bar]] = {}
         counts, least = [], []
         for group, kind in KINDS.items():
-            if mine := sorted(groups.get(group, ()), key=lambda row: row.layer or 0):
-                panels[kind.capitalize()] = [row.bar for row in mine]
-                counts.append(f"{kind} {words.count(max(row.n or 0 for row in mine))}")
-                fewest = min(mine, key=lambda row: row.value)
+            if of_kind := sorted(groups.get(group, ()), key=lambda row: row.layer or 0):
+                panels[kind.capitalize()] = [row.bar for row in of_kind]
+                counts.append(f"{kind} {words.count(max(row.n or 0 for row in of_kind))}")
+                fewest = min(of_kind, key=lambda row: row.value)
                 least.append(f"{kind} {words.share(fewest.value)} at {fewest.site}")
         if not panels:
             continue
@@ -523,10 +516,10 @@ def _examples(numbers: RecallNumbers) -> Section | None:
     if numbers.deep is None:
         return None
     answers = numbers.answers.filter(model=numbers.deep, seed=numbers.seeds[0])
-    held, unseen = answers.filter(split="valid"), pl.col("category") == UNSEEN
+    valid, unseen = pl.col("split") == "valid", pl.col("category") == UNSEEN
     kinds = {
-        "retrieved": held.filter(pl.col("correct") & ~unseen),
-        "wrong": held.filter(~pl.col("correct") & ~unseen),
+        "retrieved": answers.filter(valid & pl.col("correct") & ~unseen),
+        "wrong": answers.filter(valid & ~pl.col("correct") & ~unseen),
         "guessed: in no text": answers.filter(unseen),
     }
     chosen: list[dict[str, Any]] = []
@@ -536,11 +529,11 @@ def _examples(numbers: RecallNumbers) -> Section | None:
     if not chosen:
         return None
     rows = list(enumerate(sorted(chosen, key=lambda r: digest(f"shown {r['name']}")), start=1))
-    asked = [(f"{i}. {r['question']}", r["answer"] or "–", words.share(r["probability"])) for i, r in rows]
+    given_answers = [(f"{i}. {r['question']}", r["answer"] or "–", words.share(r["probability"])) for i, r in rows]
     origins = [(f"{i}. {r['name']}", r["kind"], r["gold"] or "–") for i, r in rows]
     text = "Which of these answers did the model know? The first table has them as they come, the second says what they were."
     tables = (
-        Table(("Question", "answer", "probability"), tuple(asked), "Questions and answers"),
+        Table(("Question", "answer", "probability"), tuple(given_answers), "Questions and answers"),
         Table(("Name", "the answer was", "right place"), tuple(origins), "What they were"),
     )
     return Section("Which are retrieved, which are guessed?", (text,), (), tables)
@@ -569,15 +562,15 @@ def roc(scores: Sequence[float] | np.ndarray, correct: Sequence[bool] | np.ndarr
 
     Scores that are equal are taken together. Empty where all are right or all wrong.
     """
-    given, is_right = np.asarray(scores), np.asarray(correct, dtype=bool)
+    values, is_right = np.asarray(scores), np.asarray(correct, dtype=bool)
     if is_right.all() or not is_right.any():
         return []
-    levels = np.unique(given)[::-1]
-    shares = [(given[which][:, None] >= levels).mean(0).tolist() for which in (~is_right, is_right)]
+    levels = np.unique(values)[::-1]
+    shares = [(values[which][:, None] >= levels).mean(0).tolist() for which in (~is_right, is_right)]
     return thin([(0.0, 0.0), *zip(*shares, strict=True)])
 
 
-def keys(names: Iterable[str]) -> tuple[LegendEntry, ...]:
+def _keys(names: Iterable[str]) -> tuple[LegendEntry, ...]:
     """A key of marks: of models, categories of answers, or observation and chance."""
     return tuple(LegendEntry(MODELS.get(of, of), LOOKS[of].colour, LOOKS[of].shape) for of in names)
 
@@ -643,13 +636,13 @@ def _path_panel(
         layers.append(line.encode(x, y.axis("y")))
     rows, marked, ranged = [], [], []
     for number, (name, (mark, points)) in enumerate(paths.items()):
-        own = {"line": f"{number}", "name": name, "colour": mark.colour, "shape": mark.shape}
-        own |= {"dash": list(DASHES[number]) if dashed else []}
-        mine = [own | {"x": a, "y": b, "order": i} for i, (a, b) in enumerate(points)]
-        rows += mine
-        step = max(1, len(mine[1:-1]) // 4)  # a few points of a long line carry its mark, other ones for each line
-        marked += mine if ends else mine[1:-1][number * step // 4 :: step][:4]
-        pairs = zip(mine, ends, strict=True) if ends else ()
+        look = {"line": f"{number}", "name": name, "colour": mark.colour, "shape": mark.shape}
+        look |= {"dash": list(DASHES[number]) if dashed else []}
+        line = [look | {"x": a, "y": b, "order": i} for i, (a, b) in enumerate(points)]
+        rows += line
+        step = max(1, len(line[1:-1]) // 4)  # a few points of a long line carry its mark, other ones for each line
+        marked += line if ends else line[1:-1][number * step // 4 :: step][:4]
+        pairs = zip(line, ends, strict=True) if ends else ()
         ranged += [row | {"low": e.low, "high": e.high} for row, e in pairs if e.low is not None and e.high is not None]
     if ranged:
         bars = chart_of("bars", ranged).mark_rule(strokeWidth=1.2)

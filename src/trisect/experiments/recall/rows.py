@@ -60,38 +60,32 @@ class AnswerBootstrap:
 
 
 def neighbours(
-    asked: Sequence[str],
-    known: Mapping[str, str],
+    names: Sequence[str],
+    places: Mapping[str, str],
     vectors: Mapping[str, Float[np.ndarray, " D"]] | None = None,
     model: str | None = None,
     seed: int | None = None,
 ) -> pl.DataFrame:
-    """For every name asked about the nearest of the `known` names, with the place that this has, by every kind of match.
+    """For every one of `names` the nearest name whose place is known, with that place, by every kind of match.
 
     `vectors` are a model's own of all these names; without them that kind is left out, and `model` and `seed` may stay None.
     Columns are those of NEIGHBOURS; a name without a neighbour of a kind has no row.
     """
-    there = list(known)
+    others = list(places)
     similarities = {
-        "n-grams": recall.character_similarity(asked, there),
-        "last name": recall.last_name_similarity(asked, there),
+        "n-grams": recall.character_similarity(names, others),
+        "last name": recall.last_name_similarity(names, others),
     }
-    if vectors is not None and len(asked) and there:
-        ours, theirs = (np.stack([vectors[name] for name in some]) for some in (asked, there))
-        similarities["representation"] = recall.vector_similarity(ours, theirs)
-    kinds = {kind: recall.nearest_names(cosines, asked, there) for kind, cosines in similarities.items()}
-    rows = [
-        (model, seed, kind, name, there[i], float(similarity), known[there[i]])
-        for kind, found in kinds.items()
-        for name, i, similarity in zip(asked, found.nearest[:, 0].tolist(), found.similarity[:, 0], strict=True)
-        if i >= 0
-    ]
+    if vectors is not None and len(names) and others:
+        first, second = (np.stack([vectors[name] for name in of]) for of in (names, others))
+        similarities["representation"] = recall.vector_similarity(first, second)
+    rows = []
+    for kind, cosines in similarities.items():
+        near = recall.nearest_names(cosines, names, others)
+        for name, i, similarity in zip(names, near.nearest[:, 0].tolist(), near.similarity[:, 0], strict=True):
+            if i >= 0:
+                rows.append((model, seed, kind, name, others[i], float(similarity), places[others[i]]))
     return pl.DataFrame(rows, schema=NEIGHBOURS, orient="row")
-
-
-def main_model(answers: pl.DataFrame) -> str:
-    """The model that is asked what it retrieved and what it guessed: the one that some names were left out for."""
-    return "left-out" if "left-out" in answers["model"] else "pretrained"
 
 
 def commonest_place(answers: pl.DataFrame) -> str | None:
@@ -104,38 +98,38 @@ def commonest_place(answers: pl.DataFrame) -> str | None:
     return counts.sort(["len", "gold"], descending=[True, False])["gold"][0]
 
 
-def unseen(mine: pl.DataFrame, kind: str, nearest: pl.DataFrame | None) -> AnswerSeeds:
+def _unseen(answers: pl.DataFrame, kind: str, nearest: pl.DataFrame | None) -> AnswerSeeds:
     """Answers about names that the model met nowhere and that have a neighbour of the kind, with its place: `neighbour`."""
     # an invented name may be somebody of the text after all
-    rows = mine.filter(pl.col("category") == "neither").unique(["seed", "name"], keep="first", maintain_order=True)
+    rows = answers.filter(pl.col("category") == "neither").unique(["seed", "name"], keep="first", maintain_order=True)
     if kind == "n-grams":
-        return by_seed(rows.with_columns(neighbour=pl.col("nearest_place")).drop_nulls("neighbour"))
-    if nearest is None or mine.is_empty():
+        return _by_seed(rows.with_columns(neighbour=pl.col("nearest_place")).drop_nulls("neighbour"))
+    if nearest is None or answers.is_empty():
         return []
-    own = nearest.filter(pl.col("model").is_null() | (pl.col("model") == mine["model"][0]), match=kind)
-    found = []
-    for seed in by_seed(rows):
-        these = own.filter(pl.col("seed").is_null() | (pl.col("seed") == seed["seed"][0])).unique("name", keep="first")
-        found.append(seed.join(these.select("name", neighbour="place"), on="name", how="inner").drop_nulls("neighbour"))
-    return [seed for seed in found if len(seed)]
+    near = nearest.filter(pl.col("model").is_null() | (pl.col("model") == answers["model"][0]), match=kind)
+    seeds = []
+    for seed in _by_seed(rows):
+        of = near.filter(pl.col("seed").is_null() | (pl.col("seed") == seed["seed"][0])).unique("name", keep="first")
+        seeds.append(seed.join(of.select("name", neighbour="place"), on="name", how="inner").drop_nulls("neighbour"))
+    return [seed for seed in seeds if len(seed)]
 
 
-def _valid_answers(mine: pl.DataFrame) -> AnswerSeeds:
+def _valid_answers(answers: pl.DataFrame) -> AnswerSeeds:
     """Answers to the valid questions whose place is known."""
-    return by_seed(mine.filter(split="valid").drop_nulls("correct"))
+    return _by_seed(answers.filter(split="valid").drop_nulls("correct"))
 
 
-def threshold_answers(mine: pl.DataFrame) -> pl.DataFrame:
+def threshold_answers(answers: pl.DataFrame) -> pl.DataFrame:
     """The answers that thresholds are set on: to valid questions whose place is known, about names that the model met.
 
     A model that met none of these names has the answers to all of them.
     """
-    known = mine.filter(split="valid").drop_nulls("correct")
-    met = known.filter(pl.col("category") != "neither")
-    return known if met.is_empty() else met
+    valid = answers.filter(split="valid").drop_nulls("correct")
+    met = valid.filter(pl.col("category") != "neither")
+    return valid if met.is_empty() else met
 
 
-def by_seed(answers: pl.DataFrame) -> AnswerSeeds:
+def _by_seed(answers: pl.DataFrame) -> AnswerSeeds:
     """The answers of every seed in a fixed order."""
     return [answers.filter(seed=seed).sort("split", "question") for seed in sorted(set(answers["seed"]))]
 
@@ -152,8 +146,8 @@ def probability(answers: pl.DataFrame) -> Float[np.ndarray, " N"]:
 
 def confidence(answers: pl.DataFrame, score: str) -> Float[np.ndarray, " N"]:
     """A score that is high where the model is sure."""
-    found = answers["log_probability" if score == "probability" else score].to_numpy()
-    return -found if score == "entropy" else found
+    values = answers["log_probability" if score == "probability" else score].to_numpy()
+    return -values if score == "entropy" else values
 
 
 RISKS = (0.05, 0.1, 0.2, 0.3, 0.5, 0.7)
@@ -177,22 +171,20 @@ def measure_rows(
     """
     redrawn, rows = AnswerBootstrap(seed, draws), []
     for model in sorted(set(answers["model"])):
-        mine = answers.filter(pl.col("model") == model)
+        of_model = answers.filter(pl.col("model") == model)
         rows += [
             {"subject": model} | row
             for row in (
-                *_accuracies(mine, redrawn),
-                *_calibration(mine, redrawn),
-                *(row | found.row() for row, found in _separations(mine, redrawn)),
-                *_abstaining(mine, redrawn),
-                *_matches(mine, nearest, redrawn),
+                *_accuracies(of_model, redrawn),
+                *_confidences(of_model, redrawn),
+                *_matches(of_model, nearest, redrawn),
             )
         ]
     place = commonest_place(answers)  # always answering that is the same of every model and seed
     valid = answers.filter(split="valid").drop_nulls("gold")
     if place is not None and not valid.is_empty():
         model = "plain" if "plain" in valid["model"] else valid["model"][0]
-        seeds = by_seed(valid.filter(pl.col("model") == model).with_columns(correct=pl.col("gold") == place))
+        seeds = _by_seed(valid.filter(pl.col("model") == model).with_columns(correct=pl.col("gold") == place))
         rows.append({"subject": "baseline", "measure": "accuracy"} | redrawn.share(seeds, _accuracy).row())
     return [{"stack": "plain"} | row for row in rows]
 
@@ -208,10 +200,10 @@ def judge(
 
     B-2 to B-4 are about the model 'left-out', or 'pretrained' where there is none. `about` names the models and texts.
     """
-    redrawn, found = AnswerBootstrap(seed, draws), dict[str, CrossedEstimate]()
+    redrawn, estimates = AnswerBootstrap(seed, draws), dict[str, CrossedEstimate]()
     for model in ("plain", "pretrained"):
         if seeds := _valid_answers(answers.filter(pl.col("model") == model)):
-            found[f"accuracy_{model}"] = redrawn.share(seeds, _accuracy)
+            estimates[f"accuracy_{model}"] = redrawn.share(seeds, _accuracy)
     place, plain = commonest_place(answers), answers.filter(pl.col("model") == "plain")
     if place is not None and _valid_answers(plain):
         # Where only one of the plain model and the commonest place is right: the difference of the two is that of accuracies.
@@ -221,56 +213,78 @@ def judge(
             "baseline_alone_right": ~pl.col("correct") & (pl.col("gold") == place),
         }
         for stream, (name, which) in enumerate(alone.items(), 1):
-            found[name] = redrawn.share(_valid_answers(plain.with_columns(correct=which)), _accuracy, stream)
-    mine = answers.filter(pl.col("model") == main_model(answers))
-    for row, one in _separations(mine, redrawn):
-        found[f"{row['measure']}_excess"] = one.minus(0.5)
+            estimates[name] = redrawn.share(_valid_answers(plain.with_columns(correct=which)), _accuracy, stream)
+    deep = answers.filter(model="left-out" if "left-out" in answers["model"] else "pretrained")
+    for row, estimate in _separations(deep, redrawn):
+        estimates[f"{row['measure']}_excess"] = estimate.minus(0.5)
     for kind in MATCHES:
-        if seeds := unseen(mine, kind, nearest):
-            found[f"match_excess_{kind}"] = redrawn(seeds, _follows).at(2)
-    values = {name: float(one.value) for name, one in found.items()}
-    each = {name: Drawn(one.units, int(one.groups), SOURCE.unit, one.seeds) for name, one in found.items()}
-    return judge_by_draws(SOURCE, {name: one.draws for name, one in found.items()}, values, 0, about, each=each)
+        if seeds := _unseen(deep, kind, nearest):
+            estimates[f"match_excess_{kind}"] = redrawn(seeds, _follows).at(2)
+    values = {name: float(e.value) for name, e in estimates.items()}
+    each = {name: Drawn(e.units, int(e.groups), SOURCE.unit, e.seeds) for name, e in estimates.items()}
+    return judge_by_draws(SOURCE, {name: e.draws for name, e in estimates.items()}, values, 0, about, each=each)
 
 
-def _accuracies(mine: pl.DataFrame, redrawn: AnswerBootstrap) -> Iterator[NewRow]:
+def _accuracies(answers: pl.DataFrame, redrawn: AnswerBootstrap) -> Iterator[NewRow]:
     """Accuracy and mean probability, on the valid questions and by where the model met the name."""
 
     def mean_probability(answers: pl.DataFrame, weights: NameWeights) -> Float[np.ndarray, " R"]:
         return weights @ probability(answers) / weights.sum(-1)
 
-    groups: dict[str | None, pl.DataFrame] = {None: mine.filter(pl.col("split") == "valid")}
-    groups |= {c: mine.filter(pl.col("category") == c) for c in sorted(mine["category"].unique().to_list())}
+    groups: dict[str | None, pl.DataFrame] = {None: answers.filter(pl.col("split") == "valid")}
+    groups |= {c: answers.filter(pl.col("category") == c) for c in sorted(answers["category"].unique().to_list())}
     for group, rows in groups.items():
-        if seeds := by_seed(rows.drop_nulls("correct")):
+        if seeds := _by_seed(rows.drop_nulls("correct")):
             yield {"measure": "accuracy", "group": group} | redrawn.share(seeds, _accuracy).row()
-        if seeds := by_seed(rows):
+        if seeds := _by_seed(rows):
             yield {"measure": "mean_probability", "group": group} | redrawn(seeds, mean_probability).row()
 
 
-def _calibration(mine: pl.DataFrame, redrawn: AnswerBootstrap) -> Iterator[NewRow]:
-    """Calibration of the answers' probabilities."""
-    if not (seeds := _valid_answers(mine)):
+def _confidences(answers: pl.DataFrame, redrawn: AnswerBootstrap) -> Iterator[NewRow]:
+    """Calibration of the answers' probabilities, AUROCs, risk against coverage, and the thresholds for stated risks."""
+    if not (seeds := _valid_answers(answers)):
         return
-    whole = redrawn(seeds, lambda a, w: np.stack(recall.calibration(probability(a), right(a), weights=w)[-2:], -1))
-    yield {"measure": "ece"} | _honest(whole.at(0).row(), seeds)
-    yield {"measure": "probability_excess"} | whole.at(1).row()
+    both = redrawn(seeds, lambda a, w: np.stack(recall.calibration(probability(a), right(a), weights=w)[-2:], -1))
+    yield {"measure": "ece"} | _honest(both.at(0).row(), seeds)
+    yield {"measure": "probability_excess"} | both.at(1).row()
     together = pl.concat(seeds)
-    found = recall.calibration(probability(together), right(together))
-    for b in np.flatnonzero(found.weight > 0).tolist():
-        share = float(found.accuracy[b])
-        low, high = jeffreys(share, together.filter(found.member == b)["name"].n_unique())
-        own = {"measure": "reliability", "group": f"bin {b + 1}", "at": float(found.probability[b])}
-        yield own | {"value": share, "low": low, "high": high, "n": int(found.weight[b])}
+    bins = recall.calibration(probability(together), right(together))
+    for b in np.flatnonzero(bins.weight > 0).tolist():
+        share = float(bins.accuracy[b])
+        low, high = jeffreys(share, together.filter(bins.member == b)["name"].n_unique())
+        place = {"measure": "reliability", "group": f"bin {b + 1}", "at": float(bins.probability[b])}
+        yield place | {"value": share, "low": low, "high": high, "n": int(bins.weight[b])}
+    yield from (row | auroc.row() for row, auroc in _separations(answers, redrawn))
+
+    def curve(answers: pl.DataFrame, weights: NameWeights) -> recall.RiskCoverage:
+        return recall.risk_coverage(probability(answers), right(answers), weights)
+
+    def risks_at(answers: pl.DataFrame, weights: NameWeights) -> Float[np.ndarray, "R C"]:
+        """The risk at the highest threshold that answers at least so many, for each of COVERAGES."""
+        risks = curve(answers, weights)
+        reached = [(risks.coverage >= coverage - 1e-9).argmax(-1) for coverage in COVERAGES]
+        return np.take_along_axis(risks.risk, np.stack(reached, -1), -1)
+
+    yield {"measure": "aurc"} | _honest(redrawn(seeds, lambda a, w: curve(a, w).area).row(), seeds)
+    risks = redrawn(seeds, risks_at)
+    for place, coverage in enumerate(COVERAGES):
+        yield {"measure": "risk", "at": coverage} | _honest(risks.at(place).row(), seeds)
+    held_out = threshold_answers(answers)
+    for risk in RISKS:
+        thresholds = [recall.threshold(probability(seed), right(seed), risk) for seed in _by_seed(held_out)]
+        place = {"at": risk, "n": held_out["name"].n_unique()}
+        if len(thresholds) == 1:
+            yield place | {"measure": "threshold", "value": thresholds[0].value}
+        yield place | {"measure": "threshold_coverage", "value": float(np.mean([t.coverage for t in thresholds]))}
 
 
-def _separations(mine: pl.DataFrame, redrawn: AnswerBootstrap) -> Iterator[tuple[NewRow, CrossedEstimate]]:
+def _separations(answers: pl.DataFrame, redrawn: AnswerBootstrap) -> Iterator[tuple[NewRow, CrossedEstimate]]:
     """AUROC of right against wrong valid answers: by each score, and by what can be seen of the answer alone."""
-    if not (seeds := _valid_answers(mine)):
+    if not (seeds := _valid_answers(answers)):
         return
     for score in SCORES:
-        found = redrawn(seeds, lambda a, w, s=score: recall.auroc(confidence(a, s), right(a), w))
-        yield {"measure": f"auroc_{score}"}, found
+        auroc = redrawn(seeds, lambda a, w, s=score: recall.auroc(confidence(a, s), right(a), w))
+        yield {"measure": f"auroc_{score}"}, auroc
     seen = []  # the answers with how right each looks from its string alone, and its fold: names are dealt once
     for answers in seeds:
         features = answers.select(
@@ -280,35 +294,8 @@ def _separations(mine: pl.DataFrame, redrawn: AnswerBootstrap) -> Iterator[tuple
         )
         by = recall.tell_apart(features.to_numpy(), right(answers), answers["name"].to_list())
         seen.append(answers.with_columns(seen=by.scores, fold=by.folds))
-    found = redrawn(seen, lambda a, w: recall.auroc(a["seen"].to_numpy(), right(a), w, a["fold"].to_numpy()))
-    yield {"measure": "auroc_answer_string"}, found
-
-
-def _abstaining(mine: pl.DataFrame, redrawn: AnswerBootstrap) -> Iterator[NewRow]:
-    """Risk against coverage by the answer's probability, and the thresholds for stated risks."""
-    if not (seeds := _valid_answers(mine)):
-        return
-
-    def curve(answers: pl.DataFrame, weights: NameWeights) -> recall.RiskCoverage:
-        return recall.risk_coverage(probability(answers), right(answers), weights)
-
-    def risks_at(answers: pl.DataFrame, weights: NameWeights) -> Float[np.ndarray, "R C"]:
-        """The risk at the highest threshold that answers at least so many, for each of COVERAGES."""
-        found = curve(answers, weights)
-        reached = [(found.coverage >= coverage - 1e-9).argmax(-1) for coverage in COVERAGES]
-        return np.take_along_axis(found.risk, np.stack(reached, -1), -1)
-
-    yield {"measure": "aurc"} | _honest(redrawn(seeds, lambda a, w: curve(a, w).area).row(), seeds)
-    risks = redrawn(seeds, risks_at)
-    for place, coverage in enumerate(COVERAGES):
-        yield {"measure": "risk", "at": coverage} | _honest(risks.at(place).row(), seeds)
-    held = by_seed(threshold_answers(mine))
-    for risk in RISKS:
-        found = [recall.threshold(probability(answers), right(answers), risk) for answers in held]
-        own = {"at": risk, "n": pl.concat(held)["name"].n_unique()}
-        if len(found) == 1:
-            yield own | {"measure": "threshold", "value": found[0].value}
-        yield own | {"measure": "threshold_coverage", "value": float(np.mean([one.coverage for one in found]))}
+    auroc = redrawn(seen, lambda a, w: recall.auroc(a["seen"].to_numpy(), right(a), w, a["fold"].to_numpy()))
+    yield {"measure": "auroc_answer_string"}, auroc
 
 
 def _honest(row: dict[str, float | None], seeds: AnswerSeeds) -> dict[str, float | None]:
@@ -317,25 +304,24 @@ def _honest(row: dict[str, float | None], seeds: AnswerSeeds) -> dict[str, float
     return row if len(kinds) == 2 else row | {"low": None, "high": None}
 
 
-def _matches(mine: pl.DataFrame, nearest: pl.DataFrame | None, redrawn: AnswerBootstrap) -> Iterator[NewRow]:
+def _matches(answers: pl.DataFrame, nearest: pl.DataFrame | None, redrawn: AnswerBootstrap) -> Iterator[NewRow]:
     """How often answers about names met nowhere are the place of the nearest known name, against random pairing."""
     for kind in MATCHES:
-        if not (seeds := unseen(mine, kind, nearest)):
+        if not (seeds := _unseen(answers, kind, nearest)):
             continue
-        found, own = redrawn(seeds, _follows), {"group": kind}
+        shares = redrawn(seeds, _follows)
         for place, name in enumerate(("match", "match_expected", "match_excess")):
-            yield own | {"measure": name} | found.at(place).row()
+            yield {"group": kind, "measure": name} | shares.at(place).row()
         # agreements of the names that every seed has a neighbour for, summed over seeds
-        shared = set.intersection(*(set(answers["name"].to_list()) for answers in seeds))
-        kept = [answers.filter(pl.col("name").is_in(list(shared))).sort("name") for answers in seeds]
-        agree = [recall.agreement(answers["answer"].to_list(), answers["neighbour"].to_list()) for answers in kept]
+        shared = list(set.intersection(*(set(seed["name"].to_list()) for seed in seeds)))
+        pairs = (seed.filter(pl.col("name").is_in(shared)).sort("name") for seed in seeds)
+        agree = [recall.agreement(of["answer"].to_list(), of["neighbour"].to_list()) for of in pairs]
         p = permutation_p(np.sum(agree, axis=0), np.random.default_rng([redrawn.seed, 3]))
-        yield own | {"measure": "match_p", "value": p if np.isfinite(p) else None, "n": found.units}
+        yield {"group": kind, "measure": "match_p", "value": p if np.isfinite(p) else None, "n": shares.units}
 
 
 def _follows(answers: pl.DataFrame, weights: NameWeights) -> Float[np.ndarray, "R 3"]:
-    found = recall.follows(answers["answer"].to_list(), answers["neighbour"].to_list(), weights)
-    return np.stack(found[:3], -1)
+    return np.stack(recall.follows(answers["answer"].to_list(), answers["neighbour"].to_list(), weights)[:3], -1)
 
 
 def _accuracy(answers: pl.DataFrame, weights: NameWeights) -> Float[np.ndarray, " R"]:
@@ -351,10 +337,9 @@ def survival_measures(rows: Iterable[Mapping[str, Json]], seed: int = 0) -> list
     `rows` are those of `survived`, each with its model and seed. The measure is 'survival' where the mean was put in
     place, 'survival_zero' where zero was; the subject is the model.
     """
-    redrawn, found = AnswerBootstrap(seed), []
-    seeds_of: dict[tuple[Any, ...], dict[int, Mapping[str, bool]]] = {}
-    for one in rows:
-        row: Any = one
+    redrawn, result = AnswerBootstrap(seed), []
+    seeds_of: dict[tuple[Any, ...], dict[Any, Any]] = {}
+    for row in rows:
         key = tuple(row[name] for name in ("model", "group", "how", "stack", "layer", "component"))
         seeds_of.setdefault(key, {})[row["seed"]] = row["same"]
 
@@ -363,9 +348,9 @@ def survival_measures(rows: Iterable[Mapping[str, Json]], seed: int = 0) -> list
             return weights @ answers["same"].to_numpy() / weights.sum(1)
 
     for key in sorted(seeds_of):
-        same = [seeds_of[key][number] for number in sorted(seeds_of[key])]
+        same = [of for _, of in sorted(seeds_of[key].items())]
         tables = [pl.DataFrame({"name": list(of), "same": [float(v) for v in of.values()]}) for of in same]
         subject, group, how, stack, layer, component = key
         place = {"subject": subject, "stack": stack, "layer": layer, "component": component, "group": group}
-        found.append(place | {"measure": MEASURES[how]} | redrawn.share(tables, share).row())
-    return found
+        result.append(place | {"measure": MEASURES[how]} | redrawn.share(tables, share).row())
+    return result

@@ -84,32 +84,35 @@ class RecallJob:
         """What this model may read of all there is."""
         return people.without(people.left_out) if self.model == "left-out" else people
 
+    def names_met(self, people: People) -> set[str]:
+        """The names that it met in pretraining."""
+        return {line.name for line in self.read(people).lines} if self.model != "plain" else set()
+
 
 @job
-def train(asked: RecallJob, context: JobContext) -> None:
+def train(spec: RecallJob, context: JobContext) -> None:
     """Do of a model what is not done yet; its files lie in the scratch folder as they lie in the experiment's."""
     people, emit = begin(context, People)
     with one_thread(), fast_products():
-        train_and_ask(asked, asked.files(context.scratch), people, emit)
+        train_and_ask(spec, spec.files(context.scratch), people, emit)
 
 
-def train_and_ask(asked: RecallJob, files: ModelFiles, people: People, emit: Emit) -> None:
+def train_and_ask(spec: RecallJob, files: ModelFiles, people: People, emit: Emit) -> None:
     """Pretrain, fine-tune, answer. What is done is on the disk, whole."""
-    world = asked.read(people)
     if not files.is_complete:
-        _train(asked, files, people, world, emit)
+        _train(spec, files, people, emit)
     if not files.results.exists():
         emit(SHARES["fine-tuning"], "answering")
-        answerer = Answerer.open(files.model(), asked.device)
-        rows, nearest = answer(asked, answerer, world)
+        answerer = Answerer.open(files.model(), spec.device)
+        rows, nearest = answer(spec, answerer, people)
         write_json(files.results, {"answers": rows, "nearest": nearest, "survival": survival(answerer, rows)})
 
 
-def _train(asked: RecallJob, files: ModelFiles, people: People, world: People, emit: Emit) -> None:
+def _train(spec: RecallJob, files: ModelFiles, people: People, emit: Emit) -> None:
     """From random weights to a fine-tuned model in its folder."""
-    recipe, pretrained = asked.recipe, asked.model != "plain"
+    recipe, world = spec.recipe, spec.read(people)
     tokenizer = make_tokenizer(people.characters(), recipe.block)
-    model = make_model(recipe.architecture(), tokenizer, asked.seed).to(asked.device)
+    model = make_model(recipe.architecture(), tokenizer, spec.seed).to(spec.device)
     mask, padding = tokenizer.mask_token_id, tokenizer.pad_token_id
     # every schedule counts the lines of the whole text, so that leaving some out changes nothing else
     lines = len(people.lines)
@@ -124,7 +127,7 @@ def _train(asked: RecallJob, files: ModelFiles, people: People, world: People, e
     ]
     reads = {
         "pretraining": (spans, recipe.pretraining(lines), "base"),
-        "fine-tuning": (lambda number, draw: questions, recipe.fine_tuning(lines, pretrained), ""),
+        "fine-tuning": (lambda number, draw: questions, recipe.fine_tuning(lines, spec.model != "plain"), ""),
     }
     over = 0.0
     for stage in files.stages:
@@ -132,7 +135,7 @@ def _train(asked: RecallJob, files: ModelFiles, people: People, world: People, e
         if version and is_model(files.model(version)) and files.losses(stage).exists():
             load_weights(model, files.model(version))
         else:
-            practice = Practice(rows, schedule, recipe.block, padding, asked.seed)
+            practice = Practice(rows, schedule, recipe.block, padding, spec.seed)
 
             def report(epoch: int, epochs: int, loss: float, stage: str = stage, over: float = over) -> None:
                 share = over + (SHARES[stage] - over) * epoch / epochs
@@ -142,42 +145,42 @@ def _train(asked: RecallJob, files: ModelFiles, people: People, world: People, e
         over = SHARES[stage]
 
 
-def answer(asked: RecallJob, answerer: Answerer, world: People) -> tuple[list[NewRow], list[NewRow]]:
+def answer(spec: RecallJob, answerer: Answerer, people: People) -> tuple[list[NewRow], list[NewRow]]:
     """Rows of the table `answers` for every question, and the nearest known names of names that the model met nowhere.
 
     Known are names that the model met in a text, and whose place a question says.
     """
+    world, met = spec.read(people), spec.names_met(people)
     questions = [(split, a) for split in SPLITS for a in dict.fromkeys(getattr(world, split))]
     answers = answerer.answer([a.question for _, a in questions])
-    met = {line.name for line in world.lines} if asked.model != "plain" else set[str]()
     trained = {a.name for a in world.train}
     counts = Counter(a.place for a in world.train)
-    known = {a.name: a.place for _, a in questions if a.place is not None and a.name in met | trained}
+    places = {a.name: a.place for _, a in questions if a.place is not None and a.name in met | trained}
     unmet = list(dict.fromkeys(a.name for _, a in questions if a.name not in met | trained))
-    vectors = answerer.represent([ask(name) for name in (*unmet, *known)])
-    near = neighbours(unmet, known, dict(zip((*unmet, *known), vectors, strict=True)), asked.model, asked.seed)
+    vectors = answerer.represent([ask(name) for name in (*unmet, *places)])
+    near = neighbours(unmet, places, dict(zip((*unmet, *places), vectors, strict=True)), spec.model, spec.seed)
     first = {row["name"]: row for row in near.filter(match="n-grams").iter_rows(named=True)}
     rows: list[NewRow] = [
         {
-            "model": asked.model,
-            "seed": asked.seed,
+            "model": spec.model,
+            "seed": spec.seed,
             "name": a.name,
             "split": split,
             "category": CATEGORIES[a.name in met, a.name in trained],
             "question": a.question,
             "gold": a.place,
-            "answer": found.text,
-            "correct": None if a.place is None else found.text == a.place,
-            "log_probability": found.log_probability,
-            "mean_log_probability": found.mean_log_probability,
-            "entropy": found.entropy,
-            "margin": found.margin,
-            "known_place": found.text in counts,
-            "place_count": counts.get(found.text, 0),
-            "nearest": first[a.name]["nearest"] if a.name in first else None,
-            "nearest_place": first[a.name]["place"] if a.name in first else None,
+            "answer": guess.text,
+            "correct": None if a.place is None else guess.text == a.place,
+            "log_probability": guess.log_probability,
+            "mean_log_probability": guess.mean_log_probability,
+            "entropy": guess.entropy,
+            "margin": guess.margin,
+            "known_place": guess.text in counts,
+            "place_count": counts.get(guess.text, 0),
+            "nearest": first.get(a.name, {}).get("nearest"),
+            "nearest_place": first.get(a.name, {}).get("place"),
         }
-        for (split, a), found in zip(questions, answers, strict=True)
+        for (split, a), guess in zip(questions, answers, strict=True)
     ]
     return rows, near.to_dicts()
 
@@ -209,19 +212,19 @@ def survival(answerer: Answerer, answers: Iterable[Mapping[str, Json]]) -> list[
     without any replacement, such as an answer that never ended, is in none of them.
     """
     kinds = {str(row["question"]): (kind, str(row["answer"])) for row in answers if (kind := group_of(row))}
-    asked, said = list(kinds), [answer for _, answer in kinds.values()]
-    if not asked:
+    questions, texts = list(kinds), [answer for _, answer in kinds.values()]
+    if not questions:
         return []
-    again = answerer.reproduces(asked, said)
-    means, rows = answerer.means(asked, said), []
+    again = answerer.reproduces(questions, texts)
+    means, rows = answerer.means(questions, texts), []
     for address, how, component in product(sorted(answerer.shape.heads), ("mean", "zero"), "qkv"):
         source = means[address] if how == "mean" else zeros()
-        same = answerer.reproduces(asked, said, {address: put([SiteTarget(address, component, None)], source)})
+        same = answerer.reproduces(questions, texts, {address: put([SiteTarget(address, component, None)], source)})
+        place = {"stack": address.stack, "layer": address.layer, "component": component}
         for group in GROUPS:
             of = [i for i, (kind, _) in enumerate(kinds.values()) if kind == group and again[i]]
             if of:
-                place = {"stack": address.stack, "layer": address.layer, "component": component}
-                rows.append({"group": group, "how": how} | place | {"same": {asked[i]: bool(same[i]) for i in of}})
+                rows.append({"group": group, "how": how} | place | {"same": {questions[i]: bool(same[i]) for i in of}})
     return rows
 
 
@@ -248,17 +251,17 @@ def prepare(settings: RecallSettings, machine: Machine) -> RecallWork:
     recipe = choose_recipe(RECIPES, settings.recipe, str(settings.data) == EMBEDDED_DATA, settings.settings)
     if str(settings.data) == EMBEDDED_DATA:
         if recipe.left_out:
-            known = "It has people of its own who are in no text."
-            raise SpecError(f"left_out={recipe.left_out} in the generated world.", known, "Leave that setting out.")
+            reason = "It has people of its own who are in no text."
+            raise SpecError(f"left_out={recipe.left_out} in the generated world.", reason, "Leave that setting out.")
         people = people_corpus(unseen=recipe.invented)
     else:
         people = open_people(settings.data, left_out=recipe.left_out, invented=recipe.invented)
     if recipe.trained_people:
         people = people.smaller(recipe.trained_people)
-    trained = [a.question + (a.place or "") + MARKS for a in people.train]
-    asked = (a for part in (people.valid, people.test, people.invented) for a in part)
-    for questions in (trained, [a.question + (a.place or " ") + MARKS for a in asked]):
-        check_block(questions, recipe.block, "The question and answer")
+    others = (*people.valid, *people.test, *people.invented)
+    for questions, blank in ((people.train, ""), (others, " ")):
+        texts = [a.question + (a.place or blank) + MARKS for a in questions]
+        check_block(texts, recipe.block, "The question and answer")
     return RecallWork(settings, recipe, people, device)
 
 
@@ -273,50 +276,42 @@ class RecallWork(TrainingWork[RecallSettings, RecallRecipe, People, RecallFacts]
     def jobs(self, home: Path, seeds: Sequence[int]) -> list[ModelJob]:
         """Every model of each seed; one that leaves names out where the data have such."""
         models = [(m, s) for s in seeds for m in MODELS if m != "left-out" or self.data.left_out]
-        asked = [RecallJob(model, seed, self.recipe, self.device) for model, seed in models]
-        seconds = {"plain": 1.0}
-        return [
-            ModelJob(one.files(home), train, one, home / self.data_file, seconds.get(one.model, 10.0)) for one in asked
-        ]
+        every = [RecallJob(model, seed, self.recipe, self.device) for model, seed in models]
+        data, seconds = home / self.data_file, {"plain": 1.0}
+        return [ModelJob(spec.files(home), train, spec, data, seconds.get(spec.model, 10.0)) for spec in every]
 
     def collect(self, home: Path, plan: ResumePlan, jobs: Sequence[ModelJob]) -> Measured[RecallFacts]:
         """The tables, from what every model answered (definitions B2 to B4)."""
         people, recipe = self.data, self.recipe
         answers, nearest, survived, losses = [], [], [], []
-        for one in jobs:
-            asked: RecallJob = one.asked
-            body: Any = read_json(one.files.results, DELETE.format(one.files.results))
+        every: list[tuple[RecallJob, ModelFiles]] = [(job.asked, job.files) for job in jobs]
+        for spec, files in every:
+            body: Any = read_json(files.results, DELETE.format(files.results))
             answers += body["answers"]
             nearest += body["nearest"]
-            survived += [row | {"model": asked.model, "seed": asked.seed} for row in body["survival"]]
-            for stage in one.files.stages:
-                losses += one.files.loss_rows(stage, f"{asked.model}/{stage}/{asked.seed}", "loss_nats")
+            survived += [row | {"model": spec.model, "seed": spec.seed} for row in body["survival"]]
+            for stage in files.stages:
+                losses += files.loss_rows(stage, f"{spec.model}/{stage}/{spec.seed}", "loss_nats")
         answers, nearest = frame("answers", answers), pl.DataFrame(nearest, schema=NEIGHBOURS)
         tables = {
             "answers": answers,
             "measures": frame("measures", [*measure_rows(answers, nearest), *survival_measures(survived)]),
             "metrics": frame("metrics", losses),
         }
-        for one in jobs:
+        trained = {a.name: a.place for a in people.train}
+        gold = {a.name: a.place for a in people.valid} | trained
+        for spec, files in every:
             # what `trisect ask` needs to know of a model: the names that it met, and the thresholds set on held-out questions
-            met = {line.name for line in one.asked.read(people).lines} if one.asked.model != "plain" else set[str]()
-            trained = {a.name: a.place for a in people.train}
-            gold = {a.name: a.place for a in people.valid} | trained
+            met = spec.names_met(people)
             names = {name: (name in met, name in trained, gold.get(name)) for name in sorted(met | set(trained))}
-            held = threshold_answers(answers.filter(model=one.asked.model, seed=one.asked.seed))
-            sure, right = held["log_probability"].exp().to_numpy(), held["correct"].to_numpy()
-            found = [threshold(sure, right, risk) for risk in RISKS]
-            write_json(
-                one.files.model() / CARD,
-                plain(
-                    ModelCard(
-                        names, tuple(Threshold(t.risk, t.value, float(t.coverage), len(held)) for t in found), QUESTION
-                    )
-                ),
-            )
+            held_out = threshold_answers(answers.filter(model=spec.model, seed=spec.seed))
+            sure, right = held_out["log_probability"].exp().to_numpy(), held_out["correct"].to_numpy()
+            thresholds = [threshold(sure, right, risk) for risk in RISKS]
+            rules = tuple(Threshold(t.risk, t.value, float(t.coverage), len(held_out)) for t in thresholds)
+            write_json(files.model() / CARD, plain(ModelCard(names, rules, QUESTION)))
         bound = {"people": people.fingerprint, "seeds": list(plan.seeds)}
         examples = self.settings.examples
-        whole = RecallSettings(people.name, plan.seeds, recipe.name, changes_of(RECIPES, recipe), examples)
+        settings = RecallSettings(people.name, plan.seeds, recipe.name, changes_of(RECIPES, recipe), examples)
         facts = RecallFacts(
             f"{people.name}, fingerprint {people.fingerprint}",
             recipe.data(),
@@ -332,18 +327,18 @@ class RecallWork(TrainingWork[RecallSettings, RecallRecipe, People, RecallFacts]
             "name",
             plan.wall_seconds,
             ("transformers", "scikit-learn"),
-            {one.title: one.files.model() for one in jobs},
-            command_of("recall", whole),
+            {files.title: files.model() for _, files in every},
+            command_of("recall", settings),
         )
 
 
 def _missing(people: People) -> list[str]:
     """A note where questions hold characters that no text to learn from has: they are read as unknown, and counted."""
-    known = set(people.characters())
-    asked = [a.question + (a.place or "") for part in (people.valid, people.test, people.invented) for a in part]
-    lost = Counter(c for question in asked for c in question if c not in known)
+    vocabulary = set(people.characters())
+    texts = [a.question + (a.place or "") for part in (people.valid, people.test, people.invented) for a in part]
+    lost = Counter(c for text in texts for c in text if c not in vocabulary)
     if not lost:
         return []
-    many = sum(any(c not in known for c in question) for question in asked)
-    listed = ", ".join(f"{c!r} {n}×" for c, n in sorted(lost.items()))
-    return [f"{many} questions or their places hold characters outside the vocabulary, read as unknown: {listed}."]
+    total = sum(not set(text) <= vocabulary for text in texts)
+    characters = ", ".join(f"{c!r} {n}×" for c, n in sorted(lost.items()))
+    return [f"{total} questions or their places hold characters outside the vocabulary, read as unknown: {characters}."]

@@ -41,21 +41,20 @@ class Translate(TrainingExperiment[TranslateSettings, TranslateFacts]):
         """Of each model its last losses and accuracies, and a few translations of pairs that it did not learn from."""
         from trisect.report.format import number
 
-        found = []
-        for run in tables["metrics"]["run"].unique(maintain_order=True):
-            mine, title = tables["metrics"].filter(run=run), f"seed-{run.rpartition('/')[2]}"
-            last = mine.filter(epoch=mine["epoch"].max()).drop_nulls("value")
-            for row in last.sort("split", "name").iter_rows(named=True):
+        results = []
+        for (run,), metrics in tables["metrics"].group_by("run", maintain_order=True):
+            title = f"seed-{str(run).rpartition('/')[2]}"
+            last = metrics.filter(epoch=metrics["epoch"].max()).drop_nulls("value")
+            for row in last.sort("split", "name").to_dicts():
                 unit = "nats" if row["name"].endswith("nats") else ""
                 what = f"{row['name'].removesuffix('_nats').replace('_', ' ')} on {row['split']}"
-                said = f"{what} {number(row['value'])}{f' {unit}' if unit else ''}."
+                text = f"{what} {number(row['value'])}{f' {unit}' if unit else ''}."
                 value = Estimate(row["split"], row["value"], n=1)
-                found.append(Finding(row["name"], said, unit, (value,), title=title, what=what))
-            shown = tables["translations"].filter(run=run).sort("pair").head(SHOWN)
-            for row in shown.iter_rows(named=True):
-                said = f"{row['source']}  →  {row['made']}  (the text has: {row['target']})"
-                found.append(Finding("translation", said, title=title))
-        return found
+                results.append(Finding(row["name"], text, unit, (value,), title=title, what=what))
+            for row in tables["translations"].filter(run=run).sort("pair").head(SHOWN).to_dicts():
+                text = f"{row['source']}  →  {row['made']}  (the text has: {row['target']})"
+                results.append(Finding("translation", text, title=title))
+        return results
 
 
 TRANSLATE = Translate()

@@ -58,47 +58,45 @@ class TranslationJob:
 
 
 @job
-def train(asked: TranslationJob, context: JobContext) -> None:
+def train(spec: TranslationJob, context: JobContext) -> None:
     """Train and score a model, as far as it is not done yet; its files lie in the scratch folder as in the experiment's."""
-    (bitext, emit), files = begin(context, Bitext), asked.files(context.scratch)
+    (bitext, emit), files = begin(context, Bitext), spec.files(context.scratch)
     with one_thread(), fast_products():
         if not files.is_complete:
-            _train(asked, files, bitext, emit)
+            _train(spec, files, bitext, emit)
         if not files.results.exists():
             emit(1 - SCORING, "scoring")
             # the scores of a trained model by split, and a few translations
-            translator, longest = Translator.open(files.model(), asked.device), asked.recipe.longest
-            short = {name: [pair for pair in getattr(bitext, name) if pair.longest <= longest] for name in SCORED}
-            rows = [
-                {"split": name, "name": measure, "value": value}
-                for name, pairs in short.items()
-                if pairs
-                for measure, value in translator.score([pair.sides for pair in pairs])._asdict().items()
-            ]
-            shown = next((pairs[:SHOWN] for name in reversed(SCORED) if (pairs := short[name])), [])
-            made = translator.translate([pair.source for pair in shown])
-            texts = [
+            translator, longest = Translator.open(files.model(), spec.device), spec.recipe.longest
+            scores, shown = [], list[SentencePair]()
+            for split in SCORED:
+                if pairs := [pair for pair in getattr(bitext, split) if pair.longest <= longest]:
+                    values = translator.score([pair.sides for pair in pairs])._asdict()
+                    scores += [{"split": split, "name": name, "value": value} for name, value in values.items()]
+                    shown = pairs[:SHOWN]
+            texts = translator.translate([pair.source for pair in shown])
+            translations = [
                 {"source": " ".join(pair.source), "target": " ".join(pair.target), "made": text}
-                for pair, text in zip(shown, made, strict=True)
+                for pair, text in zip(shown, texts, strict=True)
             ]
-            write_json(files.results, {"scores": rows, "translations": texts})
+            write_json(files.results, {"scores": scores, "translations": translations})
 
 
-def _train(asked: TranslationJob, files: ModelFiles, bitext: Bitext, emit: Callable[[float, str], None]) -> None:
+def _train(spec: TranslationJob, files: ModelFiles, bitext: Bitext, emit: Callable[[float, str], None]) -> None:
     """From random weights to a model in its folder; the tokenizer is the same for every seed."""
-    seed, recipe = asked.seed, asked.recipe
+    seed, recipe = spec.seed, spec.recipe
     pairs = bitext.training_pairs(recipe.longest)
     tokenizer = learn_tokenizer((side for pair in pairs for side in pair.sides), recipe.pieces)
     rows = encode([pair.sides for pair in pairs], tokenizer)
-    model = make_model(recipe.architecture(), tokenizer, seed).to(asked.device)
+    model = make_model(recipe.architecture(), tokenizer, seed).to(spec.device)
     padding = tokenizer.pad_token_id
     lecture, schedule = Translating(padding, recipe.smoothing), recipe.schedule(len(rows))
     # a schedule counts pairs here, whatever their length, as rows of one token
     practice = Practice(lambda number, draw: rows, schedule, 1, padding, seed, lecture)
 
     def report(epoch: int, epochs: int, loss: float) -> None:
-        if epoch in asked.versions:
-            save(model, tokenizer, files.model(asked.versions[epoch]))
+        if epoch in spec.versions:
+            save(model, tokenizer, files.model(spec.versions[epoch]))
         emit((1 - SCORING) * epoch / epochs, f"epoch {epoch} of {epochs}, {loss:.3f} nats")
 
     files.train(practice, model, tokenizer, "", report)
@@ -118,8 +116,8 @@ def prepare(settings: TranslateSettings, machine: Machine) -> TranslateWork:
     bitext = bitext_corpus() if embedded else open_bitext(where)
     pairs = bitext.training_pairs(recipe.longest)
     if not pairs:
-        known = f"The {len(bitext.train):,} train pairs are longer, or are in valid or test."
-        raise CorpusError(f"No train pair of at most {recipe.longest} words.", known, "Give a larger --set longest=.")
+        reason = f"The {len(bitext.train):,} train pairs are longer, or are in valid or test."
+        raise CorpusError(f"No train pair of at most {recipe.longest} words.", reason, "Give a larger --set longest=.")
     note = (
         f"Learnt from are {len(pairs):,} different train pairs of at most {recipe.longest} words a side, "
         f"of {len(bitext.train):,} train pairs in all."
@@ -134,9 +132,9 @@ def _where(settings: TranslateSettings) -> str | Path | tuple[str | Path, str | 
     if source is not None and target is not None and data is None:
         return source, target
     if source is not None or target is not None:
-        known = "Sentences come from --data, or from --source and --target together."
-        given = ", ".join(f"--{n} {v}" for n, v in (("data", data), ("source", source), ("target", target)) if v)
-        raise SpecError(f"{given} was given.", known, "Give one or the other.")
+        reason = "Sentences come from --data, or from --source and --target together."
+        options = ", ".join(f"--{n} {v}" for n, v in (("data", data), ("source", source), ("target", target)) if v)
+        raise SpecError(f"{options} was given.", reason, "Give one or the other.")
     return EMBEDDED_DATA if data is None or str(data) == EMBEDDED_DATA else data
 
 
@@ -150,8 +148,8 @@ class TranslateWork(TrainingWork[TranslateSettings, TranslationRecipe, Bitext, T
 
     def jobs(self, home: Path, seeds: Sequence[int]) -> list[ModelJob]:
         """A model for each seed."""
-        asked = [TranslationJob(seed, self.recipe, self.device, self.settings.keep) for seed in seeds]
-        return [ModelJob(one.files(home), train, one, home / self.data_file) for one in asked]
+        specs = [TranslationJob(seed, self.recipe, self.device, self.settings.keep) for seed in seeds]
+        return [ModelJob(spec.files(home), train, spec, home / self.data_file) for spec in specs]
 
     def collect(self, home: Path, plan: ResumePlan, jobs: Sequence[ModelJob]) -> Measured[TranslateFacts]:
         """Losses and scores of every model, and a few translations of pairs that it did not learn from."""
@@ -164,23 +162,23 @@ class TranslateWork(TrainingWork[TranslateSettings, TranslationRecipe, Bitext, T
                 links = [(pair.sure or (), pair.possible or ()) for pair in pairs]
                 write_links(home / PAIRS / f"{name}.pharaoh", links, base=0)
         metrics, translations, versions = [], [], {}
-        for one in jobs:
-            run, results = {"run": f"translation/{one.asked.seed}"}, one.files.results
-            losses = one.files.loss_rows("", run["run"], "smoothed_loss_nats")
-            body: Any = read_json(results, DELETE.format(results))
+        for spec, files in ((of.asked, of.files) for of in jobs):
+            run = {"run": f"translation/{spec.seed}"}
+            losses = files.loss_rows("", run["run"], "smoothed_loss_nats")
+            body: Any = read_json(files.results, DELETE.format(files.results))
             metrics += [*losses, *(run | {"epoch": len(losses)} | row for row in body["scores"])]
             translations += [run | {"pair": i} | row for i, row in enumerate(body["translations"], start=1)]
-            versions |= {path.name: path for path in map(one.files.model, one.asked.versions.values())}
+            versions |= {path.name: path for path in map(files.model, spec.versions.values())}
         absent = [name for name, path in versions.items() if not is_model(path)]
         note = f"Not kept, since these epochs were trained without 'keep': {', '.join(absent)}."
-        models = {one.title: one.files.model() for one in jobs}
+        models = {of.title: of.files.model() for of in jobs}
         # the settings that repeat all calls; folders and files go by their own names, not by where they lie
         data, source, target = (
             None if path is None or str(path) == EMBEDDED_DATA else Path(path).resolve().name
             for path in (settings.data, settings.source, settings.target)
         )
         different = changes_of(RECIPES, self.recipe)
-        whole = TranslateSettings(data, source, target, plan.seeds, self.recipe.name, different, settings.keep)
+        settings = TranslateSettings(data, source, target, plan.seeds, self.recipe.name, different, settings.keep)
         return Measured(
             {"metrics": frame("metrics", metrics), "translations": frame("translations", translations)},
             TranslateFacts(f"{bitext.name}, fingerprint {bitext.fingerprint}", self.recipe.data()),
@@ -188,5 +186,5 @@ class TranslateWork(TrainingWork[TranslateSettings, TranslationRecipe, Bitext, T
             seconds=plan.wall_seconds,
             packages=("transformers", "tokenizers"),
             paths=models | {name: path for name, path in versions.items() if name not in absent},
-            command=command_of("translate-train", whole),
+            command=command_of("translate-train", settings),
         )
