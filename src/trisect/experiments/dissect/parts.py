@@ -71,8 +71,8 @@ def _part_findings(results: Results) -> Iterator[Finding]:
     return (finding for result in results for finding in result.findings if finding.claim is None)
 
 
-Run = Callable[[DissectStep], Result[Any]]  # a finished step is read from its folder; raises TrisectError
-PartRun = Callable[[DissectSettings, Run, Mapping[str, Results]], Results]
+RunStep = Callable[[DissectStep], Result[Any]]  # a finished step is read from its folder; raises TrisectError
+PartRun = Callable[[DissectSettings, RunStep, Mapping[str, Results]], Results]
 EvidenceLines = Callable[[Sequence[Findings]], Iterable["Line | None"]]
 
 
@@ -111,7 +111,7 @@ def baseline_models(done: Mapping[str, Results]) -> dict[int, Path]:
 def each_model(experiment: Experiment[S, Any], settings: Callable[[ModelSource, TextSource], S]) -> PartRun:
     """The `run` of a part that reads the first trained models over the same texts, in folders NAME/seed-1, NAME/seed-2, …"""
 
-    def run_models(_: DissectSettings, run: Run, done: Mapping[str, Results]) -> Results:
+    def run_models(_: DissectSettings, run: RunStep, done: Mapping[str, Results]) -> Results:
         models = list(baseline_models(done).items())[:FEW]
         texts, name = TextSource("embedded", limit=TEXTS), experiment.name
         return tuple(
@@ -211,7 +211,7 @@ def training_lines(models: Sequence[Findings]) -> Iterator[Line | None]:
 # --- models that are trained for a part
 
 
-def _profile(settings: DissectSettings, run: Run, done: Mapping[str, Results]) -> Results:
+def _profile(settings: DissectSettings, run: RunStep, done: Mapping[str, Results]) -> Results:
     """One model over the embedded words."""
     model = next(iter(baseline_models(done).values())) if settings.model is None else settings.model
     labels = ("position", "pos", "previous")
@@ -235,7 +235,7 @@ def _recall_lines(models: Sequence[Findings]) -> Iterator[Line | None]:
         yield Line.of(lost, "Recall", ("B-1", "B-2", "B-3", "B-4"), "no interval, so not ranked")
 
 
-def _patch(_: DissectSettings, run: Run, done: Mapping[str, Results]) -> Results:
+def _patch(_: DissectSettings, run: RunStep, done: Mapping[str, Results]) -> Results:
     """Patch the pretrained model of recall at every layer."""
     (recall,) = done["recall"]
     model = next((path for name, path in recall.paths.items() if name.startswith("pretrained")), None)
@@ -263,7 +263,7 @@ def _translation(settings: DissectSettings) -> tuple[DissectStep, ...]:
     return (DissectStep(TRANSLATE, recipe, "translation", 0.8),)
 
 
-def _align(settings: DissectSettings, run: Run, _: Mapping[str, Results]) -> Results:
+def _align(settings: DissectSettings, run: RunStep, _: Mapping[str, Results]) -> Results:
     """Train the translation models, or go on; then align."""
     (trained,) = map(run, _translation(settings))
     source, target, gold = (f"translation/pairs/test.{end}" for end in ENDINGS)
