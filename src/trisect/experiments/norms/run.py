@@ -418,6 +418,11 @@ class Counted:
         """How many articles there are, or texts where none is marked: what is resampled."""
         return self.texts if self.articles is None else int(self.articles.max()) + 1
 
+    def replicates(self, draws: np.ndarray) -> Replicates:
+        """A number in every draw of texts or articles, for comparisons of two models."""
+        unit = "text" if self.articles is None else "article"
+        return Replicates(draws, min(self.units, GROUPS), f"first {self.texts}", unit)
+
 
 def measure(settings: NormsSettings, context: RunContext) -> Measured[NormsFacts]:
     """Norm-based beside weight-based analysis (definitions C1 to C4).
@@ -460,7 +465,9 @@ def measure(settings: NormsSettings, context: RunContext) -> Measured[NormsFacts
         counted.texts,
         counted.tokens,
         first.stack,
-        *(settings.block, settings.seed, settings.batch),
+        settings.block,
+        settings.seed,
+        settings.batch,
     )
     groups = min(counted.units, GROUPS)
 
@@ -470,11 +477,10 @@ def measure(settings: NormsSettings, context: RunContext) -> Measured[NormsFacts
         values = {name: float(estimate.value) for name, estimate in statistics.items()}
         return judge_by_draws(SOURCE, replicates, values, counted.texts, bound, groups, tests=_layer_test(first, draws))
 
-    unit = "text" if counted.articles is None else "article"
     by_row: dict[tuple[Scalar, ...], Replicates] = {
-        (first.stack, None, None, None, name, None, None): Replicates(e.draws, groups, f"first {counted.texts}", unit)
-        for name, e in statistics.items()
-        if e.draws.ndim == 1
+        (first.stack, None, None, None, name, None, None): counted.replicates(estimate.draws)
+        for name, estimate in statistics.items()
+        if estimate.draws.ndim == 1
     }
     notes = (*texts.notes, *counted.notes, *left_out, *filter(None, (why,)), *_notes(tallies, around, counted.opening))
     return Measured({"measures": measures}, facts, tuple(dict.fromkeys(notes)), judge, "text", replicates=by_row)
