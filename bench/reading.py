@@ -28,7 +28,7 @@ from transformers import BertConfig, BertForMaskedLM, BertModel, GPT2Config, GPT
 
 from trisect.core.subject import Batch
 from trisect.core.trace import Address, Origin, Projections, Trace
-from trisect.experiments.similarity.run import Nulls, compare_with_nulls, count_null_draws, measure_weights
+from trisect.experiments.similarity.run import Nulls, compare_with_nulls, measure_weights
 from trisect.hf.load import Pretrained, load, sampled_laws
 from trisect.hf.verify.examples import example_inputs
 from trisect.hf.verify.proof import prove
@@ -150,11 +150,12 @@ def similarity_rows() -> list[Row]:
     )
     nulls = row(what, f"{found.plain:.0f} s", f"{found.ours:.1f} s", found, [note])
     began = time.process_time()
-    compare_with_nulls(measure_weights(random_heads()), Nulls(DRAWS, 0, LAYERS * HEADS), lambda done: None)
+    nulls_of_all = Nulls(DRAWS, 0, LAYERS * HEADS)
+    compare_with_nulls(measure_weights(random_heads()), nulls_of_all, lambda *_: None)
     whole = time.process_time() - began
     what = f"similarity of a {LAYERS} × {HEADS} model, width {WIDTH}: every measure, null, z, p and Holm"
     note = (
-        f"In one thread, with biases, {DRAWS:,} draws of every null at least and {count_null_draws(LAYERS * HEADS):,} of those "
+        f"In one thread, with biases, {DRAWS:,} draws of every null at least and {nulls_of_all.count():,} of those "
         "that verdicts rest on. Less than a minute was asked for."
     )
     return [nulls, row(what, "–", f"{whole:.1f} s", notes=[note])]

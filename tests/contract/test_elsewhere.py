@@ -52,7 +52,7 @@ def both_of(name: str) -> tuple[Pretrained, Pretrained]:
 def few_draws():
     """Intervals of few draws: values alone are compared."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(run.DrawnTexts.__init__, "__defaults__", (100, None))
+        patch.setattr(run, "DRAWS", 100)
         yield
 
 

@@ -519,17 +519,8 @@ def _read(
 ) -> None:
     """One batch through the model and into the tallies; `around` gets what lies behind W_O where that is not nothing."""
     numbers = torch.tensor([text for text, _ in batch.rows])
-    units = numbers if counted.articles is None else counted.articles[numbers]
-    group, fewer = (group_of(units, counted.units, groups) for groups in (GROUPS, FEWER))
-    whose: dict[str, Whose] = {}
-    for stack in tallies:
-        keys = batch.keys(stack)
-        rank = torch.full(keys.real.shape, torch.nan, dtype=torch.float64)
-        if counted.ranks is not None and keys.ids is not None and keys is batch.source:
-            real = keys.real.cpu()
-            rank[real] = counted.ranks[keys.ids.cpu()[real]]
-        category = find_categories(keys, subject.objective == "causal" or stack == "dec")
-        whose[stack] = Whose(category, rank, keys.special.cpu(), find_words(keys), group, fewer)
+    causal = subject.objective == "causal"
+    whose = {stack: _whose(batch, stack, numbers, counted, causal) for stack in tallies}
     seen: dict[str, list[TokenNorms]] = {stack: [] for stack in tallies}
 
     def see(trace: Trace) -> None:
@@ -547,6 +538,19 @@ def _read(
     subject.each(batch, see)
     for stack, tally in tallies.items():
         tally.model.add_frequency(seen[stack], whose[stack])
+
+
+def _whose(batch: Batch, stack: str, numbers: torch.Tensor, counted: Counted, causal: bool) -> Whose:
+    """What the tokens of a batch are that a stack's keys are of; `numbers` are those of the rows' texts."""
+    keys = batch.keys(stack)
+    rank = torch.full(keys.real.shape, torch.nan, dtype=torch.float64)
+    if counted.ranks is not None and keys.ids is not None and keys is batch.source:
+        real = keys.real.cpu()
+        rank[real] = counted.ranks[keys.ids.cpu()[real]]
+    units = numbers if counted.articles is None else counted.articles[numbers]
+    group, fewer = (group_of(units, counted.units, groups) for groups in (GROUPS, FEWER))
+    category = find_categories(keys, causal or stack == "dec")
+    return Whose(category, rank, keys.special.cpu(), find_words(keys), group, fewer)
 
 
 def _layers(subject: Subject) -> tuple[tuple[str, ...], list[NewRow], dict[Address, int]]:
