@@ -120,17 +120,19 @@ def test_conllu_gives_morphology_whole_and_feature_by_feature(tmp_path):
         assert f"line 1: {wrong!r} are no features." in str(caught.value)
 
 
-def test_conllu_names_the_file_and_line_that_is_no_word(tmp_path):
-    folder = folder_of(tmp_path, {"train.conllu": "# x\n" + word(1) + "2\tshort\n", "dev.conllu": word(1)})
+@pytest.mark.parametrize(
+    ("body", "given"),
+    [
+        ("# x\n" + word(1) + "2\tshort\n", "line 3: '2\\tshort' has 2 columns."),
+        ("plain words\n", "line 1: 'plain words' has 1 column."),
+        (word("one"), "line 1: 'one' is not a word's id."),
+    ],
+)
+def test_conllu_names_the_file_and_line_that_is_no_word(tmp_path, body, given):
+    folder = folder_of(tmp_path, {"train.conllu": body, "dev.conllu": word(1)})
     with pytest.raises(CorpusError) as caught:
         read(folder)
-    assert caught.value.given == f"{folder / 'train.conllu'}, line 3: '2\\tshort' has 2 columns."
-    folder_of(tmp_path, {"train.conllu": "plain words\n"})
-    with pytest.raises(CorpusError, match=r"line 1: 'plain words' has 1 column\."):
-        read(folder)
-    folder_of(tmp_path, {"train.conllu": word("one")})
-    with pytest.raises(CorpusError, match=r"line 1: 'one' is not a word's id"):
-        read(folder)
+    assert caught.value.given == f"{folder / 'train.conllu'}, {given}"
 
 
 def test_a_long_line_comes_in_pieces_with_whole_words(tmp_path, monkeypatch):

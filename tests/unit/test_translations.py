@@ -65,7 +65,7 @@ def test_a_word_that_stands_for_several_or_for_none_has_no_place():
     pair = SentencePair(tuple("abcde"), tuple("ABCDE"), links, links)
     roles = {0: "adverb", 1: "verb", 2: "subject noun", 3: "object noun", 4: "determiner"}
     found = read_roles(RoledSentence(pair, roles), frozenset("ABCD"))
-    assert (found.places, found.words, found.asked) == ({"adverb": 0}, {0: "A"}, {0: "adverb"})
+    assert (found.places, found.words, found.roles) == ({"adverb": 0}, {0: "A"}, {0: "adverb"})
     assert read_roles(RoledSentence(pair, roles), frozenset("ABCDE")).places == {"adverb": 0, "determiner": 4}
 
 

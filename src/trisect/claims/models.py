@@ -79,7 +79,7 @@ def judge_by_draws(
 
     family = family_of(source, lambda part: _has_number(part, estimates, replicates))
 
-    def test(part: Part) -> _SampledPart:
+    def test(part: Part, _: Claim) -> _SampledPart:
         of = [(each or {}).get(leaf.name, rest) for leaf in part.leaves() if isinstance(leaf, Statistic)]
         seeds = [group.seeds for group in of if group.seeds is not None]
         sample = Drawn(
@@ -107,12 +107,11 @@ def judge_by_draws(
         # a test over layers: more texts would not decide it
         alone = decided.weakest.test if decided.barred is None else None
         reason = decided.barred or (UNDECIDED if alone is None else Reason("undecided over", alone.n, alone.unit))
-        more = decided.is_open and alone is None and reason.is_spread
+        more = decided.is_open and alone is None and reason.kind in ("undecided", "single", "few resampled")
         needed = _units_to_decide(decided.deciding, family) if more else None
         return decided.row(reason, needed, decided.weakest.sample.n)
 
-    tested = [tuple(map(test, claim.parts)) for claim in source.claims]
-    return frame("claims", claim_rows(source, tested, whole_row, (NOT_MEASURED,), about=about))
+    return frame("claims", claim_rows(source, test, whole_row, (NOT_MEASURED,), about=about))
 
 
 def _has_number(part: Part, estimates: Mapping[str, float], replicates: Mapping[str, Reals]) -> bool:
@@ -284,8 +283,7 @@ def _judge_parts(
             needed = fewest_seeds([(t.sample, t.part.direction, t.part.bound) for t in decided.deciding], family)
         return decided.row(decided.why(needed), needed)
 
-    tested = [tuple(test(part, claim) for part in claim.parts) for claim in source.claims]
-    return claim_rows(source, tested, whole_row, (NOT_MEASURED,), about=about)
+    return claim_rows(source, test, whole_row, (NOT_MEASURED,), about=about)
 
 
 class Against(NamedTuple):
@@ -335,7 +333,7 @@ def judge_heads(
 
     family = family_of(source, lambda part: isinstance(part.effect, Statistic) and part.effect.name in statistics)
 
-    def test(part: Part) -> TestedPart:
+    def test(part: Part, _: Claim) -> TestedPart:
         assert isinstance(part.effect, Statistic), "claims about heads speak of statistics"
         value = statistics.get(part.effect.name)
         if value is None:
@@ -372,5 +370,4 @@ def judge_heads(
             reason = Reason("after Holm", detail=f"{decided.p:.2g}, and {decided.p_holm:.2g}")
         return decided.row(reason, None)
 
-    tested = [tuple(map(test, claim.parts)) for claim in source.claims]
-    return frame("claims", claim_rows(source, tested, whole_row, {rest, *why.values()}, about=about))
+    return frame("claims", claim_rows(source, test, whole_row, {rest, *why.values()}, about=about))

@@ -63,11 +63,6 @@ class Reason(NamedTuple):
         words["have units"] = f"{self.have} {self.unit if self.have == 1 else plural}"
         return SENTENCES[self.kind].format_map(words)
 
-    @property
-    def is_spread(self) -> bool:
-        """Whether more units would help: the effect is open at this spread, or there are too few to resample."""
-        return self.kind in ("undecided", "single", "few resampled")
-
 
 UNDECIDED = Reason("undecided")
 NOT_MEASURED = Reason("not measured", detail="on this model")

@@ -204,13 +204,13 @@ def family_of(source: Source, is_measured: Callable[[Part], bool]) -> int:
 
 def claim_rows(
     source: Source,
-    tested: Sequence[tuple[T, ...]],
+    test: Callable[[Part, Claim], T],
     whole_row: Callable[[Decided[T]], ClaimColumns],
     missing: Collection[Reason],
     everywhere: Reason | None = None,
     about: Mapping[str, object] | None = None,
 ) -> list[ClaimColumns]:
-    """The rows of one source: for each claim one for the whole, as `whole_row` makes it, and one for each part.
+    """The rows of one source: for each claim one for the whole, as `whole_row` makes it, and one for each part by its `test`.
 
     `about` is what the verdicts speak of and stands in the column `runs` of all of them.
     """
@@ -218,11 +218,11 @@ def claim_rows(
     if about is not None:
         shared["runs"] = canonical(dict(about))
     rows: list[ClaimColumns] = []
-    wholes = decide(tested, missing, everywhere)
-    for claim, parts, decided in zip(source.claims, tested, wholes, strict=True):
+    tested = [tuple(test(part, claim) for part in claim.parts) for claim in source.claims]
+    for claim, parts, decided in zip(source.claims, tested, decide(tested, missing, everywhere), strict=True):
         named = {**shared, "claim": claim.id}
         rows.append({**named, "sentence": claim.sentence, **whole_row(decided)})
-        rows += [{**named, **test.row()} for test in parts]
+        rows += [{**named, **part.row()} for part in parts]
     return rows
 
 
@@ -258,7 +258,8 @@ class _SeedPart(TestedPart):
     def early_stopping(self) -> bool | None:
         """Whether this part's validation loss lies on the other side of the bound at an earlier reading; else None."""
         readings = [x for x in (self.best_valid, self.matched_train) if x is not None]
-        if not self.part.speaks_of_validation() or self.tested.effect is None or not readings:
+        losses = [leaf for leaf in self.part.leaves() if isinstance(leaf, (LossChange, LearnedFraction))]
+        if self.tested.effect is None or not readings or not any(leaf.split == "valid" for leaf in losses):
             return None
         return any((distance_from_bound(self.part, x) > 0) != (self.distance_from_bound > 0) for x in readings)
 
@@ -294,8 +295,8 @@ def judge(tables: Mapping[str, pl.DataFrame], about: StudyAbout) -> pl.DataFrame
     for source in _sources_for(evidence):
         readings: dict[Part, dict[int, EffectReading]] = {}
         for part in [part for claim in source.claims for part in claim.parts]:
-            row = {seed: read(part.effect, evidence, seed) for seed in evidence.seeds}
-            readings[part] = {seed: reading for seed, reading in row.items() if reading is not None}
+            by_seed = {seed: read(part.effect, evidence, seed) for seed in evidence.seeds}
+            readings[part] = {seed: reading for seed, reading in by_seed.items() if reading is not None}
         family = family_of(source, lambda part, of=readings: bool(of[part]))
 
         def whole_row(decided: Decided[_SeedPart], family: int = family) -> ClaimColumns:
@@ -308,11 +309,12 @@ def judge(tables: Mapping[str, pl.DataFrame], about: StudyAbout) -> pl.DataFrame
             row["early_stopping"] = any(flags) if flags and "early_stopping" in row else None
             return row | _run_columns(decided.deciding)
 
-        tested = [
-            tuple(_test(part, claim, readings[part], evidence, about, collapsed, family) for part in claim.parts)
-            for claim in source.claims
-        ]
-        rows += claim_rows(source, tested, whole_row, (NOT_MEASURED,), everywhere)
+        def test(
+            part: Part, claim: Claim, of: Mapping[Part, dict[int, EffectReading]] = readings, family: int = family
+        ) -> _SeedPart:
+            return _test(part, claim, of[part], evidence, about, collapsed, family)
+
+        rows += claim_rows(source, test, whole_row, (NOT_MEASURED,), everywhere)
     return frame("claims", rows)
 
 

@@ -140,10 +140,6 @@ class Part:
         else:
             yield self.effect
 
-    def speaks_of_validation(self) -> bool:
-        """Whether this part is about a validation loss that an earlier epoch could turn round."""
-        return any(isinstance(leaf, (LossChange, LearnedFraction)) and leaf.split == "valid" for leaf in self.leaves())
-
 
 @dataclass(frozen=True)
 class Claim:

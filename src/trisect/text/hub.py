@@ -71,13 +71,6 @@ def parse_name(where: str) -> tuple[str, str | None]:
     return name, config or None
 
 
-def absolute_name(where: str) -> str:
-    """The same dataset by a name that works from anywhere: folders in full."""
-    name, config = parse_name(where)
-    name = str(Path(name).resolve()) if Path(name).is_dir() else name
-    return f"{PREFIX}{name}{f':{config}' if config else ''}"
-
-
 def revision_of(where: str) -> str:
     """The commit of `hf:NAME[:CONFIG]`, fetched as `open_dataset` does; empty where it is not known."""
     return _load(where, *parse_name(where))[1] or ""

@@ -36,7 +36,7 @@ class Bound(NamedTuple):
 
     keys: tuple[str, ...]
     values: tuple[str, ...]
-    asked: str
+    query: str
 
 
 @dataclass(frozen=True)
@@ -182,7 +182,7 @@ class _BindingTemplate(NamedTuple):
         """The text of those facts."""
         pairs = zip(bound.keys, bound.values, strict=True)
         facts = "".join(self.binding.format(key=key, value=value) for key, value in pairs)
-        return self.lead + facts + self.question.format(key=bound.asked)
+        return self.lead + facts + self.question.format(key=bound.query)
 
 
 def _words(text: str) -> tuple[str, ...]:
@@ -280,7 +280,7 @@ def _draw_facts(
 
 def predict_answers(base: Bound, donor: Bound) -> Mapping[str, str]:
     """The answer for each origin of q (which key is looked for), k (where that key stands) and v (which value stands there)."""
-    return {name: v.values[k.keys.index(q.asked)] for name, q, k, v in _combinations(base, donor)}
+    return {name: v.values[k.keys.index(q.query)] for name, q, k, v in _combinations(base, donor)}
 
 
 def _combinations(base: T, donor: T) -> Iterator[tuple[str, T, T, T]]:
@@ -386,7 +386,7 @@ def draw_induction(
         rows = ids([text for texts, _, _ in attempts for text in texts])
         for at, (number, (texts, bounds, answers)) in enumerate(zip(missing, attempts, strict=True)):
             # the tokens of the As and Bs stand where they were put and nowhere else, the asked one last
-            put = [[usable.tokens[w] for w in (*chain(*zip(b.keys, b.values, strict=True)), b.asked)] for b in bounds]
+            put = [[usable.tokens[w] for w in (*chain(*zip(b.keys, b.values, strict=True)), b.query)] for b in bounds]
             in_text = [[token for token in row if token in of] for of, row in zip(put, rows[2 * at :], strict=False)]
             if in_text == put and all(rows[2 * at + i][-1] == of[-1] for i, of in enumerate(put)):
                 made_pairs[number] = TextPair(*texts, answers, f"pair {number + 1} of induction", "induction", bounds)
@@ -421,7 +421,7 @@ def _draw_texts(
     def write(bound: Bound) -> str:
         facts = zip(pieces[:BINDINGS], bound.keys, bound.values, strict=True)
         pairs = chain.from_iterable((*piece, key, value) for piece, key, value in facts)
-        return " ".join((*pairs, *pieces[BINDINGS], bound.asked))
+        return " ".join((*pairs, *pieces[BINDINGS], bound.query))
 
     return (write(base), write(donor)), (base, donor), answers
 
@@ -498,13 +498,13 @@ class _TranslatedText(NamedTuple):
     target: tuple[str, ...]
     places: Mapping[str, int]
     words: Mapping[int, str]
-    asked: Mapping[int, str]
+    roles: Mapping[int, str]
     at: int = 0
 
     @property
     def role(self) -> str:
         """The role that is to be filled."""
-        return self.asked[self.at]
+        return self.roles[self.at]
 
 
 def draw_translations(ids: BothSides, count: int, seed: int) -> tuple[TextPair, ...]:
@@ -519,7 +519,7 @@ def draw_translations(ids: BothSides, count: int, seed: int) -> tuple[TextPair, 
     draw = np.random.default_rng([seed, 13])
     by_shape: dict[tuple[int, int], list[_TranslatedText]] = {}
     for text in texts:
-        for at in (at for at in text.asked if usable.issuperset(text.target[:at])):
+        for at in (at for at in text.roles if usable.issuperset(text.target[:at])):
             by_shape.setdefault((len(text.source), at), []).append(text._replace(at=at))
     shapes = [of for (_, at), of in sorted(by_shape.items()) if at and len({step.role for step in of}) > 1]
     if not shapes:

@@ -21,7 +21,7 @@ from trisect.core.files import digest, digest_file
 from trisect.core.spec import Text
 from trisect.core.subject import InputSample, TextOrPair, Texts, as_sample
 from trisect.text.corpus import Corpus, GrowingArray, Split, counts
-from trisect.text.hub import DatasetTexts, absolute_name, is_hub, open_dataset
+from trisect.text.hub import PREFIX, DatasetTexts, is_hub, open_dataset, parse_name
 from trisect.text.lines import SPLITS
 from trisect.text.readers import (
     CONLLU,
@@ -144,7 +144,9 @@ def open_corpus(where: str | Path, name: str | None = None) -> Corpus:
 def absolute_place(where: str | Path) -> str:
     """A text's name as it works from anywhere: folders in full, so that experiment.json can be moved."""
     if is_hub(where):
-        return absolute_name(str(where))
+        name, config = parse_name(str(where))
+        name = str(Path(name).resolve()) if Path(name).is_dir() else name
+        return f"{PREFIX}{name}{f':{config}' if config else ''}"
     return str(where) if is_built_in(where) else str(Path(where).resolve())
 
 

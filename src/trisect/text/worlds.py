@@ -29,13 +29,13 @@ class Lookup(NamedTuple):
     key: Int[np.ndarray, "N I"]
     value: Int[np.ndarray, "N I"]
     rest: Int[np.ndarray, "N I"]
-    asked: Int[np.ndarray, " N"]
+    position: Int[np.ndarray, " N"]
     beside: Int[np.ndarray, "N 2"]
 
     @property
     def question(self) -> Int[np.ndarray, " N"]:
         """The key that is asked for."""
-        return _at(self.key, self.asked)
+        return _at(self.key, self.position)
 
     def place(self, key: Int[np.ndarray, " N"]) -> Int[np.ndarray, " N"]:
         """Where the item with that key stands."""
@@ -98,8 +98,8 @@ class World:
         """The same documents but for what the label column speaks of."""
         of = self.columns[column]
         if of.part == "key":  # in turn, and the same key is asked for
-            return documents._replace(key=np.roll(documents.key, 1, 1), asked=(documents.asked + 1) % self.items)
-        size, new = self.items if of.part == "asked" else len(of.classes), getattr(documents, of.part).copy()
+            return documents._replace(key=np.roll(documents.key, 1, 1), position=(documents.position + 1) % self.items)
+        size, new = self.items if of.part == "position" else len(of.classes), getattr(documents, of.part).copy()
         new[of.where] = (new[of.where] + 1 + _below(rng, size - 1, *new[of.where].shape)) % size
         return documents._replace(**{of.part: new})
 
@@ -128,7 +128,7 @@ class World:
         """Documents and donors with the same keys in another order, other values, and another question."""
         rng = np.random.default_rng([seed, len(SIZES)])
         batches: list[tuple[Lookup, Lookup]] = []
-        while sum(len(base.asked) for base, _ in batches) < count:
+        while sum(len(base.position) for base, _ in batches) < count:
             base, donor = self.draw(count, rng), self.draw(count, rng)
             order = rng.random(base.key.shape).argsort(1)
             donor = donor._replace(key=np.take_along_axis(base.key, order, 1))
@@ -154,16 +154,16 @@ class World:
         bases, donors = (
             tuple(_spell(words, row) for row in self.write(documents)[:, :-1]) for documents in (base, donor)
         )
-        return DonorPairs(bases, donors, _spell(words, self.answer(_at(base.value, base.asked))), {})
+        return DonorPairs(bases, donors, _spell(words, self.answer(_at(base.value, base.position))), {})
 
 
 def predictions(base: Lookup, donor: Lookup) -> dict[str, Int[np.ndarray, " N"]]:
     """The value that answers the base; its own for the donor's question (q), its own where the donor has the key (k), the donor's (v)."""
     return {
-        "unchanged": _at(base.value, base.asked),
+        "unchanged": _at(base.value, base.position),
         "q": _at(base.value, base.place(donor.question)),
         "k": _at(base.value, donor.place(base.question)),
-        "v": _at(donor.value, base.asked),
+        "v": _at(donor.value, base.position),
     }
 
 
@@ -190,7 +190,7 @@ class Roles(World):
             "item.a": _LabelColumn(a, items, lambda documents: documents.key, "key"),
             "item.b": _LabelColumn(b, items, lambda documents: documents.value, "value"),
             "item.c": _LabelColumn(c, items, lambda documents: documents.rest, "rest"),
-            "question.a": _LabelColumn(a, question, lambda documents: documents.question[:, None], "asked"),
+            "question.a": _LabelColumn(a, question, lambda documents: documents.question[:, None], "position"),
             "question.b": _LabelColumn(b, question, lambda documents: documents.beside[:, :1], "beside", (every, 0)),
             "question.c": _LabelColumn(c, question, lambda documents: documents.beside[:, 1:], "beside", (every, 1)),
         }
@@ -199,7 +199,7 @@ class Roles(World):
         """Items, question, answer."""
         items = (documents.key * self.values + documents.value) * self.rests + documents.rest
         question = (documents.question * self.values + documents.beside[:, 0]) * self.rests + documents.beside[:, 1]
-        last = self.answer(_at(documents.value, documents.asked))
+        last = self.answer(_at(documents.value, documents.position))
         kinds = self.keys * self.values * self.rests
         return np.concatenate([items, kinds + question[:, None], last[:, None]], 1)
 
@@ -221,7 +221,7 @@ class Induction(World):
         last, every = 2 * self.items, slice(None)
         question, odd, even = slice(last, last + 1), slice(1, last, 2), slice(0, last, 2)
         return {
-            "question.own": _LabelColumn(keys, question, lambda documents: documents.question[:, None], "asked"),
+            "question.own": _LabelColumn(keys, question, lambda documents: documents.question[:, None], "position"),
             "question.before": _LabelColumn(
                 values, question, lambda documents: documents.value[:, -1:], "value", (every, -1)
             ),
@@ -232,8 +232,8 @@ class Induction(World):
 
     def write(self, documents: Lookup) -> Int[np.ndarray, "N T"]:
         """Key and value in turn, the question, the answer."""
-        pairs = np.stack([documents.key, self.keys + documents.value], 2).reshape(len(documents.asked), -1)
-        answer = self.answer(_at(documents.value, documents.asked))
+        pairs = np.stack([documents.key, self.keys + documents.value], 2).reshape(len(documents.position), -1)
+        answer = self.answer(_at(documents.value, documents.position))
         return np.concatenate([pairs, documents.question[:, None], answer[:, None]], 1)
 
 

@@ -699,7 +699,7 @@ class _Controls:
                     bound = facts[side]
                     ends = [_only(ids[row], prepared.tokens.get(value, UNKNOWN)) for value in bound.values]
                     places = [int(text.places[row])] if one.component == "q" else ends
-                    words = {"q": [bound.asked], "k": bound.keys, "v": bound.values}[one.component]
+                    words = {"q": [bound.query], "k": bound.keys, "v": bound.values}[one.component]
                     for place, word in zip(places, words, strict=True):
                         if place is not None and word in classes:
                             rows, at, labels = [*rows, row], [*at, place], [*labels, classes[word]]
