@@ -15,7 +15,7 @@ from trisect.experiments.dissect import page as dissect
 from trisect.experiments.dissect import parts as dissect_parts
 from trisect.experiments.dissect.page import Line, as_table
 from trisect.experiments.dissect.settings import DissectFacts, PartFacts
-from trisect.experiments.study.findings import with_verdicts
+from trisect.experiments.study.page import with_verdicts
 from trisect.experiments.study.rows import StudyRows
 from trisect.report.format import Mean
 from trisect.report.sheet import Sheet, StudyLink, html, present, with_links

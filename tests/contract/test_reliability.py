@@ -28,8 +28,7 @@ from trisect.core.spec import Attack, Freeze, Rewind, plain
 from trisect.core.tables import frame, read_table, write_table
 from trisect.engine.jobs import JobOrder
 from trisect.engine.start import open_engine
-from trisect.experiments.study.ledger import fleet_name, join_ledger, repeating
-from trisect.experiments.study.plan import make_plan
+from trisect.experiments.study.plan import fleet_name, join_ledger, make_plan, repeating
 from trisect.experiments.study.presets import find_experiments
 from trisect.experiments.study.run import _note
 from trisect.lab.folder import Folder

@@ -18,8 +18,7 @@ from trisect.core.errors import CorpusError, DamagedFileError, SpecError, StudyE
 from trisect.core.files import read_json, write_json
 from trisect.core.spec import Attack, Freeze, Rewind, Run
 from trisect.experiments.study import run as lab
-from trisect.experiments.study.ledger import fleets
-from trisect.experiments.study.plan import make_plan
+from trisect.experiments.study.plan import fleets, make_plan
 from trisect.lab.folder import Folder
 from trisect.lm import train
 from trisect.report.sheet import Sheet

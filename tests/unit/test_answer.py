@@ -7,9 +7,8 @@ from tests.synthetic import about, study_tables
 
 from trisect.claims import preconditions
 from trisect.core.tables import frame
-from trisect.experiments.study import findings
-from trisect.experiments.study.findings import collect
-from trisect.experiments.study.page import make_sheet
+from trisect.experiments.study import page as study_page
+from trisect.experiments.study.page import collect, make_sheet
 from trisect.experiments.study.rows import StudyRows
 from trisect.report.sheet import Bullets, TextBlock, open_section
 
@@ -45,7 +44,7 @@ def shares(own, others=0.01):
 
 
 def test_where_interchange_is_clear_each_sentence_says_what_the_component_does():
-    answers = list(findings.answer_findings(rows_of(with_rows(shares(0.97)))))
+    answers = list(study_page.answer_findings(rows_of(with_rows(shares(0.97)))))
     assert [one.groups for one in answers] == [("q",), ("k",), ("v",)]
     assert [one.title for one in answers] == ["Query", "Key", "Value"]
     for one, thesis in zip(
@@ -59,7 +58,7 @@ def test_where_interchange_is_clear_each_sentence_says_what_the_component_does()
 
 def test_one_seed_shows_a_number_and_decides_nothing():
     measures = {spot: values[:1] for spot, values in shares(0.97).items()}
-    answers = list(findings.answer_findings(rows_of(with_rows(measures, (1,)), (1,))))
+    answers = list(study_page.answer_findings(rows_of(with_rows(measures, (1,)), (1,))))
     assert [one.words.startswith("One model, which decides nothing: ") for one in answers] == [True] * 3
 
 
@@ -73,7 +72,7 @@ def test_one_seed_shows_a_number_and_decides_nothing():
     ],
 )
 def test_what_the_rows_do_not_carry_is_said_not_to_be_shown(own, others, start):
-    answers = list(findings.answer_findings(rows_of(with_rows(shares(own, others)))))
+    answers = list(study_page.answer_findings(rows_of(with_rows(shares(own, others)))))
     assert [one.words.startswith(start) for one in answers] == [True] * 3
 
 
@@ -87,10 +86,10 @@ def everywhere(q, k, v):
 
 def test_a_language_study_says_what_each_costs_in_all_layers_and_that_this_is_not_what_it_does():
     rows = rows_of(with_rows(everywhere(0.1, 0.2, 0.9)))
-    answers = list(findings.answer_findings(rows))
+    answers = list(study_page.answer_findings(rows))
     assert ": +0.900\u00a0nats (" in answers[2].words
     assert answers[2].words.endswith("with them replaced by their mean.")
-    (compared,) = [one for one in findings.comparisons(rows) if one.groups == ("mean ablation",)]
+    (compared,) = [one for one in study_page.comparisons(rows) if one.groups == ("mean ablation",)]
     assert (compared.measure, compared.comparison) == ("all_layers", "v largest")
     page = page_html(with_rows(everywhere(0.1, 0.2, 0.9)), rows, [])
     assert "These numbers say how much each matters, not what it does." in page
@@ -104,12 +103,12 @@ def test_a_language_study_says_what_each_costs_in_all_layers_and_that_this_is_no
 
 def test_without_all_layers_single_layers_are_averaged_and_without_interventions_nothing_is_answered():
     tables = with_rows({(f"{c}@{n}", "ablate_rise_nats", "valid", None): [0.1 * n] * 5 for c in "qkv" for n in (1, 2)})
-    first = next(iter(findings.answer_findings(rows_of(tables))))
+    first = next(iter(study_page.answer_findings(rows_of(tables))))
     assert "in one layer (mean over layers)" in first.words
     assert first.values[0].mean == pytest.approx(0.15)
-    assert {one.measure for one in findings.comparisons(rows_of(tables))} == {"each_layer"}
+    assert {one.measure for one in study_page.comparisons(rows_of(tables))} == {"each_layer"}
     bare = {**tables, "runs": tables["runs"].filter(pl.col("edit") == "none"), "sites": frame("sites", [])}
-    assert list(findings.answer_findings(rows_of(bare))) == []
+    assert list(study_page.answer_findings(rows_of(bare))) == []
     sheet = make_sheet(bare, rows_of(bare), [])
     block = sheet.sections[0].blocks[0]
     assert isinstance(block, TextBlock)
@@ -122,7 +121,9 @@ def test_a_study_of_controls_alone_says_what_it_has():
         pl.when(pl.col("edit") == "attack").then(pl.lit("bounded")).otherwise(pl.col("variant")).alias("variant")
     )
     kept = runs.filter(pl.col("edit").is_in(["none", "attack"]))
-    block = findings.sections(rows_of({**tables, "runs": kept, "sites": frame("sites", [])}), (), ())[0].blocks[0]
+    block = study_page.first_sections(rows_of({**tables, "runs": kept, "sites": frame("sites", [])}), (), ())[0].blocks[
+        0
+    ]
     assert isinstance(block, TextBlock)
     assert block.text.startswith("This study has no interchange, rewinding, freezing or mean ablation")
     assert "(controls of attacks) does not answer this question" in block.text
@@ -132,7 +133,9 @@ def test_frozen_runs_without_a_baseline_have_no_numbers_yet():
     tables = study_tables(SEEDS, 3, 2, ("pos",), {})
     runs = tables["runs"].filter(pl.col("edit") == "freeze")
     assert runs.height
-    block = findings.sections(rows_of({**tables, "runs": runs, "sites": frame("sites", [])}), (), ())[0].blocks[0]
+    block = study_page.first_sections(rows_of({**tables, "runs": runs, "sites": frame("sites", [])}), (), ())[0].blocks[
+        0
+    ]
     assert isinstance(block, TextBlock)
     assert block.text == "No intervention has numbers yet, so there is no answer."
 
@@ -154,7 +157,7 @@ def test_what_is_open_says_how_many_seeds_are_needed_and_what_is_alike_by_which_
 def test_how_sure_names_what_failed_and_that_one_seed_decides_nothing():
     tables = with_rows({}, seeds=(1,))
     rows = rows_of(tables, (1,))
-    sections = findings.sections(rows, preconditions(tables), collect(rows))
+    sections = study_page.first_sections(rows, preconditions(tables), collect(rows))
     block = sections[1].blocks[0]
     assert isinstance(block, Bullets)
     said = block.items

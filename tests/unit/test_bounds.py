@@ -22,7 +22,7 @@ from trisect.core.spec import Design, Model, Rewind, Training, plain
 from trisect.experiments import EXPERIMENTS, UTILITIES
 from trisect.experiments.recall.settings import RecallRecipe
 from trisect.experiments.study import plan as planning
-from trisect.experiments.study.ledger import join_ledger
+from trisect.experiments.study.plan import join_ledger
 from trisect.experiments.translate.settings import TranslationRecipe
 from trisect.lab.folder import Folder
 from trisect.text import birth_places, pairs

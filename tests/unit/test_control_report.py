@@ -15,7 +15,7 @@ from trisect.claims.verdicts import SURVIVES
 from trisect.core import spec
 from trisect.core.methods import VARIANTS
 from trisect.core.tables import frame
-from trisect.experiments.study import figures, findings, removal
+from trisect.experiments.study import figures, page, removal
 from trisect.experiments.study import words as study_words
 from trisect.experiments.study.rows import StudyRows
 from trisect.report import cards, charts
@@ -66,9 +66,9 @@ def test_new_figures_stand_where_there_are_rows_and_nowhere_else(study, drawn):
     sites = tables["sites"].filter(pl.col("label").is_null())
     plain = {**tables, "runs": tables["runs"].filter(PAPER), "sites": sites, "controls": frame("controls", ())}
     bare = StudyRows.of(plain, described)
-    assert findings.collect(bare) == (
-        *findings.answer_findings(bare),
-        *findings.comparisons(bare),
+    assert page.collect(bare) == (
+        *page.answer_findings(bare),
+        *page.comparisons(bare),
         *study_words.findings(bare),
     )
     assert {one.name for one in figures.collect(bare)} == set(drawn) - set(NEW)

@@ -6,8 +6,8 @@ import polars as pl
 import pytest
 from tests.controlled import SEEDS, everywhere, made
 
-from trisect.experiments.study import figures, findings, removal, words
-from trisect.experiments.study.figures import cost_at
+from trisect.experiments.study import figures, page, removal, words
+from trisect.experiments.study.figures import AGAINST, HALF, at_equal_bits
 from trisect.experiments.study.rows import StudyRows
 from trisect.report import render
 
@@ -28,39 +28,37 @@ def rows(study):
     return StudyRows.of(*study)
 
 
-def test_between_doses_the_cost_is_linear_and_beyond_the_last_it_is_not_known():
-    curve = [(0.2, 0.1), (0.6, 0.5)]
-    assert cost_at(curve, 0.1) == pytest.approx(0.05)
-    assert cost_at(curve, 0.4) == pytest.approx(0.3)
-    assert cost_at(curve, 0.6) == pytest.approx(0.5)
-    assert cost_at(curve, 0.7) is None
-    assert cost_at([], 0.1) is None
-
-
 def test_attack_and_control_are_compared_where_both_remove_as_much(rows):
-    """The attack takes 0.75 bits for 0.3 nats, the control 0.5 for 0.1: at 0.5 bits 0.2 against 0.1."""
-    found, _ = figures.against_control(rows, "pos")
-    assert {(p.site, p.seed) for p in found} == {("k@1", seed) for seed in SEEDS}
-    assert [p.value for p in found] == pytest.approx([0.1] * len(SEEDS))
-    assert [p.value for p in figures.at_half(rows, "pos")[0]] == pytest.approx([0.2] * len(SEEDS))
+    """The attack takes 0.75 bits for 0.3 nats, the control 0.5 for 0.1: at 0.5 bits 0.2 against 0.1, linear between doses."""
+    found = {title: points for title, (points, _) in at_equal_bits(rows, "pos").items()}
+    assert {(p.site, p.seed) for p in found[AGAINST]} == {("k@1", seed) for seed in SEEDS}
+    assert [p.value for p in found[AGAINST]] == pytest.approx([0.1] * len(SEEDS))
+    assert [p.value for p in found[HALF]] == pytest.approx([0.2] * len(SEEDS))
     (finding,) = figures.dose_findings(rows)
     assert finding.values[0].mean == pytest.approx(0.1)
 
 
-def test_a_site_that_some_seed_does_not_reach_is_left_out_and_counted(study):
+@pytest.mark.parametrize(("left", "dosed"), [(1.0, False), (0.6, True)])
+def test_a_site_that_some_seed_does_not_reach_is_left_out_and_counted(study, left, dosed):
+    """One seed's attack removes nothing, or less than half of the bits, beyond which the cost is not known."""
     tables, described = study
-    runs = tables["runs"].filter(
-        (pl.col("edit") == "attack") & (pl.col("variant") == "plain") & (pl.col("seed") == SEEDS[0])
-    )
-    one = runs.filter((pl.col("site") == "k@1") & (pl.col("label") == "pos"))["run"].to_list()
-    bits = pl.col("subject").is_in(one) & (pl.col("measure") == "probe_linear_bits")
-    sites = tables["sites"].with_columns(pl.when(bits).then(1.0).otherwise(pl.col("value")).alias("value"))
+    runs = tables["runs"].filter(edit="attack", variant="plain", seed=SEEDS[0], site="k@1", label="pos")
+    bits = pl.col("subject").is_in(runs["run"].to_list()) & (pl.col("measure") == "probe_linear_bits")
+    sites = tables["sites"].with_columns(pl.when(bits).then(left).otherwise(pl.col("value")).alias("value"))
     rows = StudyRows.of({**tables, "sites": sites}, described)
-    assert ("k@1", SEEDS[0]) not in figures.doses(rows, "pos")
+    assert (("k@1", SEEDS[0]) in figures.doses(rows, "pos")) == dosed
     assert ("k@1", SEEDS[1]) in figures.doses(rows, "pos")
-    points, sites = figures.at_half(rows, "pos")
+    points, counted = at_equal_bits(rows, "pos")[HALF]
     assert points == []
-    assert sites.startswith("0 of")
+    assert counted.startswith("0 of")
+
+
+def raised(study, runs):
+    """The study with losses of these runs that are far above the unigram loss."""
+    tables, described = study
+    losses = pl.col("run").is_in(runs) & (pl.col("name") == "loss_nats")
+    metrics = tables["metrics"].with_columns(pl.when(losses).then(99.0).otherwise("value").alias("value"))
+    return StudyRows.of({**tables, "metrics": metrics}, described)
 
 
 def combined(points):
@@ -79,7 +77,7 @@ def test_collapsed_runs_are_counted_drawn_grey_and_not_compared(study):
     stuck = pl.when(losses).then(pl.max_horizontal("value", pl.lit(unigram))).otherwise("value")
     rows = StudyRows.of({**tables, "metrics": tables["metrics"].with_columns(stuck.alias("value"))}, described)
     assert rows.collapses == frozenset(lost)
-    assert not figures.against_control(rows, "pos")[0]
+    assert not at_equal_bits(rows, "pos")[AGAINST][0]
     drawn = {figure.name: figure for figure in figures.collect(rows)}["fig04-attack-pos-valid"]
     assert f"{len(lost)} runs collapsed" in drawn.caption
     assert "k@1" not in drawn.caption
@@ -88,7 +86,7 @@ def test_collapsed_runs_are_counted_drawn_grey_and_not_compared(study):
     without = StudyRows.of({**tables, "runs": tables["runs"].filter(~first.fill_null(False))}, described)
     asked = ("attack", "control", "information")
     before, after = (
-        {(f.measure, *f.groups): f for f in findings.collect(some) if f.measure in asked} for some in (without, rows)
+        {(f.measure, *f.groups): f for f in page.collect(some) if f.measure in asked} for some in (without, rows)
     )
     assert before.keys() == after.keys()
     for key, one in after.items():
@@ -113,13 +111,10 @@ def test_collapsed_runs_are_counted_drawn_grey_and_not_compared(study):
 
 
 def test_a_control_without_a_site_that_can_be_read_is_named(study):
-    tables, described = study
-    runs = tables["runs"].filter((pl.col("edit") == "attack") & (pl.col("variant") == "control"))["run"].to_list()
-    losses = pl.col("run").is_in(runs) & (pl.col("name") == "loss_nats")
-    raised = tables["metrics"].with_columns(pl.when(losses).then(99.0).otherwise("value").alias("value"))
-    rows = StudyRows.of({**tables, "metrics": raised}, described)
+    runs = study[0]["runs"].filter(edit="attack", variant="control")["run"].to_list()
+    rows = raised(study, runs)
     assert rows.collapses == frozenset(runs)
-    said = {f.groups[1]: f for f in findings.collect(rows) if f.measure == "control"}
+    said = {f.groups[1]: f for f in page.collect(rows) if f.measure == "control"}
     assert said["control"].values == ()
     assert f"minus that by control labels: not read. {len(runs)} runs collapsed" in said["control"].words
     drawn = {figure.name: figure for figure in figures.control_figures(rows)}["controls-pos-valid"]
@@ -133,11 +128,9 @@ def greys(chart):
 
 
 def test_where_the_baseline_learns_nothing_no_attack_stopped_it(study):
-    tables, described = study
-    first = tables["runs"].filter(pl.col("seed") == SEEDS[0])["run"].to_list()
-    attacked = tables["runs"].filter((pl.col("edit") == "attack") & (pl.col("site") == "k@1"))["run"].to_list()
-    losses = pl.col("run").is_in([*first, *attacked]) & (pl.col("name") == "loss_nats")
-    raised = tables["metrics"].with_columns(pl.when(losses).then(99.0).otherwise("value").alias("value"))
-    rows = StudyRows.of({**tables, "metrics": raised}, described)
+    runs = study[0]["runs"]
+    first = runs.filter(seed=SEEDS[0])["run"].to_list()
+    attacked = runs.filter(edit="attack", site="k@1")["run"].to_list()
+    rows = raised(study, [*first, *attacked])
     assert rows.collapses == frozenset(attacked) - frozenset(first)
     assert rows.collapses

@@ -15,8 +15,7 @@ from trisect.core.methods import Attack, Control, Probe, spell_variant
 from trisect.core.schema import read
 from trisect.core.site import Site
 from trisect.core.spec import Run, plain, read_experiment
-from trisect.experiments.study.ledger import fleets, join_ledger, tasks_of
-from trisect.experiments.study.plan import designs, make_plan, token_seconds
+from trisect.experiments.study.plan import designs, evaluations, fleets, join_ledger, make_plan, token_seconds
 from trisect.experiments.study.settings import DesignSource
 from trisect.lab.folder import Folder
 from trisect.lm.edits import EDITS, AttackEdit, FreezeEdit, NarrowEdit
@@ -129,9 +128,13 @@ def test_one_label_a_fleet_and_probes_of_what_is_attacked_alone():
     runs = [BASE, *(replace(BASE, edit=edit) for edit in EVERY), replace(BASE, edit=AttackEdit(Q, "dep", 1.0))]
     found = [{r.edit.column if r.edit else None for r in fleet} for fleet in fleets(runs)]
     assert sorted(found, key=str) == [{"dep"}, {"pos"}, {None}]
-    study = replace(tiny.EXPERIMENT, probe=Probe(None, ("pos", "dep")))
-    asked = {r.edit: {a.label for a in tasks_of(study, r)} for r in runs if r.edit}
-    assert {e.column: labels for e, labels in asked.items() if labels} == {"pos": {"pos"}, "dep": {"dep"}}
+    edits = tuple(run.edit for run in runs if run.edit)
+    study = replace(tiny.EXPERIMENT, attack=None, freeze=None, probe=Probe(None, ("pos", "dep")), edits=edits)
+    probed: dict[str | None, set[str]] = {}
+    for task, (_, run) in evaluations([study], "text").items():
+        if run.edit:
+            probed.setdefault(run.edit.column, set()).add(task.label)
+    assert probed == {"pos": {"pos"}, "dep": {"dep"}}
 
 
 def test_variants_have_one_spelling():

@@ -12,7 +12,7 @@ from trisect.core.finding import Estimate, Finding
 from trisect.experiments.align import page as alignment_page
 from trisect.experiments.dissect import parts
 from trisect.experiments.dissect.page import Line, as_table, figure, from_table, section, summary
-from trisect.experiments.study import findings
+from trisect.experiments.study import page
 from trisect.experiments.study.rows import StudyRows
 from trisect.report.format import Mean, by_component, interval
 from trisect.report.sheet import Sheet, present
@@ -101,7 +101,7 @@ def test_recalls_line_is_what_is_lost_and_is_not_ranked():
 
 def test_a_finding_of_the_training_study_is_a_line_with_the_claims_that_speak_of_it():
     rows = StudyRows.of(*made(everywhere("attack-pos-k@1", -0.3, 0.3) | everywhere("tie-q+k+v@1-5", 0.4, 0.4)))
-    lines = [line for line in parts.training_lines([findings.with_verdicts(rows)]) if line is not None]
+    lines = [line for line in parts.training_lines([page.with_verdicts(rows)]) if line is not None]
     kinds = [one.kind for one in lines]
     # criticality is shown on the study's page alone
     assert set(kinds) == set(parts.KINDS) - {"all_layers", "ablation"}

@@ -14,7 +14,7 @@ from trisect.core.errors import StudyError
 from trisect.core.methods import Erase, Probe
 from trisect.core.site import Site
 from trisect.experiments.study import probing, words
-from trisect.experiments.study.ledger import join_ledger
+from trisect.experiments.study.plan import join_ledger
 from trisect.experiments.study.probing import Fold, assign_folds, probe, read_folds
 from trisect.experiments.study.rows import StudyRows
 from trisect.lab.folder import Folder

@@ -14,7 +14,7 @@ from trisect.core.machine import Machine
 from trisect.core.spec import plain
 from trisect.engine.start import choose_device
 from trisect.experiments.study import tasks
-from trisect.experiments.study.ledger import Task
+from trisect.experiments.study.plan import Task
 from trisect.experiments.study.presets import find_experiments
 from trisect.experiments.study.run import add_numerics, check_precision, check_step
 from trisect.experiments.study.tasks import StudyJob

@@ -13,8 +13,7 @@ from tests import tiny
 import trisect
 from trisect.core.errors import StudyError
 from trisect.core.spec import Design
-from trisect.experiments.study.ledger import FLEET, fleets, join_ledger
-from trisect.experiments.study.plan import gpu_seconds, make_plan, makespan
+from trisect.experiments.study.plan import FLEET, fleets, gpu_seconds, join_ledger, make_plan, makespan
 from trisect.experiments.study.presets import find_experiments
 from trisect.experiments.study.settings import StudyMachine
 from trisect.lab.folder import Folder

@@ -16,7 +16,7 @@ from trisect.core.errors import ModelError
 from trisect.core.files import replace_file, write_json
 from trisect.core.subject import Batch
 from trisect.core.trace import Address, Side
-from trisect.experiments.study.ledger import Task
+from trisect.experiments.study.plan import Task
 from trisect.experiments.study.run import StudyWork
 from trisect.hf.files.fetch import Options, fetch
 from trisect.hf.load import load

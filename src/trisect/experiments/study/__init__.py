@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from trisect.experiments.study.settings import PlanSettings, StudyFacts, StudySettings
@@ -49,7 +51,7 @@ class TrainStudy(TrainingExperiment[StudySettings, StudyFacts]):
 
     def findings(self, tables: Mapping[str, pl.DataFrame], about: About[StudyFacts]) -> Sequence[Finding]:
         """What was found, as data."""
-        from trisect.experiments.study.findings import with_verdicts
+        from trisect.experiments.study.page import with_verdicts
         from trisect.experiments.study.rows import StudyRows, describe_study
 
         return with_verdicts(StudyRows.of(tables, describe_study(about)))
@@ -82,10 +84,14 @@ class PlanStudy(Utility[PlanSettings]):
         return Plan
 
     def answer(self, settings: PlanSettings) -> Plan:
-        """What it says to these settings; raises TrisectError."""
-        from trisect.experiments.study.plan import reply
+        """The plan of what the settings ask for; raises TrisectError for what cannot be run, or not on this machine."""
+        from trisect.experiments.study.plan import designs, make_plan
 
-        return reply(settings)
+        plan = make_plan(*designs(settings.what), fleet=settings.fleet)
+        plan = replace(plan, listed=settings.runs, cores=settings.workers or plan.cores, gpus=settings.gpus)
+        if not settings.force:
+            plan.check_machine(Path())
+        return plan
 
 
 PLAN = PlanStudy()

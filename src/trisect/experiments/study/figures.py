@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import NamedTuple
@@ -14,23 +15,9 @@ from trisect.core.edits import kind_of
 from trisect.core.finding import Estimate, Finding
 from trisect.core.site import Site
 from trisect.experiments.study import removal
+from trisect.experiments.study import words as study_words
 from trisect.experiments.study.rows import ATTACKED, PLAIN, StudyRows, minus, over_seeds, sort_labels
-from trisect.experiments.study.words import (
-    BEYOND,
-    NOTHING,
-    SIGNED,
-    SPLIT,
-    VALID,
-    attack_words,
-    collapse_words,
-    divergence_words,
-    estimates,
-    extremes,
-    finding,
-    label_name,
-    methods,
-    seeds,
-)
+from trisect.experiments.study.words import BEYOND, SPLIT, VALID, Method, extremes, label_name, seeds
 from trisect.report import charts, render
 from trisect.report import format as words
 from trisect.report.cards import NAMES, survival_sentence, tally_survival
@@ -84,8 +71,8 @@ def depth_colours(rows: StudyRows, dark: bool = False) -> dict[str, str]:
     return {site: render.layer_colour(share, dark=dark) for site, share in shares.items()}
 
 
-class Curves(NamedTuple):
-    """The curves of one experiment by site, and the baseline's, with the axis that holds them all."""
+class _Curves(NamedTuple):
+    """The curves of an experiment by site, and the baseline's, with the axis that holds them all."""
 
     edited: tuple[charts.Series, ...]
     baseline: charts.CurveLine | None
@@ -93,37 +80,34 @@ class Curves(NamedTuple):
     collapsed: frozenset[str] = frozenset()  # sites where every run collapsed: drawn grey
 
 
-def _arrange(rows: StudyRows, curves: Curves, meet: bool = False) -> tuple[charts.FigureView, charts.FigureView]:
+def _arrange(rows: StudyRows, curves: _Curves, meet: bool = False) -> tuple[charts.FigureView, charts.FigureView]:
     """The same curves with a panel per component, and with a panel per layer."""
     colours, sites = depth_colours(rows), sorted({s.site for s in curves.edited}, key=order)
-    deep = list(dict.fromkeys(place(s).layers for s in sorted(sites, key=lambda s: order(s)[:3])))
-    groups = sorted({place(s).group for s in sites}, key=lambda g: order(f"{g}@1"))
+    depths = list(dict.fromkeys(place(s).layers for s in sorted(sites, key=lambda s: order(s)[:3])))
+    groups = groups_of(Point(site, 0, 0.0) for site in sites)
 
     def layer(site: str) -> str:
         return f"{'layer' if place(site).single else 'layers'} {place(site).layers}"
 
     def line(site: str, by: str) -> charts.CurveLine:
-        here, of = place(site), tuple(s for s in curves.edited if s.site == site)
+        here, series = place(site), tuple(s for s in curves.edited if s.site == site)
         mark, dash, name = render.mark(here.group), (), here.group
         if by == "component":
-            mark = render.Mark(colours[site], render.layer_shape(deep.index(here.layers)))
+            mark = render.Mark(colours[site], render.layer_shape(depths.index(here.layers)))
             dash, name = () if here.single else (8, 2), layer(site)
-        return charts.CurveLine(
-            name, render.BASELINE if site in curves.collapsed else mark.colour, dash, of, mark.shape
-        )
+        colour = render.BASELINE if site in curves.collapsed else mark.colour
+        return charts.CurveLine(name, colour, dash, series, mark.shape)
 
     def view(by: str, panels: Mapping[str, list[str]]) -> charts.FigureView:
-        lines = {title: [line(site, by) for site in mine] for title, mine in panels.items()}
+        lines = {title: [line(site, by) for site in members] for title, members in panels.items()}
         first = [curves.baseline] if curves.baseline else []
-        drawn = tuple(
-            charts.curve_panel(title, [*first, *mine], curves.axis, meet=meet) for title, mine in lines.items()
-        )
-        return charts.FigureView(by, drawn, _keys([*(one for mine in lines.values() for one in mine), *first]))
+        shown = (charts.curve_panel(title, [*first, *of], curves.axis, meet=meet) for title, of in lines.items())
+        return charts.FigureView(by, tuple(shown), _keys([*itertools.chain(*lines.values()), *first]))
 
-    layers = [[s for s in sites if place(s).layers == depth] for depth in deep]
+    layers = [[s for s in sites if place(s).layers == depth] for depth in depths]
     return (
         view("component", {words.GROUP.get(g, g): [s for s in sites if place(s).group == g] for g in groups}),
-        view("layer", {layer(mine[0]): mine for mine in layers}),
+        view("layer", {layer(members[0]): members for members in layers}),
     )
 
 
@@ -138,7 +122,7 @@ def _curve_figure(names: tuple[str, str, str], caption: str, views: Sequence[cha
     return charts.Figure(*names, caption, first.panels, first.key, None, "epoch", first.name, tuple(others))
 
 
-def _against(rows: StudyRows, edit: str, split: str, labels: Sequence[str | None]) -> dict[str | None, Curves]:
+def _against(rows: StudyRows, edit: str, split: str, labels: Sequence[str | None]) -> dict[str | None, _Curves]:
     """Loss curves of one experiment with each label beside the baseline's, on one axis; those without rows are left out."""
     measure = charts.Measure(f"{SPLIT[split]} loss", LOSS)
     points_of = {label: points for label in labels if (points := rows.curves(edit, split, label=label))}
@@ -153,7 +137,7 @@ def _against(rows: StudyRows, edit: str, split: str, labels: Sequence[str | None
     for label, points in points_of.items():
         alive = {p.site for p in points if p.run not in rows.collapses}
         collapsed = frozenset({p.site for p in points} - alive)
-        curves[label] = Curves(tuple(charts.of_runs(points, measure)), other, axis, collapsed)
+        curves[label] = _Curves(tuple(charts.of_runs(points, measure)), other, axis, collapsed)
     return curves
 
 
@@ -166,7 +150,7 @@ def _training_curves(rows: StudyRows, edit: str, labels: Sequence[str | None], s
                 continue
             views = [*_arrange(rows, curves)]
             if label == labels[0] and len(labels) > 1:  # a panel per component and label, all on one axis
-                beside = {of: _arrange(rows, one)[0] for of, one in _against(rows, edit, split, labels).items()}
+                beside = {of: _arrange(rows, every)[0] for of, every in _against(rows, edit, split, labels).items()}
                 panels = [
                     p.with_title(f"{p.title}, {label_name(of or '')}") for of, v in beside.items() for p in v.panels
                 ]
@@ -176,8 +160,8 @@ def _training_curves(rows: StudyRows, edit: str, labels: Sequence[str | None], s
             caption = start
             caption += f" Against the baseline, at the last epoch: {extremes(effects, 'nats')}" if effects else ""
             caption += f" {seeds(rows)}, {several(len(runs), 'run')} at {several(len({s for s, _ in runs}), 'site')}"
-            gone = len({(s.site, s.seed) for s in curves.edited if s.diverged})
-            caption += f"; {gone} diverged{LOST}" if gone else "."
+            diverged = len({(s.site, s.seed) for s in curves.edited if s.diverged})
+            caption += f"; {diverged} diverged{LOST}" if diverged else "."
             if fell := len({s.run for s in curves.edited} & rows.collapses):
                 caption += f" {several(fell, 'run')} collapsed, that is, never fell clearly below the unigram loss"
                 caption += "; nothing is read from sites where one did"
@@ -257,26 +241,26 @@ def _midstage(rows: StudyRows) -> Iterator[charts.Figure]:
         caption += f" With the initial weights: {extremes(zero, 'nats', False)}"
     caption += CUT if any(p.value > axis.high for p in points) else ""
     names = ("fig10-midstage", "Figure 10", "Rewinding to mid-stage weights")
-    yield _curve_figure(names, caption, _arrange(rows, Curves(series, other, axis), meet=True))
+    yield _curve_figure(names, caption, _arrange(rows, _Curves(series, other, axis), meet=True))
 
 
 def _answer(rows: StudyRows) -> Iterator[charts.Figure]:
     """All methods in one picture."""
-    items = methods(rows)
+    items = study_words.methods(rows)
     if not items:
         return
     axes: dict[str, charts.SharedAxis] = {"criticality": ALPHA}
-    for kind in dict.fromkeys(item.kind for item in items if item.kind != "criticality"):
+    for kind in {item.kind for item in items} - {"criticality"}:
         values = [p.value for item in items if item.kind == kind for p in with_means(item.points)]
-        axes[kind] = charts.around(values, "nats, valid" if kind in SIGNED else "nats, train", zero=True, bend=True)
-    nouns = dict.fromkeys(SIGNED, "change of validation loss") | {"area": "mean rise of train loss"}
-    nouns["ablate"] = "rise of validation loss"
+        axes[kind] = charts.around(values, f"nats, {'train' if kind == 'area' else 'valid'}", zero=True, bend=True)
+    nouns = {"area": "mean rise of train loss", "ablate": "rise of validation loss"}
     panels = []
-    for one in items:
-        measure = charts.Measure(one.title, "α")
-        if one.kind in nouns:
-            measure = charts.Measure(f"{one.title}: {nouns[one.kind]}", "nats", True)
-        panels.append(SitePanel(one.title, one.points, measure, axes[one.kind], (charts.ZERO,) * (one.kind in nouns)))
+    for item in items:
+        measure, levels = charts.Measure(item.title, "α"), ()
+        if item.kind != "criticality":
+            noun, levels = nouns.get(item.kind, "change of validation loss"), (charts.ZERO,)
+            measure = charts.Measure(f"{item.title}: {noun}", "nats", True)
+        panels.append(SitePanel(item.title, item.points, measure, axes[item.kind], levels))
     points = [p for item in items for p in item.points]
     marks = "Marks are the one seed's values."
     if len(rows.seeds) > 1:
@@ -284,13 +268,13 @@ def _answer(rows: StudyRows) -> Iterator[charts.Figure]:
     caption = (
         f"What happens when one site is edited; the horizontal axis is the layer. {marks} Attack and freezing: difference "
         "of the validation loss to the baseline of the same seed, at the last epoch; mean ablation: rise of the baseline's own. "
-        f"Criticality, areas: on the train split.{attack_words(rows)} {seeds(rows)}, {several(len({p.site for p in points}), 'site')}."
-        f"{collapse_words(rows, points)}{divergence_words(points)}"
+        f"Criticality, areas: on the train split.{study_words.attack_words(rows)} {seeds(rows)}, "
+        f"{several(len({p.site for p in points}), 'site')}."
+        f"{study_words.collapse_words(rows, points)}{study_words.divergence_words(points)}"
     )
-    if bent := [one.title for one in items if axes[one.kind].linear is not None]:
-        axes_of = words.join_words(bent)
+    if bent := words.join_words([item.title for item in items if axes[item.kind].linear is not None] or [""]):
         caption += (
-            f" The axis of {axes_of} is linear near zero and logarithmic beyond, since effects differ so much in size."
+            f" The axis of {bent} is linear near zero and logarithmic beyond, since effects differ so much in size."
         )
     yield site_figure(("answer", "", "The answer in one picture"), caption, panels)
 
@@ -306,7 +290,7 @@ def _heat(rows: StudyRows) -> Iterator[charts.Figure]:
     values, measure = [sum(v) / len(v) for v in means.values()], charts.Measure("train loss", LOSS)
     low, high = min(values), max(values)
     cells = {g: [p for p in points if place(p.site).group == g] for g in groups_of(points)}
-    panels = tuple(charts.heat_panel(words.GROUP.get(g, g), own, low, high, measure) for g, own in cells.items())
+    panels = tuple(charts.heat_panel(words.GROUP.get(g, g), of, low, high, measure) for g, of in cells.items())
     caption = (
         "Train loss with one site's weights on the straight line between their initial (α = 0) and final (α = 1) values, all else "
         f"final; mean over seeds, the same colours in every panel. {seeds(rows)}, {len({p.at for p in points})} values of α, "
@@ -356,7 +340,7 @@ def _adversary(rows: StudyRows) -> Iterator[charts.Figure]:
     if panels:
         caption = (
             "How often the adversary names the label of the next word rightly at the last epoch, on the validation split: what the attack "
-            f"left for this adversary to find, which is not all that is there.{attack_words(rows)} {seeds(rows)}."
+            f"left for this adversary to find, which is not all that is there.{study_words.attack_words(rows)} {seeds(rows)}."
         )
         yield site_figure(("adversary", BEYOND, "The adversary's accuracy"), caption, panels)
 
@@ -364,11 +348,11 @@ def _adversary(rows: StudyRows) -> Iterator[charts.Figure]:
 def _strengths(rows: StudyRows) -> Iterator[charts.Figure]:
     for label in rows.labels if len(rows.strengths) > 1 else ():
         effects = {f"λ = {s:g}": rows.effects("attack", "valid", label, s) for s in rows.strengths}
-        name, points = f"Attack on {label_name(label)}", [p for own in effects.values() for p in own]
+        name, points = f"Attack on {label_name(label)}", list(itertools.chain(*effects.values()))
         if points:
             caption = (
                 "Difference of the validation loss to the baseline of the same seed, at the last epoch, "
-                f"by strength of the attack. {seeds(rows)}.{collapse_words(rows, points)}"
+                f"by strength of the attack. {seeds(rows)}.{study_words.collapse_words(rows, points)}"
             )
             names = (f"attack-{words.slug(label)}-strengths", BEYOND, f"{name} by strength")
             yield site_figure(names, caption, site_panels(effects, f"{name}, change of validation loss"))
@@ -409,7 +393,7 @@ def _combinations(rows: StudyRows) -> Iterator[charts.Figure]:
         "The effect at several components or layers at once minus the sum of the effects at each of them alone, in the same seed. "
         "Above the line they stand in for each other when only one is changed; below it, the second adds little to the first. Attack, "
         f"freezing and ablation: validation loss; rewinding: train loss. {seeds(rows)}. {'; '.join(counts)} (95 % intervals, not "
-        f"corrected for how many).{divergence_words([p for points in gaps.values() for p in points])}"
+        f"corrected for how many).{study_words.divergence_words([p for points in gaps.values() for p in points])}"
     )
     levels = (charts.ZERO._replace(name="the sum"),)
     panels = site_panels(gaps, "together minus the sum of the parts", "nats", False, levels=levels)
@@ -435,20 +419,20 @@ def _heads(rows: StudyRows) -> Iterator[charts.Figure]:
         cells: dict[str, list[tuple[int, int, float]]] = {}
         clear: dict[str, set[tuple[int, int]]] = {}
         readable, means = by_site(rows.readable(points)), []
-        for name, mean in by_site(points).items():
+        for name, effect in by_site(points).items():
             site, group = Site.parse(name), place(name).group
             if len(site.layers or ()) != 1 or len(site.heads or ()) != 1:
                 continue
             title, spot = words.GROUP.get(group, group), ((site.layers or (0,))[0], (site.heads or (0,))[0])
-            cells.setdefault(title, []).append((*spot, mean.mean))
+            cells.setdefault(title, []).append((*spot, effect.mean))
             if name in readable:
-                means.append(mean.mean)
-                clear.setdefault(title, set()).update([spot] if side(mean) else [])
+                means.append(effect.mean)
+                clear.setdefault(title, set()).update([spot] if side(effect) else [])
         if cells:
-            whole = f"Mean over these heads {words.number(interval(means).mean, True)}. " if means else ""
+            mean = f"Mean over these heads {words.number(interval(means).mean, True)}. " if means else ""
             caption = (
-                f"The {noun} when one head of one component is edited, nats; a dot where the 95 % interval leaves 0 out. {whole}"
-                f"The same colours in every panel, {seeds(rows)}.{collapse_words(rows, points)}"
+                f"The {noun} when one head of one component is edited, nats; a dot where the 95 % interval leaves 0 out. {mean}"
+                f"The same colours in every panel, {seeds(rows)}.{study_words.collapse_words(rows, points)}"
             )
             yield grid(*names, caption, cells, "nats", True, None, clear)
 
@@ -467,7 +451,7 @@ def _edits(rows: StudyRows) -> Iterator[charts.Figure]:
         if panels:
             caption = (
                 f"Difference to the baseline of the same seed, at the last epoch, of runs with the edit {kind}. "
-                f"{seeds(rows)}.{divergence_words([p for one in panels for p in one.points])}"
+                f"{seeds(rows)}.{study_words.divergence_words([p for panel in panels for p in panel.points])}"
             )
             yield site_figure((f"edit-{words.slug(kind)}", BEYOND, kind_of(kind).title), caption, panels)
 
@@ -518,12 +502,12 @@ def control_findings(rows: StudyRows) -> Iterator[Finding]:
             numbers: tuple[Estimate, ...] = ()
             if points:
                 layers, over = words.join_words(sorted({place(p.site).layers for p in points})), over_seeds(points)
-                numbers = (*estimates(points), Estimate("all", *over))
+                numbers = (*study_words.estimates(points), Estimate("all", *over))
                 text += f", mean over the same sites: {words.mean_words(over, 'nats')}."
                 what += f", at layer{'s' * (' ' in layers)} {layers}, mean over layers"
             else:
-                text += f": {NOTHING}"
-            text += collapse_words(rows, [*effects["plain"], *effects[control]], paired=True)
+                text += f": {study_words.NOTHING}"
+            text += study_words.collapse_words(rows, [*effects["plain"], *effects[control]], paired=True)
             groups = (label, control)
             yield Finding("control", text, "nats", numbers, title="Controls", what=what, groups=groups, per="seed")
     for control, sorts in tally_survival(rows.controls).items():
@@ -534,8 +518,8 @@ def control_findings(rows: StudyRows) -> Iterator[Finding]:
 
 def control_figures(rows: StudyRows) -> Iterator[charts.Figure]:
     """The sites that have controls, attacked plainly and with each control, on both splits."""
-    both = [(split, *one) for split in ("valid", "train") for one in _beside(rows, split)]
-    for split, label, effects in both:
+    every_split = [(split, *beside) for split in ("valid", "train") for beside in _beside(rows, split)]
+    for split, label, effects in every_split:
         if len(effects) < 2:
             continue
         every, noun = [p for points in effects.values() for p in points], f"change of {SPLIT[split]} loss"
@@ -552,7 +536,7 @@ def control_figures(rows: StudyRows) -> Iterator[charts.Figure]:
         test = rows.select("attack", label, variant="control") & (pl.col("name") == "control_distance")
         if apart := rows.metrics.filter(test)["value"].to_list():
             caption += f" Control labels and labels are at most {words.number(max(apart))} apart in total variation, over tokens."
-        caption += collapse_words(rows, every, paired=True) + divergence_words(every)
+        caption += study_words.collapse_words(rows, every, paired=True) + study_words.divergence_words(every)
         title = f"Attack on {label_name(label)} and its controls: {SPLIT[split]} loss"
         shown = {{"plain": "Attack", **NAMES}[control]: points for control, points in effects.items()}
         names = (f"controls-{words.slug(label)}-{split}", BEYOND, title)
@@ -561,6 +545,7 @@ def control_figures(rows: StudyRows) -> Iterator[charts.Figure]:
 
 # site and seed -> the bits that a fresh probe no longer finds there and the rise of the validation loss, fewest bits first
 DoseCurves = Mapping[tuple[str, int], Sequence[tuple[float, float]]]
+HALF, AGAINST = "Half of the bits removed", "Attack minus control"
 
 
 def doses(rows: StudyRows, label: str, variant: str = "plain") -> DoseCurves:
@@ -582,47 +567,43 @@ def doses(rows: StudyRows, label: str, variant: str = "plain") -> DoseCurves:
     return {key: sorted(curve) for key, curve in curves.items()}
 
 
-def cost_at(curve: Sequence[tuple[float, float]], bits: float) -> float | None:
-    """The rise of the loss where so many bits are removed: linear between doses, from nothing at 0; None beyond the last."""
-    removed, costs = zip((0.0, 0.0), *curve, strict=True)
-    return float(np.interp(bits, removed, costs)) if bits <= removed[-1] else None
+def at_equal_bits(rows: StudyRows, label: str) -> dict[str, tuple[list[Point], str]]:
+    """The rise of the loss where half of the baseline's bits are removed, and attack minus control labels at equal bits.
 
-
-def against_control(rows: StudyRows, label: str) -> tuple[list[Point], str]:
-    """Attack minus control labels at equal bits removed: in each seed at the most bits that both of them remove there."""
+    Linear between doses, from nothing at 0; equal bits are in each seed the most that both remove there. Only sites where no
+    attacked seed is missing, else seeds would be means over different layers; with how many these are.
+    """
     attack, control = doses(rows, label), doses(rows, label, "control")
-    gaps = {}
-    for key in attack.keys() & control.keys():
-        bits = min(attack[key][-1][0], control[key][-1][0])
-        own, other = (cost_at(of[key], bits) for of in (attack, control))
-        gaps[key] = None if own is None or other is None else own - other
-    return _in_every_seed(rows, label, gaps)
+    bits = {(p.site, p.seed): p.value for p in rows.measure(removal.BITS, "valid", label, rows.baselines)}
+    costs = {HALF: list[Point](), AGAINST: list[Point]()}
 
+    def cost(curve: Sequence[tuple[float, float]], bits: float) -> float:
+        removed, costs = zip((0.0, 0.0), *curve, strict=True)
+        return float(np.interp(bits, removed, costs))
 
-def at_half(rows: StudyRows, label: str) -> tuple[list[Point], str]:
-    """The rise of the loss where half of the bits that the baseline has at the site are removed."""
-    before = {(p.site, p.seed): p.value for p in rows.measure(removal.BITS, "valid", label, rows.baselines)}
-    costs = {key: cost_at(curve, 0.5 * before[key]) for key, curve in doses(rows, label).items()}
-    return _in_every_seed(rows, label, costs)
-
-
-def _in_every_seed(
-    rows: StudyRows, label: str, costs: Mapping[tuple[str, int], float | None]
-) -> tuple[list[Point], str]:
-    """Only sites where no attacked seed is missing, else seeds would be means over different layers; and how many these are."""
+    for key, curve in sorted(attack.items()):
+        most = curve[-1][0]
+        if 0.5 * bits[key] <= most:
+            costs[HALF].append(Point(*key, cost(curve, 0.5 * bits[key])))
+        if key in control:
+            equal = min(most, control[key][-1][0])
+            costs[AGAINST].append(Point(*key, cost(curve, equal) - cost(control[key], equal)))
     attacked: dict[str, set[int]] = {}
     for strength in rows.strengths:
         for point in rows.effects("attack", "valid", label, strength):
             attacked.setdefault(point.site, set()).add(point.seed)
-    points = [Point(site, seed, cost) for (site, seed), cost in sorted(costs.items()) if cost is not None]
-    whole = {site for site, of in attacked.items() if of == {p.seed for p in points if p.site == site}}
-    return [p for p in points if p.site in whole], f"{len(whole)} of {several(len(attacked), 'site')}"
+    complete = {}
+    for title, points in costs.items():
+        sites = {site for site, of in attacked.items() if of == {p.seed for p in points if p.site == site}}
+        counted = f"{len(sites)} of {several(len(attacked), 'site')}"
+        complete[title] = [p for p in points if p.site in sites], counted
+    return complete
 
 
 def _doses(rows: StudyRows) -> Iterator[charts.Figure]:
     """For each label that was attacked and probed: the cost of half its bits, and attack minus control at equal bits."""
     for label in rows.labels:
-        shown = {"Half of the bits removed": at_half(rows, label), "Attack minus control": against_control(rows, label)}
+        shown = at_equal_bits(rows, label)
         panels = site_panels({title: points for title, (points, _) in shown.items()}, VALID, shared=False)
         if not panels:
             continue
@@ -641,8 +622,9 @@ def _doses(rows: StudyRows) -> Iterator[charts.Figure]:
 def dose_findings(rows: StudyRows) -> Iterator[Finding]:
     """For each label the attack minus its control, where both remove as much."""
     for label in rows.labels:
-        points, sites = against_control(rows, label)
+        points, sites = at_equal_bits(rows, label)[AGAINST]
         if points:
             noun, what = label_name(label), f"{VALID}, attack minus control labels at equal bits removed"
             start = f"attack on {noun} minus its control labels at equal bits removed ({sites}), {VALID},"
-            yield finding(rows, "dose", "Equal bits", start, points, "nats", what, label, ranks=False)
+            method = Method("dose", "Equal bits", "nats", points, "dose", noun, what, start, label, ranks=False)
+            yield study_words.finding(rows, method)

@@ -1,26 +1,234 @@
-"""The page of a study, made from its tables and description alone: the answer, the verdicts, and the figures behind them."""
+"""What a study found, as data and as its page: the answer, the verdicts, and the figures behind them, from its tables alone."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 import polars as pl
 from markupsafe import Markup
 
 from trisect.claims import Check, claims_hash, listing, preconditions
-from trisect.core.finding import About, Finding
-from trisect.experiments.study import figures, planted
-from trisect.experiments.study import findings as study_findings
+from trisect.core.finding import About, Estimate, Finding
+from trisect.core.printable import percent
+from trisect.core.site import Site
+from trisect.experiments.study import figures, planted, removal
 from trisect.experiments.study import words as study_words
 from trisect.experiments.study.rows import StudyRows, describe_study
+from trisect.papers import roles
 from trisect.report import cards, sheet
 from trisect.report import format as words
 from trisect.report.charts import Figure
-from trisect.report.format import Mean
+from trisect.report.format import Mean, by_site, compare_by_seed, interval, number_words, of_seeds
+from trisect.report.sheet import NAMES
 
 if TYPE_CHECKING:
     from trisect.experiments.study.settings import StudyFacts
+
+OWN, OTHERS, UNCHANGED = "interchange_own", "interchange_others", "interchange_unchanged"
+COLUMNS = {OWN: "its own", OTHERS: "another's", UNCHANGED: "unchanged"}
+MOSTLY = 0.5
+DOES = {
+    "q": (
+        "A query says what is looked for",
+        "the query of a text that asks something else",
+        "answers that question, from its own text",
+    ),
+    "k": (
+        "A key is what a token is matched on",
+        "the keys of a reordered text",
+        "looks at the wrong position: the one where the asked item stands in the other text",
+    ),
+    "v": (
+        "A value is what is passed on when a token is attended to",
+        "the values of a text with other pairings",
+        "finds the right position and gives what the other text has there",
+    ),
+}
+COSTS = {
+    "mean ablation": "replaced by their mean",
+    "rewinding": "put back to where training began",
+    "freezing": "held at their initial weights all through training",
+}
+
+
+def answer_findings(rows: StudyRows) -> Iterator[Finding]:
+    """A finding for each of q, k and v, as far as the rows carry one: what it does, or else what taking it away costs."""
+    with_pairs, costs = bool(rows.measure(OWN, "valid")), _costs_of(rows)
+    for component, name in NAMES.items():
+        answer = _role(rows, component) if with_pairs else _cost(costs, component)
+        if answer is not None:
+            text, values = answer
+            unit, what = ("of pairs", "role") if with_pairs else ("nats", f"cost of the {name}")
+            title, groups = name.capitalize(), (component,)
+            yield Finding("answer", text, unit, values, title=title, what=what, groups=groups, per="seed")
+
+
+def answer_sentence(rows: StudyRows) -> str:
+    """The answers for q, k and v as one sentence with its numbers; empty where there are none."""
+    answers = sheet.answers_of(answer_findings(rows))
+    if not answers:
+        return ""
+    if answers[0].unit == "of pairs":
+        shares = [f"its {NAMES[answer.groups[0]]} in {percent(answer.values[0].mean or 0.0, 1)}" for answer in answers]
+        return (
+            "With one part of another text in place of its own, the model gives the answer that this predicts: "
+            f"{words.join_words(shares)} of pairs."
+        )
+    how = answers[0].values[0].name
+    everywhere = any(all_layers for name, all_layers, _ in _costs_of(rows) if name == how)
+    where = "all layers" if everywhere else "one layer, mean over layers"
+    (name, size), *others = (
+        (words.COMPONENT[answer.groups[0]].replace("the", "its"), words.number(answer.values[0].mean, True))
+        for answer in answers
+    )
+    rest = "".join(f", with {other} by {more}" for other, more in others)
+    return f"With {name} {COSTS[how]} in {where}, the model's validation loss changes by {size} nats{rest}."
+
+
+def _role(rows: StudyRows, component: str) -> tuple[str, tuple[Estimate, ...]] | None:
+    """From interchange at the layer that reads: which answer comes with a donor's q, k or v, in words and numbers."""
+    at = {name: by_site(rows.measure(name, "valid")).get(f"{component}@{roles.LAYER}") for name in COLUMNS}
+    own, others = at[OWN], at[OTHERS]
+    if own is None or others is None:
+        return None
+    thesis, donor, does = DOES[component]
+    share = f"{number_words(own, text=lambda value: percent(min(1.0, max(0.0, value)), 1))} of pairs"
+    low = own.low if own.low is not None or own.n < 2 else own.mean  # the same in all seeds: its own interval
+    text = f"Not shown here: with {donor} the model {does} in no more than {share}."
+    if own.n < 2:
+        text = f"One model, which decides nothing: with {donor} the model {does}, in {share}."
+    elif low is not None and low > roles.OWN and others.mean < roles.OTHER:
+        text = (
+            f"{thesis}: with {donor} in the place of its own, the model {does}, in {share}; in {percent(others.mean, 1)} it answers as "
+            "another component would have it."
+        )
+    elif own.mean > MOSTLY:
+        text = f"Mostly, {thesis[0].lower()}{thesis[1:]}: with {donor} the model {does}, in {share} only."
+    return text, tuple(Estimate(column, *mean) for name, column in COLUMNS.items() if (mean := at[name]) is not None)
+
+
+Cost = tuple[str, bool, dict[str, dict[int, float]]]  # how, whether in all layers at once, nats by component and seed
+
+
+def _cost(costs: Sequence[Cost], component: str) -> tuple[str, tuple[Estimate, ...]] | None:
+    """What a language model loses without the component, in words and numbers: how much it matters, which is not what it does."""
+    means = {how: interval(list(of[component].values())) for how, _, of in costs if component in of}
+    if not means:
+        return None
+    everywhere = all(all_layers for how, all_layers, _ in costs if how in means)
+    where = "in all layers" if everywhere else "in one layer (mean over layers)"
+    parts = [f"{words.mean_words(mean, 'nats')} with them {COSTS[how]}" for how, mean in means.items()]
+    named = words.COMPONENT[component].removeprefix("the ")
+    text = (
+        f"How much the model needs its {named} {where}, by what the validation loss changes: {words.join_words(parts)}."
+    )
+    return text, tuple(Estimate(how, *mean) for how, mean in means.items())
+
+
+def _costs_of(rows: StudyRows) -> list[Cost]:
+    """Mean ablation, rewinding and freezing of q, k and v in all layers at once where that was done, else layer by layer."""
+    methods = {
+        "mean ablation": rows.measure("ablate_rise_nats", "valid"),
+        "rewinding": rows.rewound("rewind_loss_nats"),
+        "freezing": rows.effects("freeze", "valid"),
+    }
+    costs, layers = list[Cost](), rows.statement("model").get("layers")
+    for how, points in methods.items():
+        at_once: dict[str, dict[int, float]] = {}
+        for p in points:
+            site = Site.parse(p.site)
+            everywhere = site.layers is None or (layers and len(site.layers) == layers)
+            if everywhere and not site.heads and "+".join(site.components) in NAMES:
+                at_once.setdefault(site.components[0], {})[p.seed] = p.value
+        single = {component: values for component, values in sorted(of_seeds(points).items()) if component in NAMES}
+        complete = len(at_once) == len(NAMES)
+        costs += [(how, complete, at_once if complete else single)] if points else []
+    return [cost for cost in costs if cost[1]] or costs
+
+
+def comparisons(rows: StudyRows) -> Iterator[Finding]:
+    """Which of q, k and v costs most, by paired differences over seeds, one finding an intervention."""
+    for how, everywhere, by_seed in _costs_of(rows):
+        compared = compare_by_seed({c: by_seed[c] for c in NAMES if c in by_seed}, study_words.MARGIN)
+        if compared is None:
+            continue
+        name, where = ("all_layers", "in all layers") if everywhere else ("each_layer", "layer by layer")
+        values = tuple(Estimate(c, *interval(list(v.values()))) for c, v in by_seed.items())
+        numbers = ", ".join(f"{e.name} {words.number(e.mean or 0.0, True)}" for e in values)
+        yield Finding(
+            *(name, f"{numbers} nats: {compared.words()}.", "nats", values, compared.words()),
+            title=f"{how.capitalize()} {where}",
+            what=f"{how} {where}, change of the validation loss",
+            groups=(how,),
+            per="seed",
+            compared=compared,
+        )
+
+
+def collect(rows: StudyRows) -> tuple[Finding, ...]:
+    """The answer and what it rests on; then attacks, rewinding and freezing, controls, probes, erasure and ties, where there are such."""
+    return (
+        *answer_findings(rows),
+        *comparisons(rows),
+        *planted.findings(rows),
+        *study_words.findings(rows),
+        *figures.control_findings(rows),
+        *figures.dose_findings(rows),
+        *removal.removal_findings(rows),
+        *removal.tying_findings(rows),
+    )
+
+
+def with_verdicts(rows: StudyRows) -> tuple[Finding, ...]:
+    """Every claim's verdict, then what was found."""
+    return (*sheet.verdict_findings(rows.claims), *collect(rows))
+
+
+def first_sections(rows: StudyRows, checks: Sequence[Check], found: Sequence[Finding]) -> tuple[sheet.Section, ...]:
+    """The first screen: the answer, how sure it is, and what could not be distinguished."""
+    answers, many = sheet.answers_of(found), words.several(len(rows.seeds), "seed")
+    shares = (
+        f"Which answer comes when one of q, k and v is another text's: its own prediction, another component's, or the answer as it was. "
+        f"The three predict different answers, so that it shows which of them does what. Means over {many}, 95 % intervals."
+    )
+    costs = f"What the validation loss changes by when q, k or v of the model is ablated: means over {many}, 95 % intervals."
+    alone = " One seed gives numbers and no verdict: training varies." if len(rows.seeds) == 1 else ""
+    lines = [f"{words.capital(many)}: every interval is over models trained from another start.{alone}"]
+    lines += [f"{'Holds' if check.ok else 'Does not hold'}: {check.name}." for check in checks]
+    claim = roles.CLAIMS[0]
+    for verdict in rows.claims.filter(pl.col("claim") == claim.id, pl.col("part").is_null())["verdict"]:
+        lines.append(f"Claim {claim.id} ({claim.sentence.rstrip('.')}), fixed before these data: {verdict}.")
+    more = [
+        Markup(
+            "See it at work: <code>trisect theory</code> works attention out by hand, "
+            '<code>trisect explore STUDY "some words" --out page.html</code> shows a model of this study head by head.'
+        )
+    ]
+    if not rows.measure(OWN, "valid"):
+        asking = Markup(
+            "These numbers say how much each matters, not what it does. <code>trisect study roles</code> asks that where the truth is "
+            "known, <code>trisect patch STUDY --task induction --corpus CORPUS</code> of a model of this study, "
+            "<code>trisect patch MODEL --task bindings</code> of any model that answers in context."
+        )
+        more.insert(0, asking)
+    # why there is no answer: freezing would give one, once there is a baseline; attacks that no method shows are controls, or
+    # have no baseline yet
+    done = list(dict.fromkeys(method.measure for method in study_words.methods(rows)))
+    edits = rows.metrics.filter(~pl.col("edit").is_in(["none", "freeze"]))["edit"].unique().sort().to_list()
+    done = done or ["controls of attacks" if edit == "attack" and not rows.labels else edit for edit in edits]
+    none = "No intervention has numbers yet, so there is no answer."
+    if done:
+        none = (
+            f"This study has no interchange, rewinding, freezing or mean ablation, and what it has ({words.join_words(done)}) "
+            "does not answer this question: its numbers are below."
+        )
+    return (
+        sheet.opening(answers, sheet.picture_of(answers, shares, costs), tuple(more), none=none),
+        sheet.sure(lines),
+        sheet.open_section(found, planted.uninformative_methods(rows)),
+    )
+
 
 TITLE = "What do query, key and value each do?"
 SHORT = "Each component's mean over layers, with its 95 % interval over seeds where there are several; 0 is no change."
@@ -34,45 +242,26 @@ def page(tables: Mapping[str, pl.DataFrame], about: About[StudyFacts]) -> sheet.
 
 def make_sheet(tables: Mapping[str, pl.DataFrame], rows: StudyRows, drawn: Sequence[Figure]) -> sheet.Sheet:
     """The page as plain data, with these figures."""
-    said, found = study_words.study(rows), study_findings.collect(rows)
+    facts, found = study_words.study(rows), collect(rows)
     name = (rows.about.get("experiment") or {}).get("name", "study")
     checks = preconditions({name: tables.get(name, getattr(rows, name)) for name in ("runs", "metrics", "sites")})
     groups: dict[str, list[Figure]] = {"answer": [], "figures": [], **{group: [] for group in GROUPS}}
-    for one in drawn:
-        named = (group for group, (starts, *_) in GROUPS.items() if one.name.startswith(starts))
-        groups["answer" if one.name == "answer" else next(named, "figures")].append(one)
-    # the paper's figures, with the check of figure 8 below it
-    thin = "thin lines are single seeds, bold lines their mean, and " if len(rows.seeds) > 1 else ""
-    text = (
-        "Numbered as in the paper. Losses are in nats per token; losses called train and validation are measured in evaluation "
-        f"mode. In curves there is one panel per component, and one colour and shape per layer; {thin}grey and dashed is the "
-        "baseline (in figure 10, its final loss)."
-    )
-    if gone := study_words.missing_methods(rows):
-        text += f" Not part of this study, and so not drawn: {words.join_words(gone)}."
-    blocks: list[sheet.PageBlock] = []
-    exact = study_words.exactness(rows)
-    for picture in _pictures(groups["figures"], OPENED):
-        blocks.append(picture)
-        if picture.figure.ramp and exact is not None:
-            sentence, columns, cells = exact
-            table = tuple((site, *own) for site, own in cells)
-            title, label = "How exact is figure 8?", "Evaluations and disagreement by site"
-            more = (title, False, True, label, (sentence,), "exactness", False)
-            blocks.append(sheet.Table(_heads(columns), table, *more))
+    for figure in drawn:
+        named = (group for group, (starts, *_) in GROUPS.items() if figure.name.startswith(starts))
+        groups["answer" if figure.name == "answer" else next(named, "figures")].append(figure)
     sections = (
-        *study_findings.sections(rows, checks, found),
+        *first_sections(rows, checks, found),
         *planted.section(rows),
         _attention(checks),
         _answer(rows, next(iter(groups["answer"]), None), found),
-        *_verdicts(rows, said),
-        sheet.Section("The figures behind it", (text,), blocks=tuple(blocks), id="figures"),
+        *_verdicts(rows, facts),
+        _paper_figures(rows, groups["figures"]),
         *(
             sheet.Section(title, (question,), blocks=tuple(_pictures(groups[group], SHOWN)), id=group)
             for group, (_, title, question) in GROUPS.items()
             if groups[group]
         ),
-        _reproduce(rows, said),
+        _reproduce(rows, facts),
     )
     # style rules that give each layer's colour its lighter twin on a dark background
     light, dark = figures.depth_colours(rows), figures.depth_colours(rows, dark=True)
@@ -83,12 +272,42 @@ def make_sheet(tables: Mapping[str, pl.DataFrame], rows: StudyRows, drawn: Seque
     return sheet.Sheet(
         TITLE,
         f"trisect · {name}",
-        f"{said['model']} · {said['corpus']} · {said['budget']}",
+        f"{facts['model']} · {facts['corpus']} · {facts['budget']}",
         sections,
         references=(*dict.fromkeys(str(part["citation"]) for part in listing("seed")), *REFERENCES),
-        answer=study_findings.answer_sentence(rows),
+        answer=answer_sentence(rows),
         style=("\n@media screen and (prefers-color-scheme: dark) {\n" + "\n".join(rules) + "\n}\n"),
     )
+
+
+def _paper_figures(rows: StudyRows, drawn: Sequence[Figure]) -> sheet.Section:
+    """The paper's figures, with the check of figure 8 below it."""
+    thin = "thin lines are single seeds, bold lines their mean, and " if len(rows.seeds) > 1 else ""
+    text = (
+        "Numbered as in the paper. Losses are in nats per token; losses called train and validation are measured in evaluation "
+        f"mode. In curves there is one panel per component, and one colour and shape per layer; {thin}grey and dashed is the "
+        "baseline (in figure 10, its final loss)."
+    )
+    parts = {
+        "attacks on POS (figures 3 and 4)": "pos" in rows.labels,
+        "attacks on DEP (figures 5 and 6)": "dep" in rows.labels,
+        "convex rewinding (figures 8 and 9)": rows.measure("rewind_loss_nats", "train"),
+        "mid-stage rewinding (figure 10)": rows.measure("midstage_loss_nats", "train"),
+        "freezing (figures 11 and 12)": rows.curves("freeze", "valid"),
+    }
+    if missing := [name for name, part in parts.items() if not part]:
+        text += f" Not part of this study, and so not drawn: {words.join_words(missing)}."
+    blocks: list[sheet.PageBlock] = []
+    exact = study_words.exactness(rows)
+    for picture in _pictures(drawn, OPENED):
+        blocks.append(picture)
+        if picture.figure.ramp and exact is not None:
+            sentence, columns, cells = exact
+            table = tuple((site, *row) for site, row in cells)
+            title, label = "How exact is figure 8?", "Evaluations and disagreement by site"
+            more = (title, False, True, label, (sentence,), "exactness", False)
+            blocks.append(sheet.Table(_heads(columns), table, *more))
+    return sheet.Section("The figures behind it", (text,), blocks=tuple(blocks), id="figures")
 
 
 def _pictures(drawn: Sequence[Figure], shown: int) -> list[sheet.Picture]:
@@ -106,10 +325,10 @@ def _attention(checks: Sequence[Check]) -> sheet.Section:
     text = f"{start} Both are read on the validation split, and every seed must pass."
     items = []
     for check in checks:
-        said = "not measured"
+        mean = "not measured"
         if check.effect is not None:
-            said = words.mean_words(Mean(check.effect, check.low, check.high, check.n), "nats")
-        numbers = f"Mean difference: {said}; margin {check.margin:g} nats."
+            mean = words.mean_words(Mean(check.effect, check.low, check.high, check.n), "nats")
+        numbers = f"Mean difference: {mean}; margin {check.margin:g} nats."
         items.append(sheet.Requirement(check.ok, check.name, check.sentence, numbers))
     blocks = (sheet.Requirements(tuple(items)),)
     return sheet.Section("Is attention in use at all?", (text,), blocks=blocks, id="attention")
@@ -119,20 +338,18 @@ def _answer(rows: StudyRows, figure: Figure | None, found: Sequence[Finding]) ->
     """All methods in one picture, in sentences, and as a table."""
     blocks: list[sheet.PageBlock] = [sheet.TextBlock("No intervention has rows yet, so there is nothing to draw.")]
     if figure is not None:
-        lead, drawn = (
-            study_words.lead(rows),
-            sheet.small_multiples("in-short-by-method", "Method by method", SHORT, found),
-        )
+        lead = study_words.lead(rows)
+        multiples = sheet.small_multiples("in-short-by-method", "Method by method", SHORT, found)
         in_words = sheet.sentences(found, "Method by method, in words")
         rule = (
             "These sentences are made from the numbers by rule. Extremes are named without a test; what is tested stands in the "
             "verdicts."
         )
         blocks = [sheet.Picture(figure), *([sheet.TextBlock(lead)] if lead else [])]
-        blocks += [sheet.Picture(drawn)] if drawn is not None else []
+        blocks += [sheet.Picture(multiples)] if multiples is not None else []
         blocks += [in_words, sheet.TextBlock(rule, "quiet")] if in_words is not None else []
         columns, cells = study_words.numbers(rows)
-        body = tuple((site, *(_small(*pair) for pair in own)) for site, own in cells)
+        body = tuple((site, *(_small(*pair) for pair in row)) for site, row in cells)
         label = "Means and intervals by site"
         blocks.append(sheet.Table(_heads(columns), body, "The same as a table", folded=True, label=label, wrap=False))
     return sheet.Section("The answer in one picture", blocks=tuple(blocks), id="answer-section")
@@ -156,11 +373,12 @@ HOW_TO_READ = (
 )
 
 
-def _verdicts(rows: StudyRows, said: Mapping[str, str]) -> Iterable[sheet.Section]:
+def _verdicts(rows: StudyRows, facts: Mapping[str, str]) -> Iterable[sheet.Section]:
     """The claims as cards; nothing without them."""
-    found = cards.cards(rows.claims, rows.controls)
-    if not found:
+    claims = cards.cards(rows.claims, rows.controls)
+    if not claims:
         return
+    hashes = study_words.claims_hashes(rows)
     who = "sources say" if rows.claims["source"].n_unique() > 1 else "paper says"
     rule = (
         "A claim holds when all of its deciding parts do. Each part is one number per seed, mostly "
@@ -169,17 +387,17 @@ def _verdicts(rows: StudyRows, said: Mapping[str, str]) -> Iterable[sheet.Sectio
     )
     changed = (
         "The claims have changed since these runs were made: they carry the hash "
-        f"{', '.join(study_words.claims_hashes(rows))}, and the verdicts below are by {claims_hash()}."
+        f"{', '.join(hashes)}, and the verdicts below are by {claims_hash()}."
     )
     blocks = (
-        *([sheet.TextBlock(changed, "notice")] if study_words.has_other_claims(rows) else []),
-        sheet.TextBlock(words.tally(cards.tally(found))),
+        *([sheet.TextBlock(changed, "notice")] if {*hashes} - {claims_hash()} else []),
+        sheet.TextBlock(words.tally(cards.tally(claims))),
         sheet.Strip(rows.claims),
         sheet.Section(
             "Claim by claim",
             (rule, HOW_TO_READ),
             blocks=(
-                sheet.Verdicts(rows.claims, f"{said['corpus']} · {said['model']} · {said['budget']}", rows.controls),
+                sheet.Verdicts(rows.claims, f"{facts['corpus']} · {facts['model']} · {facts['budget']}", rows.controls),
             ),
         ),
     )
@@ -187,7 +405,7 @@ def _verdicts(rows: StudyRows, said: Mapping[str, str]) -> Iterable[sheet.Sectio
     yield sheet.Section(title, blocks=blocks, id="verdicts", shown=True)
 
 
-def _reproduce(rows: StudyRows, said: Mapping[str, str]) -> sheet.Section:
+def _reproduce(rows: StudyRows, facts: Mapping[str, str]) -> sheet.Section:
     """The command, what made the runs, and the whole statement of the study."""
     command, notes = rows.about.get("command"), tuple((rows.about.get("corpus") or {}).get("notes") or ())
     start = Markup(
@@ -198,10 +416,10 @@ def _reproduce(rows: StudyRows, said: Mapping[str, str]) -> sheet.Section:
         "The rows are in <code>tables/</code> and every figure is in <code>figures/</code>, beside this page. "
         "<code>trisect report</code> draws the page again from the rows, byte for byte."
     )
-    facts = {"Seeds": said["seeds"], "Runs": said["runs"], **study_words.provenance(rows)}
+    listed = {"Seeds": facts["seeds"], "Runs": facts["runs"], **study_words.provenance(rows)}
     blocks = (
         *([sheet.Code(command)] if command else []),
-        sheet.Facts(tuple(facts.items())),
+        sheet.Facts(tuple(listed.items())),
         sheet.TextBlock(places),
         *([sheet.Bullets(notes, "Notes about the corpus")] if notes else []),
     )

@@ -1,33 +1,37 @@
-"""Plan: everything that an experiment would run, with ids, sizes, and expected time and disk."""
+"""What a study is to do: its runs and which of them are trained side by side, what is left of them, and expected time and disk."""
 
 from __future__ import annotations
 
 import heapq
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
-from itertools import islice
+import itertools
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from trisect.core import machine
-from trisect.core.errors import CorpusError, SpecError, is_installed, need_extra
-from trisect.core.files import Json
+from trisect.core.errors import CorpusError, DamagedFileError, SpecError, StudyError, is_installed, need_extra
+from trisect.core.files import Json, digest, read_json, write_json
 from trisect.core.machine import Machine
 from trisect.core.methods import layers_with_heads
 from trisect.core.schema import RUNS, plain
 from trisect.core.site import Site
-from trisect.core.spec import Design, Ledger, Run
-from trisect.experiments.study.ledger import FLEET, Task, evaluations, fleets
+from trisect.core.spec import Design, Ledger, Run, differences
 from trisect.experiments.study.presets import find_experiments, is_preset, only
-from trisect.experiments.study.settings import DesignSource, PlanSettings
+from trisect.experiments.study.settings import DesignSource
 from trisect.lab.folder import Folder
 from trisect.lab.jobs import clock
 from trisect.lm.fleet import count_parameters
+from trisect.lm.matmul import STEP
 from trisect.text.corpus import Corpus, check_windows, sample_steps, steps
 from trisect.text.sources import absolute_place, load_text
 from trisect.text.worlds import world_of
+
+# members trained side by side, kept in the ledger since sums must come out the same on resuming: on a CPU more would
+# leave the caches, on a GPU fewer would leave most of it idle
+FLEET = {"cpu": 8, "cuda": 32}
 
 PRODUCT = 120e9  # float32 operations a second of one core in the larger products
 # seconds per token and unit of width, score and logit, fitted to two sizes on one 2.6 GHz core
@@ -35,9 +39,167 @@ WIDTH, SCORE, LOGIT = 8e-8, 6e-9, 4e-9
 PROBE = 0.5  # seconds of one probe of 20,000 tokens at width 100, fitted once
 BASE = 400_000_000  # bytes of a process with PyTorch that has trained nothing yet
 ERASED = 30_000  # tokens of one erasure, those it is fitted on with them
+# of one GPU in float32, fitted to what an H200 did in recorded passes (docs/how-to/gpu.md)
+GPU_OPERATIONS = 26e12  # operations a second in the products of a fleet, where memory is as much the limit as they are
+GPU_STEP = 2.5e-3  # seconds that a step takes however small it is
+GPU_ATTACK = 1.2  # times as long under attack
 
 
-def products(run: Run, vocabulary: int) -> float:
+@dataclass(frozen=True)
+class Task:
+    """One piece of work: train a fleet, or evaluate one trained run.
+
+    A baseline is evaluated with its attention cut, one site rewound or replaced by its mean, or a label erased at a site; it
+    and attacked runs are probed for a label. `runs` are a fleet's run ids, or the one; an empty `site` is every one, an empty
+    `label` none; `seconds` is the expected cost on one core, which tells no task from another.
+    """
+
+    kind: str
+    runs: tuple[str, ...]
+    site: str = ""
+    label: str = ""
+    seconds: float = field(default=1.0, compare=False)
+
+    @property
+    def title(self) -> str:
+        """What a progress line calls it."""
+        what, seed, _ = self.runs[0].rsplit("-", 2)
+        if self.kind == "train":
+            return f"train {len(self.runs)} runs from {what} ({seed})"
+        return f"{' '.join(filter(None, (self.kind, self.label, self.site)))} ({seed})"
+
+    def files(self, folder: Folder) -> list[Path]:
+        """The files that say that it is done."""
+        if self.kind == "train":
+            return [folder.run(run) for run in self.runs]
+        return [folder.evaluation(self.runs[0], self.kind, self.site, self.label)]
+
+    def is_done(self, folder: Folder) -> bool:
+        """Whether all that it leaves behind is there."""
+        return all(path.exists() for path in self.files(folder))
+
+
+def fleet_name(runs: Sequence[str]) -> str:
+    """A short name that is a function of the fleet's members."""
+    return digest("\n".join(runs), 6)
+
+
+def evaluations(experiments: Iterable[Design], corpus: str) -> dict[Task, tuple[Design, Run]]:
+    """Every evaluation that the experiments ask, each once, with the first design and the run that it is of."""
+    tasks: dict[Task, tuple[Design, Run]] = {}
+    for design in (experiment.resolved() for experiment in experiments):
+        rewind, erase = design.rewind, design.erase
+        probes = [("probe", "", label) for label in (design.probe.labels if design.probe else ())]
+        kinds = [("cut", str(Site(("attn",), None)), "")]
+        if rewind:
+            ways = ("rewind", "midstage") if rewind.midstage else ("rewind",)
+            kinds += [(kind, str(site), "") for kind in ways for site in rewind.sites]
+        kinds += probes
+        for kind, method in (("ablate", design.ablate), ("interchange", design.interchange)):
+            kinds += [(kind, str(site), "") for site in (method.sites if method else ())]
+        if erase:
+            kinds += [("erase", str(site), label) for label in erase.labels for site in erase.sites]
+        for run in design.runs(corpus):
+            own = kinds if run.edit is None else [probe for probe in probes if probe[2] == run.edit.column]
+            for kind, site, label in own:
+                tasks.setdefault(Task(kind, (run.id,), site, label), (design, run))
+    return tasks
+
+
+def fleets(runs: Iterable[Run], size: int = FLEET["cpu"]) -> list[list[Run]]:
+    """Runs that can be trained side by side: one seed, one training, one label; the baseline's fleet comes first."""
+    groups: dict[tuple[object, ...], list[Run]] = {}
+    for run in runs:
+        groups.setdefault((run.seed, run.training.epochs, run.edit.column if run.edit else None), []).append(run)
+    cut = []
+    for group in groups.values():
+        count = -(-len(group) // size)
+        edges = [round(i * len(group) / count) for i in range(count + 1)]
+        cut += [group[a:b] for a, b in itertools.pairwise(edges)]
+    return sorted(cut, key=lambda fleet: all(run.edit for run in fleet))
+
+
+def _fleet_ids(runs: Iterable[Run], size: int) -> tuple[tuple[str, ...], ...]:
+    """The same by the runs' ids."""
+    return tuple(tuple(run.id for run in fleet) for fleet in fleets(runs, size))
+
+
+def join_ledger(
+    folder: Folder,
+    experiments: Sequence[Design],
+    corpus: str,
+    device: str = "cpu",
+    precision: str = "float32",
+    fleet: int | None = None,
+    write: bool = True,
+) -> Ledger:
+    """The folder's ledger with what experiments ask added, new runs grouped into fleets; written before any work.
+
+    `corpus` is the fingerprint of their text as cut; `fleet` is how many runs a new study trains side by side, which the
+    `device` decides where it is None.
+    Raises StudyError, showing the difference, when the folder belongs to a study of another text, model, training,
+    precision or size of fleets: nothing is written then.
+    """
+    ledger = None
+    if folder.ledger.exists() or folder.copy.exists():
+        ledger = folder.read_ledger()
+        if ledger.precision != precision:
+            raise StudyError(
+                f"{folder.path} belongs to a study trained with {ledger.precision} products.",
+                f"Here {precision} ones are asked for, and the runs of a study are compared with one another.",
+                f"Give --precision {ledger.precision}, or choose another folder with --out.",
+            )
+        if fleet not in (None, ledger.fleet):
+            raise StudyError(
+                f"{folder.path} belongs to a study with fleets of up to {ledger.fleet} runs.",
+                f"Here --fleet {fleet} is asked for; which runs are trained side by side decides a study's last bits.",
+                "Leave --fleet out, or choose another folder with --out.",
+            )
+    else:
+        folder.check_empty("study")
+    for design in (experiment.resolved() for experiment in experiments):
+        if ledger is None:
+            size = fleet or FLEET[device]
+            ledger = Ledger(corpus, (design,), _fleet_ids(design.runs(corpus), size), size, precision, STEP)
+            continue
+        other = [f"corpus (there {ledger.corpus!r}, here {corpus!r})"] if corpus != ledger.corpus else []
+        if other := [*other, *differences(ledger.experiment, design)]:
+            raise StudyError(
+                f"{folder.path} belongs to another study.",
+                "It differs in " + "; ".join(other) + ".",
+                "Choose another folder with --out, or the same text, model and training: seeds, sites and experiments may be added.",
+            )
+        new = [run for run in design.runs(corpus) if run.id not in ledger.runs]
+        more = new or evaluations([design], corpus).keys() - evaluations(ledger.asked, corpus)
+        # the text is the same by its fingerprint, and may have moved
+        before = tuple(replace(earlier, text=design.text) for earlier in ledger.asked)
+        grouped = (*ledger.fleets, *_fleet_ids(new, ledger.fleet))
+        ledger = replace(ledger, asked=(*before, design) if more else before, fleets=grouped)
+    assert ledger is not None, "a study has a design"
+    for path in (folder.ledger, folder.copy) if write else ():
+        try:  # a process that was killed between two writes leaves an old copy
+            same = read_json(path, "") == plain(ledger)
+        except DamagedFileError:  # missing, or altered
+            same = False
+        if not same:
+            write_json(path, plain(ledger))
+    return ledger
+
+
+def repeating(ledger: Ledger) -> Design | tuple[Design, ...]:
+    """What `trisect study` takes to do the same again, to the bit: one experiment, or those of each call.
+
+    One experiment where it makes the same runs in the same fleets and the same evaluations; after a study was
+    extended unevenly, or by sites, several.
+    """
+    design, corpus = ledger.experiment, ledger.corpus
+    same = set(_fleet_ids(design.runs(corpus), ledger.fleet)) == set(ledger.fleets)
+    if same and evaluations([design], corpus).keys() == evaluations(ledger.asked, corpus).keys():
+        return design
+    return ledger.asked
+
+
+def _products(run: Run, vocabulary: int) -> float:
     """Operations of one token's products in one forward pass of one run."""
     m, window = run.model, run.training.window
     layer = 8 * m.width**2 + 4 * m.width * m.feedforward + 4 * window * m.width
@@ -48,42 +210,50 @@ def token_seconds(run: Run, vocabulary: int, training: bool) -> float:
     """Seconds of one core for one token of one run, forwards and (in training) backwards."""
     m, window = run.model, run.training.window
     rest = m.layers * (WIDTH * m.width + SCORE * m.heads * window) + LOGIT * vocabulary
-    whole = 3 * products(run, vocabulary) / PRODUCT + rest
+    step = 3 * _products(run, vocabulary) / PRODUCT + rest
     if not training:
-        return whole / 3
-    return whole + (run.edit.token_seconds(m.width) if run.edit else 0.0)
+        return step / 3
+    return step + (run.edit.token_seconds(m.width) if run.edit else 0.0)
 
 
 def _training_seconds(run: Run, corpus: Corpus) -> float:
-    """Seconds of one core for a whole run, evaluated after each epoch."""
-    words, train, evaluated = (
-        len(corpus.vocabulary),
-        len(corpus.splits["train"].tokens),
-        _evaluation_tokens(corpus, run),
-    )
-    epochs, (step, pass_) = run.training.epochs, (token_seconds(run, words, trains) for trains in (True, False))
-    return epochs * train * step + (epochs + 1) * evaluated * pass_
+    """Seconds of one core for all of a run's training, evaluated after each epoch."""
+    step, pass_ = (token_seconds(run, len(corpus.vocabulary), trains) for trains in (True, False))
+    epochs, tokens = run.training.epochs, len(corpus.splits["train"].tokens)
+    return epochs * tokens * step + (epochs + 1) * _evaluation_tokens(corpus, run) * pass_
 
 
-def evaluation_seconds(run: Run, vocabulary: int, task: Task, experiment: Design, evaluated: int) -> float:
-    """Seconds of one core for an evaluation of a run that covers `evaluated` tokens."""
-    token, rewind, points = token_seconds(run, vocabulary, False), experiment.rewind, 0
-    if task.kind == "erase":
-        draws = experiment.erase.draws if experiment.erase else 0
-        return (2 + draws) * ERASED * token
-    if task.kind == "probe":
-        if (asked := experiment.probe) is None:
-            return 0.0
-        sites = [site.resolve(run.model.layers, run.model.heads) for site in asked.sites or ()]
-        probed = (len(sites) or 3 * run.model.layers) + asked.random_maps * len(layers_with_heads(sites))
+def _evaluation_tokens(corpus: Corpus, run: Run) -> int:
+    """About how many tokens each evaluation covers."""
+    training = run.training
+    windows = len(sample_steps(corpus.splits["train"], training.columns, training.window, training.train_sample))
+    return windows * training.columns * training.window + len(corpus.splits["valid"].tokens)
+
+
+def _evaluation_tasks(experiments: Sequence[Design], corpus: Corpus) -> list[Task]:
+    """Every evaluation of each trained run, with its expected seconds on one core."""
+    return [
+        replace(task, seconds=_evaluation_seconds(task, design, run, corpus))
+        for task, (design, run) in evaluations(experiments, corpus.fingerprint).items()
+    ]
+
+
+def _evaluation_seconds(task: Task, design: Design, run: Run, corpus: Corpus) -> float:
+    token = token_seconds(run, len(corpus.vocabulary), False)
+    if task.kind == "erase" and design.erase:
+        return (2 + design.erase.draws) * ERASED * token
+    if task.kind == "probe" and (probe := design.probe):
+        sites = [site.resolve(run.model.layers, run.model.heads) for site in probe.sites or ()]
+        probed = (len(sites) or 3 * run.model.layers) + probe.random_maps * len(layers_with_heads(sites))
         # as many folds as FOLDS, of less text each
-        return 2 * PROBE * len(asked.kinds) * probed * run.model.width / 100
-    if rewind and task.kind in ("rewind", "midstage"):
+        return 2 * PROBE * len(probe.kinds) * probed * run.model.width / 100
+    points, tokens = 0, _evaluation_tokens(corpus, run)
+    if (rewind := design.rewind) and task.kind in ("rewind", "midstage"):
         points = rewind.points if rewind.mode == "exact" else min(rewind.points, 20)
         # of train and valid
-        evaluated = min(evaluated, 2 * rewind.sample_tokens) if rewind.sample_tokens else evaluated
+        tokens = min(tokens, 2 * rewind.sample_tokens) if rewind.sample_tokens else tokens
     points = {"cut": 1, "ablate": 2, "interchange": 3, "midstage": run.training.epochs + 1}.get(task.kind, points)
-    return 0.6 * points * evaluated * token  # on average 0.6 of the layers are run again
+    return 0.6 * points * tokens * token  # on average 0.6 of the layers are run again
 
 
 def memory_bytes(experiment: Design, vocabulary: int, members: int) -> int:
@@ -98,12 +268,6 @@ def memory_bytes(experiment: Design, vocabulary: int, members: int) -> int:
     return BASE + members * (5 * 4 * count_parameters(m, vocabulary) + step)
 
 
-# of one GPU in float32, fitted to what an H200 did in recorded passes (docs/how-to/gpu.md)
-GPU_OPERATIONS = 26e12  # operations a second in the products of a fleet, where memory is as much the limit as they are
-GPU_STEP = 2.5e-3  # seconds that a step takes however small it is
-GPU_ATTACK = 1.2  # times as long under attack
-
-
 def makespan(jobs: Sequence[float], places: int) -> float:
     """When the last job ends if each is begun, in order, at the first place that is free."""
     ends = [0.0] * places
@@ -116,8 +280,8 @@ def gpu_seconds(fleet: Sequence[Run], corpus: Corpus) -> float:
     """Expected seconds of one GPU for the steps of one fleet's training."""
     run, tokens = fleet[0], len(corpus.splits["train"].tokens)
     positions = run.training.columns * run.training.window
-    step = GPU_STEP + len(fleet) * 3 * products(run, len(corpus.vocabulary)) * positions / GPU_OPERATIONS
-    attacked = any(one.edit is not None and one.edit.column is not None for one in fleet)
+    step = GPU_STEP + len(fleet) * 3 * _products(run, len(corpus.vocabulary)) * positions / GPU_OPERATIONS
+    attacked = any(member.edit is not None and member.edit.column is not None for member in fleet)
     return run.training.epochs * tokens / positions * step * (GPU_ATTACK if attacked else 1.0)
 
 
@@ -210,58 +374,49 @@ class Plan:
             (self.disk_bytes, free, f"disk in {place.absolute()}"),
         ):
             if has is not None and needed > has:
-                given = f"This would take roughly {needed / 1e9:,.1f} GB of {what}."
-                known = f"This machine has {has / 1e9:,.1f} GB{' free' if what.startswith('disk') else ''}."
                 raise SpecError(
-                    given, known, "Choose a smaller model, text or study, or give --force to go on all the same."
+                    f"This would take roughly {needed / 1e9:,.1f} GB of {what}.",
+                    f"This machine has {has / 1e9:,.1f} GB{' free' if what.startswith('disk') else ''}.",
+                    "Choose a smaller model, text or study, or give --force to go on all the same.",
                 )
 
 
-def reply(settings: PlanSettings) -> Plan:
-    """The plan of what the settings ask for; raises TrisectError for what cannot be run, or not on this machine."""
-    plan = make_plan(*designs(settings.what), fleet=settings.fleet)
-    plan = replace(plan, listed=settings.runs, cores=settings.workers or plan.cores, gpus=settings.gpus)
-    if not settings.force:
-        plan.check_machine(Path())
-    return plan
-
-
 def designs(source: DesignSource) -> tuple[Design, ...]:
-    """A preset, an experiment, or a file's one or several, with some of their settings replaced.
+    """A preset, an experiment, or those of a file, with some of their settings replaced.
 
     `epochs` are those of every run, attacks included, `sites` those of every intervention that can be there (an erasure takes
-    whole q, k or v); what is not among `only` is left out. Raises SpecError or SiteError.
+    all of q, k or v); what is not among `only` is left out. Raises SpecError or SiteError.
     """
-    found = find_experiments(source.experiment)
+    chosen = find_experiments(source.experiment)
     if is_preset(source.experiment) and source.only is None and not is_installed("concept_erasure"):
-        found = tuple(replace(one, erase=None) for one in found)  # a preset runs with what is installed
+        chosen = tuple(replace(design, erase=None) for design in chosen)  # a preset runs with what is installed
     if source.only is not None:
-        found = only(found, source.only)
-    return tuple(_change(one, source) for one in found)
-
-
-def _change(chosen: Design, source: DesignSource) -> Design:
-    corpus, epochs, methods = source.corpus, source.epochs, source.only
-    if corpus is not None:
-        chosen = replace(chosen, text=replace(chosen.text, corpus=absolute_place(corpus)))
-    if source.seeds is not None:
-        chosen = replace(chosen, seeds=source.seeds)
-    if epochs is not None:
-        attack = chosen.attack and replace(chosen.attack, epochs=None)
-        chosen = replace(chosen, training=replace(chosen.training, epochs=epochs), attack=attack)
-    if source.sites:
-        places = tuple(s if isinstance(s, Site) else Site.parse(s) for s in source.sites)
-        # a tie's sites are combinations: those given are meant for it where nothing else is asked
-        placed = ("tie",) if methods == ("tie",) else ("attack", "control", "rewind", "freeze")
-        parts = {m: part and replace(part, sites=places) for m in placed for part in [getattr(chosen, m)]}
-        whole = tuple(s for s in places if not s.heads and set(s.components) <= {"q", "k", "v"})
-        inner = tuple(s for s in places if set(s.components) <= {"q", "k", "v"})
-        parts["ablate"] = chosen.ablate and (replace(chosen.ablate, sites=inner) if inner else None)
-        parts["interchange"] = chosen.interchange and (replace(chosen.interchange, sites=whole) if whole else None)
-        parts["erase"] = chosen.erase and (replace(chosen.erase, sites=whole) if whole else None)
-        parts["edits"] = tuple(dict.fromkeys(replace(edit, site=s) for edit in chosen.edits for s in places))
-        chosen = replace(chosen, **parts)
-    return chosen.resolved()
+        chosen = only(chosen, source.only)
+    places = tuple(s if isinstance(s, Site) else Site.parse(s) for s in source.sites)
+    changed = []
+    for design in chosen:
+        if source.corpus is not None:
+            design = replace(design, text=replace(design.text, corpus=absolute_place(source.corpus)))
+        if source.seeds is not None:
+            design = replace(design, seeds=source.seeds)
+        if source.epochs is not None:
+            attack = design.attack and replace(design.attack, epochs=None)
+            design = replace(design, training=replace(design.training, epochs=source.epochs), attack=attack)
+        if places:
+            # a tie's sites are combinations: those of the source are meant for it where nothing else is run
+            methods = ("tie",) if source.only == ("tie",) else ("attack", "control", "rewind", "freeze")
+            inner = tuple(s for s in places if set(s.components) <= {"q", "k", "v"})
+            sites = dict.fromkeys(methods, places) | {"ablate": inner}
+            sites |= dict.fromkeys(("interchange", "erase"), tuple(s for s in inner if not s.heads))
+            parts = {
+                name: part and (replace(part, sites=of) if of else None)
+                for name, of in sites.items()
+                for part in [getattr(design, name)]
+            }
+            parts["edits"] = tuple(dict.fromkeys(replace(edit, site=s) for edit in design.edits for s in places))
+            design = replace(design, **parts)
+        changed.append(design.resolved())
+    return tuple(changed)
 
 
 def make_plan(*experiments: Design, fleet: int | None = None) -> Plan:
@@ -270,36 +425,40 @@ def make_plan(*experiments: Design, fleet: int | None = None) -> Plan:
     `fleet` is how many runs one job trains side by side, as on a CPU where it is None. Raises TrisectError for what cannot be run.
     """
     text = experiments[0].text
-    if any(one.text != text for one in experiments):
-        known = "What is run in one folder has one text, one model and one training."
-        raise SpecError("The experiments have different texts.", known, "Give them the same text.")
+    if any(design.text != text for design in experiments):
+        raise SpecError(
+            "The experiments have different texts.",
+            "What is run in one folder has one text, one model and one training.",
+            "Give them the same text.",
+        )
     corpus = load_text(text)
-    for one in experiments:  # every label column that is read
-        parts = (one.attack, one.control, one.probe, one.erase)
+    for design in experiments:
+        parts = (design.attack, design.control, design.probe, design.erase)
         columns = [label for part in parts if part for label in part.labels]
-        for label in (*columns, *(edit.column for edit in one.edits if edit.column is not None)):
+        for label in (*columns, *(edit.column for edit in design.edits if edit.column is not None)):
             corpus.column(label)
-    if any(one.erase for one in experiments):
-        need_extra("concept_erasure", "erase", "Erasing a label")
-    if any(one.interchange for one in experiments):
-        world_of(corpus)
-    for one in experiments:
-        check_windows(corpus, one.training.window)
-        steps(corpus.splits["train"], one.training.columns, one.training.window)
-        steps(corpus.splits["valid"], one.training.eval_columns, one.training.window)
+        if design.erase:
+            need_extra("concept_erasure", "erase", "Erasing a label")
+        if design.interchange:
+            world_of(corpus)
+        check_windows(corpus, design.training.window)
+        steps(corpus.splits["train"], design.training.columns, design.training.window)
+        steps(corpus.splits["valid"], design.training.eval_columns, design.training.window)
     types = np.unique(corpus.splits["train"].tokens)
     if len(types) < 2:
-        known = (
-            f"All {len(corpus.splits['train'].tokens):,} of its train tokens are {corpus.vocabulary[int(types[0])]!r}."
-        )
+        word, tokens = corpus.vocabulary[int(types[0])], len(corpus.splits["train"].tokens)
         raise CorpusError(
-            f"The text '{corpus.name}' has one word type.", known, "Give another text, or a smaller min_count."
+            f"The text '{corpus.name}' has one word type.",
+            f"All {tokens:,} of its train tokens are {word!r}.",
+            "Give another text, or a smaller min_count.",
         )
-    runs = tuple(dict.fromkeys(islice((r for one in experiments for r in one.runs(corpus.fingerprint)), RUNS + 1)))
+    every = (run for design in experiments for run in design.runs(corpus.fingerprint))
+    runs = tuple(dict.fromkeys(itertools.islice(every, RUNS + 1)))
     if len(runs) > RUNS:
-        known = f"One study holds up to {RUNS:,}."
         raise SpecError(
-            f"More than {RUNS:,} runs are asked for.", known, "Name fewer seeds, sites, labels or strengths."
+            f"More than {RUNS:,} runs are asked for.",
+            f"One study holds up to {RUNS:,}.",
+            "Name fewer seeds, sites, labels or strengths.",
         )
     words = len(corpus.vocabulary)
     seconds = [task.seconds for task in _evaluation_tasks(experiments, corpus) if task.kind != "cut"]
@@ -315,7 +474,7 @@ def make_plan(*experiments: Design, fleet: int | None = None) -> Plan:
         runs,
         count_parameters(experiments[0].model, words),
         disk,
-        max(memory_bytes(one, words, min(members, len(runs))) for one in experiments),
+        max(memory_bytes(design, words, min(members, len(runs))) for design in experiments),
         members,
         tuple(sum(_training_seconds(run, corpus) for run in team) for team in teams),
         tuple(seconds),
@@ -324,30 +483,14 @@ def make_plan(*experiments: Design, fleet: int | None = None) -> Plan:
     )
 
 
-def _evaluation_tokens(corpus: Corpus, run: Run) -> int:
-    """About how many tokens each evaluation covers."""
-    training = run.training
-    windows = len(sample_steps(corpus.splits["train"], training.columns, training.window, training.train_sample))
-    return windows * training.columns * training.window + len(corpus.splits["valid"].tokens)
-
-
 def make_tasks(plan: Plan, folder: Folder, ledger: Ledger) -> list[Task]:
     """Every piece of work of the plan that is not done: fleets in the ledger's order, then evaluations."""
     by_id, tasks = {run.id: run for run in plan.runs}, list[Task]()
     for fleet in ledger.fleets:
-        if wanted := [by_id[i] for i in fleet if i in by_id]:
-            cost = sum(_training_seconds(run, plan.corpus) for run in wanted) * len(fleet) / len(wanted)
+        if planned := [by_id[i] for i in fleet if i in by_id]:
+            cost = sum(_training_seconds(run, plan.corpus) for run in planned) * len(fleet) / len(planned)
             tasks.append(Task("train", fleet, seconds=cost))
     tasks += _evaluation_tasks(plan.experiments, plan.corpus)
     pending = [task for task in tasks if not task.is_done(folder)]
     retrained = {run for task in pending if task.kind == "train" for run in task.runs}
     return [task for task in tasks if task in pending or (task.kind != "train" and task.runs[0] in retrained)]
-
-
-def _evaluation_tasks(experiments: Sequence[Design], corpus: Corpus) -> list[Task]:
-    """What is asked of each trained run: attention cut, sites rewound, labels probed and erased; each once."""
-    words = len(corpus.vocabulary)
-    return [
-        replace(task, seconds=evaluation_seconds(run, words, task, design, _evaluation_tokens(corpus, run)))
-        for task, (design, run) in evaluations(experiments, corpus.fingerprint).items()
-    ]

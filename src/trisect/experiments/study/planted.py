@@ -77,8 +77,8 @@ def _cells(layer: int, columns: dict[str, tuple[str, ...]], carried: dict[str, s
     """Every component with each of its columns; `carried` names the one that it has to carry."""
     return tuple(
         Case(f"{component}@{layer}", column, column == carried[component])
-        for component, own in columns.items()
-        for column in own
+        for component, labels in columns.items()
+        for column in labels
     )
 
 
@@ -117,14 +117,14 @@ TRUTH: dict[str, Planted] = {
 
 
 class CaseEffect(NamedTuple):
-    """A method's effect in one case over seeds, p of "not above the margin", and whether its own rule finds it (None: no
-    test can be made with one seed).
+    """A method's effect in a case over seeds, p of "not above the margin", and whether its own rule finds it (None: no test
+    can be made with one seed).
     """
 
     case: Case
     effect: Mean
     p: float
-    found: bool | None
+    detected: bool | None
 
 
 class MethodScore(NamedTuple):
@@ -154,32 +154,28 @@ def section(rows: StudyRows) -> Iterator[Section]:
     blocks: list[PageBlock] = []
     if len(rows.seeds) < LEAST_SEEDS:
         blocks.append(TextBlock(f"A verdict asks for at least {LEAST_SEEDS} seeds; this study has {many}.", "notice"))
-    ends = {
-        "These separate what is planted from what is not (AUROC above 0.99)": [
-            o.title for o in methods if o.auroc > 0.99
-        ],
-        "These do hardly better than guessing, or no better (below 0.75)": [
-            o.title for o in methods if o.auroc < BLIND
-        ],
+    groups = {
+        "These separate what is planted from what is not (AUROC above 0.99)": lambda auroc: auroc > 0.99,
+        "These do hardly better than guessing, or no better (below 0.75)": lambda auroc: auroc < BLIND,
     }
-    if best := " ".join(f"{start}: {'; '.join(titles)}." for start, titles in ends.items() if titles):
+    titles = {start: [m.title for m in methods if test(m.auroc)] for start, test in groups.items()}
+    if best := " ".join(f"{start}: {'; '.join(group)}." for start, group in titles.items() if group):
         blocks.append(TextBlock(best))
     look: dict[str, Any] = {"folded": False, "wrap": False}
     if methods:
         body = []
-        for one in methods:
-            low, high = min(one.by_seed.values()), max(one.by_seed.values())
-            each = f"{low:.2f}" if low == high else f"{low:.2f} to {high:.2f}"
-            rates = (_percent(one.false_alarms), _percent(one.misses))
-            body.append((one.title, one.over, f"{one.auroc:.2f}", each, *rates))
-        counted = words.several(max(len(one.by_seed) for one in methods), "seed")
+        for method in methods:
+            each = " to ".join(dict.fromkeys(f"{end(method.by_seed.values()):.2f}" for end in (min, max)))
+            rates = (_percent(method.false_alarms), _percent(method.misses))
+            body.append((method.title, method.over, f"{method.auroc:.2f}", each, *rates))
+        counted = words.several(max(len(method.by_seed) for method in methods), "seed")
         columns = ("Method", "Over", "AUROC", "In each seed", "False alarms", "Misses")
         caption = f"How well each method finds what is planted. {counted}."
         blocks.append(Table(columns, tuple(body), caption, id="planted-methods", **look))
     shares = {name: by_site(rows.measure(f"interchange_{name}", "valid")) for name in SHARES}
     if sites := sorted(shares["own"], key=lambda site: (site.rpartition("@")[2], "qkv".index(site[0]))):
         means = {site: [shares[name].get(site) for name in SHARES] for site in sites}
-        body = [(site, *(_percent(mean and mean.mean, 1) for mean in own)) for site, own in means.items()]
+        body = [(site, *(_percent(mean and mean.mean, 1) for mean in row)) for site, row in means.items()]
         pairs = rows.sites.filter(pl.col("measure") == "interchange_own")["n"].max()
         caption = (
             f"Interchange (activation patching): one of q, k and v comes from another document, and the model goes on. Shares of "
@@ -190,9 +186,9 @@ def section(rows: StudyRows) -> Iterator[Section]:
         blocks.append(Table(("Site", *SHARES.values()), tuple(body), caption, id="planted-interchange", **look))
     for over, where in (("cells", "of every cell"), ("sites", "at every site")):
         # ties are at sites of their own
-        if own := [one for one in methods if one.over == over and one.key != "tie"]:
-            cases = [one.case for one in own[0].effects]
-            lines = tuple((f"{one.title}, {one.unit}", *(_cell(one, case) for case in cases)) for one in own)
+        if judged := [method for method in methods if method.over == over and method.key != "tie"]:
+            cases = [effect.case for effect in judged[0].effects]
+            lines = tuple((f"{m.title}, {m.unit}", *(_cell(m, case) for case in cases)) for m in judged)
             heads = (Markup("{}{}<small>{}</small>").format(c.site, " ●" * c.carried, c.column) for c in cases)
             blocks.append(Table(("Effect", *heads), lines, f"The effect {where}. {KEY}", id=f"planted-{over}", **look))
     yield Section(TITLE, (WORLD + truth.words, SCORED), blocks=tuple(blocks), id="planted")
@@ -202,45 +198,45 @@ def _percent(share: float | None, decimals: int = 0) -> str:
     return "–" if share is None else percent(share, decimals)
 
 
-def _cell(one: MethodScore, case: Case) -> Markup:
-    effect: CaseEffect | None = next((e for e in one.effects if e.case == case), None)
+def _cell(method: MethodScore, case: Case) -> Markup:
+    effect: CaseEffect | None = next((e for e in method.effects if e.case == case), None)
     if effect is None:
         return Markup("–")
     ends = [end for end in (effect.effect.low, effect.effect.high) if end is not None]
     mean, *both = (words.number(v, True, 2 if abs(v) >= 0.1 else 3) for v in (effect.effect.mean, *ends))
-    shown = Markup("{}{}").format(mean, " ✓" * bool(effect.found))
+    shown = Markup("{}{}").format(mean, " ✓" * bool(effect.detected))
     return shown + Markup("<small>{} to</small><small>{}</small>").format(*both) if both else shown
 
 
 def findings(rows: StudyRows) -> Iterator[Finding]:
     """Each method's AUROC with its false alarms and misses, then the shares of pairs under interchange."""
-    for one in scores(rows):
-        each, what = interval(list(one.by_seed.values())), f"AUROC over {one.over}"
-        text = f"AUROC {one.auroc:.2f} over {len(one.effects)} {one.over} and {words.several(each.n, 'seed')}"
-        if one.false_alarms is not None and one.misses is not None:
-            text += f"; false alarms {percent(one.false_alarms)}, misses {percent(one.misses)}"
+    for method in scores(rows):
+        each, what = interval(list(method.by_seed.values())), f"AUROC over {method.over}"
+        text = f"AUROC {method.auroc:.2f} over {len(method.effects)} {method.over} and {words.several(each.n, 'seed')}"
+        if method.false_alarms is not None and method.misses is not None:
+            text += f"; false alarms {percent(method.false_alarms)}, misses {percent(method.misses)}"
         values = (
-            Estimate("auroc", one.auroc, each.low, each.high, each.n),
-            Estimate("false alarms", one.false_alarms),
-            Estimate("misses", one.misses),
+            Estimate("auroc", method.auroc, each.low, each.high, each.n),
+            Estimate("false alarms", method.false_alarms),
+            Estimate("misses", method.misses),
         )
-        own = (f"{text}.", "", values, "", SOURCE.key)
-        yield Finding("planted", *own, title=one.title, what=what, groups=(one.key,), per="seed")
+        parts = ("planted", f"{text}.", "", values, "", SOURCE.key)
+        yield Finding(*parts, title=method.title, what=what, groups=(method.key,), per="seed")
     for measure in ("own", "others", "unchanged"):
         if means := by_site(rows.measure(f"interchange_{measure}", "valid")):
             text = ", ".join(f"{site} {percent(mean.mean, 1)}" for site, mean in means.items())
             values = tuple(Estimate(site, *mean) for site, mean in means.items())
             title = f"Interchange, {SHARES.get(measure, 'as another component')}"
-            own = (f"{text} of pairs.", "of pairs", values, "", SOURCE.key)
-            yield Finding(f"interchange_{measure}", *own, title=title, per="seed", signed=False)
+            parts = (f"interchange_{measure}", f"{text} of pairs.", "of pairs", values, "", SOURCE.key)
+            yield Finding(*parts, title=title, per="seed", signed=False)
 
 
 def uninformative_methods(rows: StudyRows) -> tuple[str, ...]:
     """Methods that do hardly better than guessing where the truth is known; nothing of a text that has nothing planted."""
     return tuple(
-        f"{one.title}: AUROC {one.auroc:.2f} over {one.over}, where 0.5 is guessing."
-        for one in scores(rows)
-        if one.auroc < BLIND and one.key != "control"  # which is to find nothing
+        f"{method.title}: AUROC {method.auroc:.2f} over {method.over}, where 0.5 is guessing."
+        for method in scores(rows)
+        if method.auroc < BLIND and method.key != "control"  # which is to find nothing
     )
 
 
@@ -249,9 +245,9 @@ def score_rows(rows: StudyRows) -> list[TableRow]:
     runs = dict(rows.runs.filter(pl.col("edit") == "none").select("seed", "run").iter_rows())
     shared = {"site": READS, "split": "valid"}
     return [
-        shared | {"subject": runs[seed], "measure": f"auroc_{one.key}", "value": value, "n": len(one.effects)}
-        for one in scores(rows)
-        for seed, value in one.by_seed.items()
+        shared | {"subject": runs[seed], "measure": f"auroc_{method.key}", "value": value, "n": len(method.effects)}
+        for method in scores(rows)
+        for seed, value in method.by_seed.items()
         if seed in runs
     ]
 
@@ -285,25 +281,24 @@ def scores(rows: StudyRows) -> tuple[MethodScore, ...]:
         _score(key, title, "cells", unit, cells, {column: points(column) for column in columns})
         for key, title, unit, points in methods
     ]
-    same = rows.measure("interchange_unchanged", "valid")
-    counts = rows.sites.filter(pl.col("measure") == "interchange_unchanged")["n"].to_list()
     ties = rows.effects("tie", "valid")
     # where the layer that reads is tied something can be lost
     tied = sorted({p.site for p in ties if p.site.rpartition("@")[2].isdigit()})
     tie_cases = [Case(site, "", site.endswith(f"@{truth.layer}")) for site in tied]
     cases = [Case(site, "", site in truth.reads) for site in (*truth.reads, *truth.idle)]
-    moved = [p._replace(value=1 - p.value) for p in same]
-    for key, title, unit, points in (
-        ("rewind", "Rewinding to initial weights", "nats", rows.rewound("rewind_loss_nats")),
-        ("freeze", "Freezing", "nats", rows.effects("freeze", "valid")),
-        ("ablate", "Mean ablation", "nats", rows.measure("ablate_rise_nats", "valid")),
-        ("interchange_whole", "Interchange, another document", "of pairs", moved),
-        ("tie", "Tying two matrices", "nats", ties),
+    moved = [p._replace(value=1 - p.value) for p in rows.measure("interchange_unchanged", "valid")]
+    pairs = rows.sites.filter(pl.col("measure") == "interchange_unchanged")["n"].to_list()
+    for key, title, points in (
+        ("rewind", "Rewinding to initial weights", rows.rewound("rewind_loss_nats")),
+        ("freeze", "Freezing", rows.effects("freeze", "valid")),
+        ("ablate", "Mean ablation", rows.measure("ablate_rise_nats", "valid")),
+        ("interchange_whole", "Interchange, another document", moved),
+        ("tie", "Tying two matrices", ties),
     ):
-        pairs = int(counts[0]) if key == "interchange_whole" and counts else None
-        own = tie_cases if key == "tie" else cases
-        if len({case.carried for case in own}) == 2:
-            judged.append(_score(key, title, "sites", unit, own, {"": points}, pairs))
+        of_pairs, sites = key == "interchange_whole", tie_cases if key == "tie" else cases
+        if len({case.carried for case in sites}) == 2:
+            unit, many = ("of pairs", next(iter(pairs), None)) if of_pairs else ("nats", None)
+            judged.append(_score(key, title, "sites", unit, sites, {"": points}, many))
     return present(*judged)
 
 
@@ -320,29 +315,29 @@ def _score(
 
     Shares of `pairs` have at least the spread of drawing so many, also where they are all the same.
     """
-    effects = {c: {p.seed: p.value for p in points[c.column] if p.site == c.site} for c in cases}
-    if not all(effects.values()):
+    by_case = [{p.seed: p.value for p in points[c.column] if p.site == c.site} for c in cases]
+    if not all(by_case):
         return None
-    samples = [summary(list(own.values())) for own in effects.values()]
+    samples = [summary(list(values.values())) for values in by_case]
     if pairs is not None:
-        samples = [one._replace(spread=max(one.spread, least_spread(float(one.mean), pairs))) for one in samples]
+        samples = [s._replace(spread=max(s.spread, least_spread(float(s.mean), pairs))) for s in samples]
     p = [float(t_test(sample, "above", MARGIN).p_for) for sample in samples]
-    tested = all(len(own) > 1 for own in effects.values())
-    judged = tuple(
-        CaseEffect(case, interval(list(own.values())), value, bool(corrected < ALPHA) if tested else None)
-        for (case, own), value, corrected in zip(effects.items(), p, holm(p), strict=True)
+    tested = all(len(values) > 1 for values in by_case)
+    effects = tuple(
+        CaseEffect(case, interval(list(values.values())), p_value, bool(corrected < ALPHA) if tested else None)
+        for case, values, p_value, corrected in zip(cases, by_case, p, holm(p), strict=True)
     )
 
     def score(seeds: Sequence[int]) -> float:
         """AUROC over the cases and those seeds; what rounding alone makes differ counts as the same."""
-        values = np.array([round(own[seed], 9) for own in effects.values() for seed in seeds])
-        return float(auroc(values, np.array([case.carried for case in effects for _ in seeds])))
+        values = np.array([round(of[seed], 9) for of in by_case for seed in seeds])
+        return float(auroc(values, np.array([case.carried for case in cases for _ in seeds])))
 
-    def share(detected: Sequence[bool]) -> float | None:
+    def rate(detected: Sequence[bool]) -> float | None:
         return sum(detected) / len(detected) if tested and detected else None
 
-    seeds = sorted(set.intersection(*(set(own) for own in effects.values())))
-    alarms = share([bool(one.found) for one in judged if not one.case.carried])
-    misses = share([not one.found for one in judged if one.case.carried])
+    seeds = sorted(set[int].intersection(*map(set, by_case)))
+    alarms = rate([bool(effect.detected) for effect in effects if not effect.case.carried])
+    misses = rate([not effect.detected for effect in effects if effect.case.carried])
     by_seed = {seed: score([seed]) for seed in seeds}
-    return MethodScore(key, title, over, unit, score(seeds), by_seed, alarms, misses, judged)
+    return MethodScore(key, title, over, unit, score(seeds), by_seed, alarms, misses, effects)

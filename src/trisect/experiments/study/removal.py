@@ -12,40 +12,12 @@ import polars as pl
 from trisect.core.finding import Estimate, Finding
 from trisect.core.methods import input_site, reads_head
 from trisect.core.site import Site
+from trisect.experiments.study import words as study_words
 from trisect.experiments.study.rows import StudyRows, average, minus, over_seeds, sort_labels
-from trisect.experiments.study.words import (
-    BEYOND,
-    MARGIN,
-    SPLIT,
-    VALID,
-    collapse_words,
-    divergence_words,
-    extremes,
-    finding,
-    fit_words,
-    label_name,
-    seeds,
-)
+from trisect.experiments.study.words import BEYOND, SPLIT, VALID, Method, extremes, label_name, seeds
 from trisect.papers.tying import SOURCE
+from trisect.report import charts, render
 from trisect.report import format as words
-from trisect.report import render
-from trisect.report.charts import (
-    HEIGHT,
-    PANEL_WIDTH,
-    ZERO,
-    Figure,
-    LegendEntry,
-    Level,
-    Measure,
-    Panel,
-    SharedAxis,
-    Stroke,
-    around,
-    marks,
-    mean_of,
-    of_runs,
-    overlay,
-)
 from trisect.report.format import Mean, Point, compare_by_seed, interval, order, place
 from trisect.report.maps import label_maps
 from trisect.report.measures import axis_of, cut, site_figure, site_panels, with_means
@@ -59,13 +31,14 @@ AFTER = {
     "site": "Gradient limited to this projection",
     "bounded+site": "Bounded, gradient limited to this projection",
 }
-GUESSING = Level("guessing", 0.0)
+GUESSING = charts.Level("guessing", 0.0)
 BITS = "probe_linear_bits"
+RISE = "rise of the validation loss"
 SAME = 1e-6  # nats: rounding of a mean over thousands of tokens
 OWN, OTHERS, MAPS = "Heads of the attacked site", "Other heads of the layer", "Random maps"
 
 
-def removal_figures(rows: StudyRows) -> Iterator[Figure]:
+def removal_figures(rows: StudyRows) -> Iterator[charts.Figure]:
     """For each label: probes at the attacked sites, where the information went, and erasure."""
     for label in sort_labels(rows.sites["label"]):
         for kind, name in product(PROBES, NOUNS):
@@ -74,11 +47,16 @@ def removal_figures(rows: StudyRows) -> Iterator[Figure]:
         yield from _erasure(rows, label)
 
 
+def _attacks(rows: StudyRows, label: str, variant: str = "plain") -> dict[str, str]:
+    """The site of each attack on the label."""
+    return dict(rows.runs.filter(rows.select("attack", label, variant=variant)).select("run", "site").rows())
+
+
 def after_attack(rows: StudyRows, label: str, measure: str, variant: str = "plain") -> list[Point]:
     """A probe's number at the very site that was attacked, after the attack."""
-    attacks = rows.runs.filter(rows.select("attack", label, variant=variant)).select("run", "site").rows()
-    points = {(p.run, p.site): p for p in rows.measure(measure, "valid", label, [run for run, _ in attacks])}
-    return [points[key] for key in attacks if key in points]
+    attacks = _attacks(rows, label, variant)
+    points = {(p.run, p.site): p for p in rows.measure(measure, "valid", label, list(attacks))}
+    return [points[key] for key in attacks.items() if key in points]
 
 
 def information_loss(rows: StudyRows, label: str, measure: str, variant: str = "plain") -> list[Point]:
@@ -87,8 +65,9 @@ def information_loss(rows: StudyRows, label: str, measure: str, variant: str = "
     return minus(after_attack(rows, label, measure, variant), before, times=-1)
 
 
-def _probe_figures(rows: StudyRows, label: str, kind: str, name: str) -> Iterator[Figure]:
+def _probe_figures(rows: StudyRows, label: str, kind: str, name: str) -> Iterator[charts.Figure]:
     """Bits or accuracy of one kind of probe: the baseline's sites, and the sites that were attacked."""
+    fit = study_words.fit_words(rows, "probe", label)
     measure, unit, noun = f"probe_{kind}_{name}", "bits" if name == "bits" else "share", label_name(label)
     shown = {"Baseline": rows.measure(measure, "valid", label, rows.baselines)}
     shown |= {title: after_attack(rows, label, measure, variant) for variant, title in AFTER.items()}
@@ -99,30 +78,37 @@ def _probe_figures(rows: StudyRows, label: str, kind: str, name: str) -> Iterato
     level = GUESSING._replace(value=interval([p.value for p in chance]).mean) if chance else GUESSING
     axis = axis_of([p for points in shown.values() for p in points], unit, False, more=[level.value])
     caption = (
-        f"{NOUNS[name]} of {noun} of the next word, by a fresh {PROBES[kind]} on held-out tokens, {fit_words(rows, 'probe', label)}; "
+        f"{NOUNS[name]} of {noun} of the next word, by a fresh {PROBES[kind]} on held-out tokens, {fit}; "
         f"guessing {GUESSED[name]}. An adversary that was fooled proves nothing: only what fresh probes no longer find was removed. "
         f"{seeds(rows)}. In the baseline q, k and v of a layer are maps of one input, so that a linear probe finds in each what it "
         "finds in the others."
     )
-    if lost := information_loss(rows, label, measure):
-        if read := rows.readable(lost):
-            caption += f" What the attack took from its own site: {extremes(read, unit)}"
-        caption += collapse_words(rows, lost)
+    lost = information_loss(rows, label, measure)
+    if readable := rows.readable(lost):
+        caption += f" What the attack took from its own site: {extremes(readable, unit)}"
+    caption += study_words.collapse_words(rows, lost)
     title = f"What is left of {noun} at the attacked site, by a {PROBES[kind]}: {name}"
     panels = site_panels(shown, f"{PROBES[kind]}, {name}", unit, signed=False, levels=(level,), axis=axis)
     yield site_figure((f"removed-{words.slug(label)}-{kind}-{name}", BEYOND, title), caption, panels)
 
 
-def _elsewhere(rows: StudyRows, label: str) -> Iterator[Figure]:
+def _elsewhere(rows: StudyRows, label: str) -> Iterator[charts.Figure]:
     """The change of every site's bits by the attacked site: blue-violet where it fell, orange where it rose."""
-    attacks = dict(rows.runs.filter(rows.select("attack", label)).select("run", "site").rows())
+    attacks = _attacks(rows, label)
     cells: list[tuple[str, str, str, float, bool]] = []
+
+    def by_component(pair: tuple[str, str]) -> list[tuple[object, ...]]:
+        """q at every layer, then k, then v, then the rest; of the attacked site, then of the probed one."""
+        orders = (order(site) for site in pair)
+        return [
+            (combined, rank, group, single, depth, layers) for single, depth, layers, combined, rank, group in orders
+        ]
+
     for kind, noun in PROBES.items():
         before = rows.measure(f"probe_{kind}_bits", "valid", label, rows.baselines)
         after = rows.measure(f"probe_{kind}_bits", "valid", label, list(attacks))
         means = average(minus(after, before), lambda p: (attacks[p.run], p.site))
-        for attacked, probed in sorted(means, key=lambda pair: tuple(map(_down_order, pair))):
-            cells.append((f"By a {noun}", attacked, probed, means[attacked, probed].value, False))
+        cells += [(f"By a {noun}", *pair, means[pair].value, False) for pair in sorted(means, key=by_component)]
     if cells:
         caption = (
             f"Change of the bits that a fresh probe finds of {label_name(label)}, against the baseline of the same seed: "
@@ -131,12 +117,6 @@ def _elsewhere(rows: StudyRows, label: str) -> Iterator[Figure]:
         )
         names = (f"removed-{words.slug(label)}-elsewhere", BEYOND, f"Where {label_name(label)} went")
         yield label_maps(names, caption, cells, "bits", "attacked")
-
-
-def _down_order(site: str) -> tuple[object, ...]:
-    """q at every layer, then k, then v, then the rest."""
-    single, depth, layers, several, rank, group = order(site)
-    return several, rank, group, single, depth, layers
 
 
 def _random_rises(rows: StudyRows, label: str) -> tuple[list[Point], set[tuple[str, str]]]:
@@ -148,66 +128,76 @@ def _random_rises(rows: StudyRows, label: str) -> tuple[list[Point], set[tuple[s
     draws: dict[tuple[str, str], list[float]] = {}
     for p in points:
         draws.setdefault((p.site, p.run), []).append(p.value)
-    whole = {key for key, values in draws.items() if len(values) > 1 and max(values) - min(values) < SAME}
-    return [p._replace(diverged=False) for p in average(points, lambda p: (p.site, p.run)).values()], whole
+    same = {key for key, values in draws.items() if len(values) > 1 and max(values) - min(values) < SAME}
+    return [p._replace(diverged=False) for p in average(points, lambda p: (p.site, p.run)).values()], same
 
 
 def beyond_chance(rows: StudyRows, label: str) -> list[Point]:
     """Rise by erasing the label less the mean rise by random subspaces of equal rank, by seed."""
-    chance, whole = _random_rises(rows, label)
+    chance, same = _random_rises(rows, label)
     rise = rows.measure("erase_rise_nats", "valid", label)
-    return [p for p in minus(rise, chance, "site", "run") if (p.site, p.run) not in whole]
+    return [p for p in minus(rise, chance, "site", "run") if (p.site, p.run) not in same]
 
 
-def _erasure(rows: StudyRows, label: str) -> Iterator[Figure]:
+def _erasure(rows: StudyRows, label: str) -> Iterator[charts.Figure]:
     rise = rows.measure("erase_rise_nats", "valid", label)
     if not rise:
         return
     caption = (
         "Rise of the trained baseline's validation loss when everything that a linear probe could use of "
         f"{label_name(label)} is erased at one site (LEACE), and when random subspaces of the same rank are, "
-        f"{fit_words(rows, 'erase', label)}. {seeds(rows)}. Erasing the label: {extremes(rise, 'nats')}"
+        f"{study_words.fit_words(rows, 'erase', label)}. {seeds(rows)}. Erasing the label: {extremes(rise, 'nats')}"
     )
     if ranks := [round(p.value) for split in ("train", "valid") for p in rows.measure("erase_rank", split, label)]:
-        taken = " to ".join(str(n) for n in sorted({min(ranks), max(ranks)}))
+        span = " to ".join(str(n) for n in sorted({min(ranks), max(ranks)}))
         caption += (
-            f" Directions removed from a site: {taken}; where these are all that it has, nothing can be beyond chance."
+            f" Directions removed from a site: {span}; where these are all that it has, nothing can be beyond chance."
         )
     if beyond := beyond_chance(rows, label):
         caption += f" Beyond random subspaces: {extremes(beyond, 'nats')}"
     shown = {"The label's subspace": rise, "Random subspaces": _random_rises(rows, label)[0]}
     names = (f"erasure-{words.slug(label)}", BEYOND, f"Erasing {label_name(label)} from the trained baseline")
-    yield site_figure(names, caption, site_panels(shown, "rise of the validation loss"))
+    yield site_figure(names, caption, site_panels(shown, RISE))
 
 
 def removal_findings(rows: StudyRows) -> Iterator[Finding]:
     """For each label what a linear probe no longer finds where it was attacked, and what erasing it costs."""
     for label in rows.labels:
-        noun, site = label_name(label), "that a linear probe loses at the"
-        if lost := information_loss(rows, label, "probe_linear_accuracy"):
-            start, what = f"accuracy on {noun} {site} attacked site,", f"accuracy {site} site itself"
-            yield finding(rows, "probe", "Removed", start, lost, "of the tokens", what, label, ranks=False)
-        if lost := information_loss(rows, label, BITS):
-            sites = {p.site for p in rows.readable(lost) or lost}
-            before = rows.measure(BITS, "valid", label, rows.baselines)
-            share = words.number(interval([p.value for p in before if p.site in sites]).mean)
-            start = f"bits of {noun} that a linear probe no longer finds at the attacked site (of {share}),"
-            what = "bits that a linear probe no longer finds at the site itself"
-            yield finding(rows, "information", "Removed", start, lost, "bits", what, label, ranks=False)
-        if rise := beyond_chance(rows, label):
-            start = f"rise of the validation loss by erasing {noun} linearly, beyond random subspaces of equal rank,"
-            what = "rise of the validation loss by LEACE, minus that by random subspaces"
-            yield finding(rows, "erasure", "Erasure", start, rise, "nats", what, label, ranks=True)
+        noun = label_name(label)
+        accuracy, bits = (information_loss(rows, label, name) for name in ("probe_linear_accuracy", BITS))
+        sites = {p.site for p in rows.readable(bits) or bits}
+        before = [p.value for p in rows.measure(BITS, "valid", label, rows.baselines) if p.site in sites]
+        share = words.number(interval(before).mean) if bits else ""
+        spoken = (
+            ("Removed", "of the tokens", accuracy, "probe", "accuracy that a linear probe loses at the site itself"),
+            ("Removed", "bits", bits, "information", "bits that a linear probe no longer finds at the site itself"),
+            (
+                "Erasure",
+                "nats",
+                beyond_chance(rows, label),
+                "erasure",
+                f"{RISE} by LEACE, minus that by random subspaces",
+            ),
+        )
+        starts = (
+            f"accuracy on {noun} that a linear probe loses at the attacked site,",
+            f"bits of {noun} that a linear probe no longer finds at the attacked site (of {share}),",
+            f"{RISE} by erasing {noun} linearly, beyond random subspaces of equal rank,",
+        )
+        for (title, unit, points, measure, what), start in zip(spoken, starts, strict=True):
+            if points:
+                method = Method(measure, title, unit, points, measure, noun, what, start, label, title == "Erasure")
+                yield study_words.finding(rows, method)
 
 
-def in_heads(rows: StudyRows, label: str, kind: str = "linear", subjects: Sequence[str] | None = None) -> list[Point]:
+def in_heads(rows: StudyRows, label: str, kind: str, subjects: Sequence[str]) -> list[Point]:
     """Bits that probes find in single heads, their mean over each component and layer, as that component's site."""
     points = rows.measure(f"probe_{kind}_bits", "valid", label, subjects)
     means = average(points, lambda p: (p.run, site) if (site := _component(p.site)) else None)
     return [p._replace(site=site) for (_, site), p in means.items()]
 
 
-def in_maps(rows: StudyRows, label: str, kind: str = "linear", subjects: Sequence[str] | None = None) -> list[Point]:
+def in_maps(rows: StudyRows, label: str, kind: str, subjects: Sequence[str]) -> list[Point]:
     """Bits that probes find in random maps of a layer's input, their mean over draws, at q, k and v of the layer."""
     points = rows.measure(f"probe_{kind}_random_bits", "valid", label, subjects)
     return list(average(points, lambda p: (p.run, p.site)).values())
@@ -227,43 +217,43 @@ def information_loss_in_heads(
 
     They are those of the same seed's baseline less those of the attacked model.
     """
-    attacks = dict(rows.runs.filter(rows.select("attack", label, variant=variant)).select("run", "site").rows())
-    sites = {run: Site.parse(name) for run, name in attacks.items()}
+    attacks = _attacks(rows, label, variant)
 
     def bits(subjects: Sequence[str]) -> list[Point]:
         heads = [p for p in rows.measure(f"probe_{kind}_bits", "valid", label, subjects) if _component(p.site)]
         return [*heads, *in_maps(rows, label, kind, subjects)]
 
-    def whose(p: Point) -> tuple[str, str] | None:
-        site, one = sites[p.run], Site.parse(p.site)
-        layers = set(site.layers or ())
-        if not set(site.components) <= set("qkv") or not set(one.layers or ()) <= layers:
+    def group_of(p: Point) -> tuple[str, str] | None:
+        attacked, probed = Site.parse(attacks[p.run]), Site.parse(p.site)
+        layers = set(attacked.layers or ())
+        if not set(attacked.components) <= set("qkv") or not set(probed.layers or ()) <= layers:
             return None
         if p.site in {str(input_site(n)) for n in layers}:
             return p.run, MAPS
-        heads = set(site.heads or one.heads or ())
-        own = set(one.components) <= set(site.components) and set(one.heads or ()) <= heads
-        return p.run, OWN if own else OTHERS
+        heads = set(attacked.heads or probed.heads or ())
+        inside = set(probed.components) <= set(attacked.components) and set(probed.heads or ()) <= heads
+        return p.run, OWN if inside else OTHERS
 
-    taken = average(minus(bits(list(sites)), bits(rows.baselines), times=-1), whose)
+    losses = average(minus(bits(list(attacks)), bits(rows.baselines), times=-1), group_of)
     return {
         group: [
-            taken[run, group]._replace(site=name, diverged=False)
-            for run, name in attacks.items()
-            if (run, group) in taken
+            losses[run, group]._replace(site=site, diverged=False)
+            for run, site in attacks.items()
+            if (run, group) in losses
         ]
         for group in (OWN, OTHERS, MAPS)
     }
 
 
-def head_figures(rows: StudyRows) -> Iterator[Figure]:
+def head_figures(rows: StudyRows) -> Iterator[charts.Figure]:
     """For each label and kind of probe: heads and random maps before the attacks, and what they lose to them."""
     for label, kind in product(sort_labels(rows.sites["label"]), PROBES):
         heads, maps = (of(rows, label, kind, rows.baselines) for of in (in_heads, in_maps))
         if not heads:
             continue
+        fit = study_words.fit_words(rows, "probe", label)
         noun, name = label_name(label), f"removed-{words.slug(label)}-{kind}-heads"
-        bits = f"V-information of {noun} of the next word, by a fresh {PROBES[kind]} on held-out tokens, {fit_words(rows, 'probe', label)}"
+        bits = f"V-information of {noun} of the next word, by a fresh {PROBES[kind]} on held-out tokens, {fit}"
         beside = "Random maps of the layer's input, as wide as a head, show what any map of that width holds."
         if not maps:
             beside = "Without random maps of the same input (random_maps of a probe) it is not known what any map of a head's width holds."
@@ -272,31 +262,31 @@ def head_figures(rows: StudyRows) -> Iterator[Figure]:
         names = (name, BEYOND, f"What single heads hold of {noun}, by a {PROBES[kind]}")
         panels = site_panels({"Heads": heads, MAPS: maps}, "bits", "bits", signed=False, levels=())
         yield site_figure(names, caption, panels)
-        taken = {variant: information_loss_in_heads(rows, label, kind, variant) for variant in AFTER}
-        taken = {variant: groups for variant, groups in taken.items() if groups[OWN]}
-        if not taken:
+        losses = {variant: information_loss_in_heads(rows, label, kind, variant) for variant in AFTER}
+        losses = {variant: groups for variant, groups in losses.items() if groups[OWN]}
+        if not losses:
             continue
         shown = {
             group if variant == "plain" else f"{group}: {AFTER[variant].lower()}": points
-            for variant, groups in taken.items()
+            for variant, groups in losses.items()
             for group, points in groups.items()
         }
         caption = (
             f"{bits}, in one head: what an attack takes from the heads of its own site, from other heads of q, k and v of "
             f"its layer, which read the same, and from random maps of it. {seeds(rows)}."
         )
-        for variant, groups in taken.items():
+        for variant, groups in losses.items():
             gaps = {g.lower(): minus(rows.readable(groups[OWN]), groups[g], "run", "site") for g in (OTHERS, MAPS)}
             less = [f"less those of {g} {words.mean_words(over_seeds(gap), 'bits')}" for g, gap in gaps.items() if gap]
             if less:
                 caption += f" {AFTER[variant]}: bits lost by heads of the attacked site {', '.join(less)}."
-        caption += collapse_words(rows, [p for points in shown.values() for p in points])
+        every = [p for points in shown.values() for p in points]
+        caption += study_words.collapse_words(rows, every)
         names = (f"{name}-lost", BEYOND, f"What single heads lose of {noun}, by a {PROBES[kind]}")
-        axis = axis_of([p for points in shown.values() for p in points], "bits removed")
-        yield site_figure(names, caption, site_panels(shown, "bits removed", "bits", axis=axis))
+        panels = site_panels(shown, "bits removed", "bits", axis=axis_of(every, "bits removed"))
+        yield site_figure(names, caption, panels)
 
 
-EDITS = ("tie", "identity", "narrow")
 WHAT = {
     "tie": "matrices that are one from the first step",
     "identity": "the identity in the place of a matrix",
@@ -328,160 +318,163 @@ class SmallerModel(NamedTuple):
         parts = place(self.site).group.upper().split("+")
         return {"tie": "=".join(parts), "identity": f"{parts[0]} the identity", "narrow": "narrower heads"}[self.edit]
 
-    @property
-    def mark(self) -> render.Mark:
-        """Shape and colour of its mark."""
-        narrow = render.Mark(render.BASELINE, "circle")
-        return narrow if self.edit == "narrow" else render.mark(place(self.site).group)
-
 
 def smaller_models(rows: StudyRows) -> list[SmallerModel]:
-    """Every kind of model with fewer parameters that the study has, by layers, then as it stands in EDITS."""
-    runs = rows.runs.filter(pl.col("edit").is_in(EDITS) & pl.col("parameters").is_not_null())
-    ids: dict[tuple[str, str, int], set[str]] = {}
-    for run, edit, site, parameters in runs.select("run", "edit", "site", "parameters").iter_rows():
-        ids.setdefault((edit, site, parameters), set()).add(run)
-    effects = {
-        (edit, title): rows.effects(edit, split, name=name)
-        for edit in EDITS
+    """Every kind of model with fewer parameters that the study has, by layers, then as it stands in WHAT."""
+    changes = {
+        title: [p for edit in WHAT for p in rows.effects(edit, split, name=name)]
         for title, (split, name, _) in CHANGES.items()
     }
-    models = [
-        SmallerModel(*key, {title: [p for p in effects[key[0], title] if p.run in own] for title in CHANGES})
-        for key, own in ids.items()
-    ]
+    runs = rows.runs.filter(pl.col("edit").is_in(list(WHAT)) & pl.col("parameters").is_not_null())
+    models = []
+    for (edit, site, parameters), same in runs.group_by("edit", "site", "parameters"):
+        ids = set(same["run"])
+        changed = {title: [p for p in points if p.run in ids] for title, points in changes.items()}
+        models.append(SmallerModel(str(edit), str(site), int(str(parameters)), changed))
 
-    def rank(one: SmallerModel) -> tuple[object, ...]:
-        at = place(one.site)
-        return at.single, at.layers, EDITS.index(one.edit), -one.parameters, one.site
+    def rank(model: SmallerModel) -> tuple[object, ...]:
+        at = place(model.site)
+        return at.single, at.layers, list(WHAT).index(model.edit), -model.parameters, model.site
 
-    return sorted((one for one in models if one.loss), key=rank)
+    return sorted((model for model in models if model.loss), key=rank)
 
 
 def _baseline_parameters(rows: StudyRows) -> int | None:
     """How many parameters the baseline has."""
-    counts = rows.runs.filter(pl.col("edit") == "none")["parameters"].drop_nulls()
-    return None if counts.is_empty() else int(counts[0])
+    counts = rows.runs.filter(pl.col("edit") == "none")["parameters"].drop_nulls().to_list()
+    return counts[0] if counts else None
 
 
-def against_narrow(one: SmallerModel, models: Sequence[SmallerModel]) -> Mean | None:
+def against_narrow(model: SmallerModel, models: Sequence[SmallerModel]) -> Mean | None:
     """The loss less that of the narrower heads at the same layers with as nearly as many parameters, paired by seed.
 
     None without such, or without a common seed.
     """
-    narrow = [f for f in models if f.edit == "narrow" and place(f.site).layers == place(one.site).layers]
-    beside = min(narrow, key=lambda f: abs(f.parameters - one.parameters), default=None)
-    gaps = minus(one.loss, beside.loss, "seed") if beside else []
+    narrow = [m for m in models if m.edit == "narrow" and place(m.site).layers == place(model.site).layers]
+    nearest = min(narrow, key=lambda m: abs(m.parameters - model.parameters), default=None)
+    gaps = minus(model.loss, nearest.loss, "seed") if nearest else []
     return interval([p.value for p in gaps]) if gaps else None
 
 
-def tying_figures(rows: StudyRows) -> Iterator[Figure]:
+def tying_figures(rows: StudyRows) -> Iterator[charts.Figure]:
     """Changes against parameters where several layers are tied, and by layer where single ones are."""
     models = smaller_models(rows)
-    if whole := [one for one in models if not place(one.site).single]:
-        yield _by_parameters(rows, whole)
-    single = [one for one in models if place(one.site).single and one.edit == "tie"]
+    several_layers = [model for model in models if not place(model.site).single]
+    if several_layers:
+        yield _by_parameters(rows, several_layers)
+    ties = [model for model in models if place(model.site).single and model.edit == "tie"]
     panels = []
     for split, noun in reversed(SPLIT.items()):
         title = f"{noun.capitalize()} loss"
-        points = {title: [p for one in single for p in one.changes[title]]}
+        points = {title: [p for tie in ties for p in tie.changes[title]]}
         panels += site_panels(points, "change", f"nats, {split}", shared=False)
     if panels:
-        caption = "Difference to the baseline of the same seed when matrices of one layer are one from the first step."
-        yield site_figure(
-            ("tying-layers", BEYOND, "SmallerModel matrices in one layer"), f"{caption} {seeds(rows)}.", panels
+        caption = (
+            "Difference to the baseline of the same seed when matrices of one layer are one from the first step. "
+            f"{seeds(rows)}."
         )
+        yield site_figure(("tying-layers", BEYOND, "Fewer matrices in one layer"), caption, panels)
 
 
-def _by_parameters(rows: StudyRows, models: Sequence[SmallerModel]) -> Figure:
+def _by_parameters(rows: StudyRows, models: Sequence[SmallerModel]) -> charts.Figure:
     full = _baseline_parameters(rows)
-    shown: list[tuple[SharedAxis, Sequence[Point]]] = []
+    looks = {
+        model.name: render.Mark(render.BASELINE, "circle")
+        if model.edit == "narrow"
+        else render.mark(place(model.site).group)
+        for model in models
+    }
+    shown: list[tuple[charts.SharedAxis, Sequence[Point]]] = []
     panels = []
     for title, (_, _, unit) in CHANGES.items():
-        numbers = [(one, points) for one in models if (points := one.changes[title])]
+        numbers = [(model, points) for model in models if (points := model.changes[title])]
         if numbers:
-            axis = around([p.value for _, points in numbers for p in with_means(points)], unit, zero=True)
-            panels.append(_parameter_panel(title, numbers, axis, full))
+            axis = charts.around([p.value for _, points in numbers for p in with_means(points)], unit, zero=True)
+            panels.append(_parameter_panel(title, numbers, axis, full, looks))
             shown += [(axis, points) for _, points in numbers]
     count = "" if full is None else f" The baseline has {words.count(full)}."
+    kinds = [text for edit, text in WHAT.items() if any(model.edit == edit for model in models)]
     caption = (
-        "Difference to the baseline of the same seed against the parameters of the whole model: "
-        f"{words.join_words([WHAT[edit] for edit in EDITS if any(f.edit == edit for f in models)])}. "
+        f"Difference to the baseline of the same seed against the parameters of the whole model: {words.join_words(kinds)}. "
         f"Here {_layers_of(models)}.{count} Marks are means over seeds, bars 95 % intervals. {seeds(rows)}."
-        f"{divergence_words([p for _, points in shown for p in points])}{cut(shown)}"
+        f"{study_words.divergence_words([p for _, points in shown for p in points])}{cut(shown)}"
     )
-    key = [LegendEntry(name, *mark) for name, mark in {one.name: one.mark for one in models}.items()]
-    key.append(LegendEntry(ZERO.name, render.BASELINE, None, ZERO.dash))
-    return Figure("tying", BEYOND, "Three matrices or fewer", caption, tuple(panels), tuple(key))
+    key = [charts.LegendEntry(name, *mark) for name, mark in looks.items()]
+    key.append(charts.LegendEntry(charts.ZERO.name, render.BASELINE, None, charts.ZERO.dash))
+    return charts.Figure("tying", BEYOND, "Three matrices or fewer", caption, tuple(panels), tuple(key))
 
 
 def _layers_of(models: Sequence[SmallerModel]) -> str:
-    return f"at layers {words.join_words(list(dict.fromkeys(place(one.site).layers for one in models)))}"
+    return f"at layers {words.join_words(list(dict.fromkeys(place(model.site).layers for model in models)))}"
 
 
 def _parameter_panel(
-    title: str, numbers: Sequence[tuple[SmallerModel, Sequence[Point]]], axis: SharedAxis, full: int | None
-) -> Panel:
+    title: str,
+    numbers: Sequence[tuple[SmallerModel, Sequence[Point]]],
+    axis: charts.SharedAxis,
+    full: int | None,
+    looks: Mapping[str, render.Mark],
+) -> charts.Panel:
     """The mean and 95 % interval of every kind of model, each seed's point beside it; x is its parameters."""
-    measure = Measure(f"change of {title.lower()}", axis.unit.partition(",")[0], True)
+    measure = charts.Measure(f"change of {title.lower()}", axis.unit.partition(",")[0], True)
     data, small, series = [], [], []
-    strokes: dict[str, list[Stroke]] = {"level0": [Stroke(ZERO.name)], "seeds": [], "bars": [], "main": []}
-    for one, points in numbers:
-        site = f"{one.name} ({words.count(one.parameters)} parameters)"
-        runs = [run._replace(site=site) for run in of_runs(points, measure)]
-        row, whole = {"parameters": one.parameters / 1000, "group": one.name}, mean_of(runs)
-        mean = interval([p.value for p in points])
+    strokes = {"level0": [charts.Stroke(charts.ZERO.name)], "seeds": [], "bars": [], "main": []}
+    for model, points in numbers:
+        name, mean = model.name, interval([p.value for p in points])
+        site = f"{name} ({words.count(model.parameters)} parameters)"
+        runs = [run._replace(site=site) for run in charts.of_runs(points, measure)]
+        row, line = {"parameters": model.parameters / 1000, "group": name}, charts.mean_of(runs)
         data.append(row | {"value": mean.mean, "low": mean.low, "high": mean.high})
-        strokes["main"].append(Stroke(one.name, whole))
-        strokes["bars"] += [Stroke(one.name)] if mean.low is not None else []
+        strokes["main"].append(charts.Stroke(name, line))
+        strokes["bars"] += [charts.Stroke(name)] if mean.low is not None else []
         if len(runs) > 1:
             small += [row | {"value": run.values[0]} for run in runs]
-            strokes["seeds"] += [Stroke(one.name, run) for run in runs]
-        series += [*runs, whole]
-    reach = [row["parameters"] for row in data] + ([full / 1000] if full else [])
-    air = 0.08 * (max(reach) - min(reach)) or 1.0
-    scale = alt.Scale(domain=[min(reach) - air, max(reach) + air], nice=False, zero=False)
+            strokes["seeds"] += [charts.Stroke(name, run) for run in runs]
+        series += [*runs, line]
+    span = [row["parameters"] for row in data] + ([full / 1000] if full else [])
+    air = 0.08 * (max(span) - min(span)) or 1.0
+    scale = alt.Scale(domain=[min(span) - air, max(span) + air], nice=False, zero=False)
     x = alt.X("parameters:Q", scale=scale, title="thousand parameters", axis=alt.Axis(tickCount=4))
-    looks = {one.name: one.mark for one, _ in numbers}
-    chart = overlay(title, *marks(data, axis, x, looks, None, (ZERO,), small), width=PANEL_WIDTH, height=HEIGHT)
-    said = "; ".join(f"{row['group']} {row['value']:.3g} with {row['parameters']:.4g} thousand" for row in data)
-    drawn = {name: tuple(of) for name, of in strokes.items() if of}
-    return Panel(title, chart, f"{title}: change against parameters, in {axis.unit}. {said}.", tuple(series), drawn)
+    layers = charts.marks(data, axis, x, {m.name: looks[m.name] for m, _ in numbers}, None, (charts.ZERO,), small)
+    chart = charts.overlay(title, *layers)
+    values = "; ".join(f"{row['group']} {row['value']:.3g} with {row['parameters']:.4g} thousand" for row in data)
+    text = f"{title}: change against parameters, in {axis.unit}. {values}."
+    return charts.Panel(title, chart, text, tuple(series), {name: tuple(of) for name, of in strokes.items() if of})
 
 
 def tying_findings(rows: StudyRows) -> Iterator[Finding]:
     """What fewer matrices cost, by component and by model; nothing without them."""
     models, full = smaller_models(rows), _baseline_parameters(rows)
-    shared: dict[
-        str, dict[int, float]
-    ] = {}  # by component and seed, mean over the pairs tied in every layer that hold it
-    ties = [p for p in rows.effects("tie", "valid") if not place(p.site).single]
-    pairs = [(p, place(p.site).group.split("+")) for p in ties if place(p.site).group.count("+") == 1]
+    # by component and seed, mean over the pairs tied in every layer that hold it
+    shared: dict[str, dict[int, float]] = {}
+    ties = [(p, place(p.site).group.split("+")) for p in rows.effects("tie", "valid") if not place(p.site).single]
     for component in "qkv":
-        if own := average((p for p, parts in pairs if component in parts), lambda p: p.seed):
-            shared[component] = {seed: p.value for seed, p in own.items()}
+        pairs = average((p for p, parts in ties if len(parts) == 2 and component in parts), lambda p: p.seed)
+        if pairs:
+            shared[component] = {seed: p.value for seed, p in pairs.items()}
     if shared:
-        means = {c: interval(list(of.values())) for c, of in shared.items()}
+        means = {c: interval(list(by_seed.values())) for c, by_seed in shared.items()}
         what = f"{VALID} when it shares its matrix with one other, mean of two ties"
-        compared = compare_by_seed(shared, MARGIN)
+        compared = compare_by_seed(shared, study_words.MARGIN)
         ranking = "" if compared is None else compared.words()
-        costs = words.join_words([f"{c} {words.mean_words(mean, 'nats')}" for c, mean in means.items()])
-        text = f"{what}: {costs}{'; ' * bool(ranking)}{ranking}."
-        own = (text, "nats", tuple(Estimate(c, *mean) for c, mean in means.items()), ranking, SOURCE.key)
-        yield Finding("tying", *own, title="Tying", what=what, per="seed", compared=compared)
-    whole = [one for one in models if not place(one.site).single]
+        texts = words.join_words([f"{c} {words.mean_words(mean, 'nats')}" for c, mean in means.items()])
+        text = f"{what}: {texts}{'; ' * bool(ranking)}{ranking}."
+        costs = tuple(Estimate(c, *mean) for c, mean in means.items())
+        parts = ("tying", text, "nats", costs, ranking, SOURCE.key)
+        yield Finding(*parts, title="Tying", what=what, per="seed", compared=compared)
+    models = [model for model in models if not place(model.site).single]
     texts, costs = list[str](), list[Estimate]()
-    for one in whole:
-        if one.edit == "narrow":
+    for model in models:
+        if model.edit == "narrow":
             continue
-        mean, against = interval([p.value for p in one.loss]), against_narrow(one, models)
-        share = f" with {100 * (full - one.parameters) / full:.1f} % fewer parameters" if full else ""
-        texts.append(f"{one.name}{share} {words.mean_words(mean, 'nats')}")
-        costs.append(Estimate(one.name, *mean))
+        mean, against = interval([p.value for p in model.loss]), against_narrow(model, models)
+        share = f" with {100 * (full - model.parameters) / full:.1f} % fewer parameters" if full else ""
+        texts.append(f"{model.name}{share} {words.mean_words(mean, 'nats')}")
+        costs.append(Estimate(model.name, *mean))
         if against is not None:
             texts[-1] += f", against narrower heads {words.mean_words(against, 'nats')}"
-            costs.append(Estimate(f"{one.name} minus narrower heads", *against))
+            costs.append(Estimate(f"{model.name} minus narrower heads", *against))
     if costs:
-        what = f"{VALID} against three separate matrices, {_layers_of(whole)}"
-        own = (f"{what}: {'; '.join(texts)}.", "nats", tuple(costs), "", SOURCE.key)
-        yield Finding("matrices", *own, title="Tying", what=what, per="seed")
+        what = f"{VALID} against three separate matrices, {_layers_of(models)}"
+        parts = ("matrices", f"{what}: {'; '.join(texts)}.", "nats", tuple(costs), "", SOURCE.key)
+        yield Finding(*parts, title="Tying", what=what, per="seed")

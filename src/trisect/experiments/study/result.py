@@ -71,7 +71,7 @@ class Study(Result["StudyFacts"]):
     @cached_property
     def findings(self) -> tuple[Finding, ...]:  # pyright: ignore[reportIncompatibleVariableOverride]
         """Every claim's verdict, then what was found."""
-        from trisect.experiments.study.findings import with_verdicts
+        from trisect.experiments.study.page import with_verdicts
 
         return with_verdicts(StudyRows.of(self.tables, describe_study(self.about)))
 

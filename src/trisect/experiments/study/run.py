@@ -26,8 +26,17 @@ from trisect.core.tables import SCHEMAS, STUDY_TABLES, TableRow, frame, read_tab
 from trisect.engine.drive import JobWork
 from trisect.engine.jobs import Files, JobOrder, land
 from trisect.engine.start import choose_device
-from trisect.experiments.study.ledger import FLEET, Task, fleet_name, join_ledger, repeating
-from trisect.experiments.study.plan import Plan, designs, make_plan, make_tasks
+from trisect.experiments.study.plan import (
+    FLEET,
+    Plan,
+    Task,
+    designs,
+    fleet_name,
+    join_ledger,
+    make_plan,
+    make_tasks,
+    repeating,
+)
 from trisect.experiments.study.planted import score_rows
 from trisect.experiments.study.rows import StudyRows, describe_study
 from trisect.experiments.study.settings import DesignSource, StudyFacts, StudySettings

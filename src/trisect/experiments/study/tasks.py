@@ -21,7 +21,7 @@ from trisect.core.site import Site
 from trisect.core.spec import Design, FinishedRun, Model, Run
 from trisect.engine.jobs import JobContext, job
 from trisect.engine.start import check_narrow
-from trisect.experiments.study.ledger import fleet_name
+from trisect.experiments.study.plan import fleet_name
 from trisect.experiments.study.probing import SiteRow, erase, loss_rises, probe
 from trisect.lab.folder import Folder, epoch_weights, read_run, weights
 from trisect.lm.feed import Piece, evaluation_pieces

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import NamedTuple
 
 from markupsafe import Markup
@@ -26,25 +26,24 @@ LABELS = {"pos": "POS", "dep": "DEP"}
 
 def seeds(rows: StudyRows) -> str:
     """`n = 3 seeds`, for a caption."""
-    return f"n\u00a0=\u00a0{words.several(len(rows.seeds), 'seed')}"
+    return words.sample(len(rows.seeds), "seed")
 
 
 def fit_words(rows: StudyRows, kind: str, label: str) -> str:
     """On which text the probes ('probe') or erasers ('erase') of a label were fitted, as an apposition of a caption.
 
-    Rows that say nothing of folds are of studies whose probes and erasers were fitted on train.
+    Rows without folds are of studies whose probes and erasers were fitted on train.
     """
     articles = [p.value for p in rows.measure(f"{kind}_articles", "valid", label)]
     if not articles:
         return "fitted on the text that the model was trained on"
     units = ", which are the units of intervals too" if kind == "erase" else ""
-    dealt = f"by rows of a window{units}: articles are not marked, or are too uneven in length to be dealt whole"
-    said = "fitted on other parts of the held-out text (cross-fitted, "
-    said += f"{'by whole articles' if min(articles) > 0 else dealt})"
-    if kind == "probe":
-        return said
-    shrunk = rows.statement("erase").get("shrinkage", True)
-    return f"{said}, with the covariance {'' if shrunk else 'not '}shrunk"
+    uneven = f"by rows of a window{units}: articles are not marked, or are too uneven in length to be dealt whole"
+    folds = "by whole articles" if min(articles) > 0 else uneven
+    text = f"fitted on other parts of the held-out text (cross-fitted, {folds})"
+    if kind == "erase":
+        text += f", with the covariance {'' if rows.statement('erase').get('shrinkage', True) else 'not '}shrunk"
+    return text
 
 
 def label_name(label: str) -> str:
@@ -53,33 +52,26 @@ def label_name(label: str) -> str:
 
 
 def extremes(points: Sequence[words.Point], unit: str, signed: bool = True) -> str:
-    """Where the mean is highest and where it is lowest, as it stands after a subject; ties are said as ties.
+    """Where the mean is highest and where it is lowest, as it stands after a subject; ties are named as ties.
 
     Numbers that have no sign of their own are called largest and smallest.
     """
     means = words.by_site(points)
-
-    def bare(mean: words.Mean) -> str:
-        return words.number(mean.mean, signed) + (f"\u00a0{unit}" if unit else "")
-
-    def where(sites: Sequence[str]) -> str:
-        mean = means[sites[0]]
-        if len(sites) == 1:
-            return f"at {sites[0]}, {words.mean_words(mean, unit, signed)}"
-        these = (
-            words.join_words(sites)
-            if len(sites) <= words.FEW
-            else f"{len(sites)} of {words.several(len(means), 'site')}"
-        )
-        return f"{bare(mean)} at {these}"
-
+    bare = {s: words.number(m.mean, signed) + (f"\u00a0{unit}" if unit else "") for s, m in means.items()}
     top, low = words.extreme(means, 1), words.extreme(means, -1)
     if len(means) == 1:
         return f"at {top[0]} it is {words.mean_words(means[top[0]], unit, signed)}."
+    every = words.several(len(means), "site")
     if len(top) == len(means):
-        return f"the same at all {words.several(len(means), 'site')}: {bare(means[top[0]])}."
-    high_word, low_word = ("highest", "lowest") if signed else ("largest", "smallest")
-    return f"{high_word} {where(top)}; {low_word} {where(low)}."
+        return f"the same at all {every}: {bare[top[0]]}."
+    parts = []
+    for word, sites in zip(("highest", "lowest") if signed else ("largest", "smallest"), (top, low), strict=True):
+        if len(sites) == 1:
+            parts.append(f"{word} at {sites[0]}, {words.mean_words(means[sites[0]], unit, signed)}")
+        else:
+            names = words.join_words(sites) if len(sites) <= words.FEW else f"{len(sites)} of {every}"
+            parts.append(f"{word} {bare[sites[0]]} at {names}")
+    return f"{'; '.join(parts)}."
 
 
 WIDE = "At whole width q, k and v of a layer hold the same of a label, and an attack reaches the layers below: no order is read from this."
@@ -92,18 +84,18 @@ def ranking(points: Sequence[words.Point], unit: str, ranks: bool = True, layers
     means = words.by_component(points)
     if len(means) < 2:
         return ""
-    said = f"Mean over {layers}: {words.join_words([f'{g} {words.number(m.mean, True)}' for g, m in means.items()])}"
-    found = comparison(points, unit)
-    return f"{said}: {found.words()}." if ranks and found is not None else f"{said}. {WIDE}"
+    text = f"Mean over {layers}: {words.join_words([f'{g} {words.number(m.mean, True)}' for g, m in means.items()])}"
+    compared = comparison(points, unit)
+    return f"{text}: {compared.words()}." if ranks and compared is not None else f"{text}. {WIDE}"
 
 
 def comparison(points: Sequence[words.Point], unit: str) -> Comparison | None:
-    """What the components' means over layers say of each other, by paired differences over seeds."""
+    """The components' means over layers compared, by paired differences over seeds."""
     return words.compare_by_seed(words.of_seeds(points), MARGINS.get(unit, MARGIN))
 
 
 class Method(NamedTuple):
-    """One method that the study has numbers of: how it is drawn, its title, what its numbers are, and its points.
+    """A method that the study has numbers of: how it is drawn, its title, what its numbers are, and its points.
 
     `measure` is its findings' word, `noun` and `what` name the number in a table, `start` begins the sentence about it; `label`
     is the column that is attacked. Where it `ranks`, its numbers say which component is largest.
@@ -120,31 +112,32 @@ class Method(NamedTuple):
     label: str = ""
     ranks: bool = True
 
-
-SIGNED = ("attack", "freeze", "ablate")
+    @property
+    def signed(self) -> bool:
+        """Whether its numbers are changes; else they are distances and areas."""
+        return self.kind not in ("criticality", "area")
 
 
 def methods(rows: StudyRows) -> list[Method]:
     """What the answer's panels show, for each method that the study has."""
     attack = f"{VALID} against the baseline,"
-    freeze = f"{VALID} against the baseline when the site keeps its initial weights,"
-    ablate = "rise of the trained baseline's validation loss when the site is its mean over train everywhere,"
     distance = (
         "how far a site must come from its initial to its final weights until the train loss stays near the final one,"
     )
     area = "rise of the train loss on the way from the initial to the final weights, mean over that way,"
     under, needed = "area under the rise of the train loss", "distance from the initial weights that is needed"
-    attacks = {label: rows.effects("attack", "valid", label) for label in rows.labels}
     criticality, rewinding, midstage = (
         rows.measure(name, "train") for name in ("criticality", "rewind_area", "midstage_area")
     )
     freezing, ablation = rows.effects("freeze", "valid"), rows.measure("ablate_rise_nats", "valid")
+    freeze = f"{VALID} against the baseline when the site keeps its initial weights,"
+    ablate = "rise of the trained baseline's validation loss when the site is its mean over train everywhere,"
     every = [
-        *(
-            Method("attack", f"Attack on {noun}", "nats", points, "attack", noun, VALID, attack, label, ranks=False)
-            for label, points in attacks.items()
-            for noun in [label_name(label)]
-        ),
+        Method("attack", f"Attack on {noun}", "nats", points, "attack", noun, VALID, attack, label, ranks=False)
+        for label in rows.labels
+        for noun, points in [(label_name(label), rows.effects("attack", "valid", label))]
+    ]
+    every += [
         Method("criticality", "Criticality", "α", criticality, "criticality", "", needed, distance),
         Method("area", "Rewinding area", "nats", rewinding, "rewinding", "initial weights", under, area),
         Method("area", "Mid-stage area", "nats", midstage, "midstage", "weights of every epoch", under, area),
@@ -156,48 +149,36 @@ def methods(rows: StudyRows) -> list[Method]:
 
 def findings(rows: StudyRows) -> Iterator[Finding]:
     """For each method what its rows say: where its numbers are largest and smallest, and its components' means."""
-    for one in methods(rows):
-        own = (one.title, one.start, one.points, one.unit, one.what, one.label, one.ranks)
-        shown, signed = "" if one.kind == "criticality" else one.unit, one.kind in SIGNED
-        yield finding(rows, one.measure, *own, noun=one.noun, shown=shown, signed=signed, source=SOURCE.key)
+    return (finding(rows, method, SOURCE.key) for method in methods(rows))
 
 
-def finding(
-    rows: StudyRows,
-    measure: str,
-    title: str,
-    start: str,
-    every: Sequence[words.Point],
-    unit: str,
-    what: str,
-    label: str,
-    ranks: bool,
-    noun: str | None = None,
-    shown: str | None = None,
-    signed: bool = True,
-    source: str = "",
-) -> Finding:
-    """Extremes over sites and means of components, after `start`; about the label `noun`, where that is not the label's own name.
+def finding(rows: StudyRows, method: Method, source: str = "") -> Finding:
+    """Extremes over sites and means of components, after the method's `start`.
 
     Where it `ranks`, components are compared; how much of a label is there at whole width never does (definitions A4).
     Nothing is read of sites where a run collapsed.
     """
-    points, alike = rows.readable(every), rows.comparable(every)
-    shown = ("" if unit.startswith("of ") else unit) if shown is None else shown
-    compared = comparison(alike, unit) if ranks else None
-    left, whole = ({words.place(p.site).layers for p in some if words.place(p.site).single} for some in (alike, every))
-    layers = "layers" if left == whole else f"layer{'s' * (len(left) != 1)} {words.join_words(sorted(left))}"
-    said = f"{extremes(points, shown, signed)} {ranking(alike, unit, ranks, layers)}" if points else NOTHING
+    points, alike, unit = rows.readable(method.points), rows.comparable(method.points), method.unit
+    compared = comparison(alike, unit) if method.ranks else None
+    text = NOTHING
+    if points:
+        left, every = (
+            {words.place(p.site).layers for p in group if words.place(p.site).single}
+            for group in (alike, method.points)
+        )
+        layers = "layers" if left == every else f"layer{'s' * (len(left) != 1)} {words.join_words(sorted(left))}"
+        shown = "" if unit == "α" or unit.startswith("of ") else unit
+        text = f"{extremes(points, shown, method.signed)} {ranking(alike, unit, method.ranks, layers)}".strip()
     return Finding(
-        measure,
-        f"{start} {said.strip()}{collapse_words(rows, every)}",
+        method.measure,
+        f"{method.start} {text}{collapse_words(rows, method.points)}",
         unit,
         estimates(alike),
         "" if compared is None else compared.words(),
         source,
-        title=title,
-        what=", ".join(filter(None, (label_name(label) if noun is None else noun, what, MEANT))),
-        groups=(label,) if label else (),
+        title=method.title,
+        what=", ".join(filter(None, (method.noun, method.what, MEANT))),
+        groups=(method.label,) if method.label else (),
         per="seed",
         compared=compared,
     )
@@ -211,37 +192,35 @@ def estimates(points: Sequence[words.Point]) -> tuple[Estimate, ...]:
 def lead(rows: StudyRows) -> str:
     """How many methods put which component first, by paired differences over seeds; empty where there is nothing to compare."""
     sorts: dict[str, list[str]] = {}
-    for one in methods(rows):
-        if one.ranks and (found := comparison(one.points, one.unit)) is not None:
-            said = "too uncertain" if found.kind == "uncertain" else found.words()
-            sorts.setdefault(said, []).append(one.title)
+    for method in methods(rows):
+        if method.ranks and (compared := comparison(method.points, method.unit)) is not None:
+            result = "too uncertain" if compared.kind == "uncertain" else compared.words()
+            sorts.setdefault(result, []).append(method.title)
     if not sorts:
         return ""
-    survival_sentence = words.join_words(
-        [f"{len(titles)}: {said} ({', '.join(titles)})" for said, titles in sorts.items()]
-    )
+    counts = words.join_words([f"{len(titles)}: {result} ({', '.join(titles)})" for result, titles in sorts.items()])
     alone = " One seed says nothing of chance." if len(rows.seeds) == 1 else ""
-    return f"Of {words.several(sum(map(len, sorts.values())), 'method')} that can rank q, k and v, {survival_sentence}.{alone}"
+    return f"Of {words.several(sum(map(len, sorts.values())), 'method')} that can rank q, k and v, {counts}.{alone}"
 
 
 def budget(rows: StudyRows) -> str:
     """What was spent: epochs, optimizer and rate, the attacks' own epochs and strengths, seeds."""
     training = rows.statement("training")
     epochs, optimizer = training.get("epochs", 0), OPTIMIZERS.get(training.get("optimizer", ""), "–")
-    said = [f"{words.several(epochs, 'epoch')} of {optimizer} at rate {training.get('rate', '–')}"]
+    parts = [f"{words.several(epochs, 'epoch')} of {optimizer} at rate {training.get('rate', '–')}"]
     if rows.strengths:
-        short = [words.several(n, "epoch") for n in rows.attack_epochs if n != epochs]
-        strengths = f"λ = {words.join_words([f'{s:g}' for s in rows.strengths])}"
-        said.append(f"attacks {f'for {short[0]} ' if short else ''}with {strengths}")
-    return ", ".join([*said, words.several(len(rows.seeds), "seed")])
+        short = [f"for {words.several(n, 'epoch')} " for n in rows.attack_epochs if n != epochs]
+        strengths = words.join_words([f"{s:g}" for s in rows.strengths])
+        parts.append(f"attacks {''.join(short[:1])}with λ = {strengths}")
+    return ", ".join([*parts, words.several(len(rows.seeds), "seed")])
 
 
 def attack_words(rows: StudyRows) -> str:
     """With which strength, and for how long, the attacks that the answer shows were made; empty without attacks."""
     if rows.strength is None:
         return ""
-    others = [s for s in rows.strengths if s != rows.strength]
-    also = f" (also run: {words.join_words([f'{s:g}' for s in others])})" if others else ""
+    others = [f"{s:g}" for s in rows.strengths if s != rows.strength]
+    also = f" (also run: {words.join_words(others)})" if others else ""
     long = words.join_words([words.several(n, "epoch") for n in rows.attack_epochs])
     return f" Attacks are shown with λ = {rows.strength:g}{also}, after {long}."
 
@@ -268,21 +247,9 @@ def collapse_words(rows: StudyRows, points: Sequence[words.Point], paired: bool 
     if not fell:
         return ""
     many, sites = len({p.run for p in fell}), len({p.site for p in fell})
-    theirs = "its site" if many == 1 else "their site" if sites == 1 else f"their {sites} sites"
-    left = "sites where one did are not compared" if paired else f"nothing is read from {theirs}"
+    places = "its site" if many == 1 else "their site" if sites == 1 else f"their {sites} sites"
+    left = "sites where one did are not compared" if paired else f"nothing is read from {places}"
     return f" {words.several(many, 'run')} collapsed, that is, never fell clearly below the unigram loss: {left}."
-
-
-def missing_methods(rows: StudyRows) -> list[str]:
-    """What the paper has and this study has not, in words."""
-    parts = {
-        "attacks on POS (figures 3 and 4)": "pos" in rows.labels,
-        "attacks on DEP (figures 5 and 6)": "dep" in rows.labels,
-        "convex rewinding (figures 8 and 9)": rows.measure("rewind_loss_nats", "train"),
-        "mid-stage rewinding (figure 10)": rows.measure("midstage_loss_nats", "train"),
-        "freezing (figures 11 and 12)": rows.curves("freeze", "valid"),
-    }
-    return [name for name, there in parts.items() if not there]
 
 
 POINTS = "percentage points, valid"
@@ -302,23 +269,20 @@ def numbers(rows: StudyRows) -> tuple[Columns, list[tuple[str, list[tuple[str, s
     }
     accuracies["Initial weights (α = 0): accuracy"] = rows.rewound("rewind_accuracy")
     accuracies["Freezing: accuracy"] = rows.effects("freeze", "valid", name="accuracy")
-    columns = [(m.title, m.unit, m.kind in SIGNED, words.by_site(rows.readable(m.points))) for m in methods(rows)]
-    for title, points in accuracies.items():
-        if points:
-            columns.append((title, POINTS, True, words.by_site(p._replace(value=100 * p.value) for p in points)))
-    places = [
-        2 if unit == POINTS else words.decimals([m.mean for m in means.values()]) for _, unit, _, means in columns
+    columns = [(m.title, m.unit, m.signed, words.by_site(rows.readable(m.points))) for m in methods(rows)]
+    columns += [
+        (title, POINTS, True, words.by_site(p._replace(value=100 * p.value) for p in points))
+        for title, points in accuracies.items()
+        if points
     ]
-
-    def cell(mean: words.Mean | None, signed: bool, digits: int) -> tuple[str, str]:
-        if mean is None:
-            return "–", ""
-        return words.number(mean.mean, signed, digits), "" if mean.low is None else words.ends(mean, signed, digits)
-
-    return [(title, unit) for title, unit, *_ in columns], [
-        (site, [cell(c[3].get(site), c[2], digits) for c, digits in zip(columns, places, strict=True)])
-        for site in sorted({site for *_, means in columns for site in means}, key=words.order)
-    ]
+    cells = {site: list[tuple[str, str]]() for *_, means in columns for site in means}
+    for _, unit, signed, means in columns:
+        digits = 2 if unit == POINTS else words.decimals([m.mean for m in means.values()])
+        for site, row in cells.items():
+            mean = means.get(site)
+            bounds = "" if mean is None or mean.low is None else words.ends(mean, signed, digits)
+            row.append((words.number(mean and mean.mean, signed, digits), bounds))
+    return [(title, unit) for title, unit, *_ in columns], sorted(cells.items(), key=lambda row: words.order(row[0]))
 
 
 def study(rows: StudyRows) -> dict[str, str]:
@@ -358,39 +322,36 @@ def provenance(rows: StudyRows) -> dict[str, str]:
     changed = Markup(
         ". <strong>The claims have changed since these runs were made</strong>: today their hash is <code>{}</code>"
     )
-    hashes = Markup("hash <code>{}</code>").format(", ".join(claims_hashes(rows)) or "–")
-    facts["Claims"] = hashes + (changed.format(claims_hash()) if has_other_claims(rows) else "")
+    hashes = claims_hashes(rows)
+    facts["Claims"] = Markup("hash <code>{}</code>").format(", ".join(hashes) or "–")
+    facts["Claims"] += changed.format(claims_hash()) if {*hashes} - {claims_hash()} else ""
     versions = [json.loads(text) for text in rows.runs["versions"].drop_nulls().unique().sort().to_list()]
-    versions = [one for one in versions if one] or [rows.about.get("versions") or {}]
-    each = (", ".join(f"{name} {one[name]}" for name in sorted(one)) or "–" for one in versions)
-    facts["Made by"] = "; other runs: ".join(each)
+    versions = [installed for installed in versions if installed] or [rows.about.get("versions") or {}]
+    facts["Made by"] = "; other runs: ".join(
+        ", ".join(f"{name} {installed[name]}" for name in sorted(installed)) or "–" for installed in versions
+    )
+
+    def setting(name: str, value: object) -> str:
+        """One setting in words; None as what it stands for."""
+        if value is None:
+            return "as in training" if name == "epochs" else "all"
+        if isinstance(value, (list, tuple)):
+            return " ".join(map(str, value))
+        return ("yes" if value else "no") if isinstance(value, bool) else str(value)
+
     for group in ("text", "model", "training", *METHODS):
         if part := rows.statement(group):
-            facts[group.capitalize()] = ", ".join(f"{key} {_setting(key, part[key])}" for key in sorted(part))
+            facts[group.capitalize()] = ", ".join(f"{key} {setting(key, part[key])}" for key in sorted(part))
     edits = []
     for edit in (rows.about.get("experiment") or {}).get("edits") or ():
-        own = (f"{k} {v}" for k, v in sorted(edit.items()) if k not in ("kind", "site") and v is not None)
-        edits.append(f"{edit['kind']} {', '.join((edit['site'], *own))}")
+        settings = (f"{k} {v}" for k, v in sorted(edit.items()) if k not in ("kind", "site") and v is not None)
+        edits.append(f"{edit['kind']} {', '.join((edit['site'], *settings))}")
     return facts | ({"Edits": ", ".join(edits)} if edits else {})
 
 
 def claims_hashes(rows: StudyRows) -> list[str]:
     """The hashes of the claims that runs carry."""
     return [mark for mark in rows.runs["claims_hash"].drop_nulls().unique().sort().to_list() if mark]
-
-
-def has_other_claims(rows: StudyRows) -> bool:
-    """Whether runs carry another hash than that of today's claims."""
-    return any(mark != claims_hash() for mark in claims_hashes(rows))
-
-
-def _setting(name: str, value: object) -> str:
-    """One setting in words; what is None is said as what it stands for."""
-    if value is None:
-        return "as in training" if name == "epochs" else "all"
-    if isinstance(value, (list, tuple)):
-        return " ".join(map(str, value))
-    return ("yes" if value else "no") if isinstance(value, bool) else str(value)
 
 
 def exactness(rows: StudyRows) -> tuple[str, Columns, list[tuple[str, list[str]]]] | None:
@@ -402,13 +363,17 @@ def exactness(rows: StudyRows) -> tuple[str, Columns, list[tuple[str, list[str]]
     if not spent:
         return None
     checks, nodes = rows.measure("rewind_check_nats", "train"), rows.measure("rewind_nodes", "train")
-    bands = {  # intervals over sampled rows
-        "Rise at α = 0": _band(rows, "rewind_rise_low_nats", "rewind_rise_high_nats"),
-        "Area": _band(rows, "rewind_area_low", "rewind_area_high"),
+    how, points = rows.statement("rewind"), len({p.at for p in rows.measure("rewind_loss_nats", "train")})
+    bands = {  # each seed's interval over sampled rows, by site
+        title: band
+        for title, name in (("Rise at α = 0", "rewind_rise_{}_nats"), ("Area", "rewind_area_{}"))
+        if (band := _band(rows, name))
     }
-    bands = {title: band for title, band in bands.items() if band}
-    how = rows.statement("rewind")
-    points = len({p.at for p in rows.measure("rewind_loss_nats", "train")})
+
+    def span(counted: Iterable[words.Point]) -> str:
+        values = sorted({int(p.value) for p in counted})
+        return " to ".join(words.count(n) for n in dict.fromkeys((values[0], values[-1]))) if values else "–"
+
     columns = [
         ("Evaluations", f"for {words.several(points, 'value')} of α, by seed"),
         ("Largest disagreement", "nats, between two interpolants"),
@@ -417,50 +382,46 @@ def exactness(rows: StudyRows) -> tuple[str, Columns, list[tuple[str, list[str]]
     columns += [(title, "nats, 95 % over rows, by seed") for title in bands]
     table = []
     for site in sorted({p.site for p in spent}, key=words.order):
-        worst = [p.value for p in checks if p.site == site]
-        cells = [_span(spent, site), words.number(max(worst)) if worst else "–"]
-        cells += [_span(nodes, site)] if nodes else []
+        worst = max((p.value for p in checks if p.site == site), default=None)
+        cells = [span(p for p in spent if p.site == site), words.number(worst)]
+        cells += [span(p for p in nodes if p.site == site)] if nodes else []
         table.append((site, cells + ["; ".join(band.get(site, ["–"])) for band in bands.values()]))
     if how.get("mode") == "exact":
-        said = f"Every one of the {words.several(points, 'value')} of α was evaluated; nothing is interpolated."
+        text = f"Every one of the {words.several(points, 'value')} of α was evaluated; nothing is interpolated."
     else:
-        said = (
-            f"The losses at {words.several(points, 'value')} of α come from {_span(spent)} evaluations per site and seed; where α itself "
+        text = (
+            f"The losses at {words.several(points, 'value')} of α come from {span(spent)} evaluations per site and seed; where α itself "
             f"was not evaluated, they lie on polynomials through {words.join_words([str(n) for n in NODES])} nested Chebyshev nodes, "
             f"refined until two of them agree within {TOLERANCE:g} nats everywhere. Points beside a crossing of the tolerance of "
             "criticality are always evaluated."
         )
         # 0: nothing is interpolated; some committed tables have no such rows
         last = {(p.site, p.seed): p.value for p in nodes}
-        every = [p for p in spent if (last[p.site, p.seed] == 0 if (p.site, p.seed) in last else p.value >= points)]
-        if full := sorted({p.site for p in every}, key=words.order):
-            said += f" At {words.join_words(full)} no two agreed in some seed, and every α was evaluated there."
+        every = {p.site for p in spent if last.get((p.site, p.seed), float(p.value < points)) == 0}
+        if every:
+            full = words.join_words(sorted(every, key=words.order))
+            text += f" At {full} no two agreed in some seed, and every α was evaluated there."
         if checks:
             most = max(checks, key=lambda p: p.value)
-            said += f" The largest disagreement of the last two was {words.number(most.value)} nats ({most.site}, seed {most.seed})."
+            text += f" The largest disagreement of the last two was {words.number(most.value)} nats ({most.site}, seed {most.seed})."
     if bands:
         sample = how.get("sample_tokens")
         size = f" ({words.count(sample)} tokens of each split)" if sample else ""
-        said += (
+        text += (
             f" Losses are those of a sample of whole rows{size}, the same rows at every α, site and seed; the intervals in "
             "the table say where the rise over all rows would lie, α by α."
         )
-    return said, columns, table
+    return text, columns, table
 
 
-def _band(rows: StudyRows, low: str, high: str) -> dict[str, list[str]]:
+def _band(rows: StudyRows, name: str) -> dict[str, list[str]]:
     """Each seed's interval in words, by site: of an area, or of what is measured at α = 0."""
-    lows, highs = ([p for p in rows.measure(end, "train") if p.at in (None, 0.0)] for end in (low, high))
-    high_of, found = {(p.site, p.seed): p.value for p in highs}, dict[str, list[str]]()
-    for p in lows:
-        if (p.site, p.seed) in high_of:
-            said = f"{words.number(p.value, True)} to {words.number(high_of[p.site, p.seed], True)}"
-            found.setdefault(p.site, []).append(said)
-    return found
-
-
-def _span(points: list[words.Point], site: str | None = None) -> str:
-    mine = sorted(int(p.value) for p in points if site in (None, p.site))
-    if not mine:
-        return "–"
-    return words.count(mine[0]) if mine[0] == mine[-1] else f"{words.count(mine[0])} to {words.count(mine[-1])}"
+    lows, highs = (
+        {(p.site, p.seed): p.value for p in rows.measure(name.format(end), "train") if p.at in (None, 0.0)}
+        for end in ("low", "high")
+    )
+    band: dict[str, list[str]] = {}
+    for key, low in lows.items():
+        if key in highs:
+            band.setdefault(key[0], []).append(f"{words.number(low, True)} to {words.number(highs[key], True)}")
+    return band
