@@ -5,8 +5,8 @@ from dataclasses import replace
 import polars as pl
 import pytest
 from tests import tiny
+from tests.studies import run
 
-import trisect
 from trisect.core.errors import CorpusError, StudyError
 from trisect.core.methods import Ablate, Attack, Freeze, Interchange, Probe, Rewind
 from trisect.core.site import Site
@@ -28,10 +28,6 @@ AFTER = replace(PROBED, freeze=Freeze(ABLATED), ablate=Ablate(ABLATED))
 BANDS = {f"{kind}_rise_{end}_nats" for kind in ("rewind", "midstage") for end in ("low", "high")}
 AREAS = {f"{kind}_area_{end}" for kind in ("rewind", "midstage") for end in ("low", "high")}
 KEYS = ["subject", "site", "split", "at"]
-
-
-def run(folder, experiment) -> trisect.Study:
-    return trisect.study(experiment, out=folder, quiet=True, workers=0)
 
 
 @pytest.fixture(scope="module")

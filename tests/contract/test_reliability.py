@@ -18,6 +18,7 @@ from click.testing import CliRunner
 from tests import tiny
 from tests.jobs import Walk, walk
 from tests.raw import read_json
+from tests.studies import assert_same, no_page, run  # noqa: F401
 
 import trisect
 from trisect.cli import main
@@ -33,7 +34,6 @@ from trisect.experiments.study.presets import find_experiments
 from trisect.experiments.study.run import _note
 from trisect.lab.folder import Folder
 from trisect.lab.jobs import run_jobs
-from trisect.report.sheet import Sheet
 from trisect.text import corpus
 
 ONE = replace(
@@ -46,30 +46,9 @@ ONE = replace(
 FULL = OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
 
-def run(out, *experiments):
-    return [trisect.study(one, out=out, workers=0, quiet=True) for one in experiments or (ONE,)][-1]
-
-
-def bare(study):
-    return {name: table.drop("wall_seconds", strict=False) for name, table in study.tables.items()}
-
-
-def assert_same(one, other):
-    for name, table in bare(one).items():
-        assert table.equals(bare(other)[name]), name
-
-
-@pytest.fixture(autouse=True)
-def _no_page(monkeypatch):
-    """The page has tests of its own."""
-    monkeypatch.setattr("trisect.experiments.study.page.page", lambda tables, about: Sheet("t", "k", "l", ()))
-
-
 @pytest.fixture(scope="module")
 def whole(tmp_path_factory):
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("trisect.experiments.study.page.page", lambda tables, about: Sheet("t", "k", "l", ()))
-        return run(tmp_path_factory.mktemp("whole") / "study")
+    return run(tmp_path_factory.mktemp("whole") / "study", ONE)
 
 
 @pytest.fixture
@@ -123,19 +102,19 @@ def test_a_changed_byte_anywhere_in_a_table_is_noticed(tmp_path):
 def test_a_lost_or_damaged_ledger_is_made_again_from_its_copy(whole, copy):
     copy.ledger.write_text(copy.ledger.read_text().replace('"width": 8', '"width": 16', 1))
     with pytest.raises(DamagedFileError, match=r"study\.json is damaged") as caught:
-        run(copy.path)
+        run(copy.path, ONE)
     assert (
         caught.value.todo
         == f"Delete {copy.ledger} and call 'trisect study' again: it is made again from study.copy.json."
     )
     copy.ledger.unlink()
     assert_same(trisect.render(copy.path), whole)
-    assert_same(run(copy.path), whole)
+    assert_same(run(copy.path, ONE), whole)
     assert copy.ledger.read_bytes() == copy.copy.read_bytes()
     copy.copy.write_text("")
     assert [str(e.given) for e in trisect.check(copy.path)] == [f"{copy.copy} cannot be read."]
     copy.copy.unlink()
-    assert_same(run(copy.path), whole)
+    assert_same(run(copy.path, ONE), whole)
     assert copy.ledger.read_bytes() == copy.copy.read_bytes()
 
 
@@ -167,7 +146,7 @@ def test_a_study_keeps_its_precision_and_refuses_another(copy):
     assert join_ledger(copy, [ONE], fingerprint) == copy.read_ledger() == said
     write_json(copy.ledger, read_json(copy.ledger, "") | {"precision": "bfloat16"})
     with pytest.raises(StudyError, match="trained with bfloat16 products") as caught:
-        run(copy.path)
+        run(copy.path, ONE)
     assert caught.value.todo == "Give --precision bfloat16, or choose another folder with --out."
     plan, kept = make_plan(ONE), join_ledger(copy, [ONE], fingerprint, "cuda", "bfloat16")
     _note(copy, plan, "cuda", kept, 0.0)
@@ -239,11 +218,11 @@ def test_what_a_message_asks_to_delete_is_trained_again_even_where_an_old_checkp
     left = copy.checkpoint(fleet_name(fleet))
     left.parent.mkdir(exist_ok=True)
     left.write_bytes(b"left by a process that was killed before it could remove it")
-    run(copy.path)
+    run(copy.path, ONE)
     assert not left.exists()
     left.write_bytes(b"the checkpoint of a fleet whose baseline's folder was deleted")
     shutil.rmtree(copy.run(baseline(copy)).parent)
-    assert_same(run(copy.path), whole)
+    assert_same(run(copy.path, ONE), whole)
 
 
 # --- two processes
@@ -272,7 +251,7 @@ def test_a_finished_file_that_disappears_while_the_study_runs_is_computed_again(
     left, gone = next(copy.path.glob("evaluations/*/cut*")), next(copy.path.glob(which))
     left.unlink()
     monkeypatch.setattr("trisect.experiments.study.run.run_jobs", deleting(gone, times=1))
-    assert_same(run(copy.path), whole)
+    assert_same(run(copy.path, ONE), whole)
     assert gone.exists()
 
 
@@ -281,7 +260,7 @@ def test_one_that_disappears_again_and_again_is_named(copy, monkeypatch):
     left.unlink()
     monkeypatch.setattr("trisect.experiments.study.run.run_jobs", deleting(gone, times=9))
     with pytest.raises(StudyError) as caught:
-        run(copy.path)
+        run(copy.path, ONE)
     assert caught.value.args == (
         f"{gone} is not there any more.",
         "It was finished, and disappeared while the study was running.",
@@ -319,7 +298,7 @@ def test_a_worker_that_cannot_be_started_is_said(tmp_path, monkeypatch):
 def test_a_disk_without_room_for_the_lock_is_said(tmp_path, monkeypatch):
     monkeypatch.setattr("trisect.lab.run_folder.FileLock.acquire", lambda *_, **__: (_ for _ in ()).throw(FULL))
     with pytest.raises(StudyError, match="cannot be written") as caught:
-        run(tmp_path / "study")
+        run(tmp_path / "study", ONE)
     assert "No space left" in caught.value.known
     assert "--out" in caught.value.todo
 
@@ -336,7 +315,7 @@ def test_of_several_files_that_find_the_disk_full_the_first_is_named(tmp_path, m
 
     monkeypatch.setattr(Path, "write_bytes", full)
     with pytest.raises(StudyError, match=r"0000\.safetensors could not be written"):
-        run(tmp_path / "study")
+        run(tmp_path / "study", ONE)
 
 
 def test_a_full_temporary_folder_is_said_also_by_the_last_few_tokens(monkeypatch):

@@ -103,10 +103,10 @@ def test_attacks_and_controls_are_compared_at_the_sites_that_both_have_in_a_seed
     attack = [Point("q@1", 1, 0.5), Point("k@1", 1, 9.0), Point("q@1", 2, 0.7), Point("v@1", 2, 0.1)]
     control = [Point("q@1", 1, 0.2), Point("q@1", 2, 0.4), Point("k@1", 2, 5.0)]
     none = StudyRows.of({}, {})
-    less = figures.less_controls(none, {"plain": attack, "bounded": control})
+    less = figures._less_controls(none, {"plain": attack, "bounded": control})
     assert [(p.site, p.seed, round(p.value, 9)) for p in less["bounded"]] == [("q@1", 1, 0.3), ("q@1", 2, 0.3)]
-    assert figures.less_controls(none, {"bounded": control}) == {}
-    assert figures.less_controls(none, {"plain": attack[1:2], "bounded": control[:1]}) == {}
+    assert figures._less_controls(none, {"bounded": control}) == {}
+    assert figures._less_controls(none, {"plain": attack[1:2], "bounded": control[:1]}) == {}
 
 
 def test_captions_name_only_what_was_run(study, drawn):
@@ -130,18 +130,18 @@ def test_a_combined_control_has_a_panel_and_a_sentence_of_its_own(study):
 
 
 def test_what_the_attack_took_is_the_baselines_bits_less_the_attacked_runs(rows, drawn):
-    lost = removal.information_loss(rows, "pos", "probe_linear_bits")
+    lost = removal._information_loss(rows, "pos", "probe_linear_bits")
     assert len(lost) == len(SEEDS) * len(DECIDING)
     assert [p.value for p in lost] == pytest.approx([0.75] * len(lost), abs=0.02)
-    assert removal.information_loss(rows, "pos", "probe_linear_bits", "bounded")
-    assert removal.information_loss(rows, "dep", "probe_linear_bits") == []
+    assert removal._information_loss(rows, "pos", "probe_linear_bits", "bounded")
+    assert removal._information_loss(rows, "dep", "probe_linear_bits") == []
     panel = drawn["removed-pos-elsewhere"].panels[0]
     assert "lowest -0.75" in panel.alt
     assert "Highest 0.499 for q@5 at attacked v@1" in panel.alt
 
 
 def test_panels_of_probes_fit_a_narrow_screen(rows):
-    points = removal.after_attack(rows, "pos", "probe_linear_bits")
+    points = removal._after_attack(rows, "pos", "probe_linear_bits")
     axis = around([p.value for p in points], "bits")
     for title in removal.AFTER.values():
         panel = site_panel(title, points, axis, (removal.GUESSING,), Measure(title, "bits"))
@@ -158,7 +158,7 @@ def test_erasure_stands_beside_random_subspaces(rows, drawn):
 
 
 def test_ties_stand_against_parameters_and_narrower_heads(rows, drawn):
-    found = removal.smaller_models(rows)
+    found = removal._smaller_models(rows)
     names = [one.name for one in found]
     assert sorted(names) == sorted(
         ["Q=K", "K=V", "Q=V", "Q=K=V", "Q the identity", "V the identity", *["narrower heads"] * 2]

@@ -1,7 +1,6 @@
 """What trained a run, to the bit: stated in its record, and never two in one study."""
 
 from dataclasses import replace
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -14,9 +13,8 @@ from trisect.core.machine import Machine
 from trisect.core.spec import plain
 from trisect.engine.start import choose_device
 from trisect.experiments.study import tasks
-from trisect.experiments.study.plan import Task
-from trisect.experiments.study.presets import find_experiments
-from trisect.experiments.study.run import add_numerics, check_precision, check_step
+from trisect.experiments.study.run import PreparedStudy, _add_numerics
+from trisect.experiments.study.settings import DesignSource, StudySettings
 from trisect.experiments.study.tasks import StudyJob
 from trisect.lab.folder import Folder
 from trisect.lm.matmul import STEP, check_numerics, numerics
@@ -52,13 +50,18 @@ def test_a_node_without_narrow_products_refuses_to_train_with_them(monkeypatch):
 
 
 def test_narrow_products_are_refused_in_quick_and_warned_of_where_effects_are_small(monkeypatch):
-    quick, paper = find_experiments("quick")[0], find_experiments("paper")[0]
-    check_precision([quick], "float32")
+    monkeypatch.setattr("trisect.engine.start.has_bfloat16", lambda: True)
+    narrow = Machine("cpu", precision="bfloat16")
+
+    def prepare(experiment, machine=narrow):
+        return PreparedStudy.prepare(StudySettings(DesignSource(experiment)), machine)
+
+    prepare("quick", Machine("cpu"))
     with pytest.raises(SpecError, match=r"(?s)'bfloat16' .*in 'quick'.*Leave --precision out"):
-        check_precision([quick], "bfloat16")
+        prepare("quick")
     with pytest.warns(UserWarning, match="bfloat16 products moved effects of freezing by more than their spread"):
-        check_precision([paper], "bfloat16")
-    check_precision([replace(paper, freeze=None, rewind=None)], "bfloat16")  # a warning would be an error here
+        prepare(tiny.EXPERIMENT)
+    prepare(replace(tiny.EXPERIMENT, freeze=None, rewind=None))  # a warning would be an error here
 
 
 def test_narrow_products_need_a_processor_that_has_them(monkeypatch):
@@ -77,18 +80,6 @@ def test_a_study_is_never_trained_by_two_libraries():
         check_numerics(ONEDNN, OTHER)
     assert ONEDNN in error.value.given
     assert OTHER in error.value.known
-
-
-def ledger(step: int = 1) -> Any:
-    return SimpleNamespace(runs=("a-1-0", "b-1-0"), step=step)
-
-
-def test_a_study_of_an_earlier_step_is_evaluated_and_never_trained_further(tmp_path):
-    folder, train, cut = Folder(tmp_path), Task("train", ("a-1-0", "b-1-0")), Task("cut", ("a-1-0",))
-    check_step(folder, ledger(), [cut])
-    check_step(folder, ledger(step=STEP), [train, cut])
-    with pytest.raises(StudyError, match=rf"(?s)revision 1 .* 2 of its runs .*revision {STEP},.*--out"):
-        check_step(folder, ledger(), [train, cut])
 
 
 def finished(folder, run, how):
@@ -114,13 +105,13 @@ def finished(folder, run, how):
 
 def test_runs_that_two_machines_trained_in_two_ways_stop_the_study(tmp_path):
     folder, known = Folder(tmp_path), set[str]()
-    add_numerics(known, folder, ledger().runs)
+    _add_numerics(known, folder, ("a-1-0", "b-1-0"))
     assert known == set()
     finished(folder, "a-1-0", ONEDNN)
-    add_numerics(known, folder, ledger().runs)
+    _add_numerics(known, folder, ("a-1-0", "b-1-0"))
     assert known == {ONEDNN}
     finished(folder, "b-1-0", OTHER)
     with pytest.raises(StudyError, match="trained in two ways") as error:
-        add_numerics(known, folder, ["b-1-0"])
+        _add_numerics(known, folder, ["b-1-0"])
     assert ONEDNN in error.value.known
     assert OTHER in error.value.known

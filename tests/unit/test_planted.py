@@ -18,7 +18,7 @@ from trisect.core.spec import Design, StudyAbout, plain
 from trisect.core.tables import frame
 from trisect.experiments.study import planted
 from trisect.experiments.study.page import make_sheet
-from trisect.experiments.study.planted import TRUTH, MethodScore, score_rows, scores
+from trisect.experiments.study.planted import TRUTH, _MethodScore, score_rows, scores
 from trisect.experiments.study.presets import find_experiments
 from trisect.experiments.study.rows import StudyRows
 from trisect.report.sheet import Table, TextBlock
@@ -93,7 +93,7 @@ def asked(tables: Mapping[str, pl.DataFrame], corpus: str = "roles") -> StudyRow
     return StudyRows.of(tables, about)
 
 
-def by_key(tables: Mapping[str, pl.DataFrame]) -> dict[str, MethodScore]:
+def by_key(tables: Mapping[str, pl.DataFrame]) -> dict[str, _MethodScore]:
     return {one.key: one for one in scores(asked(tables))}
 
 
@@ -131,19 +131,17 @@ def test_scores_are_those_of_ranks_and_of_a_t_test():
         assert one.effect.mean == pytest.approx(np.mean(values))
 
 
-def test_a_method_that_fires_everywhere_has_all_false_alarms_and_guesses():
-    found = by_key(tables(lambda site, column, seed: 1.0 + 0.1 * seed))["attack"]
-    assert (found.auroc, found.false_alarms, found.misses) == (0.5, 1, 0)
-
-
-def test_a_method_that_sees_nothing_misses_everything():
-    found = by_key(tables(lambda site, column, seed: 1e-12 * seed))["freeze"]
-    assert (found.auroc, found.false_alarms, found.misses) == (0.5, 0, 1)
-
-
-def test_one_seed_has_a_score_and_no_alarms():
-    found = by_key(tables(perfect, seeds=(1,)))["attack"]
-    assert (found.auroc, found.false_alarms, found.misses) == (1, None, None)
+@pytest.mark.parametrize(
+    ("effect", "seeds", "key", "scored"),
+    [
+        (lambda site, column, seed: 1.0 + 0.1 * seed, SEEDS, "attack", (0.5, 1, 0)),  # fires everywhere
+        (lambda site, column, seed: 1e-12 * seed, SEEDS, "freeze", (0.5, 0, 1)),  # sees nothing
+        (perfect, (1,), "attack", (1, None, None)),  # one seed has a score and no alarms
+    ],
+)
+def test_what_guesses_scores_a_half_and_one_seed_has_no_alarms(effect, seeds, key, scored):
+    found = by_key(tables(effect, seeds))[key]
+    assert (found.auroc, found.false_alarms, found.misses) == scored
 
 
 def test_nothing_is_scored_where_nothing_is_planted():

@@ -59,10 +59,10 @@ def means(points):
 
 def test_heads_and_maps_are_means_of_a_layer(rows):
     subjects = rows.baselines
-    assert means(removal.in_heads(rows, "pos", subjects=subjects)) == pytest.approx(
+    assert means(removal.in_heads(rows, "pos", "linear", subjects)) == pytest.approx(
         {f"{c}@1": BEFORE[c] + 0.003 for c in "qkv"}
     )
-    assert means(removal.in_maps(rows, "pos", subjects=subjects)) == pytest.approx({"q+k+v@1": BEFORE["maps"] + 0.003})
+    assert means(removal.in_maps(rows, "pos", "linear", subjects)) == pytest.approx({"q+k+v@1": BEFORE["maps"] + 0.003})
 
 
 def test_what_an_attack_takes_is_paired_by_seed_and_kept_apart_by_whose_heads(rows):
@@ -108,8 +108,8 @@ def test_one_head_that_is_attacked_is_compared_with_every_other(study):
     headed = replace(rows, runs=rows.runs.with_columns(site))._separate_heads()
     assert headed.heads is not None
     for kept in (headed, headed.heads):  # heads are probed, and so are random maps, wherever was edited
-        assert means(removal.in_heads(kept, "pos", subjects=kept.baselines)).keys() == {"q@1", "k@1", "v@1"}
-        assert removal.in_maps(kept, "pos", subjects=kept.baselines)
+        assert means(removal.in_heads(kept, "pos", "linear", kept.baselines)).keys() == {"q@1", "k@1", "v@1"}
+        assert removal.in_maps(kept, "pos", "linear", kept.baselines)
     found = removal.information_loss_in_heads(headed.heads, "pos")
     assert means(found[OWN]) == pytest.approx({"q@1.h2": TAKEN["own"]})
     # four heads of k and v, and one of q that its attack, made at all of q in these rows, took as much from

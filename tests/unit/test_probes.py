@@ -21,17 +21,15 @@ SITES = tuple(Site.parse(s) for s in ("q@1", "q+v@1-2", "k@2"))
 TOKENS = 300
 
 
-def probed(corpus=CORPUS, kinds=("linear",), label="pos", sites=SITES, training=tiny.TRAINING):
-    return probe(FINAL, tiny.MODEL, corpus, training, label, kinds, sites, 1, TOKENS)
+def probed(corpus=CORPUS, kinds=("linear",), label="pos", sites=SITES, seed=1, maps=0):
+    return probe(FINAL, tiny.MODEL, corpus, tiny.TRAINING, label, kinds, sites, seed, TOKENS, maps=maps)
 
 
 def relabelled(keep):
-    """The corpus with the part-of-speech labels of a split's tokens that `keep` does not name taken away."""
-    splits = {}
-    for name, part in CORPUS.splits.items():
-        pos = part.labels["pos"].copy()
-        pos[keep.get(name, len(pos)) :] = -1
-        splits[name] = Split(part.tokens, {**part.labels, "pos": pos})
+    """The corpus with the part-of-speech labels of all validation tokens but the first few taken away."""
+    valid = CORPUS.splits["valid"]
+    pos = np.where(np.arange(len(valid.tokens)) < keep, valid.labels["pos"], -1).astype(np.int16)
+    splits = {**CORPUS.splits, "valid": Split(valid.tokens, {**valid.labels, "pos": pos})}
     return Corpus.make("cut", CORPUS.vocabulary, CORPUS.labels, splits)
 
 
@@ -63,13 +61,11 @@ def test_heads_and_blocks_are_sites_too():
 def test_the_same_run_gives_the_same_rows_and_another_seed_others():
     kinds, sites = ("mlp",), SITES[:1]
     assert probed(kinds=kinds, sites=sites) == probed(kinds=kinds, sites=sites)
-    other = probe(FINAL, tiny.MODEL, CORPUS, tiny.TRAINING, "pos", kinds, sites, 2, TOKENS)
-    assert other != probed(kinds=kinds, sites=sites)
+    assert probed(kinds=kinds, sites=sites) != probed(kinds=kinds, sites=sites, seed=2)
 
 
 def test_tokens_without_a_label_are_left_out():
-    valid = relabelled({"valid": 60})
-    (row,) = (r for r in probed(valid, sites=SITES[:1]) if r.measure == "probe_linear_bits")
+    (row,) = (r for r in probed(relabelled(60), sites=SITES[:1]) if r.measure == "probe_linear_bits")
     assert 3 * 5 <= row.n < 60
 
 
@@ -98,7 +94,7 @@ def test_selectivity_is_left_out_where_there_are_no_control_labels(monkeypatch):
 
 def test_a_column_with_too_few_labels_is_refused():
     with pytest.raises(CorpusError) as caught:
-        probed(relabelled({"valid": 9}))
+        probed(relabelled(9))
     assert caught.value.given == "The label column 'pos' of 'cut' cannot be probed."
     assert caught.value.known.endswith("carry a label: too few for 3 folds of 5 or more.")
     assert caught.value.todo == "Use another column, or a longer text."
@@ -116,12 +112,8 @@ def test_a_fold_without_a_number_is_not_counted_as_zero():
     assert error.value.todo == "Use a longer text, or another label."
 
 
-def heads(*names: str) -> list[Site]:
-    return [Site.parse(name) for name in names]
-
-
-def mapped(weights, sites, maps=2, seed=1):
-    return probe(weights, tiny.MODEL, CORPUS, tiny.TRAINING, "pos", ("linear",), sites, seed, TOKENS, maps=maps)
+def heads(*names: str) -> tuple[Site, ...]:
+    return tuple(Site.parse(name) for name in names)
 
 
 def test_a_random_map_reads_what_a_head_with_its_weights_reads():
@@ -142,12 +134,12 @@ def test_a_random_map_reads_what_a_head_with_its_weights_reads():
 
 def test_random_maps_are_of_the_layers_whose_heads_are_probed_and_a_seed_has_its_own():
     sites = heads("q@1", "o@2.h1", "v@1.h2")
-    rows = mapped(FINAL, sites, maps=3)
+    rows = probed(sites=sites, maps=3)
     random = [r for r in rows if "_random_" in r.measure]
     assert {r.site for r in random} == {"q+k+v@1"}
     assert len([r for r in random if r.measure.endswith("random_bits")]) == 3
     rest = [r for r in rows if "_random_" not in r.measure]
-    assert [(r.site, r.measure) for r in rest] == [(r.site, r.measure) for r in mapped(FINAL, sites, maps=0)]
+    assert [(r.site, r.measure) for r in rest] == [(r.site, r.measure) for r in probed(sites=sites)]
     cpu = torch.device("cpu")
     (one,), (again,), (other,) = (random_maps(tiny.MODEL, 1, 1, seed, cpu) for seed in (1, 1, 2))
     assert torch.equal(one.weight, again.weight)
@@ -158,7 +150,7 @@ def test_random_maps_are_of_the_layers_whose_heads_are_probed_and_a_seed_has_its
 def test_random_maps_without_a_head_to_compare_are_refused():
     for sites in (None, heads("q@1", "k@2"), heads("o@1.h1")):
         with pytest.raises(SpecError, match=r"random_maps is 2, and no head of q, k or v is probed\."):
-            Probe(None if sites is None else tuple(sites), random_maps=2)
+            Probe(sites, random_maps=2)
     with pytest.raises(SpecError):
-        Probe(tuple(heads("q@1.h1")), random_maps=-1)
-    assert Probe(tuple(heads("q@1.h1")), random_maps=2).random_maps == 2
+        Probe(heads("q@1.h1"), random_maps=-1)
+    assert Probe(heads("q@1.h1"), random_maps=2).random_maps == 2

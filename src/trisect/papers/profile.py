@@ -28,14 +28,14 @@ CLAIMS: tuple[Claim, ...] = (
         (
             *(
                 Part(
-                    f"position: {one} less v, mean over layers",
-                    Statistic(f"position_{one}-v"),
+                    f"position: {component} less v, mean over layers",
+                    Statistic(f"position_{component}-v"),
                     "above",
                     MARGIN,
                     _UNIT,
                     WHY_POSITION,
                 )
-                for one in ("q", "k")
+                for component in ("q", "k")
             ),
             Part(
                 "interchange with the pattern held: share of the change that goes by v",

@@ -45,9 +45,9 @@ class TrainStudy(TrainingExperiment[StudySettings, StudyFacts]):
 
     def prepare(self, settings: StudySettings, machine: Machine) -> PreparedStudy | JoinedStudy:
         """The work that the settings ask for: a study to be run, or one of seeds that were trained apart."""
-        from trisect.experiments.study.run import prepare
+        from trisect.experiments.study.run import JoinedStudy, PreparedStudy
 
-        return prepare(settings, machine)
+        return JoinedStudy.prepare(settings) if settings.join else PreparedStudy.prepare(settings, machine)
 
     def findings(self, tables: Mapping[str, pl.DataFrame], about: About[StudyFacts]) -> Sequence[Finding]:
         """What was found, as data."""

@@ -199,7 +199,8 @@ def _baseline(rows: StudyRows) -> Iterator[charts.Figure]:
         if name == "loss_nats":
             start = [s.values[0] for line in lines for s in line.series if s.at[0] == 0]
             most = max(start) if lost and start else most
-            unigram = _level(rows.measure("unigram_loss_nats", "valid"), max(line.last for line in lines))
+            last = max(line.last for line in lines)
+            unigram = [p._replace(at=at) for p in rows.measure("unigram_loss_nats", "valid") for at in (0.0, last)]
             if series := tuple(charts.of_runs(unigram, charts.Measure("unigram loss, validation", unit))):
                 lines.append(charts.CurveLine("unigram", render.OTHER.colour, (1, 3), series))
         values = [v for line in lines for s in line.series for v in s.values]
@@ -217,18 +218,14 @@ def _baseline(rows: StudyRows) -> Iterator[charts.Figure]:
         yield charts.Figure(*names, caption, tuple(panels), _keys(shown), at="epoch")
 
 
-def _level(points: Iterable[Point], last: float) -> list[Point]:
-    """Each number as a level line from 0 to the last epoch."""
-    return [p._replace(at=at) for p in points for at in (0.0, last)]
-
-
 def _midstage(rows: StudyRows) -> Iterator[charts.Figure]:
     """Figure 10."""
     points = rows.measure("midstage_loss_nats", "train")
     if not points:
         return
     final = rows.last("none", "train", "loss_nats")
-    flat = charts.of_runs(_level(final, max(p.at or 0.0 for p in points)), charts.Measure("final train loss", LOSS))
+    level = [p._replace(at=at) for p in final for at in (0.0, max(p.at or 0.0 for p in points))]
+    flat = charts.of_runs(level, charts.Measure("final train loss", LOSS))
     most = max((p.value for p in rows.curves("none", "train") if p.at == 0), default=math.inf)
     axis = charts.around([p.value for p in (*points, *final)], LOSS, most=most)
     other = charts.CurveLine("final", render.BASELINE, (5, 3), tuple(flat)) if flat else None
@@ -484,7 +481,7 @@ def _beside(rows: StudyRows, split: str) -> Iterator[tuple[str, dict[str, list[P
         yield label, ({"plain": plain} if plain else {}) | controls
 
 
-def less_controls(rows: StudyRows, effects: Mapping[str, Sequence[Point]]) -> dict[str, list[Point]]:
+def _less_controls(rows: StudyRows, effects: Mapping[str, Sequence[Point]]) -> dict[str, list[Point]]:
     """The attack less each control that has sites and seeds with it, of the layers where no run of either collapsed.
 
     Empty where there is no such layer.
@@ -497,7 +494,7 @@ def less_controls(rows: StudyRows, effects: Mapping[str, Sequence[Point]]) -> di
 def control_findings(rows: StudyRows) -> Iterator[Finding]:
     """What is left of attacks when each control is subtracted, by label; then which claims survive each control."""
     for label, effects in _beside(rows, "valid"):
-        for control, points in less_controls(rows, effects).items():
+        for control, points in _less_controls(rows, effects).items():
             text = what = f"{label_name(label)}, {VALID}, minus that by {HOW[control][0]}"
             numbers: tuple[Estimate, ...] = ()
             if points:
@@ -525,7 +522,7 @@ def control_figures(rows: StudyRows) -> Iterator[charts.Figure]:
         every, noun = [p for points in effects.values() for p in points], f"change of {SPLIT[split]} loss"
         less = "; ".join(
             f"{NAMES[control].lower()} {words.mean_words(over_seeds(points), 'nats') if points else 'not read'}"
-            for control, points in less_controls(rows, effects).items()
+            for control, points in _less_controls(rows, effects).items()
         )
         caption = (
             f"Difference of the {SPLIT[split]} loss to the baseline of the same seed, at the last epoch, when {label_name(label)} of "
@@ -543,51 +540,43 @@ def control_figures(rows: StudyRows) -> Iterator[charts.Figure]:
         yield site_figure(names, caption, site_panels(shown, noun, f"nats, {split}"))
 
 
-# site and seed -> the bits that a fresh probe no longer finds there and the rise of the validation loss, fewest bits first
-DoseCurves = Mapping[tuple[str, int], Sequence[tuple[float, float]]]
 HALF, AGAINST = "Half of the bits removed", "Attack minus control"
 
 
-def doses(rows: StudyRows, label: str, variant: str = "plain") -> DoseCurves:
-    """Every strength of one kind of attack by site and seed; collapsed and diverged runs and what removed nothing are left out.
-
-    The bits are those of the label that was attacked: of a control, of the label that each word type drew by chance.
-    """
-    measure = "probe_linear_control_bits" if variant == "control" else removal.BITS
-    before = {(p.site, p.seed): p.value for p in rows.measure(measure, "valid", label, rows.baselines)}
-    after = {(p.site, p.run): p.value for p in rows.measure(measure, "valid", label)}
-    curves: dict[tuple[str, int], list[tuple[float, float]]] = {}
-    for strength in rows.strengths_of(variant):
-        for point in rows.effects("attack", "valid", label, strength, variant=variant):
-            key, left = (point.site, point.seed), after.get((point.site, point.run))
-            if left is None or key not in before or point.diverged or point.run in rows.collapses:
-                continue
-            if before[key] - left > 0:
-                curves.setdefault(key, []).append((before[key] - left, point.value))
-    return {key: sorted(curve) for key, curve in curves.items()}
-
-
-def at_equal_bits(rows: StudyRows, label: str) -> dict[str, tuple[list[Point], str]]:
+def _at_equal_bits(rows: StudyRows, label: str) -> dict[str, tuple[list[Point], str]]:
     """The rise of the loss where half of the baseline's bits are removed, and attack minus control labels at equal bits.
 
-    Linear between doses, from nothing at 0; equal bits are in each seed the most that both remove there. Only sites where no
-    attacked seed is missing, else seeds would be means over different layers; with how many these are.
+    Bits are those of the label that was attacked that a fresh probe no longer finds there: of a control, of the label that each
+    word type drew by chance. The loss is linear between the strengths that were run, from nothing at 0; equal bits are in each
+    seed the most that both remove there. Only sites where no attacked seed is missing, else seeds would be means over different
+    layers; with how many these are. Collapsed and diverged runs and what removed nothing are left out.
     """
-    attack, control = doses(rows, label), doses(rows, label, "control")
-    bits = {(p.site, p.seed): p.value for p in rows.measure(removal.BITS, "valid", label, rows.baselines)}
-    costs = {HALF: list[Point](), AGAINST: list[Point]()}
+    before: dict[str, dict[tuple[str, int], float]] = {}
+    doses: dict[str, dict[tuple[str, int], list[tuple[float, float]]]] = {"plain": {}, "control": {}}
+    for variant, curves in doses.items():
+        measure = "probe_linear_control_bits" if variant == "control" else removal.BITS
+        before[variant] = {(p.site, p.seed): p.value for p in rows.measure(measure, "valid", label, rows.baselines)}
+        after = {(p.site, p.run): p.value for p in rows.measure(measure, "valid", label)}
+        for strength in rows.strengths_of(variant):
+            for point in rows.effects("attack", "valid", label, strength, variant=variant):
+                key, left = (point.site, point.seed), after.get((point.site, point.run))
+                if left is None or key not in before[variant] or point.diverged or point.run in rows.collapses:
+                    continue
+                if (removed := before[variant][key] - left) > 0:
+                    curves.setdefault(key, []).append((removed, point.value))
 
-    def cost(curve: Sequence[tuple[float, float]], bits: float) -> float:
-        removed, costs = zip((0.0, 0.0), *curve, strict=True)
+    def cost(variant: str, key: tuple[str, int], bits: float) -> float:
+        removed, costs = zip((0.0, 0.0), *sorted(doses[variant][key]), strict=True)
         return float(np.interp(bits, removed, costs))
 
-    for key, curve in sorted(attack.items()):
-        most = curve[-1][0]
-        if 0.5 * bits[key] <= most:
-            costs[HALF].append(Point(*key, cost(curve, 0.5 * bits[key])))
-        if key in control:
-            equal = min(most, control[key][-1][0])
-            costs[AGAINST].append(Point(*key, cost(curve, equal) - cost(control[key], equal)))
+    costs = {HALF: list[Point](), AGAINST: list[Point]()}
+    for key, curve in sorted(doses["plain"].items()):
+        most, half = max(curve)[0], 0.5 * before["plain"][key]
+        if half <= most:
+            costs[HALF].append(Point(*key, cost("plain", key, half)))
+        if key in doses["control"]:
+            equal = min(most, max(doses["control"][key])[0])
+            costs[AGAINST].append(Point(*key, cost("plain", key, equal) - cost("control", key, equal)))
     attacked: dict[str, set[int]] = {}
     for strength in rows.strengths:
         for point in rows.effects("attack", "valid", label, strength):
@@ -603,7 +592,7 @@ def at_equal_bits(rows: StudyRows, label: str) -> dict[str, tuple[list[Point], s
 def _doses(rows: StudyRows) -> Iterator[charts.Figure]:
     """For each label that was attacked and probed: the cost of half its bits, and attack minus control at equal bits."""
     for label in rows.labels:
-        shown = at_equal_bits(rows, label)
+        shown = _at_equal_bits(rows, label)
         panels = site_panels({title: points for title, (points, _) in shown.items()}, VALID, shared=False)
         if not panels:
             continue
@@ -622,7 +611,7 @@ def _doses(rows: StudyRows) -> Iterator[charts.Figure]:
 def dose_findings(rows: StudyRows) -> Iterator[Finding]:
     """For each label the attack minus its control, where both remove as much."""
     for label in rows.labels:
-        points, sites = at_equal_bits(rows, label)[AGAINST]
+        points, sites = _at_equal_bits(rows, label)[AGAINST]
         if points:
             noun, what = label_name(label), f"{VALID}, attack minus control labels at equal bits removed"
             start = f"attack on {noun} minus its control labels at equal bits removed ({sites}), {VALID},"

@@ -56,12 +56,25 @@ def answer_findings(rows: StudyRows) -> Iterator[Finding]:
     """A finding for each of q, k and v, as far as the rows carry one: what it does, or else what taking it away costs."""
     with_pairs, costs = bool(rows.measure(OWN, "valid")), _costs_of(rows)
     for component, name in NAMES.items():
-        answer = _role(rows, component) if with_pairs else _cost(costs, component)
-        if answer is not None:
-            text, values = answer
-            unit, what = ("of pairs", "role") if with_pairs else ("nats", f"cost of the {name}")
-            title, groups = name.capitalize(), (component,)
-            yield Finding("answer", text, unit, values, title=title, what=what, groups=groups, per="seed")
+        unit, what = ("of pairs", "role") if with_pairs else ("nats", f"cost of the {name}")
+        if with_pairs:
+            if (role := _role(rows, component)) is None:
+                continue
+            text, values = role
+        else:
+            means = {how: interval(list(of[component].values())) for how, _, of in costs if component in of}
+            if not means:
+                continue
+            everywhere = all(all_layers for how, all_layers, _ in costs if how in means)
+            where = "in all layers" if everywhere else "in one layer (mean over layers)"
+            parts = words.join_words(
+                [f"{words.mean_words(m, 'nats')} with them {COSTS[how]}" for how, m in means.items()]
+            )
+            named = words.COMPONENT[component].removeprefix("the ")
+            text = f"How much the model needs its {named} {where}, by what the validation loss changes: {parts}."
+            values = tuple(Estimate(how, *mean) for how, mean in means.items())
+        title, groups = name.capitalize(), (component,)
+        yield Finding("answer", text, unit, values, title=title, what=what, groups=groups, per="seed")
 
 
 def answer_sentence(rows: StudyRows) -> str:
@@ -89,41 +102,28 @@ def answer_sentence(rows: StudyRows) -> str:
 def _role(rows: StudyRows, component: str) -> tuple[str, tuple[Estimate, ...]] | None:
     """From interchange at the layer that reads: which answer comes with a donor's q, k or v, in words and numbers."""
     at = {name: by_site(rows.measure(name, "valid")).get(f"{component}@{roles.LAYER}") for name in COLUMNS}
-    own, others = at[OWN], at[OTHERS]
-    if own is None or others is None:
+    predicted, others = at[OWN], at[OTHERS]
+    if predicted is None or others is None:
         return None
     thesis, donor, does = DOES[component]
-    share = f"{number_words(own, text=lambda value: percent(min(1.0, max(0.0, value)), 1))} of pairs"
-    low = own.low if own.low is not None or own.n < 2 else own.mean  # the same in all seeds: its own interval
+    share = f"{number_words(predicted, text=lambda value: percent(min(1.0, max(0.0, value)), 1))} of pairs"
+    low = (
+        predicted.low if predicted.low is not None or predicted.n < 2 else predicted.mean
+    )  # the same in all seeds: its own interval
     text = f"Not shown here: with {donor} the model {does} in no more than {share}."
-    if own.n < 2:
+    if predicted.n < 2:
         text = f"One model, which decides nothing: with {donor} the model {does}, in {share}."
     elif low is not None and low > roles.OWN and others.mean < roles.OTHER:
         text = (
             f"{thesis}: with {donor} in the place of its own, the model {does}, in {share}; in {percent(others.mean, 1)} it answers as "
             "another component would have it."
         )
-    elif own.mean > MOSTLY:
+    elif predicted.mean > MOSTLY:
         text = f"Mostly, {thesis[0].lower()}{thesis[1:]}: with {donor} the model {does}, in {share} only."
     return text, tuple(Estimate(column, *mean) for name, column in COLUMNS.items() if (mean := at[name]) is not None)
 
 
 Cost = tuple[str, bool, dict[str, dict[int, float]]]  # how, whether in all layers at once, nats by component and seed
-
-
-def _cost(costs: Sequence[Cost], component: str) -> tuple[str, tuple[Estimate, ...]] | None:
-    """What a language model loses without the component, in words and numbers: how much it matters, which is not what it does."""
-    means = {how: interval(list(of[component].values())) for how, _, of in costs if component in of}
-    if not means:
-        return None
-    everywhere = all(all_layers for how, all_layers, _ in costs if how in means)
-    where = "in all layers" if everywhere else "in one layer (mean over layers)"
-    parts = [f"{words.mean_words(mean, 'nats')} with them {COSTS[how]}" for how, mean in means.items()]
-    named = words.COMPONENT[component].removeprefix("the ")
-    text = (
-        f"How much the model needs its {named} {where}, by what the validation loss changes: {words.join_words(parts)}."
-    )
-    return text, tuple(Estimate(how, *mean) for how, mean in means.items())
 
 
 def _costs_of(rows: StudyRows) -> list[Cost]:
@@ -185,9 +185,9 @@ def with_verdicts(rows: StudyRows) -> tuple[Finding, ...]:
     return (*sheet.verdict_findings(rows.claims), *collect(rows))
 
 
-def first_sections(rows: StudyRows, checks: Sequence[Check], found: Sequence[Finding]) -> tuple[sheet.Section, ...]:
+def first_sections(rows: StudyRows, checks: Sequence[Check], findings: Sequence[Finding]) -> tuple[sheet.Section, ...]:
     """The first screen: the answer, how sure it is, and what could not be distinguished."""
-    answers, many = sheet.answers_of(found), words.several(len(rows.seeds), "seed")
+    answers, many = sheet.answers_of(findings), words.several(len(rows.seeds), "seed")
     shares = (
         f"Which answer comes when one of q, k and v is another text's: its own prediction, another component's, or the answer as it was. "
         f"The three predict different answers, so that it shows which of them does what. Means over {many}, 95 % intervals."
@@ -226,7 +226,7 @@ def first_sections(rows: StudyRows, checks: Sequence[Check], found: Sequence[Fin
     return (
         sheet.opening(answers, sheet.picture_of(answers, shares, costs), tuple(more), none=none),
         sheet.sure(lines),
-        sheet.open_section(found, planted.uninformative_methods(rows)),
+        sheet.open_section(findings, planted.uninformative_methods(rows)),
     )
 
 
@@ -240,20 +240,20 @@ def page(tables: Mapping[str, pl.DataFrame], about: About[StudyFacts]) -> sheet.
     return make_sheet(tables, rows, figures.collect(rows))
 
 
-def make_sheet(tables: Mapping[str, pl.DataFrame], rows: StudyRows, drawn: Sequence[Figure]) -> sheet.Sheet:
+def make_sheet(tables: Mapping[str, pl.DataFrame], rows: StudyRows, charts: Sequence[Figure]) -> sheet.Sheet:
     """The page as plain data, with these figures."""
-    facts, found = study_words.study(rows), collect(rows)
+    facts, findings = study_words.study(rows), collect(rows)
     name = (rows.about.get("experiment") or {}).get("name", "study")
     checks = preconditions({name: tables.get(name, getattr(rows, name)) for name in ("runs", "metrics", "sites")})
     groups: dict[str, list[Figure]] = {"answer": [], "figures": [], **{group: [] for group in GROUPS}}
-    for figure in drawn:
+    for figure in charts:
         named = (group for group, (starts, *_) in GROUPS.items() if figure.name.startswith(starts))
         groups["answer" if figure.name == "answer" else next(named, "figures")].append(figure)
     sections = (
-        *first_sections(rows, checks, found),
+        *first_sections(rows, checks, findings),
         *planted.section(rows),
         _attention(checks),
-        _answer(rows, next(iter(groups["answer"]), None), found),
+        _answer(rows, next(iter(groups["answer"]), None), findings),
         *_verdicts(rows, facts),
         _paper_figures(rows, groups["figures"]),
         *(
@@ -280,7 +280,7 @@ def make_sheet(tables: Mapping[str, pl.DataFrame], rows: StudyRows, drawn: Seque
     )
 
 
-def _paper_figures(rows: StudyRows, drawn: Sequence[Figure]) -> sheet.Section:
+def _paper_figures(rows: StudyRows, charts: Sequence[Figure]) -> sheet.Section:
     """The paper's figures, with the check of figure 8 below it."""
     thin = "thin lines are single seeds, bold lines their mean, and " if len(rows.seeds) > 1 else ""
     text = (
@@ -299,7 +299,7 @@ def _paper_figures(rows: StudyRows, drawn: Sequence[Figure]) -> sheet.Section:
         text += f" Not part of this study, and so not drawn: {words.join_words(missing)}."
     blocks: list[sheet.PageBlock] = []
     exact = study_words.exactness(rows)
-    for picture in _pictures(drawn, OPENED):
+    for picture in _pictures(charts, OPENED):
         blocks.append(picture)
         if picture.figure.ramp and exact is not None:
             sentence, columns, cells = exact
@@ -310,9 +310,9 @@ def _paper_figures(rows: StudyRows, drawn: Sequence[Figure]) -> sheet.Section:
     return sheet.Section("The figures behind it", (text,), blocks=tuple(blocks), id="figures")
 
 
-def _pictures(drawn: Sequence[Figure], shown: int) -> list[sheet.Picture]:
+def _pictures(charts: Sequence[Figure], shown: int) -> list[sheet.Picture]:
     """The figures of a section, folded after the first where they are many."""
-    return [sheet.Picture(figure, folded=len(drawn) > MANY and n >= shown) for n, figure in enumerate(drawn)]
+    return [sheet.Picture(figure, folded=len(charts) > MANY and n >= shown) for n, figure in enumerate(charts)]
 
 
 def _attention(checks: Sequence[Check]) -> sheet.Section:
@@ -334,13 +334,13 @@ def _attention(checks: Sequence[Check]) -> sheet.Section:
     return sheet.Section("Is attention in use at all?", (text,), blocks=blocks, id="attention")
 
 
-def _answer(rows: StudyRows, figure: Figure | None, found: Sequence[Finding]) -> sheet.Section:
+def _answer(rows: StudyRows, figure: Figure | None, findings: Sequence[Finding]) -> sheet.Section:
     """All methods in one picture, in sentences, and as a table."""
     blocks: list[sheet.PageBlock] = [sheet.TextBlock("No intervention has rows yet, so there is nothing to draw.")]
     if figure is not None:
         lead = study_words.lead(rows)
-        multiples = sheet.small_multiples("in-short-by-method", "Method by method", SHORT, found)
-        in_words = sheet.sentences(found, "Method by method, in words")
+        multiples = sheet.small_multiples("in-short-by-method", "Method by method", SHORT, findings)
+        in_words = sheet.sentences(findings, "Method by method, in words")
         rule = (
             "These sentences are made from the numbers by rule. Extremes are named without a test; what is tested stands in the "
             "verdicts."
@@ -407,7 +407,7 @@ def _verdicts(rows: StudyRows, facts: Mapping[str, str]) -> Iterable[sheet.Secti
 
 def _reproduce(rows: StudyRows, facts: Mapping[str, str]) -> sheet.Section:
     """The command, what made the runs, and the whole statement of the study."""
-    command, notes = rows.about.get("command"), tuple((rows.about.get("corpus") or {}).get("notes") or ())
+    command, notes = rows.about.get("command"), tuple(rows.corpus.get("notes") or ())
     start = Markup(
         "<code>experiment.json</code> beside this page holds the whole experiment; "
         "<code>trisect study experiment.json --out OUT</code> runs it.{}"

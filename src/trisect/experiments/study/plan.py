@@ -100,8 +100,8 @@ def evaluations(experiments: Iterable[Design], corpus: str) -> dict[Task, tuple[
         if erase:
             kinds += [("erase", str(site), label) for label in erase.labels for site in erase.sites]
         for run in design.runs(corpus):
-            own = kinds if run.edit is None else [probe for probe in probes if probe[2] == run.edit.column]
-            for kind, site, label in own:
+            of_run = kinds if run.edit is None else [probe for probe in probes if probe[2] == run.edit.column]
+            for kind, site, label in of_run:
                 tasks.setdefault(Task(kind, (run.id,), site, label), (design, run))
     return tasks
 
@@ -232,28 +232,25 @@ def _evaluation_tokens(corpus: Corpus, run: Run) -> int:
 
 def _evaluation_tasks(experiments: Sequence[Design], corpus: Corpus) -> list[Task]:
     """Every evaluation of each trained run, with its expected seconds on one core."""
-    return [
-        replace(task, seconds=_evaluation_seconds(task, design, run, corpus))
-        for task, (design, run) in evaluations(experiments, corpus.fingerprint).items()
-    ]
-
-
-def _evaluation_seconds(task: Task, design: Design, run: Run, corpus: Corpus) -> float:
-    token = token_seconds(run, len(corpus.vocabulary), False)
-    if task.kind == "erase" and design.erase:
-        return (2 + design.erase.draws) * ERASED * token
-    if task.kind == "probe" and (probe := design.probe):
-        sites = [site.resolve(run.model.layers, run.model.heads) for site in probe.sites or ()]
-        probed = (len(sites) or 3 * run.model.layers) + probe.random_maps * len(layers_with_heads(sites))
-        # as many folds as FOLDS, of less text each
-        return 2 * PROBE * len(probe.kinds) * probed * run.model.width / 100
-    points, tokens = 0, _evaluation_tokens(corpus, run)
-    if (rewind := design.rewind) and task.kind in ("rewind", "midstage"):
-        points = rewind.points if rewind.mode == "exact" else min(rewind.points, 20)
-        # of train and valid
-        tokens = min(tokens, 2 * rewind.sample_tokens) if rewind.sample_tokens else tokens
-    points = {"cut": 1, "ablate": 2, "interchange": 3, "midstage": run.training.epochs + 1}.get(task.kind, points)
-    return 0.6 * points * tokens * token  # on average 0.6 of the layers are run again
+    tasks = []
+    for task, (design, run) in evaluations(experiments, corpus.fingerprint).items():
+        points, tokens = 0, _evaluation_tokens(corpus, run)
+        if (rewind := design.rewind) and task.kind in ("rewind", "midstage"):
+            points = rewind.points if rewind.mode == "exact" else min(rewind.points, 20)
+            # of train and valid
+            tokens = min(tokens, 2 * rewind.sample_tokens) if rewind.sample_tokens else tokens
+        points = {"cut": 1, "ablate": 2, "interchange": 3, "midstage": run.training.epochs + 1}.get(task.kind, points)
+        token = token_seconds(run, len(corpus.vocabulary), False)
+        seconds = 0.6 * points * tokens * token  # on average 0.6 of the layers are run again
+        if task.kind == "erase" and design.erase:
+            seconds = (2 + design.erase.draws) * ERASED * token
+        elif task.kind == "probe" and (probe := design.probe):
+            sites = [site.resolve(run.model.layers, run.model.heads) for site in probe.sites or ()]
+            probed = (len(sites) or 3 * run.model.layers) + probe.random_maps * len(layers_with_heads(sites))
+            # as many folds as FOLDS, of less text each
+            seconds = 2 * PROBE * len(probe.kinds) * probed * run.model.width / 100
+        tasks.append(replace(task, seconds=seconds))
+    return tasks
 
 
 def memory_bytes(experiment: Design, vocabulary: int, members: int) -> int:
@@ -460,24 +457,18 @@ def make_plan(*experiments: Design, fleet: int | None = None) -> Plan:
             f"One study holds up to {RUNS:,}.",
             "Name fewer seeds, sites, labels or strengths.",
         )
-    words = len(corpus.vocabulary)
-    seconds = [task.seconds for task in _evaluation_tasks(experiments, corpus) if task.kind != "cut"]
+    members, words = fleet or FLEET["cpu"], len(corpus.vocabulary)
     # every run's final weights stay, and the baselines' in-projections of every epoch
     disk = 4 * sum(count_parameters(run.model, words) for run in runs)
     for model, epochs in ((run.model, run.training.epochs) for run in runs if run.edit is None):
         disk += 4 * (epochs + 1) * model.layers * 3 * model.width * (model.width + 1)
-    members = fleet or FLEET["cpu"]
     teams = fleets(runs, members)
     return Plan(
-        experiments,
-        corpus,
-        runs,
-        count_parameters(experiments[0].model, words),
-        disk,
+        *(experiments, corpus, runs, count_parameters(experiments[0].model, words), disk),
         max(memory_bytes(design, words, min(members, len(runs))) for design in experiments),
         members,
         tuple(sum(_training_seconds(run, corpus) for run in team) for team in teams),
-        tuple(seconds),
+        tuple(task.seconds for task in _evaluation_tasks(experiments, corpus) if task.kind != "cut"),
         tuple(gpu_seconds(team, corpus) for team in teams),
         Machine().cores(),
     )

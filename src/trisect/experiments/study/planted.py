@@ -51,7 +51,7 @@ VARIANTS = {
 }
 
 
-class Case(NamedTuple):
+class _Case(NamedTuple):
     """A cell or a site that a method judges: where, the label column (empty: none), and whether something is planted."""
 
     site: str
@@ -63,7 +63,7 @@ class Planted(NamedTuple):
     """A world in words; its cells; the layer that reads; and the sites whose every effect is a false alarm."""
 
     words: str
-    cells: tuple[Case, ...]
+    cells: tuple[_Case, ...]
     layer: int
     idle: tuple[str, ...]
 
@@ -73,10 +73,10 @@ class Planted(NamedTuple):
         return tuple(f"{component}@{self.layer}" for component in "qkv")
 
 
-def _cells(layer: int, columns: dict[str, tuple[str, ...]], carried: dict[str, str]) -> tuple[Case, ...]:
+def _cells(layer: int, columns: dict[str, tuple[str, ...]], carried: dict[str, str]) -> tuple[_Case, ...]:
     """Every component with each of its columns; `carried` names the one that it has to carry."""
     return tuple(
-        Case(f"{component}@{layer}", column, column == carried[component])
+        _Case(f"{component}@{layer}", column, column == carried[component])
         for component, labels in columns.items()
         for column in labels
     )
@@ -107,8 +107,8 @@ TRUTH: dict[str, Planted] = {
                 {"q": _QUESTION, "k": _VALUE, "v": _VALUE},
                 {"q": "question.own", "k": "value.before", "v": "value.own"},
             ),
-            Case("v@1", "key.own", True),
-            Case("v@1", "value.own", False),
+            _Case("v@1", "key.own", True),
+            _Case("v@1", "value.own", False),
         ),
         2,
         ("q@3", "k@3", "v@3"),
@@ -116,18 +116,18 @@ TRUTH: dict[str, Planted] = {
 }
 
 
-class CaseEffect(NamedTuple):
+class _CaseEffect(NamedTuple):
     """A method's effect in a case over seeds, p of "not above the margin", and whether its own rule finds it (None: no test
     can be made with one seed).
     """
 
-    case: Case
+    case: _Case
     effect: Mean
     p: float
     detected: bool | None
 
 
-class MethodScore(NamedTuple):
+class _MethodScore(NamedTuple):
     """How well a method separates what is planted from what is not: AUROC over all cases and seeds, and in each seed; by its
     own rule the share of false cases that it finds and of true ones that it misses (None with one seed).
 
@@ -142,12 +142,12 @@ class MethodScore(NamedTuple):
     by_seed: Mapping[int, float]
     false_alarms: float | None
     misses: float | None
-    effects: tuple[CaseEffect, ...]
+    effects: tuple[_CaseEffect, ...]
 
 
 def section(rows: StudyRows) -> Iterator[Section]:
     """The section of the page; nothing for a text that has nothing planted."""
-    truth = _truth_of(rows)
+    truth = TRUTH.get(str(rows.corpus.get("name")))
     if truth is None:
         return
     methods, many = scores(rows), words.several(len(rows.seeds), "seed")
@@ -198,8 +198,8 @@ def _percent(share: float | None, decimals: int = 0) -> str:
     return "–" if share is None else percent(share, decimals)
 
 
-def _cell(method: MethodScore, case: Case) -> Markup:
-    effect: CaseEffect | None = next((e for e in method.effects if e.case == case), None)
+def _cell(method: _MethodScore, case: _Case) -> Markup:
+    effect: _CaseEffect | None = next((e for e in method.effects if e.case == case), None)
     if effect is None:
         return Markup("–")
     ends = [end for end in (effect.effect.low, effect.effect.high) if end is not None]
@@ -252,14 +252,9 @@ def score_rows(rows: StudyRows) -> list[TableRow]:
     ]
 
 
-def _truth_of(rows: StudyRows) -> Planted | None:
-    """What the text of the study has planted; None for a text that has nothing."""
-    return TRUTH.get(str((rows.about.get("corpus") or {}).get("name", "")))
-
-
-def scores(rows: StudyRows) -> tuple[MethodScore, ...]:
+def scores(rows: StudyRows) -> tuple[_MethodScore, ...]:
     """Every method that has effects in all its cases: those about a label over cells, the others over sites."""
-    if (truth := _truth_of(rows)) is None:
+    if (truth := TRUTH.get(str(rows.corpus.get("name")))) is None:
         return ()
     methods: list[tuple[str, str, str, Callable[[str], list[Point]]]] = []  # key, title, unit, points of a column
     for strength in sorted(rows.strengths, reverse=True):
@@ -284,8 +279,8 @@ def scores(rows: StudyRows) -> tuple[MethodScore, ...]:
     ties = rows.effects("tie", "valid")
     # where the layer that reads is tied something can be lost
     tied = sorted({p.site for p in ties if p.site.rpartition("@")[2].isdigit()})
-    tie_cases = [Case(site, "", site.endswith(f"@{truth.layer}")) for site in tied]
-    cases = [Case(site, "", site in truth.reads) for site in (*truth.reads, *truth.idle)]
+    tie_cases = [_Case(site, "", site.endswith(f"@{truth.layer}")) for site in tied]
+    cases = [_Case(site, "", site in truth.reads) for site in (*truth.reads, *truth.idle)]
     moved = [p._replace(value=1 - p.value) for p in rows.measure("interchange_unchanged", "valid")]
     pairs = rows.sites.filter(pl.col("measure") == "interchange_unchanged")["n"].to_list()
     for key, title, points in (
@@ -307,10 +302,10 @@ def _score(
     title: str,
     over: str,
     unit: str,
-    cases: Sequence[Case],
+    cases: Sequence[_Case],
     points: Mapping[str, Sequence[Point]],
     pairs: int | None = None,
-) -> MethodScore | None:
+) -> _MethodScore | None:
     """A method's score from its points by column; None where a case has no effect.
 
     Shares of `pairs` have at least the spread of drawing so many, also where they are all the same.
@@ -324,7 +319,7 @@ def _score(
     p = [float(t_test(sample, "above", MARGIN).p_for) for sample in samples]
     tested = all(len(values) > 1 for values in by_case)
     effects = tuple(
-        CaseEffect(case, interval(list(values.values())), p_value, bool(corrected < ALPHA) if tested else None)
+        _CaseEffect(case, interval(list(values.values())), p_value, bool(corrected < ALPHA) if tested else None)
         for case, values, p_value, corrected in zip(cases, by_case, p, holm(p), strict=True)
     )
 
@@ -340,4 +335,4 @@ def _score(
     alarms = rate([bool(effect.detected) for effect in effects if not effect.case.carried])
     misses = rate([not effect.detected for effect in effects if effect.case.carried])
     by_seed = {seed: score([seed]) for seed in seeds}
-    return MethodScore(key, title, over, unit, score(seeds), by_seed, alarms, misses, effects)
+    return _MethodScore(key, title, over, unit, score(seeds), by_seed, alarms, misses, effects)

@@ -57,39 +57,38 @@ def _world(
     shown_layers = tuple(layer for layer in range(1, model.layers + 1) if layer == 2 or layer in model.idle)
     pairs = tuple(Site(pair, (layer,)) for layer in shown_layers for pair in combinations("qkv", 2))
     read = tuple(dict.fromkeys(site for names, _ in grids for site in _sites(names)))
-    asked = []
+    designs = []
     for names, columns in grids:
         sites, labels = _sites(names), tuple(columns.split())
         attack, control = Attack(sites, labels, STRENGTHS), Control(sites, labels, variants)
         probe, erase = Probe(read, labels, ("linear",)), Erase(sites, labels)
-        asked.append(replace(base, attack=attack, control=control, probe=probe, erase=erase))
-    asked[0] = replace(
-        asked[0],
+        designs.append(replace(base, attack=attack, control=control, probe=probe, erase=erase))
+    designs[0] = replace(
+        designs[0],
         rewind=Rewind(every, points=11, midstage=False),
         freeze=Freeze(every),
         tie=Tie(pairs, (), narrow=False),
         ablate=Ablate(every),
         interchange=Interchange(every),
     )
-    return tuple(asked)
+    return tuple(designs)
 
 
 def _brief(designs: tuple[Design, ...]) -> tuple[Design, ...]:
     """The same in two minutes: what needs no further training with all seeds, attacks with two of them and the strength 1."""
-    whole = [replace(one, name=f"{one.name}-quick", training=replace(one.training, epochs=4)) for one in designs]
-    first, second = whole
-    trained = replace(first, attack=None, control=None, tie=None, probe=None)
-    erased = replace(second, attack=None, control=None, probe=None)
+    short = [replace(d, name=f"{d.name}-quick", training=replace(d.training, epochs=4)) for d in designs]
+    trained = replace(short[0], attack=None, control=None, tie=None, probe=None)
+    erased = replace(short[1], attack=None, control=None, probe=None)
     bare = dict.fromkeys(("rewind", "freeze", "tie", "probe", "erase", "ablate", "interchange"))
     attacked = (
         replace(
-            one,
+            d,
             seeds=(1, 2),
-            attack=one.attack and replace(one.attack, strengths=(1.0,)),
-            control=one.control and replace(one.control, variants=("bounded+site",)),
+            attack=d.attack and replace(d.attack, strengths=(1.0,)),
+            control=d.control and replace(d.control, variants=("bounded+site",)),
             **bare,
         )
-        for one in whole
+        for d in short
     )
     return (trained, erased, *attacked)
 
@@ -172,7 +171,7 @@ PRESETS: tuple[Design, ...] = (
 
 def _beyond() -> tuple[Design, ...]:
     """Every site, label and control that the paper leaves to future work, on the small model; and a sweep of strengths."""
-    small = next(one for one in PRESETS if one.name == "wikitext2-small")
+    small = next(preset for preset in PRESETS if preset.name == "wikitext2-small")
     layers, heads = range(1, small.model.layers + 1), range(1, small.model.heads + 1)
     joint = (("q", "k"), ("k", "v"), ("q", "v"), ("q", "k", "v"))
     rest = (
@@ -210,7 +209,7 @@ def find_experiments(what: str | Path | Design) -> tuple[Design, ...]:
     if isinstance(what, Design):
         return (what,)
     if is_preset(what):
-        return SEVERAL.get(str(what)) or tuple(one for one in PRESETS if one.name == str(what))
+        return SEVERAL.get(str(what)) or tuple(preset for preset in PRESETS if preset.name == str(what))
     path = Path(what)
     if path.suffix == ".json" and path.is_file():
         try:
@@ -224,7 +223,7 @@ def find_experiments(what: str | Path | Design) -> tuple[Design, ...]:
         if not isinstance(data, list):
             return (read_experiment(data, path),)
         if data:
-            return tuple(read_experiment(one, f"experiment {i} of {path}") for i, one in enumerate(data, 1))
+            return tuple(read_experiment(part, f"experiment {i} of {path}") for i, part in enumerate(data, 1))
         raise SpecError(f"{path} holds no experiment.", "Its list is empty.", "Give one, or several for one folder.")
     raise SpecError(
         unknown("preset or file", str(what), NAMES),
@@ -238,18 +237,18 @@ def only(experiments: tuple[Design, ...], methods: tuple[str, ...]) -> tuple[Des
 
     Raises SpecError for names that are none, and for what no experiment has.
     """
-    known = (*METHODS, "edits")
-    unknown = [m for m in methods if m not in known]
-    if unknown or not methods:
-        given = ", ".join(map(repr, unknown)) or "an empty list"
-        raise SpecError(f"{given} is not an experiment.", f"There are {', '.join(known)}.", "Name some of them.")
-    if missing := [m for m in methods if not any(getattr(one, m) for one in experiments)]:
-        given = f"{experiments[0].name} has no {', '.join(missing)}."
-        raise SpecError(given, "The experiment leaves it out.", "Name what it has.")
-    others: dict[str, object] = {m: () if m == "edits" else None for m in known if m not in methods}
-    return tuple(replace(one, **others) for one in experiments if any(getattr(one, m) for m in methods))
+    every = (*METHODS, "edits")
+    strange = [m for m in methods if m not in every]
+    if strange or not methods:
+        names = ", ".join(map(repr, strange)) or "an empty list"
+        raise SpecError(f"{names} is not an experiment.", f"There are {', '.join(every)}.", "Name some of them.")
+    if missing := [m for m in methods if not any(getattr(design, m) for design in experiments)]:
+        lacks = f"{experiments[0].name} has no {', '.join(missing)}."
+        raise SpecError(lacks, "The experiment leaves it out.", "Name what it has.")
+    others: dict[str, object] = {m: () if m == "edits" else None for m in every if m not in methods}
+    return tuple(replace(design, **others) for design in experiments if any(getattr(design, m) for m in methods))
 
 
 BEYOND = _beyond()
 SEVERAL = {of[0].name: of for of in (BEYOND, *PLANTED)}  # what one folder holds, as several statements
-NAMES = (*(one.name for one in PRESETS), *SEVERAL)
+NAMES = (*(preset.name for preset in PRESETS), *SEVERAL)

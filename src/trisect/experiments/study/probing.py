@@ -30,129 +30,14 @@ from trisect.text.corpus import Corpus
 from trisect.text.sources import article_starts
 
 FOLDS = 3
-HELD = (
-    5  # of the tokens read for fitting, the last in so many stop the probe; as many labelled ones has a fold at least
-)
+# of the tokens read for fitting, the last in so many stop the probe; as many labelled ones has a fold at least
+HELD_OUT = 5
 MOST, FEWEST = 0.6, 0.1  # of the labelled tokens, in one fold: else articles are too uneven to be dealt
-KEPT = 0.95  # of the labelled tokens, at least, where articles of a fold lie apart: rows across two folds are left out
-
-
-class Fold(NamedTuple):
-    """What is fitted on, and what is measured with it; `articles` says of each row measured which one it lies in.
-
-    `number` counts from 1. `whole` says that folds are whole articles; else folds are made of rows, each of which counts as
-    an article.
-    """
-
-    fit: list[Piece]
-    scored: list[Piece]
-    number: int
-    articles: Int[np.ndarray, " R"]
-    whole: bool
-
-
-def assign_folds(corpus: Corpus, pieces: Sequence[Piece], label: str) -> list[Fold]:
-    """Rows of validation as folds, as even in labelled tokens as whole articles that follow one another allow.
-
-    Rows that lie across two folds are left out. Where a fold would have more than MOST of the labelled tokens, or less than
-    FEWEST, articles of a fold lie apart: the longest first, each to the smallest fold; or, where that parts so many short
-    articles that less than KEPT of the tokens stays, the longest article alone and the others in their order. Where that is
-    not even either, or the text marks no articles, rows that follow one another are dealt, in equal shares, and are the units.
-    Raises CorpusError where a fold would have fewer than HELD labelled tokens.
-    """
-    rows = [(p, r) for p, piece in enumerate(pieces) for r in range(len(piece.inputs))]
-    start = np.concatenate([piece.starts for piece in pieces if piece.starts is not None])
-    assert len(start) == len(rows), "a piece of no split has no place in it"
-    stop = start + np.array([pieces[p].inputs.shape[1] for p, _ in rows])
-    many = np.concatenate([(p.labels[label] >= 0).view(p.inputs.shape).sum(1).cpu().numpy() for p in pieces])
-    part = corpus.splits["valid"]
-    begun = article_starts(part.tokens, corpus.vocabulary) if part.documents is None else np.empty(0, dtype=int)
-
-    def chosen(which: np.ndarray) -> list[Piece]:
-        kept: dict[int, list[int]] = {}
-        for (p, r), here in zip(rows, which, strict=True):
-            if here:
-                kept.setdefault(p, []).append(r)
-        return [pieces[p].some_rows(mine) for p, mine in kept.items()]
-
-    for whole, fold in _fold_assignments(begun, start, stop, many):
-        sizes = np.array([many[fold == f].sum() for f in range(FOLDS)])
-        even = not whole or (sizes.max() <= MOST * sizes.sum() and sizes.min() >= FEWEST * sizes.sum())
-        if sizes.min() >= HELD and even:
-            article = np.searchsorted(begun, start, side="right") if whole else np.arange(len(rows))
-            fitted = [(fold >= 0) & (fold != own) for own in range(FOLDS)]
-            return [
-                Fold(chosen(fitted[own]), chosen(fold == own), own + 1, article[fold == own], whole)
-                for own in range(FOLDS)
-            ]
-    raise CorpusError(
-        f"The label column '{label}' of '{corpus.name}' cannot be probed.",
-        f"Of the valid tokens that are read {int(many.sum())} carry a label: too few for {FOLDS} folds of {HELD} or more.",
-        "Use another column, or a longer text.",
-    )
-
-
-def _fold_assignments(
-    begun: Int[np.ndarray, " A"],
-    start: Int[np.ndarray, " R"],
-    stop: Int[np.ndarray, " R"],
-    many: Int[np.ndarray, " R"],
-) -> Iterator[tuple[bool, Int[np.ndarray, " R"]]]:
-    """Ways to assign rows to folds, the best first: whether folds are whole articles, and each row's fold, -1 for those in two."""
-
-    def between(cuts: Int[np.ndarray, " C"]) -> Int[np.ndarray, " R"]:
-        """Each row's fold where folds after the first begin at the cuts."""
-        fold = np.searchsorted(cuts, start, side="right")
-        return np.where(np.searchsorted(cuts, stop, side="left") == fold, fold, -1)
-
-    first, last = np.searchsorted(begun, start, side="right"), np.searchsorted(begun, stop, side="left")
-    if (cuts := _cuts(first, start, many, FOLDS)) is not None:
-        yield True, between(begun[np.searchsorted(begun, cuts, side="right") - 1])
-    sizes = np.bincount(first, many, minlength=len(begun) + 1)
-    # each article's fold: the longest first, each to the fold that is the smallest by then (Graham 1969, LPT)
-    smallest, held = np.zeros(len(sizes), dtype=int), np.zeros(FOLDS)
-    for unit in np.argsort(-sizes, kind="stable"):
-        smallest[unit] = held.argmin()
-        held[smallest[unit]] += sizes[unit]
-    # or the first holds the longest alone, the others the rest in their order, as even as can be
-    alone, rest = np.zeros(len(sizes), dtype=int), np.delete(np.arange(len(sizes)), int(sizes.argmax()))
-    if (cuts := _cuts(rest, rest, sizes[rest], FOLDS - 1)) is not None:
-        alone[rest] = 1 + np.searchsorted(cuts, rest, side="right")
-    for own in (smallest, alone):
-        alike = np.array([len(set(own[a : z + 1])) == 1 for a, z in zip(first, last, strict=True)])
-        if many[alike].sum() >= KEPT * many.sum():
-            yield True, np.where(alike, own[first], -1)
-    if (cuts := _cuts(start, start, many, FOLDS)) is not None:
-        yield False, between(cuts)
-
-
-def _cuts(
-    units: Int[np.ndarray, " R"], start: Int[np.ndarray, " R"], many: Int[np.ndarray, " R"], count: int
-) -> Int[np.ndarray, " C"] | None:
-    """Where folds after the first begin: the first rows of units such that folds are as even as can be (least squares).
-
-    `units` says of each row which one it lies in, in their order. None where there are fewer units than folds.
-    """
-    _, which = np.unique(units, return_inverse=True)
-    sums = np.concatenate([[0], np.cumsum(np.bincount(which, many))])
-    last = len(sums) - 1
-    if last < count:
-        return None
-    # uneven[j]: squares of the best folds of the first j units; begins[f][j]: where the last of them begins
-    uneven, begins = sums**2, []
-    for _ in range(1, count):
-        found = [uneven[:j] + (sums[j] - sums[:j]) ** 2 for j in range(1, last + 1)]
-        chosen = [int(one.argmin()) for one in found]
-        begins.append([0, *chosen])
-        uneven = np.array([np.inf, *(one[i] for one, i in zip(found, chosen, strict=True))])
-    cuts, end = [], last
-    for own in reversed(begins):
-        end = own[end]
-        cuts.append(start[which == end].min())
-    return np.array(cuts[::-1])
-
-
+LEAST = 0.95  # of the labelled tokens, where articles of a fold lie apart: rows across two folds are left out
 TOKENS = 20_000  # of validation that are read, about
+BOUNDLESS = 10**9  # rows that the text could have had: those that are read stand for more of its kind
+
+Parameters = Mapping[str, Tensor]
 
 
 class SiteRow(NamedTuple):
@@ -164,6 +49,128 @@ class SiteRow(NamedTuple):
     split: str
     value: float | None
     n: int
+
+
+class Fold(NamedTuple):
+    """What is fitted on, and what is measured with it; `articles` says of each row measured which one it lies in.
+
+    `number` counts from 1. Folds are whole articles (`by_article`), or made of rows, each of which counts as an article.
+    """
+
+    fit: list[Piece]
+    scored: list[Piece]
+    number: int
+    articles: Int[np.ndarray, " R"]
+    by_article: bool
+
+
+def read_folds(
+    corpus: Corpus, training: Training, label: str, seed: int, tokens: int, device: torch.device
+) -> list[Fold]:
+    """What is fitted on and what is measured: folds of held-out text, about so many `tokens` of it; raises CorpusError."""
+    corpus.column(label)
+    valid = evaluation_pieces(corpus, training, "valid", (label,), device)
+    return assign_folds(corpus, draw_rows(valid, tokens, "probe", seed), label)
+
+
+def assign_folds(corpus: Corpus, pieces: Sequence[Piece], label: str) -> list[Fold]:
+    """Rows of validation as folds, as even in labelled tokens as whole articles that follow one another allow.
+
+    Rows that lie across two folds are left out. Where a fold would have more than MOST of the labelled tokens, or less than
+    FEWEST, articles of a fold lie apart: the longest first, each to the smallest fold; or, where that parts so many short
+    articles that less than LEAST of the tokens stays, the longest article alone and the others in their order. Where that is
+    not even either, or the text marks no articles, rows that follow one another are dealt, in equal shares, and are the units.
+    Raises CorpusError where a fold would have fewer than HELD_OUT labelled tokens.
+    """
+    rows = [(p, r) for p, piece in enumerate(pieces) for r in range(len(piece.inputs))]
+    start = np.concatenate([piece.starts for piece in pieces if piece.starts is not None])
+    assert len(start) == len(rows), "a piece of no split has no place in it"
+    stop = start + np.array([pieces[p].inputs.shape[1] for p, _ in rows])
+    counts = np.concatenate([(p.labels[label] >= 0).view(p.inputs.shape).sum(1).cpu().numpy() for p in pieces])
+    part = corpus.splits["valid"]
+    begins = article_starts(part.tokens, corpus.vocabulary) if part.documents is None else np.empty(0, dtype=int)
+
+    def select(mask: np.ndarray) -> list[Piece]:
+        chosen: dict[int, list[int]] = {}
+        for (p, r), here in zip(rows, mask, strict=True):
+            if here:
+                chosen.setdefault(p, []).append(r)
+        return [pieces[p].some_rows(of) for p, of in chosen.items()]
+
+    for by_article, fold in _fold_assignments(begins, start, stop, counts):
+        sizes = np.array([counts[fold == f].sum() for f in range(FOLDS)])
+        even = not by_article or (sizes.max() <= MOST * sizes.sum() and sizes.min() >= FEWEST * sizes.sum())
+        if sizes.min() >= HELD_OUT and even:
+            article = np.searchsorted(begins, start, side="right") if by_article else np.arange(len(rows))
+            return [
+                Fold(select((fold >= 0) & (fold != f)), select(fold == f), f + 1, article[fold == f], by_article)
+                for f in range(FOLDS)
+            ]
+    raise CorpusError(
+        f"The label column '{label}' of '{corpus.name}' cannot be probed.",
+        f"Of the valid tokens that are read {int(counts.sum())} carry a label: too few for {FOLDS} folds of {HELD_OUT} or more.",
+        "Use another column, or a longer text.",
+    )
+
+
+def _fold_assignments(
+    begins: Int[np.ndarray, " A"],
+    start: Int[np.ndarray, " R"],
+    stop: Int[np.ndarray, " R"],
+    counts: Int[np.ndarray, " R"],
+) -> Iterator[tuple[bool, Int[np.ndarray, " R"]]]:
+    """Ways to assign rows to folds, the best first: whether folds are whole articles, and each row's fold, -1 for those in two."""
+
+    def between(cuts: Int[np.ndarray, " C"]) -> Int[np.ndarray, " R"]:
+        """Each row's fold where folds after the first begin at the cuts."""
+        fold = np.searchsorted(cuts, start, side="right")
+        return np.where(np.searchsorted(cuts, stop, side="left") == fold, fold, -1)
+
+    first, last = np.searchsorted(begins, start, side="right"), np.searchsorted(begins, stop, side="left")
+    if (cuts := _cuts(first, start, counts, FOLDS)) is not None:
+        yield True, between(begins[np.searchsorted(begins, cuts, side="right") - 1])
+    sizes = np.bincount(first, counts, minlength=len(begins) + 1)
+    # each article's fold: the longest first, each to the fold that is the smallest by then (Graham 1969, LPT)
+    smallest, totals = np.zeros(len(sizes), dtype=int), np.zeros(FOLDS)
+    for unit in np.argsort(-sizes, kind="stable"):
+        smallest[unit] = totals.argmin()
+        totals[smallest[unit]] += sizes[unit]
+    # or the first holds the longest alone, the others the rest in their order, as even as can be
+    alone, rest = np.zeros(len(sizes), dtype=int), np.delete(np.arange(len(sizes)), int(sizes.argmax()))
+    if (cuts := _cuts(rest, rest, sizes[rest], FOLDS - 1)) is not None:
+        alone[rest] = 1 + np.searchsorted(cuts, rest, side="right")
+    for fold_of in (smallest, alone):
+        inside = np.array([len(set(fold_of[a : z + 1])) == 1 for a, z in zip(first, last, strict=True)])
+        if counts[inside].sum() >= LEAST * counts.sum():
+            yield True, np.where(inside, fold_of[first], -1)
+    if (cuts := _cuts(start, start, counts, FOLDS)) is not None:
+        yield False, between(cuts)
+
+
+def _cuts(
+    units: Int[np.ndarray, " R"], start: Int[np.ndarray, " R"], counts: Int[np.ndarray, " R"], folds: int
+) -> Int[np.ndarray, " C"] | None:
+    """Where folds after the first begin: the first rows of units such that folds are as even as can be (least squares).
+
+    `units` says of each row which one it lies in, in their order. None where there are fewer units than folds.
+    """
+    _, unit = np.unique(units, return_inverse=True)
+    sums = np.concatenate([[0], np.cumsum(np.bincount(unit, counts))])
+    end = len(sums) - 1
+    if end < folds:
+        return None
+    # uneven[j]: squares of the best folds of the first j units; begins[f][j]: where the last of them begins
+    uneven, begins = sums**2, []
+    for _ in range(1, folds):
+        squares = [uneven[:j] + (sums[j] - sums[:j]) ** 2 for j in range(1, len(sums))]
+        best = [int(of.argmin()) for of in squares]
+        begins.append([0, *best])
+        uneven = np.array([np.inf, *(of[i] for of, i in zip(squares, best, strict=True))])
+    cuts = []
+    for begin in reversed(begins):
+        end = begin[end]
+        cuts.append(start[unit == end].min())
+    return np.array(cuts[::-1])
 
 
 class _RandomMap(NamedTuple):
@@ -178,7 +185,7 @@ Probed: TypeAlias = Site | _RandomMap
 
 
 def probe(
-    final: Mapping[str, Tensor],
+    final: Parameters,
     model: Model,
     corpus: Corpus,
     training: Training,
@@ -205,21 +212,21 @@ def probe(
         chance = None
     rows: list[SiteRow] = []
     device = final["decoder.bias"].device
-    drawn = [one for layer in layers_with_heads(sites) for one in random_maps(model, layer, maps, seed, device)]
+    random = [m for layer in layers_with_heads(sites) for m in random_maps(model, layer, maps, seed, device)]
     folds = read_folds(corpus, training, label, seed, tokens, device)
-    places: dict[int, list[Probed]] = {}  # by width
-    for place in (*sites, *drawn):
+    by_width: dict[int, list[Probed]] = {}
+    for place in (*sites, *random):
         width = width_of(place, model) if isinstance(place, Site) else len(place.weight)
-        places.setdefault(width, []).append(place)
+        by_width.setdefault(width, []).append(place)
     for fold in folds:
-        for _, own in sorted(places.items()):
-            train, test = (read_places(final, model, some, label, own, chance) for some in (fold.fit, fold.scored))
+        for _, places in sorted(by_width.items()):
+            train, test = (read_places(final, model, of, label, places, chance) for of in (fold.fit, fold.scored))
             x = probes.whiten(train[0], test[0])
             for kind in kinds:
                 draw = generator("probe", kind, label, seed, fold.number)
-                rows += _rows(kind, (x[0], *train[1:]), (x[1], *test[1:]), own, classes, draw)
+                rows += _rows(kind, (x[0], *train[1:]), (x[1], *test[1:]), places, classes, draw)
             majority, n = probes.majority(train[1], test[1], classes), len(test[1])
-            named = [str(site) for site in own if isinstance(site, Site)]
+            named = [str(site) for site in places if isinstance(site, Site)]
             rows += [SiteRow(site, "probe_majority", None, "valid", majority, n) for site in named]
     return [*_mean_over_folds(rows), *_article_rows("probe", sites, folds)]
 
@@ -234,8 +241,8 @@ def random_maps(model: Model, layer: int, number: int, seed: int, device: torch.
 def _article_rows(kind: str, sites: Sequence[Site], folds: Sequence[Fold]) -> list[SiteRow]:
     """Of how many whole articles the folds are, 0 where rows were dealt."""
     articles = np.concatenate([fold.articles for fold in folds])
-    many, n = len(np.unique(articles)) if all(fold.whole for fold in folds) else 0, len(articles)
-    return [SiteRow(str(site), f"{kind}_articles", None, "valid", float(many), n) for site in sites]
+    count, n = len(np.unique(articles)) if all(fold.by_article for fold in folds) else 0, len(articles)
+    return [SiteRow(str(site), f"{kind}_articles", None, "valid", float(count), n) for site in sites]
 
 
 def _mean_over_folds(rows: Sequence[SiteRow]) -> list[SiteRow]:
@@ -244,25 +251,18 @@ def _mean_over_folds(rows: Sequence[SiteRow]) -> list[SiteRow]:
     for row in rows:
         groups.setdefault((row.site, row.measure, row.at), []).append(row)
     means = []
-    for own in groups.values():
-        values = [row.value for row in own if row.value is not None]
-        if len(values) < len(own):
-            given = f"{own[0].measure} at {own[0].site} has no mean over folds."
-            known = f"{len(own) - len(values)} of {len(own)} folds gave no number."
-            raise CorpusError(given, known, "Use a longer text, or another label.")
-        n = sum(row.n for row in own)
-        mean = sum(row.n * value for row, value in zip(own, values, strict=True)) / n
-        means.append(own[0]._replace(value=mean, n=n))
+    for (site, measure, _), group in groups.items():
+        values = [row.value for row in group if row.value is not None]
+        if len(values) < len(group):
+            raise CorpusError(
+                f"{measure} at {site} has no mean over folds.",
+                f"{len(group) - len(values)} of {len(group)} folds gave no number.",
+                "Use a longer text, or another label.",
+            )
+        n = sum(row.n for row in group)
+        mean = sum(row.n * value for row, value in zip(group, values, strict=True)) / n
+        means.append(group[0]._replace(value=mean, n=n))
     return means
-
-
-def read_folds(
-    corpus: Corpus, training: Training, label: str, seed: int, tokens: int, device: torch.device
-) -> list[Fold]:
-    """What is fitted on and what is measured: folds of held-out text; raises CorpusError."""
-    corpus.column(label)
-    valid = evaluation_pieces(corpus, training, "valid", (label,), device)
-    return assign_folds(corpus, draw_rows(valid, tokens, "probe", seed), label)
 
 
 # at each place the representation [S N I], and each token's class and control class of the next word [N]
@@ -271,7 +271,7 @@ Read: TypeAlias = tuple[Tensor, Tensor, "Tensor | None"]
 
 @torch.no_grad()
 def read_places(
-    final: Mapping[str, Tensor],
+    final: Parameters,
     model: Model,
     pieces: Sequence[Piece],
     label: str,
@@ -279,58 +279,53 @@ def read_places(
     chance: Int[np.ndarray, " V"] | None = None,
 ) -> Read:
     """Equally wide places at the tokens whose next word carries a label, in the order of the text."""
-    whole = {n: v[None] for n, v in final.items()}
+    members = {n: v[None] for n, v in final.items()}
     inputs: set[Block] = {("in", place.layer) for place in places if isinstance(place, _RandomMap)}
     blocks = [*blocks_of([place for place in places if isinstance(place, Site)], model), *sorted(inputs)]
-    found, y, words = [], [], []
+    x, y, words = [], [], []
     for piece in pieces:
-        known = piece.labels[label] >= 0
-        kept = forward(whole, piece.inputs, model, blocks=blocks).blocks
+        labelled = piece.labels[label] >= 0
+        outputs = forward(members, piece.inputs, model, blocks=blocks).blocks
         rows = [
-            representation(kept, 0, place, model).T
+            representation(outputs, 0, place, model).T
             if isinstance(place, Site)
-            else kept["in", place.layer][0].flatten(0, 1) @ place.weight.T
+            else outputs["in", place.layer][0].flatten(0, 1) @ place.weight.T
             for place in places
         ]
-        found.append(torch.stack([of[known] for of in rows]))
-        y.append(piece.labels[label][known])
-        words.append(piece.label_words((label,))[known])
-    drawn = None if chance is None else torch.from_numpy(chance).to(y[0])[torch.cat(words)]
-    return torch.cat(found, 1), torch.cat(y), drawn
+        x.append(torch.stack([of[labelled] for of in rows]))
+        y.append(piece.labels[label][labelled])
+        words.append(piece.label_words((label,))[labelled])
+    control = None if chance is None else torch.from_numpy(chance).to(y[0])[torch.cat(words)]
+    return torch.cat(x, 1), torch.cat(y), control
 
 
 def _rows(
     kind: str, train: Read, test: Read, places: Sequence[Probed], classes: int, draw: torch.Generator
 ) -> list[SiteRow]:
     """What probes that are fitted to one read, and stopped by its last tokens, find in another."""
-    cut = len(train[1]) * (HELD - 1) // HELD
+    cut = len(train[1]) * (HELD_OUT - 1) // HELD_OUT
 
-    def found(y: Int[Tensor, " N"], scored: Int[Tensor, " M"]) -> probes.ProbeScores:
-        fit, held = Examples(train[0][:, :cut], y[:cut]), Examples(train[0][:, cut:], y[cut:])
-        return probes.probe(kind, fit, held, Examples(test[0], scored), classes, draw)
+    def score(y: Int[Tensor, " N"], truth: Int[Tensor, " M"]) -> probes.ProbeScores:
+        fit, stop = Examples(train[0][:, :cut], y[:cut]), Examples(train[0][:, cut:], y[cut:])
+        return probes.probe(kind, fit, stop, Examples(test[0], truth), classes, draw)
 
-    own = found(train[1], test[1])
-    values = {"accuracy": own.accuracy, "bits": own.bits}
+    labels = score(train[1], test[1])
+    measures = {"accuracy": labels.accuracy, "bits": labels.bits}
     if train[2] is not None and test[2] is not None:
-        by_chance = found(train[2], test[2])
-        values |= {"selectivity": own.accuracy - by_chance.accuracy, "control_bits": by_chance.bits}
+        control = score(train[2], test[2])
+        measures |= {"selectivity": labels.accuracy - control.accuracy, "control_bits": control.bits}
     rows = []
-    for name, several in values.items():
-        for place, value in zip(places, several, strict=True):
-            whose = (str(place), f"probe_{kind}_{name}", None)
+    for name, values in measures.items():
+        for place, value in zip(places, values, strict=True):
+            where = (str(place), f"probe_{kind}_{name}", None)
             if isinstance(place, _RandomMap):
-                whose = (str(input_site(place.layer)), f"probe_{kind}_random_{name}", float(place.draw))
-            rows.append(SiteRow(*whose, "valid", float(value), len(test[1])))
+                where = (str(input_site(place.layer)), f"probe_{kind}_random_{name}", float(place.draw))
+            rows.append(SiteRow(*where, "valid", float(value), len(test[1])))
     return rows
 
 
-BOUNDLESS = 10**9  # rows that the text could have had: those that are read stand for more of its kind
-
-ModelParameters = dict[str, Tensor]
-
-
 def erase(
-    final: Mapping[str, Tensor],
+    final: Parameters,
     model: Model,
     corpus: Corpus,
     training: Training,
@@ -364,7 +359,7 @@ def erase(
             apply(leace, here, eraser, model)
             for changed in randoms:
                 apply(changed, here, moments.random(eraser.rank, draw), model)
-        curves.append(_losses(final, model, fold.scored, site, [leace, *randoms]))
+        curves.append(_curve(final, model, fold.scored, site, [leace, *randoms]))
         ranks.append(float(rank))
         counts.append(count)
         explained.append(float(np.mean(shares)))
@@ -378,12 +373,14 @@ def erase(
         ("erase_rank", None, np.mean(ranks), fitted),
         ("erase_explained", None, np.mean(explained), fitted),
     ]
-    made = [SiteRow(str(site), name, at, "valid", finite(value), n) for name, at, value, n in rows]
-    return made + _article_rows("erase", (site,), folds)
+    return [
+        *(SiteRow(str(site), name, at, "valid", finite(value), n) for name, at, value, n in rows),
+        *_article_rows("erase", (site,), folds),
+    ]
 
 
 def fit(
-    parameters: ModelParameters,
+    parameters: Parameters,
     model: Model,
     pieces: list[Piece],
     site: Site,
@@ -393,41 +390,31 @@ def fit(
 ) -> LabelMoments:
     """Of the representation at a site of one layer, at the tokens whose next word carries a label."""
     device = parameters["decoder.bias"].device
-    moments = LabelMoments(len(_erasure_rows(site, model)), classes, device, shrinkage=shrinkage)
+    moments = LabelMoments(model.width * len(site.components), classes, device, shrinkage=shrinkage)
     for piece in pieces:
         x, y, _ = read_places(parameters, model, [piece], label, [site])
         moments.add(x[0], y)
     return moments
 
 
-def _erasure_rows(site: Site, model: Model) -> Tensor:
-    """The rows of the in-projection that make the representation at a site of one layer, in its order."""
+def apply(parameters: dict[str, Tensor], site: Site, eraser: Eraser, model: Model) -> None:
+    """Put the erasure into the rows of a layer's in-projection that make the site, in its order."""
     starts = [COMPONENT_ROW[component] * model.width for component in site.components]
-    return torch.cat([torch.arange(start, start + model.width) for start in starts])
-
-
-def apply(parameters: ModelParameters, site: Site, eraser: Eraser, model: Model) -> None:
-    """Put the erasure into a layer's in-projection."""
-    rows, names = (
-        _erasure_rows(site, model),
-        [f"layers.{(site.layers or (1,))[0]}.in.{kind}" for kind in ("weight", "bias")],
-    )
-    made = eraser.through(*(parameters[name][rows] for name in names))
-    for name, values in zip(names, made, strict=True):
+    rows = torch.cat([torch.arange(start, start + model.width) for start in starts])
+    names = [f"layers.{(site.layers or (1,))[0]}.in.{kind}" for kind in ("weight", "bias")]
+    for name, values in zip(names, eraser.through(*(parameters[name][rows] for name in names)), strict=True):
         parameters[name] = parameters[name].index_copy(0, rows.to(values.device), values)
 
 
 def loss_rises(
-    final: Mapping[str, Tensor], model: Model, pieces: list[Piece], site: Site, changed: list[ModelParameters]
+    final: Parameters, model: Model, pieces: list[Piece], site: Site, changed: Sequence[Parameters]
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray, int]:
     """Each changed model's rise of the loss and the ends of its 95 % interval over rows; and the number of tokens."""
-    return _rises([_losses(final, model, pieces, site, changed)], [])
+    return _rises([_curve(final, model, pieces, site, changed)], [])
 
 
-def _losses(
-    final: Mapping[str, Tensor], model: Model, pieces: list[Piece], site: Site, changed: list[ModelParameters]
-) -> Curve:
-    """Of each changed model, and last of the model as it is."""
+def _curve(final: Parameters, model: Model, pieces: list[Piece], site: Site, changed: Sequence[Parameters]) -> Curve:
+    """Losses of each changed model, and last of the model as it is."""
     variants = Variants([*changed, final], torch.eye(len(changed) + 1, dtype=torch.float64))
     return evaluate_variants({n: v[None] for n, v in final.items()}, model, pieces, site, variants)
 
@@ -437,8 +424,8 @@ def _rises(curves: Sequence[Curve], folds: Sequence[Fold]) -> tuple[np.ndarray, 
     nats = np.concatenate([curve.row_nats for curve in curves], 1)
     tokens = np.concatenate([curve.row_tokens for curve in curves])
     if folds:
-        own = np.concatenate([fold.articles for fold in folds])
-        member = (np.unique(own)[:, None] == own).astype(float)
+        articles = np.concatenate([fold.articles for fold in folds])
+        member = (np.unique(articles)[:, None] == articles).astype(float)
         nats, tokens = nats @ member.T, (member @ tokens).astype(int)
     band, n = paired_band(nats, tokens, BOUNDLESS), int(tokens.sum())
     losses = nats.sum(1) / n

@@ -52,17 +52,17 @@ def _attacks(rows: StudyRows, label: str, variant: str = "plain") -> dict[str, s
     return dict(rows.runs.filter(rows.select("attack", label, variant=variant)).select("run", "site").rows())
 
 
-def after_attack(rows: StudyRows, label: str, measure: str, variant: str = "plain") -> list[Point]:
+def _after_attack(rows: StudyRows, label: str, measure: str, variant: str = "plain") -> list[Point]:
     """A probe's number at the very site that was attacked, after the attack."""
     attacks = _attacks(rows, label, variant)
     points = {(p.run, p.site): p for p in rows.measure(measure, "valid", label, list(attacks))}
     return [points[key] for key in attacks.items() if key in points]
 
 
-def information_loss(rows: StudyRows, label: str, measure: str, variant: str = "plain") -> list[Point]:
+def _information_loss(rows: StudyRows, label: str, measure: str, variant: str = "plain") -> list[Point]:
     """What an attack took from a probe at its own site: the baseline's number less the attacked run's, paired by seed."""
     before = rows.measure(measure, "valid", label, rows.baselines)
-    return minus(after_attack(rows, label, measure, variant), before, times=-1)
+    return minus(_after_attack(rows, label, measure, variant), before, times=-1)
 
 
 def _probe_figures(rows: StudyRows, label: str, kind: str, name: str) -> Iterator[charts.Figure]:
@@ -70,7 +70,7 @@ def _probe_figures(rows: StudyRows, label: str, kind: str, name: str) -> Iterato
     fit = study_words.fit_words(rows, "probe", label)
     measure, unit, noun = f"probe_{kind}_{name}", "bits" if name == "bits" else "share", label_name(label)
     shown = {"Baseline": rows.measure(measure, "valid", label, rows.baselines)}
-    shown |= {title: after_attack(rows, label, measure, variant) for variant, title in AFTER.items()}
+    shown |= {title: _after_attack(rows, label, measure, variant) for variant, title in AFTER.items()}
     shown = {title: points for title, points in shown.items() if points}
     if len(shown) < 2:
         return
@@ -83,7 +83,7 @@ def _probe_figures(rows: StudyRows, label: str, kind: str, name: str) -> Iterato
         f"{seeds(rows)}. In the baseline q, k and v of a layer are maps of one input, so that a linear probe finds in each what it "
         "finds in the others."
     )
-    lost = information_loss(rows, label, measure)
+    lost = _information_loss(rows, label, measure)
     if readable := rows.readable(lost):
         caption += f" What the attack took from its own site: {extremes(readable, unit)}"
     caption += study_words.collapse_words(rows, lost)
@@ -164,7 +164,7 @@ def removal_findings(rows: StudyRows) -> Iterator[Finding]:
     """For each label what a linear probe no longer finds where it was attacked, and what erasing it costs."""
     for label in rows.labels:
         noun = label_name(label)
-        accuracy, bits = (information_loss(rows, label, name) for name in ("probe_linear_accuracy", BITS))
+        accuracy, bits = (_information_loss(rows, label, name) for name in ("probe_linear_accuracy", BITS))
         sites = {p.site for p in rows.readable(bits) or bits}
         before = [p.value for p in rows.measure(BITS, "valid", label, rows.baselines) if p.site in sites]
         share = words.number(interval(before).mean) if bits else ""
@@ -299,7 +299,7 @@ CHANGES = {  # of what a figure shows: split, metric and unit
 }
 
 
-class SmallerModel(NamedTuple):
+class _SmallerModel(NamedTuple):
     """Models of one kind with fewer parameters: the edit, where, how many, and each seed's changes by what CHANGES names."""
 
     edit: str
@@ -319,7 +319,7 @@ class SmallerModel(NamedTuple):
         return {"tie": "=".join(parts), "identity": f"{parts[0]} the identity", "narrow": "narrower heads"}[self.edit]
 
 
-def smaller_models(rows: StudyRows) -> list[SmallerModel]:
+def _smaller_models(rows: StudyRows) -> list[_SmallerModel]:
     """Every kind of model with fewer parameters that the study has, by layers, then as it stands in WHAT."""
     changes = {
         title: [p for edit in WHAT for p in rows.effects(edit, split, name=name)]
@@ -330,9 +330,9 @@ def smaller_models(rows: StudyRows) -> list[SmallerModel]:
     for (edit, site, parameters), same in runs.group_by("edit", "site", "parameters"):
         ids = set(same["run"])
         changed = {title: [p for p in points if p.run in ids] for title, points in changes.items()}
-        models.append(SmallerModel(str(edit), str(site), int(str(parameters)), changed))
+        models.append(_SmallerModel(str(edit), str(site), int(str(parameters)), changed))
 
-    def rank(model: SmallerModel) -> tuple[object, ...]:
+    def rank(model: _SmallerModel) -> tuple[object, ...]:
         at = place(model.site)
         return at.single, at.layers, list(WHAT).index(model.edit), -model.parameters, model.site
 
@@ -345,7 +345,7 @@ def _baseline_parameters(rows: StudyRows) -> int | None:
     return counts[0] if counts else None
 
 
-def against_narrow(model: SmallerModel, models: Sequence[SmallerModel]) -> Mean | None:
+def against_narrow(model: _SmallerModel, models: Sequence[_SmallerModel]) -> Mean | None:
     """The loss less that of the narrower heads at the same layers with as nearly as many parameters, paired by seed.
 
     None without such, or without a common seed.
@@ -358,59 +358,50 @@ def against_narrow(model: SmallerModel, models: Sequence[SmallerModel]) -> Mean 
 
 def tying_figures(rows: StudyRows) -> Iterator[charts.Figure]:
     """Changes against parameters where several layers are tied, and by layer where single ones are."""
-    models = smaller_models(rows)
-    several_layers = [model for model in models if not place(model.site).single]
-    if several_layers:
-        yield _by_parameters(rows, several_layers)
-    ties = [model for model in models if place(model.site).single and model.edit == "tie"]
+    models, full = _smaller_models(rows), _baseline_parameters(rows)
+    deep = [model for model in models if not place(model.site).single]
+    marks = {m.name: render.mark(place(m.site).group) for m in deep}
+    marks |= {m.name: render.Mark(render.BASELINE, "circle") for m in deep if m.edit == "narrow"}
+    shown: list[tuple[charts.SharedAxis, Sequence[Point]]] = []
     panels = []
+    for title, (_, _, unit) in CHANGES.items():
+        numbers = [(model, points) for model in deep if (points := model.changes[title])]
+        if numbers:
+            axis = charts.around([p.value for _, points in numbers for p in with_means(points)], unit, zero=True)
+            panels.append(_parameter_panel(title, numbers, axis, full, marks))
+            shown += [(axis, points) for _, points in numbers]
+    if deep:
+        count = "" if full is None else f" The baseline has {words.count(full)}."
+        kinds = words.join_words([text for edit, text in WHAT.items() if any(m.edit == edit for m in deep)])
+        caption = (
+            f"Difference to the baseline of the same seed against the parameters of the whole model: {kinds}. "
+            f"Here {_layers_of(deep)}.{count} Marks are means over seeds, bars 95 % intervals. {seeds(rows)}."
+            f"{study_words.divergence_words([p for _, points in shown for p in points])}{cut(shown)}"
+        )
+        key = [charts.LegendEntry(name, *mark) for name, mark in marks.items()]
+        key.append(charts.LegendEntry(charts.ZERO.name, render.BASELINE, None, charts.ZERO.dash))
+        yield charts.Figure("tying", BEYOND, "Three matrices or fewer", caption, tuple(panels), tuple(key))
+    ties = [model for model in models if place(model.site).single and model.edit == "tie"]
+    by_layer = []
     for split, noun in reversed(SPLIT.items()):
         title = f"{noun.capitalize()} loss"
         points = {title: [p for tie in ties for p in tie.changes[title]]}
-        panels += site_panels(points, "change", f"nats, {split}", shared=False)
-    if panels:
+        by_layer += site_panels(points, "change", f"nats, {split}", shared=False)
+    if by_layer:
         caption = (
             "Difference to the baseline of the same seed when matrices of one layer are one from the first step. "
             f"{seeds(rows)}."
         )
-        yield site_figure(("tying-layers", BEYOND, "Fewer matrices in one layer"), caption, panels)
+        yield site_figure(("tying-layers", BEYOND, "Fewer matrices in one layer"), caption, by_layer)
 
 
-def _by_parameters(rows: StudyRows, models: Sequence[SmallerModel]) -> charts.Figure:
-    full = _baseline_parameters(rows)
-    looks = {
-        model.name: render.Mark(render.BASELINE, "circle")
-        if model.edit == "narrow"
-        else render.mark(place(model.site).group)
-        for model in models
-    }
-    shown: list[tuple[charts.SharedAxis, Sequence[Point]]] = []
-    panels = []
-    for title, (_, _, unit) in CHANGES.items():
-        numbers = [(model, points) for model in models if (points := model.changes[title])]
-        if numbers:
-            axis = charts.around([p.value for _, points in numbers for p in with_means(points)], unit, zero=True)
-            panels.append(_parameter_panel(title, numbers, axis, full, looks))
-            shown += [(axis, points) for _, points in numbers]
-    count = "" if full is None else f" The baseline has {words.count(full)}."
-    kinds = [text for edit, text in WHAT.items() if any(model.edit == edit for model in models)]
-    caption = (
-        f"Difference to the baseline of the same seed against the parameters of the whole model: {words.join_words(kinds)}. "
-        f"Here {_layers_of(models)}.{count} Marks are means over seeds, bars 95 % intervals. {seeds(rows)}."
-        f"{study_words.divergence_words([p for _, points in shown for p in points])}{cut(shown)}"
-    )
-    key = [charts.LegendEntry(name, *mark) for name, mark in looks.items()]
-    key.append(charts.LegendEntry(charts.ZERO.name, render.BASELINE, None, charts.ZERO.dash))
-    return charts.Figure("tying", BEYOND, "Three matrices or fewer", caption, tuple(panels), tuple(key))
-
-
-def _layers_of(models: Sequence[SmallerModel]) -> str:
+def _layers_of(models: Sequence[_SmallerModel]) -> str:
     return f"at layers {words.join_words(list(dict.fromkeys(place(model.site).layers for model in models)))}"
 
 
 def _parameter_panel(
     title: str,
-    numbers: Sequence[tuple[SmallerModel, Sequence[Point]]],
+    numbers: Sequence[tuple[_SmallerModel, Sequence[Point]]],
     axis: charts.SharedAxis,
     full: int | None,
     looks: Mapping[str, render.Mark],
@@ -444,7 +435,7 @@ def _parameter_panel(
 
 def tying_findings(rows: StudyRows) -> Iterator[Finding]:
     """What fewer matrices cost, by component and by model; nothing without them."""
-    models, full = smaller_models(rows), _baseline_parameters(rows)
+    models, full = _smaller_models(rows), _baseline_parameters(rows)
     # by component and seed, mean over the pairs tied in every layer that hold it
     shared: dict[str, dict[int, float]] = {}
     ties = [(p, place(p.site).group.split("+")) for p in rows.effects("tie", "valid") if not place(p.site).single]

@@ -46,11 +46,10 @@ class Study(Result["StudyFacts"]):
         answer: str = "",
     ) -> None:
         folder = Path(folder)
-        known = {"folder": folder, "report": report or folder / "report.html", "paths": paths or {}}
-        given = {"tables": tables, "findings": findings, "about": about}
-        self.__dict__.update(
-            known, paged=paged, makes=makes, answer=answer, **{k: v for k, v in given.items() if v is not None}
-        )
+        report, paths = report or folder / "report.html", paths or {}
+        self.__dict__.update(folder=folder, report=report, paths=paths, paged=paged, makes=makes, answer=answer)
+        read = {"tables": tables, "findings": findings, "about": about}  # from the folder where they are None
+        self.__dict__.update({name: value for name, value in read.items() if value is not None})
 
     def __repr__(self) -> str:
         return f"Study(folder={self.folder!r})"
@@ -80,8 +79,8 @@ class Study(Result["StudyFacts"]):
         """The report's figures as Altair charts; a notebook shows them as SVG, without a network."""
         from trisect.experiments.study import figures
 
-        drawn = figures.collect(StudyRows.of(self.tables, describe_study(self.about)))
-        return {one.name: notebook.chart(one.chart()) for one in drawn}
+        rows = StudyRows.of(self.tables, describe_study(self.about))
+        return {figure.name: notebook.chart(figure.chart()) for figure in figures.collect(rows)}
 
     @cached_property
     def verdicts(self) -> StudyVerdicts:
@@ -90,11 +89,11 @@ class Study(Result["StudyFacts"]):
 
     def data(self) -> dict[str, Json]:
         """The study as JSON-ready data: besides its findings, how many runs ended how, and every claim's verdict."""
-        found = super().data()
-        found["runs"] = dict(self.tables["runs"]["status"].value_counts().iter_rows())
+        data = super().data()
+        data["runs"] = dict(self.tables["runs"]["status"].value_counts().iter_rows())
         claims = self.tables["claims"].iter_rows(named=True)
-        found["verdicts"] = {row["claim"]: row["verdict"] for row in claims if row["part"] is None}
-        return found
+        data["verdicts"] = {row["claim"]: row["verdict"] for row in claims if row["part"] is None}
+        return data
 
     def _repr_html_(self) -> str:
         try:
@@ -106,7 +105,7 @@ class Study(Result["StudyFacts"]):
 def study(tables: Mapping[str, pl.DataFrame], about: StudyAbout, report: Path) -> str:
     """A study in short: experiment, text, model, runs, the checks before any verdict, verdicts, and where its page is."""
     rows = StudyRows.of(tables, about)
-    said, name = study_words.study(rows), (about.get("experiment") or {}).get("name", "study")
+    facts, name = study_words.study(rows), (about.get("experiment") or {}).get("name", "study")
     checks = [
         Markup("{}: {} ({}){}").format(
             "holds" if c.ok else "does not hold",
@@ -117,10 +116,10 @@ def study(tables: Mapping[str, pl.DataFrame], about: StudyAbout, report: Path) -
         for c in preconditions({key: tables[key] for key in ("runs", "metrics", "sites")})
     ]
     lines = {
-        "Text": said["corpus"],
-        "Model": said["model"],
-        "Seeds": said["seeds"],
-        "Runs": said["runs"],
+        "Text": facts["corpus"],
+        "Model": facts["model"],
+        "Seeds": facts["seeds"],
+        "Runs": facts["runs"],
         "Before any verdict": Markup("").join(checks),
         "Verdicts": words.tally(cards.tally(cards.cards(rows.claims))),
         "Report": Markup("<code>{}</code>").format(report),

@@ -12,7 +12,7 @@ import polars as pl
 
 from trisect.claims.evidence import LEARNED_NATS, later
 from trisect.core.schema import plain
-from trisect.core.spec import StudyAbout
+from trisect.core.spec import CorpusData, StudyAbout
 from trisect.core.tables import frame
 from trisect.report.format import Mean, Point, interval, order, place
 
@@ -32,8 +32,8 @@ def minus(points: Iterable[Point], others: Iterable[Point], *by: str, times: flo
     Places are the fields `by`, without them site and seed.
     """
     by = by or ("site", "seed")
-    known = {tuple(getattr(p, name) for name in by): p.value for p in others}
-    pairs = ((p, known.get(tuple(getattr(p, name) for name in by))) for p in points)
+    values = {tuple(getattr(p, name) for name in by): p.value for p in others}
+    pairs = ((p, values.get(tuple(getattr(p, name) for name in by))) for p in points)
     return [p._replace(value=times * (p.value - other)) for p, other in pairs if other is not None]
 
 
@@ -43,7 +43,7 @@ def average(points: Iterable[Point], key: Callable[[Point], K | None]) -> dict[K
     for point in points:
         if (of := key(point)) is not None:
             groups.setdefault(of, []).append(point)
-    return {of: own[0]._replace(value=sum(p.value for p in own) / len(own), at=None) for of, own in groups.items()}
+    return {of: ps[0]._replace(value=sum(p.value for p in ps) / len(ps), at=None) for of, ps in groups.items()}
 
 
 def over_seeds(points: Iterable[Point]) -> Mean:
@@ -74,15 +74,14 @@ class StudyRows:
     @classmethod
     def of(cls, tables: Mapping[str, pl.DataFrame], about: StudyAbout) -> StudyRows:
         """Take the tables; a missing one is an empty one, and values that are no numbers are left out."""
-        kept = {name: tables.get(name, frame(name, ())) for name in ("runs", "metrics", "sites", "claims", "controls")}
+        read = {name: tables.get(name, frame(name, ())) for name in ("runs", "metrics", "sites", "claims", "controls")}
         for name in ("metrics", "sites"):
-            kept[name] = kept[name].filter(pl.col("value").is_not_null() & pl.col("value").is_finite())
-        runs = later(kept["runs"], "variant").with_columns(pl.col("variant").fill_null("plain"))
+            read[name] = read[name].filter(pl.col("value").is_not_null() & pl.col("value").is_finite())
+        runs = later(read["runs"], "variant").with_columns(pl.col("variant").fill_null("plain"))
         about_runs = ("run", "edit", "site", "label", "strength", "variant", "seed", "epochs", "status")
-        kept["metrics"] = kept["metrics"].join(runs.select(about_runs), on="run")
-        seeds = runs.select(pl.col("run").alias("subject"), "seed", "status")
-        kept["sites"] = later(kept["sites"], "label").join(seeds, on="subject")
-        return cls(runs, kept["metrics"], kept["sites"], kept["claims"], about, kept["controls"])._separate_heads()
+        read["metrics"] = read["metrics"].join(runs.select(about_runs), on="run")
+        read["sites"] = later(read["sites"], "label").join(runs.select("seed", "status", subject="run"), on="subject")
+        return cls(runs, read["metrics"], read["sites"], read["claims"], about, read["controls"])._separate_heads()
 
     def _separate_heads(self) -> StudyRows:
         """The same rows with those of single heads apart, where there are both."""
@@ -90,16 +89,24 @@ class StudyRows:
         edited = self.runs["site"].drop_nulls()
         if not 0 < edited.str.contains(HEADED).sum() < len(edited):
             return self
-        few = pl.col("site").is_null() | headed  # baselines, too, have no site
+        single = pl.col("site").is_null() | headed  # baselines, too, have no site
         probed = pl.col("measure").str.starts_with("probe_")  # heads are probed wherever was edited
-        heads = {n: getattr(self, n).filter(few) for n in ("runs", "metrics")}
-        whole = {n: getattr(self, n).filter(~headed) for n in ("runs", "metrics")}
-        apart = replace(self, **heads, sites=self.sites.filter(few | probed))
-        return replace(self, **whole, sites=self.sites.filter(~headed | probed), heads=apart)
+        apart, rest = (
+            replace(
+                self, runs=self.runs.filter(of), metrics=self.metrics.filter(of), sites=self.sites.filter(of | probed)
+            )
+            for of in (single, ~headed)
+        )
+        return replace(rest, heads=apart)
 
     def statement(self, part: str) -> Mapping[str, Any]:
         """A part of the study's statement, such as its rewinding; empty where it has none."""
         return (self.about.get("experiment") or {}).get(part) or {}
+
+    @property
+    def corpus(self) -> CorpusData:
+        """What stands of the study's text; empty where nothing does."""
+        return self.about.get("corpus") or {}
 
     @property
     def seeds(self) -> tuple[int, ...]:
@@ -114,9 +121,9 @@ class StudyRows:
     @property
     def edit_sites(self) -> tuple[str, ...]:
         """Every site that was attacked, frozen or rewound."""
-        rewound = self.sites.filter(pl.any_horizontal(pl.col("measure").str.starts_with(m) for m in REWINDS))["site"]
-        trained = self.runs.filter(pl.col("edit").is_in(["attack", "freeze"]))["site"]
-        return tuple(sorted({*trained.drop_nulls().to_list(), *rewound.drop_nulls().to_list()}, key=order))
+        measures = pl.any_horizontal(pl.col("measure").str.starts_with(m) for m in REWINDS)
+        trained = self.runs.filter(pl.col("edit").is_in(["attack", "freeze"]))["site"].drop_nulls()
+        return tuple(sorted({*trained, *self.sites.filter(measures)["site"].drop_nulls()}, key=order))
 
     @property
     def labels(self) -> tuple[str, ...]:
@@ -130,8 +137,8 @@ class StudyRows:
 
     def strengths_of(self, variant: str) -> tuple[float, ...]:
         """The strengths that one variant of attack was run with, weakest first."""
-        found = self.runs.filter(ATTACKED & (pl.col("variant") == variant))["strength"]
-        return tuple(sorted(found.drop_nulls().unique().to_list()))
+        strengths = self.runs.filter(ATTACKED & (pl.col("variant") == variant))["strength"]
+        return tuple(sorted(strengths.drop_nulls().unique().to_list()))
 
     @property
     def strength(self) -> float | None:
@@ -174,8 +181,8 @@ class StudyRows:
         if label is not None:
             test &= pl.col("label") == label
         if edit == "attack":
-            known = self.strengths_of(variant)
-            shown = self.strength if variant == "plain" or self.strength in known else next(iter(known), None)
+            strengths = self.strengths_of(variant)
+            shown = self.strength if variant == "plain" or self.strength in strengths else next(iter(strengths), None)
             # None where there is none of it
             test &= pl.col("strength").eq_missing(shown if strength is None else strength)
         return test
@@ -225,8 +232,8 @@ class StudyRows:
 
     def last(self, edit: str, split: str, name: str, label: str | None = None) -> list[Point]:
         """A metric at the last epoch of every run of one experiment."""
-        kept = {(point.site, point.seed): point for point in self.curves(edit, split, name, label)}
-        return [point._replace(at=None) for point in kept.values()]
+        last = {(point.site, point.seed): point for point in self.curves(edit, split, name, label)}
+        return [point._replace(at=None) for point in last.values()]
 
     def measure(
         self, name: str, split: str, label: str | None = None, subjects: Sequence[str] | None = None
@@ -251,9 +258,9 @@ class StudyRows:
 
 
 def describe_study(about: About[StudyFacts]) -> StudyAbout:
-    """What is said of a study beside its tables, as JSON-ready data."""
+    """What stands beside a study's tables, as JSON-ready data."""
     facts = about.facts
-    said: StudyAbout = {
+    described: StudyAbout = {
         "corpus": facts.corpus,
         "device": facts.device,
         "precision": facts.precision,
@@ -262,5 +269,5 @@ def describe_study(about: About[StudyFacts]) -> StudyAbout:
         "versions": dict(about.versions),
     }
     if facts.experiment is not None:
-        said["experiment"] = plain(facts.experiment)
-    return said
+        described["experiment"] = plain(facts.experiment)
+    return described

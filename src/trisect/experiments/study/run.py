@@ -69,16 +69,16 @@ class _EndedStudy:
     @classmethod
     def read(cls, place: Path) -> _EndedStudy:
         """A study from its folder; raises StudyError where there is none that has ended, or its files do not agree."""
-        todo, given = "Join a study that has ended, as it was written.", f"{place} holds no study that has ended."
+        todo, ended = "Join a study that has ended, as it was written.", f"{place} holds no study that has ended."
         if not (place / ABOUT).is_file():
-            raise StudyError(given, f"There is no {ABOUT} in it.", todo)
+            raise StudyError(ended, f"There is no {ABOUT} in it.", todo)
         about = read_about_file("study", StudyFacts, place / ABOUT, todo)
         if about.facts.experiment is None:
-            raise StudyError(given, f"Its {ABOUT} names no experiment.", todo)
+            raise StudyError(ended, f"Its {ABOUT} names no experiment.", todo)
         tables = {name: read_table(place / "tables", name) for name in RUN_OF}
         study = cls(place, about, tables, about.facts.experiment)
-        for known in study._faults():
-            raise StudyError(f"{place} does not agree with itself.", known, todo)
+        if fault := next(study._faults(), None):
+            raise StudyError(f"{place} does not agree with itself.", fault, todo)
         return study
 
     def _faults(self) -> Iterator[str]:
@@ -100,23 +100,25 @@ class _EndedStudy:
             if stray := set(self.tables[name][column]) - set(runs["run"]):
                 yield f"Its table {name} is also about {min(stray)}, which is no run of it."
         sites = self.tables["sites"].join(runs.select("seed", "status", subject="run"), on="subject")
-        whole = sites.filter((pl.col("status") == "finished").all().over("seed"))
+        finished = sites.filter((pl.col("status") == "finished").all().over("seed"))
         for what, rows, columns in (
             ("runs", runs, ["edit", "site", "label", "strength", "variant"]),
-            ("measures", whole, ["site", "measure", "label", "split"]),
+            ("measures", finished, ["site", "measure", "label", "split"]),
         ):
             if len({frozenset(of.select(columns).unique().rows()) for _, of in rows.group_by("seed")}) > 1:
                 yield f"Not every seed has the same {what}."
 
     @property
     def key(self) -> Mapping[str, object]:
-        """What has to be alike: all that was asked but the seeds and the names, the text, the rules and the kind of device."""
-        asked = {one.name: getattr(self.design, one.name) for one in fields(self.design)}
-        del asked["seeds"], asked["name"]
-        runs = {name: sorted(self.tables["runs"][name].unique()) for name in ("revision", "device", "claims_hash")}
-        facts = self.about.facts
-        own = {"corpus": facts.corpus.get("fingerprint"), "precision": facts.precision}
-        return asked | runs | {"text": replace(self.design.text, corpus=None)} | own
+        """What has to be alike: the design but for seeds and name, the text, the rules and the kind of device."""
+        facts, names = self.about.facts, {field.name for field in fields(self.design)} - {"seeds", "name"}
+        return {
+            **{name: getattr(self.design, name) for name in names},
+            **{name: sorted(self.tables["runs"][name].unique()) for name in ("revision", "device", "claims_hash")},
+            "text": replace(self.design.text, corpus=None),
+            "corpus": facts.corpus.get("fingerprint"),
+            "precision": facts.precision,
+        }
 
 
 @dataclass(frozen=True)
@@ -135,20 +137,24 @@ class JoinedStudy:
     def prepare(cls, settings: StudySettings) -> JoinedStudy:
         """The study that is made of those that the settings name; raises TrisectError where they do not fit."""
         if settings.what != DesignSource():
-            known = "Studies that were trained are joined as they are: they say themselves what was run."
-            raise SpecError("--join was given with settings of a study.", known, "Leave these out.")
+            raise SpecError(
+                "--join was given with settings of a study.",
+                "Studies that were trained are joined as they are: they say themselves what was run.",
+                "Leave these out.",
+            )
         places = [Path(place) for place in settings.join]
         if len(places) < 2:
             raise SpecError("One study was given to be joined.", "One is joined with others.", "Give two or more.")
         first, *others = studies = [_EndedStudy.read(place) for place in places]
         seeds, ours = dict.fromkeys(first.design.seeds, first.place), first.key
         for other in others:
-            theirs, given = other.key, f"{other.place} is another study than {first.place}."
-            if differs := sorted(name for name in ours.keys() | theirs.keys() if ours.get(name) != theirs.get(name)):
-                raise StudyError(given, f"They differ in {', '.join(differs)}.", "Join seeds of one design.")
+            key = other.key
+            if differs := sorted(name for name in ours.keys() | key.keys() if ours.get(name) != key.get(name)):
+                another = f"{other.place} is another study than {first.place}."
+                raise StudyError(another, f"They differ in {', '.join(differs)}.", "Join seeds of one design.")
             if twice := sorted(seeds.keys() & set(other.design.seeds)):
-                known = f"{seeds[twice[0]]} has seed {', '.join(map(str, twice))}."
-                raise StudyError(f"{other.place} has seeds that are already there.", known, "Join other seeds.")
+                owner = f"{seeds[twice[0]]} has seed {', '.join(map(str, twice))}."
+                raise StudyError(f"{other.place} has seeds that are already there.", owner, "Join other seeds.")
             seeds |= dict.fromkeys(other.design.seeds, other.place)
         tables = {
             name: pl.concat([study.tables[name] for study in studies]).sort(list(SCHEMAS[name]), nulls_last=True)
@@ -168,8 +174,11 @@ class JoinedStudy:
     def check(self, folder: Path) -> None:
         """Raise StudyError where another study, or anything but a study that was joined before, lies in the folder."""
         if folder.resolve() in [place.resolve() for place in self.places]:
-            known = "What is made of it lies in a folder of its own."
-            raise StudyError(f"{folder} is one of the studies to be joined.", known, "Choose another with --out.")
+            raise StudyError(
+                f"{folder} is one of the studies to be joined.",
+                "What is made of it lies in a folder of its own.",
+                "Choose another with --out.",
+            )
         names = {path.name for path in folder.iterdir()} if folder.is_dir() else set[str]()
         if not RunFolder(folder).check_command("study") and not names <= {".lock", STATEMENT}:
             RunFolder(folder).check_empty("study that was joined")
@@ -193,12 +202,12 @@ def judge(tables: Mapping[str, pl.DataFrame], about: StudyAbout) -> dict[str, pl
 
 
 def check_study(out: Path) -> list[StudyError]:
-    """An error for each damaged file of a study, saying what to delete; none where all is whole.
+    """An error for each damaged file of a study, saying what to delete; none where all are intact.
 
     Figures, report and experiment.json are not read: each call writes them again. Raises StudyError where there is no
     study or it is in use, DamagedFileError where its ledger is damaged, since that says what else there is.
     """
-    folder, found = Folder(out), list[StudyError]()
+    folder, errors = Folder(out), list[StudyError]()
     ledger = folder.read_ledger()
     again = "and call 'trisect study' again: "
 
@@ -206,7 +215,7 @@ def check_study(out: Path) -> list[StudyError]:
         try:
             return read(*args)
         except StudyError as error:
-            found.append(error)
+            errors.append(error)
             return None
 
     with folder.lock():
@@ -219,7 +228,7 @@ def check_study(out: Path) -> list[StudyError]:
                 Corpus.load(folder.corpus)
             except (CorpusError, DamagedFileError) as error:
                 todo = f"Delete {folder.corpus} {again}it is written again."
-                found.append(DamagedFileError(error.given, error.known, todo))
+                errors.append(DamagedFileError(error.given, error.known, todo))
         for run, statement in ledger.runs.items():
             stored: Sequence[str] = [f"epochs/{path.name}" for path in sorted(folder.epochs(run).glob("*.safetensors"))]
             if folder.run(run).exists():  # a finished run's own files must be there
@@ -238,7 +247,7 @@ def check_study(out: Path) -> list[StudyError]:
         for name in STUDY_TABLES:
             if (folder.tables / f"{name}.parquet").exists():
                 attempt(read_table, folder.tables, name)
-    return found
+    return errors
 
 
 def count_left(out: Path) -> tuple[int, int]:
@@ -253,77 +262,13 @@ def _evaluation_advice(path: Path) -> str:
     return f"Delete {path} and call 'trisect study' again: only this is then done again."
 
 
-def collect(folder: Folder, about: StudyAbout) -> dict[str, pl.DataFrame]:
-    """Every table, made from what the study has finished."""
-    ledger, corpus = folder.read_ledger(), about.get("corpus", {}).get("name", "")
-    runs, metrics, sites = list[TableRow](), list[TableRow](), list[TableRow]()
-    for run in ledger.runs:
-        if not folder.run(run).exists():
-            continue
-        body = read_run(folder, run)
-        spec, edit = body.spec, body.spec.edit
-        same = ("status", "diverged_step", "parameters", "device", "wall_seconds", "claims_hash", "revision")
-        runs.append(
-            {
-                "run": run,
-                "edit": edit.kind if edit else "none",
-                "site": str(edit.site) if edit else None,
-                **{name: edit.setting(name) if edit else None for name in ("label", "strength", "variant")},
-                "seed": spec.seed,
-                "epochs": spec.training.epochs,
-                "corpus": f"{corpus}:{spec.corpus}",
-                "versions": json.dumps(body.versions, sort_keys=True),
-                **{name: getattr(body, name) for name in same},
-            }
-        )
-        metrics += [{"run": run, **dict(zip(METRIC, row, strict=True))} for row in body.metrics]
-        for path in sorted(folder.evaluations(run).glob("*.json")):
-            rows = read_record(path, _evaluation_advice(path), EvaluationData).get("rows", ())
-            sites += [{"subject": run} | row for row in rows if row["value"] is not None]
-    tables = {"runs": frame("runs", runs), "metrics": frame("metrics", metrics), "sites": frame("sites", sites)}
-    if scored := score_rows(StudyRows.of(tables, about)):
-        tables["sites"] = pl.concat([tables["sites"], frame("sites", scored)])
-    return tables | judge(tables, about)
-
-
-def check_precision(experiments: Sequence[Design], precision: str) -> None:
-    """Raise SpecError for narrow products in `quick`; warn where effects are asked for that they may hide."""
-    if precision == "float32":
-        return
-    if any(experiment.name == "quick" for experiment in experiments):
-        raise SpecError(
-            f"The precision {precision!r} was asked for in 'quick'.",
-            "At its size large products are a small part of a step, and its effects are small beside what rounding moves.",
-            "Leave --precision out.",
-        )
-    if any(experiment.freeze or experiment.rewind or experiment.tie for experiment in experiments):
-        warnings.warn(
-            f"{precision} products moved effects of freezing by more than their spread over seeds where that was measured "
-            "(docs/explanation/precision.md): compare effects of hundredths of a nat in float32.",
-            stacklevel=2,
-        )
-
-
-def check_step(folder: Folder, ledger: Ledger, tasks: Sequence[Task]) -> None:
-    """Raise StudyError where runs are left to train in a study that an earlier revision of the step began."""
-    left = sum(len(task.runs) for task in tasks if task.kind == "train")
-    if left and ledger.step != STEP:
-        raise StudyError(
-            f"{folder.path} belongs to a study that revision {ledger.step} of the training step began.",
-            f"{left} of its runs are not trained yet, this version trains with revision {STEP}, whose last bits differ, and "
-            "the runs of a study are compared with one another.",
-            "Go on with the version of trisect that began it, or choose another folder with --out; what is finished can "
-            "be reported and evaluated.",
-        )
-
-
-def add_numerics(known: set[str], folder: Folder, runs: Iterable[str]) -> None:
+def _add_numerics(numerics: set[str], folder: Folder, runs: Iterable[str]) -> None:
     """Note what trained these runs beside what trained others; raises StudyError where the study has two then."""
-    known |= {read_run(folder, run).numerics for run in runs if folder.run(run).exists()}
-    if len(known) > 1:
+    numerics |= {read_run(folder, run).numerics for run in runs if folder.run(run).exists()}
+    if len(numerics) > 1:
         raise StudyError(
             f"Runs of {folder.path} were trained in two ways.",
-            f"They are: {'; '.join(sorted(known))}. The runs of a study are compared with one another.",
+            f"They are: {'; '.join(sorted(numerics))}. The runs of a study are compared with one another.",
             "Delete the folders of those runs that are to be trained again, and use machines of one kind.",
         )
 
@@ -334,7 +279,7 @@ ORDER = ("fleets/*", "runs/*/run.json")
 
 @dataclass(frozen=True, eq=False)
 class StudyWork(JobWork):
-    """One task of a study; `untrained` are the runs still to be trained, shared by all, fewer as fleets end; `known` is what
+    """One task of a study; `untrained` are the runs still to be trained, shared by all, fewer as fleets end; `numerics` is what
     trained the others.
     """
 
@@ -344,7 +289,7 @@ class StudyWork(JobWork):
     device: str
     precision: str
     untrained: set[str]
-    known: set[str]
+    numerics: set[str]
 
     @property
     def title(self) -> str:
@@ -371,9 +316,9 @@ class StudyWork(JobWork):
             # one that was there before its baseline's folder was deleted
             if any(not (folder.epochs(run.id) / "0000.safetensors").exists() for run in baselines):
                 path.unlink(missing_ok=True)
-        numerics, begins = next(iter(self.known), None), {self._name(path): path} if path.exists() else {}
-        asked = (task.kind, runs, task.site, task.label, self.ledger.experiment, self.device, self.precision, numerics)
-        return JobOrder(execute, StudyJob(*asked), folder.path, {"corpus": folder.corpus}, begins)
+        begins, numerics = {self._name(path): path} if path.exists() else {}, next(iter(self.numerics), None)
+        job = (task.kind, runs, task.site, task.label, self.ledger.experiment, self.device, self.precision, numerics)
+        return JobOrder(execute, StudyJob(*job), folder.path, {"corpus": folder.corpus}, begins)
 
     def _name(self, path: Path) -> str:
         """What jobs call a file or a folder of the study."""
@@ -394,7 +339,7 @@ class StudyWork(JobWork):
         if self.task.kind == "train":
             self.folder.checkpoint(fleet_name(self.task.runs)).unlink(missing_ok=True)
             self.untrained.difference_update(self.task.runs)
-            add_numerics(self.known, self.folder, self.task.runs)
+            _add_numerics(self.numerics, self.folder, self.task.runs)
 
 
 @dataclass(frozen=True)
@@ -408,25 +353,57 @@ class PreparedStudy:
     machine: Machine
     force: bool = False
 
+    @classmethod
+    def prepare(cls, settings: StudySettings, machine: Machine) -> PreparedStudy:
+        """The study that the settings ask for; raises TrisectError for what cannot be run.
+
+        Narrow products are refused in `quick`, and warned of where effects are asked for that they may hide.
+        """
+        device, plan, precision = choose_device(machine), make_plan(*designs(settings.what)), machine.precision
+        if precision != "float32":
+            if any(design.name == "quick" for design in plan.experiments):
+                raise SpecError(
+                    f"The precision {precision!r} was asked for in 'quick'.",
+                    "At its size large products are a small part of a step, and its effects are small beside what rounding moves.",
+                    "Leave --precision out.",
+                )
+            if any(design.freeze or design.rewind or design.tie for design in plan.experiments):
+                warnings.warn(
+                    f"{precision} products moved effects of freezing by more than their spread over seeds where that was measured "
+                    "(docs/explanation/precision.md): compare effects of hundredths of a nat in float32.",
+                    stacklevel=2,
+                )
+        return cls(plan, device, machine, settings.how.force)
+
     @property
     def name(self) -> str:
         """That of the design."""
         return self.plan.experiments[0].name
 
     def check(self, folder: Path) -> None:
-        """Raise where the folder is not this study's, or what it goes on from is damaged."""
-        there, plan = Folder(folder), self.plan
-        ledger = self._join_ledger(there, write=False)
-        check_step(there, ledger, make_tasks(plan, there, ledger))
+        """Raise where the folder is not this study's, an earlier revision of the training step began it and runs are left to
+        train, or what it goes on from is damaged.
+        """
+        study, plan = Folder(folder), self.plan
+        ledger = self._join_ledger(study, write=False)
+        left = sum(len(task.runs) for task in make_tasks(plan, study, ledger) if task.kind == "train")
+        if left and ledger.step != STEP:
+            raise StudyError(
+                f"{folder} belongs to a study that revision {ledger.step} of the training step began.",
+                f"{left} of its runs are not trained yet, this version trains with revision {STEP}, whose last bits differ, and "
+                "the runs of a study are compared with one another.",
+                "Go on with the version of trisect that began it, or choose another folder with --out; what is finished can "
+                "be reported and evaluated.",
+            )
         if (folder / ABOUT).exists():
-            read_study_about(there)
+            read_study_about(study)
         if not self.force and not is_study(folder):
             plan.check_machine(folder)
 
     def _join_ledger(self, folder: Folder, write: bool = True) -> Ledger:
         plan, machine = self.plan, self.machine
-        asked = (plan.experiments, plan.corpus.fingerprint, self.device, machine.precision, machine.fleet)
-        return join_ledger(folder, *asked, write=write)
+        state = (plan.corpus.fingerprint, self.device, machine.precision, machine.fleet)
+        return join_ledger(folder, plan.experiments, *state, write=write)
 
     def own(self, folder: Path) -> list[Path]:
         """Every folder that the study itself writes into."""
@@ -439,10 +416,10 @@ class PreparedStudy:
         ledger = self._join_ledger(folder)
         _note(folder, plan, device, ledger, 0.0)
         try:
-            whole = Corpus.load(folder.corpus).fingerprint == plan.corpus.fingerprint
-        except (DamagedFileError, CorpusError):  # not there yet, or no longer whole
-            whole = False
-        if not whole:
+            same = Corpus.load(folder.corpus).fingerprint == plan.corpus.fingerprint
+        except (DamagedFileError, CorpusError):  # not there yet, or damaged
+            same = False
+        if not same:
             plan.corpus.save(folder.corpus)  # where jobs map it
         for fleet in ledger.fleets:  # left where a process ended before it could
             if Task("train", fleet).is_done(folder):
@@ -450,11 +427,11 @@ class PreparedStudy:
         try:
             # once more what has gone in the meantime: a finished file that somebody deleted
             for again in (False, True):
-                tasks, known = make_tasks(plan, folder, ledger), set[str]()
+                tasks, numerics = make_tasks(plan, folder, ledger), set[str]()
                 untrained = {run for task in tasks if task.kind == "train" for run in task.runs}
                 if untrained:
-                    add_numerics(known, folder, ledger.runs)
-                works = [StudyWork(t, folder, ledger, device, machine.precision, untrained, known) for t in tasks]
+                    _add_numerics(numerics, folder, ledger.runs)
+                works = [StudyWork(t, folder, ledger, device, machine.precision, untrained, numerics) for t in tasks]
                 if works or not again:
                     run_jobs(works, machine, device, folder.path)
         except BaseException:
@@ -462,7 +439,7 @@ class PreparedStudy:
                 _note(folder, plan, device, ledger, time.monotonic() - began)
             raise
         _note(folder, plan, device, ledger, time.monotonic() - began)
-        found = read_results(folder)
+        results = _read_results(folder)
         # tables are made of the files that are there
         lost = [p for task in make_tasks(plan, folder, ledger) for p in task.files(folder) if not p.exists()]
         if lost:
@@ -471,23 +448,41 @@ class PreparedStudy:
                 "It was finished, and disappeared while the study was running.",
                 "Find out what deletes it, then call 'trisect study' again: only what is missing is done.",
             )
-        return found
+        return results
 
 
-def prepare(settings: StudySettings, machine: Machine) -> PreparedStudy | JoinedStudy:
-    """The study that the settings ask for; raises TrisectError for what cannot be run, or joined."""
-    if settings.join:
-        return JoinedStudy.prepare(settings)
-    device = choose_device(machine)
-    plan = make_plan(*designs(settings.what))
-    check_precision(plan.experiments, machine.precision)
-    return PreparedStudy(plan, device, machine, settings.how.force)
-
-
-def read_results(folder: Folder) -> Measured[StudyFacts]:
+def _read_results(folder: Folder) -> Measured[StudyFacts]:
     """The tables of what a study has finished, with where they are from; trains nothing."""
     about = read_study_about(folder)
-    tables = collect(folder, describe_study(about))
+    described, corpus = describe_study(about), about.facts.corpus.get("name", "")
+    runs, metrics, sites = list[TableRow](), list[TableRow](), list[TableRow]()
+    for run in folder.read_ledger().runs:
+        if not folder.run(run).exists():
+            continue
+        body = read_run(folder, run)
+        spec, edit = body.spec, body.spec.edit
+        same = ("status", "diverged_step", "parameters", "device", "wall_seconds", "claims_hash", "revision")
+        runs.append(
+            {
+                "run": run,
+                "edit": edit.kind if edit else "none",
+                "site": str(edit.site) if edit else None,
+                **{name: edit.setting(name) if edit else None for name in ("label", "strength", "variant")},
+                "seed": spec.seed,
+                "epochs": spec.training.epochs,
+                "corpus": f"{corpus}:{spec.corpus}",
+                "versions": json.dumps(body.versions, sort_keys=True),
+                **{name: getattr(body, name) for name in same},
+            }
+        )
+        metrics += [{"run": run, **dict(zip(METRIC, row, strict=True))} for row in body.metrics]
+        for path in sorted(folder.evaluations(run).glob("*.json")):
+            rows = read_record(path, _evaluation_advice(path), EvaluationData).get("rows", ())
+            sites += [{"subject": run} | row for row in rows if row["value"] is not None]
+    tables = {"runs": frame("runs", runs), "metrics": frame("metrics", metrics), "sites": frame("sites", sites)}
+    if scored := score_rows(StudyRows.of(tables, described)):
+        tables["sites"] = pl.concat([tables["sites"], frame("sites", scored)])
+    tables |= judge(tables, described)
     return Measured(tables, about.facts, seconds=about.facts.wall_seconds, packages=(), command=about.command)
 
 
@@ -495,7 +490,7 @@ def render_report(study: Experiment[Any, StudyFacts], out: Path) -> Result[Study
     """Make tables, figures, report and README.md again from what a study has finished; trains nothing."""
     folder = Folder(out)
     with folder.lock(lambda: read_study_about(folder)):
-        return describe(study, conclude(study, read_results(folder), out, "", 0.0))
+        return describe(study, conclude(study, _read_results(folder), out, "", 0.0))
 
 
 def _note(folder: Folder, plan: Plan, device: str, ledger: Ledger, seconds: float) -> None:

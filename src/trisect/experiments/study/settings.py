@@ -82,7 +82,7 @@ class StudyMachine(Workers):
     @classmethod
     def of(cls, workers: Workers) -> StudyMachine:
         """The same workers, else as by default."""
-        return cls(**{one.name: getattr(workers, one.name) for one in fields(workers)})
+        return cls(**{field.name: getattr(workers, field.name) for field in fields(workers)})
 
     def machine(self, quiet: bool) -> Machine:
         """The same as a Machine."""

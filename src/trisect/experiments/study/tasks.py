@@ -22,7 +22,7 @@ from trisect.core.spec import Design, FinishedRun, Model, Run
 from trisect.engine.jobs import JobContext, job
 from trisect.engine.start import check_narrow
 from trisect.experiments.study.plan import fleet_name
-from trisect.experiments.study.probing import SiteRow, erase, loss_rises, probe
+from trisect.experiments.study.probing import Parameters, SiteRow, erase, loss_rises, probe
 from trisect.lab.folder import Folder, epoch_weights, read_run, weights
 from trisect.lm.feed import Piece, evaluation_pieces
 from trisect.lm.fleet import COMPONENT_ROW, forward, weights_of
@@ -37,32 +37,31 @@ from trisect.stats.tested import finite
 from trisect.text.corpus import Corpus, unigram_loss
 from trisect.text.worlds import DonorPairs, world_of
 
+Pieces = Mapping[str, Sequence[Piece]]
 
-def ablate(
-    final: Mapping[str, Tensor], model: Model, site: Site, pieces: Mapping[str, Sequence[Piece]]
-) -> list[SiteRow]:
+
+def ablate(final: Parameters, model: Model, site: Site, pieces: Pieces) -> list[SiteRow]:
     """Rise of the loss on train and validation, with 95 % intervals over rows, at a resolved site of q, k or v.
 
     `final` are a baseline's weights without a member axis, `pieces` what is evaluated, by split. Means are over the tokens
     of the train pieces, of the unedited model; at a site of several layers all are replaced at once.
     """
-    changed = ablate_mean(final, model, site, pieces["train"])
-    found = []
-    for split, own in pieces.items():
-        rises, low, high, n = loss_rises(final, model, list(own), site, [changed])
-        named = (("", rises[0]), ("low_", low[0]), ("high_", high[0]))
-        found += [SiteRow(str(site), f"ablate_rise_{end}nats", None, split, finite(value), n) for end, value in named]
-    return found
+    changed, rows = ablate_mean(final, model, site, pieces["train"]), list[SiteRow]()
+    for split, part in pieces.items():
+        rises, low, high, n = loss_rises(final, model, list(part), site, [changed])
+        for end, (value,) in (("", rises), ("low_", low), ("high_", high)):
+            rows.append(SiteRow(str(site), f"ablate_rise_{end}nats", None, split, finite(value), n))
+    return rows
 
 
 @torch.no_grad()
-def ablate_mean(final: Mapping[str, Tensor], model: Model, site: Site, pieces: Sequence[Piece]) -> dict[str, Tensor]:
+def ablate_mean(final: Parameters, model: Model, site: Site, pieces: Sequence[Piece]) -> dict[str, Tensor]:
     """The weights under which a resolved site of q, k or v is its mean over the pieces at every token."""
-    changed, whole = dict(final), {name: values[None] for name, values in final.items()}
+    changed, members = dict(final), {name: values[None] for name, values in final.items()}
     sums: dict[int, Tensor] = {}  # of q, k and v side by side, by layer
     for piece in pieces:
-        kept = forward(whole, piece.inputs, model, blocks=[("qkv", n) for n in site.layers or ()]).blocks
-        for (_, n), x in kept.items():
+        outputs = forward(members, piece.inputs, model, blocks=[("qkv", n) for n in site.layers or ()]).blocks
+        for (_, n), x in outputs.items():
             here = x[0].flatten(0, 1).double().sum(0)
             sums[n] = sums[n] + here if n in sums else here
     count = sum(piece.inputs.numel() for piece in pieces)
@@ -79,7 +78,7 @@ TOGETHER = 500  # documents read at once
 
 
 def interchange(
-    final: Mapping[str, Tensor], model: Model, vocabulary: Sequence[str], site: Site, pairs: DonorPairs
+    final: Parameters, model: Model, vocabulary: Sequence[str], site: Site, pairs: DonorPairs
 ) -> list[SiteRow]:
     """Shares of pairs that answer by the site's own prediction, by each other component's, or as without, at a resolved
     site of one of q, k and v.
@@ -90,17 +89,15 @@ def interchange(
     words = {BASE: pairs.unchanged, **pairs.predicted}
     base, donor, predictions = _token_ids(pairs, words, vocabulary)
     answers = _logits_with_donor(final, model, site, base, donor).argmax(1).numpy()
-    found = shares(answers, predictions, site.components[0])
-    named = {"own": found.pop(site.components[0]), "unchanged": found.pop(BASE)}
-    named |= {f"as_{name}": share for name, share in found.items()}
+    predicted = shares(answers, predictions, site.components[0])
+    named = {"own": predicted.pop(site.components[0]), "unchanged": predicted.pop(BASE)}
+    named |= {f"as_{name}": share for name, share in predicted.items()}
     values, n = {name: (share.value, share.n) for name, share in named.items()}, named["own"].n
-    values["others"] = (sum(share.hits for share in found.values()) / n if n else None, n)
+    values["others"] = (sum(share.hits for share in predicted.values()) / n if n else None, n)
     return [SiteRow(str(site), f"interchange_{name}", None, "valid", *value) for name, value in values.items()]
 
 
-def change_one(
-    final: Mapping[str, Tensor], model: Model, vocabulary: Sequence[str], site: Site, pairs: DonorPairs
-) -> SiteRow:
+def change_one(final: Parameters, model: Model, vocabulary: Sequence[str], site: Site, pairs: DonorPairs) -> SiteRow:
     """Rise of the loss of the base's answer, in nats, where the donor differs in one attribute alone, at a resolved site."""
     base, donor, predictions = _token_ids(pairs, {BASE: pairs.unchanged}, vocabulary)
     gold = torch.from_numpy(predictions[BASE])
@@ -113,7 +110,7 @@ def change_one(
 def _token_ids(
     pairs: DonorPairs, answers: Mapping[str, Sequence[str]], vocabulary: Sequence[str]
 ) -> tuple[np.ndarray, np.ndarray, dict[str, np.ndarray]]:
-    """Base and donor [N T] and answers [N] as numbers, of the pairs all of whose words are known."""
+    """Base and donor [N T] and answers [N] as numbers, of the pairs all of whose words the vocabulary has."""
     ids = {word: i for i, word in enumerate(vocabulary)}
 
     def numbers(words: Sequence[str] | Sequence[Sequence[str]]) -> np.ndarray:
@@ -121,26 +118,27 @@ def _token_ids(
         return np.array([ids.get(word, -1) for word in shape.ravel().tolist()], int).reshape(shape.shape)
 
     base, donor = numbers(pairs.base), numbers(pairs.donor)
-    kept = np.concatenate([base, donor], 1).min(1) >= 0
-    return base[kept], donor[kept], {name: numbers(words)[kept] for name, words in answers.items()}
+    complete = np.concatenate([base, donor], 1).min(1) >= 0
+    return base[complete], donor[complete], {name: numbers(words)[complete] for name, words in answers.items()}
 
 
 @torch.no_grad()
 def _logits_with_donor(
-    final: Mapping[str, Tensor], model: Model, site: Site, base: np.ndarray, donor: np.ndarray
+    final: Parameters, model: Model, site: Site, base: np.ndarray, donor: np.ndarray
 ) -> Float[Tensor, "N V"]:
     """What each document says of the next word with the donor's representation at the site's only layer."""
-    whole, device = {name: values[None] for name, values in final.items()}, final["decoder.bias"].device
+    members, device = {name: values[None] for name, values in final.items()}, final["decoder.bias"].device
     (layer,), start = site.layers or (1,), COMPONENT_ROW[site.components[0]] * model.width
-    found = []
+    logits = []
     for first in range(0, max(1, len(base)), TOGETHER):
         few = [torch.from_numpy(ids[first : first + TOGETHER]).to(device) for ids in (base, donor)]
-        own, other = (forward(whole, ids, model, blocks=[("qkv", layer)]).blocks["qkv", layer] for ids in few)
-        mixed = own.clone()
+        mixed, other = (
+            forward(members, ids, model, blocks=[("qkv", layer)]).blocks["qkv", layer].clone() for ids in few
+        )
         mixed[..., start : start + model.width] = other[..., start : start + model.width]
-        hidden = forward(whole, few[0], model, put={layer: mixed}).hidden[0, :, -1]
-        found.append((hidden @ final["decoder.weight"].T + final["decoder.bias"]).cpu())
-    return torch.cat(found)
+        hidden = forward(members, few[0], model, put={layer: mixed}).hidden[0, :, -1]
+        logits.append((hidden @ final["decoder.weight"].T + final["decoder.bias"]).cpu())
+    return torch.cat(logits)
 
 
 class EvaluationData(TypedDict, total=False):
@@ -153,10 +151,6 @@ class EvaluationData(TypedDict, total=False):
     rows: list[dict[str, Json]]
 
 
-Parameters = Mapping[str, Tensor]
-Pieces = Mapping[str, Sequence[Piece]]
-
-
 def rewind(
     run: Run, site: Site, final: Parameters, epochs: Sequence[Parameters], convex: bool, pieces: Pieces, how: Rewind
 ) -> list[SiteRow]:
@@ -165,15 +159,15 @@ def rewind(
     Along (1 - α)·θ⁰ + α·θᶠ with the first of the stored epochs (convex), or through all of them. `final` and `epochs` have no
     member axis; `pieces` are all that is evaluated, by split. Where rows are a sample, rises have intervals.
     """
-    kind, sample, drawn = "rewind" if convex else "midstage", how.sample_tokens, pieces
+    kind, sample, read = "rewind" if convex else "midstage", how.sample_tokens, pieces
     if sample is not None:
-        drawn = {split: draw_rows(part, sample, how.sample_seed, split) for split, part in pieces.items()}
-    whole, at = {n: v[None] for n, v in final.items()}, np.arange(len(epochs), dtype=float)
+        read = {split: draw_rows(part, sample, how.sample_seed, split) for split, part in pieces.items()}
+    members, at = {n: v[None] for n, v in final.items()}, np.arange(len(epochs), dtype=float)
     by_row: dict[float, list[np.ndarray]] = {}  # each row's summed loss by split, at α
 
     def evaluate(alphas: list[float]) -> np.ndarray:
         variants = blend(epochs[0], final, alphas) if convex else stages(epochs)
-        curves = [evaluate_variants(whole, run.model, part, site, variants) for part in drawn.values()]
+        curves = [evaluate_variants(members, run.model, part, site, variants) for part in read.values()]
         by_row.update({a: [c.row_nats[i] for c in curves] for i, a in enumerate(alphas)})
         return np.stack([c.loss_nats for c in curves] + [c.accuracy for c in curves])
 
@@ -189,7 +183,7 @@ def rewind(
     else:
         values = evaluate(nodes)
     values, rows = np.where(np.isfinite(values), values, np.nan), list[SiteRow]()
-    for i, (split, part) in enumerate(drawn.items()):
+    for i, (split, part) in enumerate(read.items()):
         losses, n = values[i], sum(p.tokens for p in part)
         shown, numbers = {"loss_nats": losses, "accuracy": values[i + len(pieces)]}, dict[str, float]()
         if convex:
@@ -215,7 +209,7 @@ def rewind(
 
 @record
 class StudyJob:
-    """A task as a worker reads it: its runs, all that the study is asked, and what trained the runs that are finished.
+    """A task as a worker reads it: its runs, the whole design, and what trained the runs that are finished.
 
     Of the matrices of sites that the study rewinds the weights of every epoch are kept.
     """
@@ -231,26 +225,25 @@ class StudyJob:
 
 
 @job
-def execute(asked: StudyJob, context: JobContext) -> None:
+def execute(task: StudyJob, context: JobContext) -> None:
     """Do one task; its files lie in the scratch folder as they lie in the study's."""
     folder, corpus = Folder(context.scratch), context.read("corpus", Corpus.load)
-    run = asked.runs[0]
     with one_thread(), fast_products() as products:
-        if asked.kind == "train":
-            _train(asked, folder, corpus, context, products)
+        if task.kind == "train":
+            _train(task, folder, corpus, context, products)
         else:
-            began, named = time.monotonic(), (asked.kind, asked.site, asked.label)
-            rows = _evaluate(asked, folder, run, corpus)
-            body = dict(zip(("kind", "site", "label"), named, strict=True)) | {"rows": rows}
-            write_json(folder.evaluation(run.id, *named), body | {"wall_seconds": time.monotonic() - began})
+            began, named = time.monotonic(), {"kind": task.kind, "site": task.site, "label": task.label}
+            rows = _evaluate(task, folder, task.runs[0], corpus)
+            body = {**named, "rows": rows, "wall_seconds": time.monotonic() - began}
+            write_json(folder.evaluation(task.runs[0].id, *named.values()), body)
 
 
-def _train(asked: StudyJob, folder: Folder, corpus: Corpus, context: JobContext, products: str) -> None:
-    check_narrow(asked.device, asked.precision)
-    how = numerics(asked.device, asked.precision, products)
-    check_numerics(asked.numerics, how)
-    runs, rewind = list(asked.runs), asked.design.rewind
-    kept = {slot: folder.epochs(run.id) for slot, run in enumerate(runs) if run.edit is None}
+def _train(task: StudyJob, folder: Folder, corpus: Corpus, context: JobContext, products: str) -> None:
+    check_narrow(task.device, task.precision)
+    how = numerics(task.device, task.precision, products)
+    check_numerics(task.numerics, how)
+    runs, rewind = list(task.runs), task.design.rewind
+    epochs = {slot: folder.epochs(run.id) for slot, run in enumerate(runs) if run.edit is None}
     parts = tuple(dict.fromkeys(("in", *parts_of(rewind.sites if rewind else (), runs[0].model))))
     checkpoint, epoch = folder.checkpoint(fleet_name([run.id for run in runs])), [0]
 
@@ -260,8 +253,8 @@ def _train(asked: StudyJob, folder: Folder, corpus: Corpus, context: JobContext,
             context.keep()
         context.say(p.done / p.total, f"epoch {p.epoch}, loss {p.loss_nats:.3f}" if p.loss_nats is not None else "")
 
-    files = RunFiles(checkpoint, kept, parts, how)
-    outcomes = train_fleet(runs, corpus, files, asked.device, progress, asked.precision)
+    files = RunFiles(checkpoint, epochs, parts, how)
+    outcomes = train_fleet(runs, corpus, files, task.device, progress, task.precision)
     for run, outcome in zip(runs, outcomes, strict=True):
         write_snapshot(folder.final(run.id), outcome.final, {"run": run.id})
         finished = FinishedRun(
@@ -272,8 +265,8 @@ def _train(asked: StudyJob, folder: Folder, corpus: Corpus, context: JobContext,
             versions=versions(),
             claims_hash=claims_hash(),
             revision=REVISION,
-            device=asked.device,
-            precision=asked.precision,
+            device=task.device,
+            precision=task.precision,
             products=products,
             numerics=how,
             processor=processor(),
@@ -295,8 +288,8 @@ def _evaluate(task: StudyJob, folder: Folder, run: Run, corpus: Corpus) -> list[
     if task.kind == "probe":
         assert design.probe, "no design probes"
         sites = design.probe.sites or [Site((c,), (n,)) for n in range(1, model.layers + 1) for c in ("q", "k", "v")]
-        own = (design.probe.kinds, sites, run.seed)
-        rows = probe(final, model, corpus, training, label, *own, maps=design.probe.random_maps)
+        kinds, maps = design.probe.kinds, design.probe.random_maps
+        rows = probe(final, model, corpus, training, label, kinds, sites, run.seed, maps=maps)
         return [row._asdict() | {"label": label} for row in rows]
     pieces = {s: evaluation_pieces(corpus, training, s, (), task.device) for s in ("train", "valid")}
     if task.kind == "cut":

@@ -287,7 +287,7 @@ def numbers(rows: StudyRows) -> tuple[Columns, list[tuple[str, list[tuple[str, s
 
 def study(rows: StudyRows) -> dict[str, str]:
     """Model, text, budget, seeds and runs of the study, for the head of its page and for cards."""
-    model, corpus = rows.statement("model"), rows.about.get("corpus") or {}
+    model, corpus = rows.statement("model"), rows.corpus
     splits, states = corpus.get("splits") or {}, rows.runs["status"].value_counts().sort("status").rows()
     sizes = ", ".join(words.several(model.get(name, 0), name.removesuffix("s")) for name in ("layers", "heads"))
     tokens = {name: words.count(splits.get(name)) for name in ("train", "valid")}
@@ -305,7 +305,7 @@ def study(rows: StudyRows) -> dict[str, str]:
 
 def provenance(rows: StudyRows) -> dict[str, str]:
     """What made the runs, and the whole statement of the study, by name."""
-    corpus, seconds = rows.about.get("corpus") or {}, round(rows.about.get("wall_seconds") or 0)
+    corpus, seconds = rows.corpus, round(rows.about.get("wall_seconds") or 0)
     precision, wall = rows.about.get("precision", "float32"), "–"  # none where nobody noted them
     if seconds:
         hours, minutes = divmod(seconds // 60, 60)
