@@ -11,7 +11,8 @@ from hypothesis import strategies as st
 from tests import tiny
 
 import trisect
-from trisect.core.errors import StudyError
+from trisect.core.errors import CorpusError, StudyError
+from trisect.core.methods import Attack
 from trisect.core.spec import Design
 from trisect.experiments.study.plan import FLEET, fleets, gpu_seconds, join_ledger, make_plan, makespan
 from trisect.experiments.study.presets import find_experiments
@@ -82,6 +83,18 @@ def test_a_plan_of_gpus_reckons_as_a_gpu_was_measured():
             assert len(team) / a_step == pytest.approx(float(number.replace(",", "")), rel=0.25)
             compared += 1
     assert compared == 9
+
+
+def test_a_plan_answers_without_the_labels_and_a_study_does_not():
+    unlabelled = replace(tiny.EXPERIMENT, attack=Attack(tiny.SITES, ("mood",)))
+    plan = trisect.plan(unlabelled)
+    usual = trisect.plan(replace(tiny.EXPERIMENT, attack=Attack(tiny.SITES, ("pos",))))
+    assert (len(plan.runs), plan.train_seconds) == (len(usual.runs), usual.train_seconds)
+    assert [line for line in plan.words() if line.startswith("labels") and "'mood'" in line]
+    assert plan.data()["corpus"]["missing_labels"] == ["mood"]
+    assert "missing_labels" not in usual.data()["corpus"]
+    with pytest.raises(CorpusError, match="no label column 'mood'"):
+        make_plan(unlabelled)
 
 
 def test_a_study_keeps_the_size_of_its_fleets(tmp_path):

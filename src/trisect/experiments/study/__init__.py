@@ -84,10 +84,10 @@ class PlanStudy(Utility[PlanSettings]):
         return Plan
 
     def answer(self, settings: PlanSettings) -> Plan:
-        """The plan of what the settings ask for; raises TrisectError for what cannot be run, or not on this machine."""
+        """The plan of what the settings ask for, also for a text without its labels; raises TrisectError for what else cannot be run."""
         from trisect.experiments.study.plan import designs, make_plan
 
-        plan = make_plan(*designs(settings.what), fleet=settings.fleet)
+        plan = make_plan(*designs(settings.what), fleet=settings.fleet, without_labels=True)
         plan = replace(plan, listed=settings.runs, cores=settings.workers or plan.cores, gpus=settings.gpus)
         if not settings.force:
             plan.check_machine(Path())

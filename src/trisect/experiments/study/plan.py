@@ -287,7 +287,7 @@ class Plan:
     """What would be run. Memory is of one worker process, rough; `disk_bytes` is what stays.
 
     `training` and `evaluation` are the expected seconds of every job on one core, `on_gpu` those of training on one GPU; up to
-    `fleet` runs are trained in one job.
+    `fleet` runs are trained in one job. Label columns that are `missing` from the text are planned for all the same.
     """
 
     experiments: tuple[Design, ...]
@@ -301,6 +301,7 @@ class Plan:
     evaluation: tuple[float, ...]
     on_gpu: tuple[float, ...]
     cores: int
+    missing: tuple[str, ...] = ()
     gpus: int | None = None
     listed: bool = False
 
@@ -322,6 +323,10 @@ class Plan:
         lines = [
             *(run.id for run in self.runs if self.listed),
             f"text      {text.name}: {splits} tokens, {len(text.vocabulary):,} types",
+            *(
+                f"labels    no column '{label}': its runs are planned, and a study of this text is refused"
+                for label in self.missing
+            ),
             f"runs      {len(self.runs)}, of {self.parameters:,} parameters each",
             f"time      roughly {clock(self.train_seconds + self.rewind_seconds)} of one core ({parts})",
             f"jobs      {len(self.training)} of training (up to {self.fleet} runs in one), {len(self.evaluation)} of evaluation; "
@@ -354,6 +359,7 @@ class Plan:
                 "name": self.corpus.name,
                 "fingerprint": self.corpus.fingerprint,
                 "types": len(self.corpus.vocabulary),
+                **({"missing_labels": list(self.missing)} if self.missing else {}),
             },
             "parameters": self.parameters,
             "runs": [run.id for run in self.runs],
@@ -416,10 +422,11 @@ def designs(source: DesignSource) -> tuple[Design, ...]:
     return tuple(changed)
 
 
-def make_plan(*experiments: Design, fleet: int | None = None) -> Plan:
+def make_plan(*experiments: Design, fleet: int | None = None, without_labels: bool = False) -> Plan:
     """Everything that the experiments (of one text) would run; reads the text, trains nothing.
 
-    `fleet` is how many runs one job trains side by side, as on a CPU where it is None. Raises TrisectError for what cannot be run.
+    `fleet` is how many runs one job trains side by side, as on a CPU where it is None. Raises TrisectError for what cannot be run;
+    `without_labels`, label columns that the text does not have are noted instead: expected costs do not depend on their classes.
     """
     text = experiments[0].text
     if any(design.text != text for design in experiments):
@@ -428,12 +435,15 @@ def make_plan(*experiments: Design, fleet: int | None = None) -> Plan:
             "What is run in one folder has one text, one model and one training.",
             "Give them the same text.",
         )
-    corpus = load_text(text)
+    corpus, missing = load_text(text), dict[str, None]()
     for design in experiments:
         parts = (design.attack, design.control, design.probe, design.erase)
         columns = [label for part in parts if part for label in part.labels]
         for label in (*columns, *(edit.column for edit in design.edits if edit.column is not None)):
-            corpus.column(label)
+            if without_labels and label not in corpus.labels:
+                missing[label] = None
+            else:
+                corpus.column(label)
         if design.erase:
             need_extra("concept_erasure", "erase", "Erasing a label")
         if design.interchange:
@@ -441,12 +451,11 @@ def make_plan(*experiments: Design, fleet: int | None = None) -> Plan:
         check_windows(corpus, design.training.window)
         steps(corpus.splits["train"], design.training.columns, design.training.window)
         steps(corpus.splits["valid"], design.training.eval_columns, design.training.window)
-    types = np.unique(corpus.splits["train"].tokens)
-    if len(types) < 2:
-        word, tokens = corpus.vocabulary[int(types[0])], len(corpus.splits["train"].tokens)
+    tokens = corpus.splits["train"].tokens
+    if len(np.unique(tokens)) < 2:
         raise CorpusError(
             f"The text '{corpus.name}' has one word type.",
-            f"All {tokens:,} of its train tokens are {word!r}.",
+            f"All {len(tokens):,} of its train tokens are {corpus.vocabulary[int(tokens[0])]!r}.",
             "Give another text, or a smaller min_count.",
         )
     every = (run for design in experiments for run in design.runs(corpus.fingerprint))
@@ -471,6 +480,7 @@ def make_plan(*experiments: Design, fleet: int | None = None) -> Plan:
         tuple(task.seconds for task in _evaluation_tasks(experiments, corpus) if task.kind != "cut"),
         tuple(gpu_seconds(team, corpus) for team in teams),
         Machine().cores(),
+        tuple(missing),
     )
 
 
