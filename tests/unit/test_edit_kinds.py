@@ -154,7 +154,7 @@ def test_variants_have_one_spelling():
     assert one == two
     assert replace(BASE, edit=one).id == replace(BASE, edit=two).id
     assert replace(BASE, edit=one).id.startswith("attack-bounded+site-pos-q@1-s1-")
-    assert (one.aim, one.reach, one.drawn) == ("prior", "site", False)
+    assert (one.aim, one.reach, one.uses_control) == ("prior", "site", False)
     assert Control(variants=("site+bounded",)).variants == ("bounded+site",)
     with pytest.raises(SpecError, match="variants are bounded\\+site, bounded\\+site"):
         Control(variants=("site+bounded", "bounded+site"))
