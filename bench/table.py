@@ -24,7 +24,7 @@ import training
 import pages
 from trisect.core.machine import versions
 
-PAGE = Path(__file__).parents[1] / "docs" / "bench.md"
+PAGE = pages.PAGE
 KEPT = PAGE.with_suffix(".json")  # by processor, every part's rows with the day on which they were measured
 PARTS: dict[str, Callable[[], list[dict[str, object]]]] = {
     "step": training.step_rows,
@@ -81,7 +81,7 @@ def page(kept: dict[str, dict[str, Any]]) -> str:
     }
     for name, of in sorted(kept.items(), key=lambda item: -len(item[1])):
         text += section(name, [of[part] for part in PARTS if newest.get(part) == name])
-    return "\n".join(text)
+    return "\n".join([*text, *"".join(PAGE.read_text(encoding="utf-8").partition(pages.SHEETS)[1:]).split("\n")])
 
 
 def section(name: str, parts: list[dict[str, Any]]) -> list[str]:

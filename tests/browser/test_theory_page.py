@@ -39,6 +39,7 @@ def shared(browser, address) -> Iterator[Page]:
     tab.on("console", lambda message: said.append(message.text))
     tab.on("pageerror", lambda error: said.append(str(error)))
     tab.goto(address)
+    unfold(tab)
     yield tab
     tab.context.close()
     assert said == []
@@ -49,6 +50,11 @@ def tab(shared) -> Page:
     """The shared tab with every slider where it starts."""
     shared.evaluate("document.querySelectorAll('.lab .controls button').forEach(button => button.click())")
     return shared
+
+
+def unfold(tab: Page) -> None:
+    """Open every construction: the page begins with the first alone."""
+    tab.evaluate("document.querySelectorAll('details').forEach(one => (one.open = true))")
 
 
 def lab(tab: Page, name: str) -> Locator:
@@ -329,6 +335,8 @@ def plain(text: str) -> str:
 
 def test_every_question_law_limit_and_error_is_told(opened):
     tab = opened(script=False)
+    for folded in tab.locator("summary").all()[1:]:
+        folded.click()
     for name, made in constructions().items():
         text = plain(tab.locator(f"section#{name}").inner_text())
         for words in (made.question, made.law, made.domain, *(w for e in made.errata for w in (e.claim, e.right))):
@@ -340,6 +348,7 @@ def test_every_question_law_limit_and_error_is_told(opened):
 @pytest.mark.parametrize(("width", "scheme"), [(360, "dark"), (700, "light"), (1920, "light")])
 def test_nothing_is_cut_off_at_any_width(opened, width, scheme):
     tab = opened(width=width, scheme=scheme)
+    unfold(tab)
     assert tab.evaluate("document.documentElement.scrollWidth") == width
     assert tab.locator(".lab svg").count() == sum(lab(tab, name).locator(".panel").count() for name in IN_PYTHON)
     boxes = tab.locator(".lab .panel svg").evaluate_all("all => all.map(e => e.getBoundingClientRect().toJSON())")
@@ -444,6 +453,14 @@ def test_the_printed_page_has_drawings_and_numbers_but_no_sliders(opened):
     assert tab.locator(".readings .reading").first.is_visible()
     assert tab.locator(".slider .reading").first.is_visible()
     assert not tab.locator(".slider input").first.is_visible()
+
+
+def test_one_construction_is_open_and_a_link_opens_another(opened):
+    tab = opened()
+    assert tab.locator("details[open]").count() == 1
+    assert tab.evaluate("document.documentElement.scrollHeight") <= 6_000
+    tab.evaluate("location.hash = 'average'")
+    lab(tab, "average").locator("svg").first.wait_for()
 
 
 def test_axe_finds_no_barrier(opened):

@@ -243,6 +243,7 @@ def serve(host: str, port: int, open_: bool, text: tuple[str, ...], second: tupl
 
     \b
     trisect serve sentence-transformers/all-MiniLM-L6-v2 --open
+    trisect serve lookup/models/seed-1
     """
     from trisect.lab.jobs import screen
 

@@ -307,7 +307,7 @@ def _forest(row: Mapping[str, Any], span: tuple[float, float]) -> Markup:
         x = min(max(at(value), EDGE + 10), WIDTH - EDGE - 10)
         if all(abs(x - other) >= TIGHT for other in places):
             places.append(x)
-            marks.append(f'<text x="{x}" y="{HEIGHT - 2}" text-anchor="middle">{text}</text>')
+            marks.append(f'<text x="{x}" y="{HEIGHT - 2}" text-anchor="middle"><tspan>{text}</tspan></text>')
     for kind, first, last in (("family", "low_family", "high_family"), ("ci", "low", "high")):
         a, b = row[first], row[last]
         if a is not None and b is not None and not (b < low or a > high):

@@ -14,6 +14,7 @@ class Align(Experiment[AlignSettings, AlignFacts]):
     \b
     trisect align translation/seed-1 translation/seed-2 --source test.en --target test.fr --gold test.talp
     trisect align rxnmapper --source reactions.txt --marker ">>"
+    trisect align translation/seed-1 --source translation/pairs/test.source --target translation/pairs/test.target
     """
 
     name = "align"

@@ -358,11 +358,11 @@ def _layer_table(rows: Measures, facts: AlignFacts) -> Table:
     groups = [f"{SHORT[setting]} by {kind}" for setting in SETTINGS for kind in kinds]
     chosen = {m: ", ".join(f"{g} layer {of[g]}" for g in groups) for m, of in sorted(facts.chosen.items())}
     by_model = "; ".join(f"{model}: {of}" if len(chosen) > 1 else of for model, of in chosen.items())
-    star = f" * chosen on {words.several(facts.trial, 'other pair')}: {by_model}." * bool(chosen)
+    star = (f"* chosen on {words.several(facts.trial, 'other pair')}: {by_model}.",) * bool(chosen)
     sd = " ± standard deviation over models" * (len(facts.models) > 1)
-    caption = f"AER in % with 95 % intervals{sd}; the difference is norm minus weight.{star}"
+    caption = f"AER in % with 95 % intervals{sd}; the difference is norm minus weight."
     columns = ("Links", *(cell for kind in kinds for cell in (f"by {kind}", "95 %")), "difference", "95 %")
-    return Table(columns, tuple(lines), caption)
+    return Table(columns, tuple(lines), caption, words=star)
 
 
 def _heads(rows: Measures, n: str) -> Section | None:

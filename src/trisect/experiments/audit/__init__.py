@@ -61,6 +61,7 @@ class _Audit(Utility[AuditSettings]):
 
     \b
     trisect audit MODEL --handle encoder.layer.2.attention.self.value --site v@3.h2 --text "The cat sat on the mat."
+    trisect audit lookup/models/seed-1 --handle model.layers.1.self_attn.v_proj --site v@2 --text "teri ga kivol ."
     """
 
     name = "audit"

@@ -21,8 +21,8 @@ class RolesBenchmark(Experiment[BenchmarkSettings, BenchmarkFacts]):
     seed (bases, heads, noise and texts). Reported are means over seeds with Student's 95 % intervals.
 
     \b
-    trisect bench
     trisect bench METHOD.py --worlds "roles induction" --seeds 10
+    trisect bench
     """
 
     name = "bench"

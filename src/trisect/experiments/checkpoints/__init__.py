@@ -14,6 +14,7 @@ class RewindCheckpoints(Experiment[RewindSettings, RewindFacts]):
 
     \b
     trisect rewind EleutherAI/pythia-70m --initial step0 --final step143000 --stages step512,step4000 --corpus DIR
+    trisect rewind lookup/models --initial seed-1-step-0 --final seed-1 --corpus embedded --limit 40
     """
 
     name = "rewind"

@@ -12,9 +12,9 @@ class Explore(Experiment[ExploreSettings, ExploreFacts]):
     An encoder-decoder takes two texts, source and target.
 
     \b
-    trisect explore MODEL "The cat sat on the mat." --out page.html
     trisect explore MODEL "What is this?" --image cat.png
     trisect explore MODEL --audio speech.wav
+    trisect explore lookup/models/seed-1 "teri ga kivol ." --out page.html
     """
 
     name = "explore"

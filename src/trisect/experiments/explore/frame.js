@@ -32,7 +32,7 @@ function build(app) {
   app.signs = make("p", { class: "x-quiet", hidden: true }, "The contribution a f(x)·o / ‖o‖² is the share of what is added, o = Σ a f(x), that comes from a token. Over a row it sums to 1; below 0, in orange, the token points against the rest.");
   app.opened = make("div", { class: "x-opened" }, app.title, app.spot, make("div", { class: "x-turn" }, make("span", { class: "x-quiet" }, "Beside the weight"), beside.element), app.signs);
   app.zoomIn = button("+", "Zoom in", () => app.zoom(1));
-  app.zoomOut = button("−", "Zoom out", () => app.zoom(-1));
+  app.zoomOut = button("–", "Zoom out", () => app.zoom(-1));
   app.zoomAll = button("All", "Show all tokens", () => app.zoom(null));
   const tools = make("div", { class: "x-tools" }, app.zoomOut, app.zoomIn, app.zoomAll);
   const maps = make("section", { class: "x-section x-maps" }, make("div", { class: "x-head" }, make("h3", {}, "Token by token"), tools),

@@ -18,8 +18,8 @@ class LookupStudy(TrainingExperiment[LookupSettings, LookupFacts]):
     Call it again to resume.
 
     \b
-    trisect lookup --corpus embedded --out lookup
     trisect lookup --corpus wikitext-2 --recipe deep --seeds 3
+    trisect lookup --corpus embedded --out lookup
     """
 
     name = "lookup"

@@ -43,8 +43,8 @@ class ProfileModel(Experiment[ProfileSettings, ProfileFacts]):
     """Measure which properties of a word each head's queries, keys and values keep, against random maps of the same input.
 
     \b
-    trisect profile study --corpus embedded --labels position,pos
     trisect profile TRANSLATOR --attention cross --corpus embedded
+    trisect profile study --corpus embedded --labels position,pos
     """
 
     name = "profile"

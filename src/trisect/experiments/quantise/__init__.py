@@ -68,8 +68,8 @@ class _Quantise(Experiment[QuantiseSettings, ReadFacts]):
     """Measure what rounding queries, keys or values to few bits costs, and plan the bits of cached keys and values by layer.
 
     \b
-    trisect quantise MODEL --corpus wikitext-2 --limit 200
     trisect quantise MODEL --corpus sample --sites k@all v@all --rank 4,8 --memory 3.5
+    trisect quantise lookup/models/seed-1 --corpus embedded --limit 200
     """
 
     name = "quantise"

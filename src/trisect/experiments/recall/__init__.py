@@ -17,8 +17,8 @@ class Recall(TrainingExperiment[RecallSettings, RecallFacts]):
     """Measure what pretraining adds: models with and without it are asked where people were born. Call it again to resume.
 
     \b
-    trisect recall --out recall
     trisect recall --data birth-places --seeds 2 --set pretraining_epochs=200
+    trisect recall --out recall
     """
 
     name = "recall"

@@ -26,8 +26,8 @@ class TrainStudy(TrainingExperiment[StudySettings, StudyFacts]):
     """Train small language models with interventions on q, k and v, test the sources' claims, and report. Call it again to resume.
 
     \b
-    trisect study quick --seeds 1 --only rewind --out study
     trisect study --join seed-1 seed-2 --out both
+    trisect study quick --seeds 1 --only rewind --out study
     """
 
     name = "study"

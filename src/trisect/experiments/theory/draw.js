@@ -54,8 +54,10 @@ function arrow(from, to, more) {
 }
 
 const WIDE = 328;
+// Letters are drawn last, so that nothing covers them.
 function canvas(height, alt, ...children) {
-  return draw("svg", { viewBox: `0 0 ${WIDE} ${height}`, role: "img", "aria-label": alt }, ...children);
+  const letters = children.filter(({ tagName }) => tagName === "text");
+  return draw("svg", { viewBox: `0 0 ${WIDE} ${height}`, role: "img", "aria-label": alt }, ...children.filter((child) => !letters.includes(child)), ...letters);
 }
 
 // Even steps that read well: 1, 2 or 5 times a power of ten, about `count` of them.

@@ -86,4 +86,8 @@ class Lab {
 const packed = document.querySelector("#draws");
 load(packed.textContent.trim(), packed.dataset);
 for (const root of document.querySelectorAll(".lab")) new Lab(root);
+// A link to a construction opens it.
+const unfold = () => document.getElementById(location.hash.slice(1))?.querySelector("details")?.setAttribute("open", "");
+addEventListener("hashchange", unfold);
+unfold();
 document.documentElement.classList.add("alive");

@@ -1,5 +1,5 @@
 // Save: the drawings of a construction as they look now, and its numbers as rows.
-const DRAWN = ["fill", "stroke", "stroke-width", "stroke-dasharray", "stroke-linecap", "stroke-linejoin", "opacity", "paint-order", "font-size", "font-weight", "font-variant-numeric"];
+const DRAWN = ["fill", "stroke", "stroke-width", "stroke-dasharray", "stroke-linecap", "stroke-linejoin", "fill-opacity", "stroke-opacity", "paint-order", "font-size", "font-weight", "font-variant-numeric"];
 const PLAIN = 'Arial, "Helvetica Neue", "Liberation Sans", sans-serif';
 
 // A drawing as it looks now, every rule of the page's style sheet written beside what it rules.

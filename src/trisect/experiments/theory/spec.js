@@ -5,7 +5,7 @@ const KEYS = { key: "keys", sign: "n", name: "keys", min: 2, max: 8, step: 1, va
 const DIM = { key: "dim", sign: "d", name: "dimension", min: 2, max: 32, step: 1, value: 16 };
 const VARIANCE = { key: "variance", sign: "α", name: "variance of each key", min: -6, max: -0.5, step: 0.05, power: true };
 const STRETCH = { key: "gamma", sign: "γ", name: "stretch: the length of this k_a", min: -1, max: 3, step: 0.05, value: 1.3 };
-const SAMPLE = { key: "sample", sign: "№", name: "which sample is drawn", min: 1, max: 300, step: 1, value: 1 };
+const SAMPLE = { key: "sample", sign: "no.", name: "of the sample that is drawn", min: 1, max: 300, step: 1, value: 1 };
 
 const KEYS_WORDS = "Seen in the plane of k_a and k_b, in which q lies. Along a grey line the score is the same; from one to the next it changes by a fixed step. The arrow of q is on a scale of its own.";
 const WEIGHTS_WORDS = "A score one higher makes a weight e ≈ 2.72 times as large.";

@@ -9,10 +9,12 @@ function contours(q, [ox, oy], unit, height) {
   const step = [1, 2, 5, 10].find((times) => (times * unit) / long > 5) || 20;
   const [ux, uy] = scaled(q, 1 / long);
   const reach = Math.ceil(((WIDE + height) / unit) * long / step);
-  return range(2 * reach + 1, (n) => {
+  return range(2 * reach + 1, (n) => n).flatMap((n) => {
     const far = (((n - reach) * step) / long) * unit;
     const [x, y] = [ox + far * ux, oy - far * uy];
-    return draw("line", { class: n === reach ? "rule zero" : "rule", x1: x - 500 * uy, y1: y - 500 * ux, x2: x + 500 * uy, y2: y + 500 * ux });
+    const inside = [[x, uy || 1e-9, WIDE], [y, ux || 1e-9, height]].map(([at, by, most]) => [-at / by, (most - at) / by].sort((a, b) => a - b));
+    const [from, to] = [Math.max(...inside.map(([a]) => a)), Math.min(...inside.map(([, b]) => b))];
+    return from < to ? [draw("line", { class: n === reach ? "rule zero" : "rule", x1: x + from * uy, y1: y + from * ux, x2: x + to * uy, y2: y + to * ux })] : [];
   });
 }
 
@@ -75,7 +77,7 @@ function valuesView(state) {
     parts.push(sign("v", x, y, n > 1 ? "s-faint" : ""), label(x + 19 * out[0], y + 19 * out[1] + 5, state.names[n], "w-v"));
   });
   const [goal, output] = [place(state.target), place(state.weights)];
-  parts.push(sign("target", ...goal), arrow(goal, output, "a-c"), sign("c", ...output), label(output[0] + 13, output[1] + 16, "c", "w-c"));
+  parts.push(sign("target", ...goal), arrow(goal, output, "a-c"), sign("c", ...output), label(output[0] + 17, output[1] + 20, "c", "w-c"));
   return canvas(height, `The output c is the weighted mean of the values: ${inWords(state.weights, state.names)}. It is ${number(state.error)} from the target.`, ...parts);
 }
 

@@ -20,8 +20,8 @@ class Translate(TrainingExperiment[TranslateSettings, TranslateFacts]):
     """Train small translation models, one per seed, for 'trisect align'. Call it again to resume.
 
     \b
-    trisect translate-train --out translation
     trisect translate-train --source train.en --target train.fr --seeds 3
+    trisect translate-train --out translation
     """
 
     name = "translate-train"
