@@ -107,7 +107,7 @@ def intervene(
 ) -> Intervention:
     """What a model's outputs are for a text with q, k or v of some sites switched, beside what they are without.
 
-    `switches` says for each site, such as 'v@3.h2' or 'q@all', 'zero', 'mean' (over this text's positions, per head),
+    `switches` says for each site, such as 'v@3.h2' or 'q@all', 'zero', 'half', 'double', 'mean' (over its positions, per head),
     'second': what the text `second` has at the same positions, or a function as in `trisect.edit`. Predictions are of
     position `place`, from 0: the mask's or the last one where None. `positions`, from 0, are those that are switched; empty are all.
     """

@@ -67,7 +67,7 @@ def test_a_later_switch_takes_the_place_of_an_earlier_one_where_both_are(gpt):
     assert turned.switches == (("v@2", "second"), ("v@all", "zero"))
 
 
-@pytest.mark.parametrize("how", ["zero", "mean", "second"])
+@pytest.mark.parametrize("how", ["zero", "half", "double", "mean", "second"])
 def test_chosen_positions_are_switched_and_no_others(gpt, how):
     every = intervene(gpt, TEXT, {"v@1": how}, SECOND)
     assert torch.equal(intervene(gpt, TEXT, {"v@1": how}, SECOND, positions=range(5)).after, every.after)
@@ -79,6 +79,12 @@ def test_chosen_positions_are_switched_and_no_others(gpt, how):
     assert "v@1 " + how + " at token 4" in str(one)
     with pytest.raises(CorpusError, match=r"Position 5 is to be switched.\n  The text has 5 tokens, counted from 0.\n"):
         intervene(gpt, TEXT, {"v@1": "zero"}, positions=(5,))
+
+
+def test_half_and_double_are_what_a_function_makes(gpt):
+    for how, factor in {"half": 0.5, "double": 2.0}.items():
+        made = intervene(gpt, TEXT, {"v@1": lambda x, where, factor=factor: factor * x})
+        assert torch.equal(intervene(gpt, TEXT, {"v@1": how}).after, made.after)
 
 
 @pytest.mark.parametrize("how", ["zero", "mean"])

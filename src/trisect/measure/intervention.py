@@ -135,8 +135,9 @@ def relative_change(y: Float[Tensor, "B T D"], clean: Float[Tensor, "B T D"]) ->
     return torch.stack(rows)
 
 
-SwitchKind: TypeAlias = Literal["zero", "mean", "second"]
+SwitchKind: TypeAlias = Literal["zero", "half", "double", "mean", "second"]
 KINDS = get_args(SwitchKind)
+SCALES = {"half": 0.5, "double": 2.0}
 SHOWN = 10  # predictions of each side that are listed
 
 
@@ -349,6 +350,8 @@ class PreparedText:
             return edit_writer(targets, how)
         if how == "zero":
             return put(targets, zeros())
+        if how in SCALES:
+            return edit_writer(targets, lambda x, where: SCALES[how] * x)
         if how == "mean":
             means, parts = Means(), self._recorded[address]
             queries, keys = self.batch.queries(address.stack), self.batch.keys(address.stack)
@@ -404,7 +407,7 @@ def intervene(
 ) -> Intervention:
     """Switch q, k or v of sites in one pass over a text, and compare the outputs with those without.
 
-    `switches` says for each site 'zero', 'mean' (of this text's own positions, per head), 'second': what the second text
+    `switches` says for each site 'zero', 'half', 'double', 'mean' (of this text's own positions, per head), 'second': what the second text
     has at the same positions (activation patching), or a function, as `Shape.writers` takes it. `place` counts from 0; None is
     the mask, else the last position.
     `positions`, from 0, are those that are switched, each in the sequence that q, k or v belongs to; empty are all.

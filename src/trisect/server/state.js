@@ -1,5 +1,5 @@
 // State: what a page is about, as a link holds it, with undo and redo.
-const HOW = [["", "as it is"], ["zero", "zero"], ["mean", "mean"], ["second", "second"]];
+const HOW = [["", "as it is"], ["zero", "zero"], ["half", "½"], ["double", "2×"], ["mean", "mean"], ["second", "second"]];
 const BURST = 800; // milliseconds within which typing is one step
 
 // A name of a page, or of a view in a notebook, that no other has.

@@ -169,7 +169,7 @@ def _drawing(paths: pl.DataFrame) -> Figure | None:
         lines.append(line | {"colour": render.mark(component).colour})
     points = [{"x": x, "y": y, "name": name} for name, (y, x) in ends.items()]
     x, y = (
-        alt.X("x:Q", axis=None, scale=alt.Scale(padding=30)),
+        alt.X("x:Q", axis=None, scale=alt.Scale(padding=62)),
         alt.Y("y:Q", title="layer", axis=alt.Axis(tickMinStep=1, grid=False)),
     )
     strokes = chart_of("paths", lines).mark_rule(opacity=0.9)
@@ -177,12 +177,16 @@ def _drawing(paths: pl.DataFrame) -> Figure | None:
         x, y, alt.X2("x2"), alt.Y2("y2"), alt.Color("colour:N", scale=None), alt.StrokeWidth("width:Q", scale=None)
     )
     dots = chart_of("ends", points).mark_point(filled=True, size=40, color=render.INK, opacity=1).encode(x, y)
-    names = chart_of("names", points).mark_text(align="left", dx=7, dy=-6, fontSize=11, color=render.INK)
+    # lines lead to the right from what is no head: its name stands left of it
+    names = [
+        chart_of(kind, [point for point in points if (point["x"] > 0) is right])
+        .mark_text(align="left" if right else "right", dx=7 if right else -7, dy=-6, fontSize=11, color=render.INK)
+        .encode(x, y, alt.Text("name:N"))
+        for kind, right in (("names", True), ("others", False))
+    ]
     title = "Strongest paths"
     words_of = ", ".join(f"{r['writer']} into {r['into']} {r['direct']:.3g}" for r in rows.iter_rows(named=True))
-    panel = Panel(
-        title, overlay(title, drawn, dots, names.encode(x, y, alt.Text("name:N"))), f"{title}: {words_of} nats.", (), {}
-    )
+    panel = Panel(title, overlay(title, drawn, dots, *names), f"{title}: {words_of} nats.", (), {})
     keys = tuple(LegendEntry(f"into {c}", render.mark(c).colour, render.mark(c).shape) for c in "qkv")
     caption = f"From the writer below to the head above; a line is as wide as its effect ({WHAT})."
     return Figure("composition-paths", "Figure 2", title, caption, (panel,), keys)

@@ -177,7 +177,7 @@ def figure(lines: Sequence[Line], number: str = "") -> Figure | None:
             rows.append({"line": title, "group": c, "value": m.mean / most, "low": low, "high": high})
     looks = {c: render.mark(c) for c in COMPONENTS}
     colour, shape = look_of(looks)
-    axis = alt.Axis(domain=False, ticks=False, labelLimit=NAMES, grid=True)
+    axis = alt.Axis(domain=False, ticks=False, labelExpr="split(datum.label, ', ')", labelLimit=NAMES, grid=True)
     y = alt.Y("line:N", sort=titles, scale=alt.Scale(domain=titles, paddingInner=0.25), title=None, axis=axis)
     offset = alt.YOffset("group:N", scale=alt.Scale(domain=list(COMPONENTS)), sort=list(COMPONENTS))
     reach = [row[end] for row in rows for end in ("low", "high", "value") if row[end] is not None]

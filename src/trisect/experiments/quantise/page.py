@@ -156,8 +156,7 @@ def _figures(changes: Measures, facts: ReadFacts) -> Iterator[Figure]:
         }
         if panels:
             caption = f"Change in {unit} with q, k or v of all layers reduced at once; lines are 95 % intervals."
-            axes = dict.fromkeys(panels, unit)
-            yield layer_figure((name, "", "All layers at once"), caption, panels, across=across, axes=axes)
+            yield layer_figure((name, "", "All layers at once"), caption, panels, unit, across=across)
     single = Measures(tuple(row for row in changes if row.layer is not None and row.head is None))
     panels = {
         title(f"{at:g} {way}", stack_words(stack)): [row.bar for row in rows]
@@ -165,11 +164,8 @@ def _figures(changes: Measures, facts: ReadFacts) -> Iterator[Figure]:
         for (stack, at), rows in of.by("stack", "at").items()
     }
     if panels:
-        caption = (
-            "Change with one layer's q, k or v reduced, each panel on an axis of its own; lines are 95 % intervals."
-        )
-        axes = dict.fromkeys(panels, unit)
-        yield layer_figure(("quantise-layers", "", "By layer"), caption, panels, axes=axes)
+        caption = "Change with one layer's q, k or v reduced; lines are 95 % intervals."
+        yield layer_figure(("quantise-layers", "", "By layer"), caption, panels, unit)
     signed = facts.objective != "output"
     for way, rows in ways.items():
         heads = Measures(tuple(row for row in rows if row.head is not None))

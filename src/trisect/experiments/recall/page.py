@@ -54,7 +54,7 @@ SHORT = {"plain": "fine-tuned only", "pretrained": "pretrained", "left-out": "na
 BASELINE = "baseline"
 UNSEEN = "neither"
 COLUMNS = {  # where a model met a name, and the same as the name of a column
-    "pretraining and fine-tuning": "pretraining\nand fine-tuning",
+    "pretraining and fine-tuning": "pretraining\nand\nfine-tuning",
     "pretraining only": "pretraining\nonly",
     "fine-tuning only": "fine-tuning\nonly",
     UNSEEN: UNSEEN,
@@ -497,7 +497,7 @@ def _survival(numbers: RecallNumbers) -> Section | None:
             f"{MODELS[model]}. n\u00a0=\u00a0{'; '.join(counts)}."
         )
         names = (f"recall-{measure.replace('_', '-')}", "", f"What survives without q, k or v (replaced by {by})")
-        figures.append(layer_figure(names, caption, panels, zero="", axes=dict.fromkeys(panels, UNIT)))
+        figures.append(layer_figure(names, caption, panels, UNIT, zero=""))
     if not lines:
         return None
     text = (
