@@ -168,8 +168,9 @@ def _drawing(paths: pl.DataFrame) -> Figure | None:
         }
         lines.append(line | {"colour": render.mark(component).colour})
     points = [{"x": x, "y": y, "name": name} for name, (y, x) in ends.items()]
+    last = max(x for _, x in ends.values()) or 1.0
     x, y = (
-        alt.X("x:Q", axis=None, scale=alt.Scale(padding=62)),
+        alt.X("x:Q", axis=None, scale=alt.Scale(domain=[-0.36 * last, 1.16 * last], nice=False)),
         alt.Y("y:Q", title="layer", axis=alt.Axis(tickMinStep=1, grid=False)),
     )
     strokes = chart_of("paths", lines).mark_rule(opacity=0.9)
