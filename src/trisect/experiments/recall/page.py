@@ -497,7 +497,7 @@ def _survival(numbers: RecallNumbers) -> Section | None:
             f"{MODELS[model]}. n\u00a0=\u00a0{'; '.join(counts)}."
         )
         names = (f"recall-{measure.replace('_', '-')}", "", f"What survives without q, k or v (replaced by {by})")
-        figures.append(layer_figure(names, caption, panels, UNIT, zero=""))
+        figures.append(layer_figure(names, caption, panels, zero="", axes=dict.fromkeys(panels, UNIT)))
     if not lines:
         return None
     text = (
