@@ -74,8 +74,8 @@ def norms_naive(given: Trace) -> tuple[Tensor, Tensor]:
 @torch.no_grad()
 def norms_ours(given: Trace) -> tuple[Tensor, Tensor]:
     """The same two by trisect."""
-    found = both(given)
-    return given.weights * found.transformed[:, :, None], found.layer
+    transformed, layer = both(given)
+    return given.weights * transformed[:, :, None], layer
 
 
 @one_core()
