@@ -26,8 +26,9 @@ import trisect.lm.edits  # noqa: F401 (makes the kinds of edits known to stateme
 _HOME = {
     name: home
     for home, names in {
-        "calls": "annotate chart check corpus direct_logits edit explore intervene list_claims logit_lens prove read render serve "
+        "calls": "chart check corpus direct_logits edit explore intervene list_claims logit_lens prove read render serve "
         "switchboard texts",
+        "lab.annotation": "annotate",
         "lab.subject": "load",
         "core.edits": "Edit",
         "core.errors": "TrisectError",

@@ -28,7 +28,7 @@ from trisect.core.methods import Tie as Tie
 from trisect.core.trace import Trace as Trace
 from trisect.core.spec import Training as Training
 from trisect.core.errors import TrisectError as TrisectError
-from trisect.calls import annotate as annotate
+from trisect.lab.annotation import annotate as annotate
 from trisect.calls import chart as chart
 from trisect.calls import check as check
 from trisect.calls import corpus as corpus
@@ -156,7 +156,7 @@ def compare(
     reader: str | None = None,
     limit: int | None = None,
     what: str | Sequence[str] | None = None,
-    pairs: Path | None = None,
+    pairs: str | Path | None = None,
     task: str | None = None,
     batch: int = 8,
     seed: int = 0,

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+import webbrowser
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from operator import index
@@ -11,11 +12,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, SupportsIndex
 
 from trisect.core.errors import DamagedFileError, ModelError, SpecError, StudyError, check_name, translate_system_errors
-from trisect.core.schema import build
 from trisect.core.subject import EditFunction, InputSample, ModelInputs, ReadGiven, Texts
 from trisect.core.trace import Reading
 from trisect.lab.experiment import Experiment, Result
-from trisect.lab.inputs import Workers, open_any
+from trisect.lab.inputs import open_any
 from trisect.lab.jobs import screen
 from trisect.lab.run_folder import DELETE, RunFolder, check_files, has_tables, is_study
 from trisect.lab.subject import check_folder, load
@@ -88,9 +88,9 @@ def explore(reading: Any, text: Any = None, row: int = 0) -> AnyWidget | Framed:
     if isinstance(reading, Reading):
         return show(reading, row)
     if text is None:
-        given = f"{type(reading).__name__} was given, and no text."
+        problem = f"{type(reading).__name__} was given, and no text."
         raise ModelError(
-            given, "A view is into a Reading, or into a model and a text.", "Give a text beside the model."
+            problem, "A view is into a Reading, or into a model and a text.", "Give a text beside the model."
         )
     subject = load(reading) if not hasattr(reading, "trace") else reading
     return show(subject.read(text), row, subject, text)
@@ -143,7 +143,7 @@ def edit(model: Any, edits: Mapping[str, EditFunction]) -> Iterator[Any]:
         with edit_own(subject, edits):
             yield subject
         return
-    addresses = dict(zip(subject.addresses, (found.module for found in subject.proof.weights), strict=True))
+    addresses = dict(zip(subject.addresses, (layer.module for layer in subject.proof.weights), strict=True))
     with editing(subject.name, subject.model, addresses, subject.proof.hook, subject.shape, edits):
         yield subject.model
 
@@ -164,21 +164,21 @@ def read(
     if not grad and not stream:
         return subject.read(texts, images, audio) if images or audio else subject.read(texts)
     if grad and stream:
-        known = "The stream is read in passes without a graph."
-        raise SpecError("Gradients and the stream were asked for.", known, "Read twice, once with each.")
+        reason = "The stream is read in passes without a graph."
+        raise SpecError("Gradients and the stream were asked for.", reason, "Read twice, once with each.")
     if not hasattr(subject, "proof"):
         what = "Gradients" if grad else "Writers of the stream"
-        known = "A model of a study is computed without a graph, and its norms stand behind the sums."
-        raise ModelError(f"{what} of {subject.name} were asked for.", known, "Give a pretrained model.")
+        reason = "A model of a study is computed without a graph, and its norms stand behind the sums."
+        raise ModelError(f"{what} of {subject.name} were asked for.", reason, "Give a pretrained model.")
     from trisect.hf.load import read_with_gradients, single_batch
 
-    media = [tuple(own) if isinstance(own, (list, tuple)) else (own,) for own in (audio, images)]
-    given = InputSample(texts, media[0], media[1]) if any(media) else texts
+    media = [tuple(items) if isinstance(items, (list, tuple)) else (items,) for items in (audio, images)]
+    sample = InputSample(texts, media[0], media[1]) if any(media) else texts
     if grad:
-        return read_with_gradients(subject, given)
+        return read_with_gradients(subject, sample)
     from trisect.measure.composition import read_stream
 
-    subject, batch = single_batch(subject, given)
+    subject, batch = single_batch(subject, sample)
     reading = subject.trace(batch)
     return replace(reading, stream=read_stream(subject, batch, reading))
 
@@ -246,8 +246,8 @@ def _token_number(subject: Any, token: str | int, size: int) -> int:
     if not isinstance(token, str):
         if isinstance(token, SupportsIndex) and 0 <= index(token) < size:
             return index(token)
-        known = f"{subject.name} has logits of {size:,} tokens, counted from 0."
-        raise SpecError(f"Token {token} was asked for.", known, "Give one of them.")
+        reason = f"{subject.name} has logits of {size:,} tokens, counted from 0."
+        raise SpecError(f"Token {token} was asked for.", reason, "Give one of them.")
     from trisect.hf.files.tokenizers import tokenize
 
     if subject.tokenizer is None:
@@ -256,8 +256,8 @@ def _token_number(subject: Any, token: str | int, size: int) -> int:
     unknown = len(pieces) != 1 or pieces[0] == getattr(subject.tokenizer, "unk_token_id", None)
     number = subject.tokenizer.get_vocab().get(token) if unknown else pieces[0]
     if number is None:
-        known = f"To its tokenizer that is {', '.join(map(repr, map(subject.token, pieces))) or 'nothing'}."
-        raise SpecError(f"The token {token!r} was asked for.", known, "Give one of them, or a token's number.")
+        reason = f"To its tokenizer that is {', '.join(map(repr, map(subject.token, pieces))) or 'nothing'}."
+        raise SpecError(f"The token {token!r} was asked for.", reason, "Give one of them, or a token's number.")
     return number
 
 
@@ -283,13 +283,13 @@ def serve(
     returns when interrupted; where `wait` is false, returns at once, and `stop()` of what is returned ends it. Needs the
     extra `trisect[serve]`.
     """
-    from trisect.server.run import open_page, start
+    from trisect.server.run import start
 
     named = {"revision": revision, "dtype": dtype, "device": device, "device_map": device_map}
     with screen("trisect serve"):
         served = start(model, text, second, host, port, **named, pickle=pickle, remote_code=remote_code)
     if open:
-        open_page(served.address)
+        webbrowser.open(served.address)
     if wait:
         print(served.address, flush=True)
         served.wait()
@@ -304,7 +304,7 @@ def switchboard(model: Any, text: str | Sequence[str] = (), second: str | Sequen
     """
     from trisect.server.widget import switchboard as show
 
-    texts = ((given,) if isinstance(given, str) else tuple(given) for given in (text, second))
+    texts = ((words,) if isinstance(words, str) else tuple(words) for words in (text, second))
     named = isinstance(model, (str, Path))
     return show(load(model) if not hasattr(model, "outputs") else model, repr(str(model)) if named else "", *texts)
 
@@ -335,20 +335,24 @@ def check(out: str | Path) -> list[StudyError]:
 
     check_name("a folder of results", out)
     folder, planned = Path(out), _planned_by(Path(out)) is not None
+    run = RunFolder(folder)
     if is_study(folder) or not is_results(folder):
-        found = check_study(folder)
+        errors = check_study(folder)
         again = f"Call 'trisect report {out}': it makes tables, figures and report again from the runs."
-        more = RunFolder(folder).check(again) if RunFolder(folder).has_run else []
-        return [*found, *(e for e in more if not any(_path_of(e) in one.given for one in found))]
+        for error in run.check(again) if run.has_run else []:
+            path = re.split(r" (?:is|was|belongs) [a-z ]+\.$", error.given)[0]
+            if not any(path in other.given for other in errors):
+                errors.append(error)
+        return errors
     if planned or unfinished(folder):
         return _check_begun(folder)
-    if is_corpus(folder) and not RunFolder(folder).has_run:  # cut by a study
+    if is_corpus(folder) and not run.has_run:  # cut by a study
         try:
             open_corpus(folder)
         except DamagedFileError as error:
             return [error]
         return []
-    return RunFolder(folder).check() if RunFolder(folder).has_run else check_files(folder)
+    return run.check() if run.has_run else check_files(folder)
 
 
 def _check_begun(folder: Path) -> list[StudyError]:
@@ -358,14 +362,16 @@ def _check_begun(folder: Path) -> list[StudyError]:
     from trisect.hf.small.gpt import is_model
 
     studies = {path.parent for path in folder.rglob("study*.json") if is_study(path.parent)}
-    found = [error for place in sorted(studies) for error in check(place)]
-    found += check_files(folder, DELETE, [one.plan for one in EXPERIMENTS if one.plan], studies)
+    plans = [experiment.plan for experiment in EXPERIMENTS if experiment.plan]
+    errors = [error for place in sorted(studies) for error in check(place)] + check_files(
+        folder, DELETE, plans, studies
+    )
     for place in (path.parent for path in sorted(folder.rglob("config.json")) if is_model(path.parent)):
         try:
             check_model(place)
         except ModelError as error:
-            found.append(DamagedFileError(error.given, error.known, DELETE.format(place)))
-    return found
+            errors.append(DamagedFileError(error.given, error.known, DELETE.format(place)))
+    return errors
 
 
 def unfinished(out: str | Path) -> str:
@@ -392,17 +398,12 @@ def _planned_by(folder: Path) -> Experiment[Any, Any] | None:
     """The experiment whose plan lies in a folder; None where none does, and for a model's, which may note what it can be asked."""
     from trisect.experiments import EXPERIMENTS
 
-    planned = (one for one in EXPERIMENTS if one.plan and (folder / one.plan).is_file())
+    planned = (experiment for experiment in EXPERIMENTS if experiment.plan and (folder / experiment.plan).is_file())
     return None if (folder / "config.json").exists() else next(planned, None)
 
 
 def _has_results(folder: Path) -> bool:
     return is_study(folder) or RunFolder(folder).has_run or is_corpus(folder)
-
-
-def _path_of(error: StudyError) -> str:
-    """Which file an error of `check_run` speaks of."""
-    return re.split(r" (?:is|was|belongs) [a-z ]+\.$", error.given)[0]
 
 
 def list_claims() -> list[dict[str, object]]:
@@ -417,27 +418,3 @@ def list_claims() -> list[dict[str, object]]:
 def corpus(where: str | Path = "embedded", reader: str | None = None) -> Corpus:
     """A text as numbers: 'embedded', a corpus folder, or a raw folder read by `reader` (detected when None)."""
     return open_corpus(where, reader)
-
-
-@translate_system_errors()
-def annotate(
-    source: str | Path,
-    pipeline: str | Path,
-    out: str | Path,
-    reader: str | None = None,
-    placeholder: str = "Unk",
-    workers: int | None = None,
-    progress: Callable[[int, int], None] | None = None,
-    columns: Sequence[str] | None = None,
-) -> Corpus:
-    """Label every token of a raw text with what a spaCy pipeline says of it, and keep the result in `out`.
-
-    `columns` are some of pos (part of speech), tag (fine-grained), dep (relation) and ent (entity type, 'O' outside);
-    None is pos and dep, and tag and ent where the pipeline sets them. `workers` processes (None: one a core) share the
-    work; where the system spawns processes (macOS, Windows) a script then needs `if __name__ == "__main__":`.
-    Needs the extra `trisect[annotate]`.
-    """
-    from trisect.lab.annotation import annotate as label
-
-    build(Workers, {"workers": workers})  # within its bounds
-    return label(source, pipeline, out, reader, placeholder, workers, progress, columns)

@@ -406,4 +406,4 @@ class Quiet(http.server.SimpleHTTPRequestHandler):
 
 def test_the_state_of_an_address_is_that_of_its_text(gpt):
     assert gpt.served.address.count("#") == 1
-    assert PageState((TEXT,)).given == TEXT
+    assert PageState((TEXT,)).as_input == TEXT

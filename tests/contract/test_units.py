@@ -557,4 +557,4 @@ def test_only_what_all_models_have_and_no_site_is_put_together():
 
     table = findings_table({"a": of(q=1.0, v_1=2.0, k=3.0), "b": of(q=2.0, v_1=2.5)})
     (one,) = pool_findings(table, ["a", "b"])
-    assert [(n.name, n.mean.mean) for n in one.numbers] == [("q", 1.5)]
+    assert [(mean.name, mean.mean) for mean, _ in one.numbers] == [("q", 1.5)]

@@ -81,12 +81,6 @@ def test_a_table_of_another_run_is_found(folders):
         driver.read(NORMS, folders / "one", {})
 
 
-def test_an_altered_table_is_found_also_without_a_checksum(folders):
-    path = folders / "one" / "tables" / "measures.parquet"
-    pl.read_parquet(path).with_columns(pl.col("value") * 2).write_parquet(path)
-    assert [str(e.given) for e in RunFolder(folders / "one").check()] == [f"{path} was altered."]
-
-
 def test_a_missing_an_added_and_an_altered_file_are_found(folders):
     folder = folders / "one"
     (folder / "report.html").write_text("mine")

@@ -19,7 +19,6 @@ from trisect.core.finding import Finding
 from trisect.core.schema import build, flat
 from trisect.core.spec import plain
 from trisect.experiments import EXPERIMENTS
-from trisect.experiments.patch import PATCH
 from trisect.experiments.study import STUDY
 from trisect.lab.driver import _place
 from trisect.papers import SOURCES
@@ -257,11 +256,6 @@ def test_the_closest_name_is_proposed_and_no_other():
     assert unknown("setting", "depth", ("width", "layers")) == "Unknown setting 'depth'."
     assert unknown("split", 3, ("train",)) == "Unknown split 3."
     assert unknown("split", "x" * 100, ()) == f"Unknown split '{'x' * 59}…."
-
-
-def test_a_setting_that_is_a_path_takes_what_the_command_line_gives():
-    settings = build(PATCH.settings, parse_options(PATCH.settings, {"model": "m", "pairs": "pairs.jsonl"}))
-    assert settings.pairs == Path("pairs.jsonl")
 
 
 def read(name: str, *words: str) -> dict[str, object]:

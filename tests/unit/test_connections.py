@@ -12,7 +12,7 @@ import pytest
 from tests import tinyhf
 
 from trisect.hf.load import load
-from trisect.server import answering, connections
+from trisect.server import answering, app
 from trisect.server.answering import PageModel, SupersededError
 from trisect.server.run import start
 
@@ -85,8 +85,8 @@ def wire(served, caplog, capfd):
 
 
 def test_the_bounds_are_these():
-    assert (connections.CONNECTIONS, connections.RECEIVING, connections.SENDING) == (32, 10, 120)
-    assert (connections.HEAD, answering.BODY, answering.CLIENTS) == (16_384, 65_536, 64)
+    assert (app.CONNECTIONS, app.RECEIVING, app.SENDING) == (32, 10, 120)
+    assert (app.HEAD, answering.BODY, answering.CLIENTS) == (16_384, 65_536, 64)
 
 
 def test_clients_that_leave_print_nothing_and_the_next_is_answered(wire):
@@ -123,7 +123,7 @@ def test_what_a_page_that_has_gone_asked_is_not_computed(wire, monkeypatch):
 
 
 def test_a_client_that_is_slow_is_closed_with_and_without_the_token(wire, monkeypatch):
-    monkeypatch.setattr(connections, "RECEIVING", 0.4)
+    monkeypatch.setattr(app, "RECEIVING", 0.4)
     begun = time.monotonic()
     with (
         wire.open() as silent,
@@ -140,7 +140,7 @@ def test_a_client_that_is_slow_is_closed_with_and_without_the_token(wire, monkey
 
 
 def test_a_client_that_does_not_take_its_answer_is_closed(wire, monkeypatch):
-    monkeypatch.setattr(connections, "SENDING", 0.3)
+    monkeypatch.setattr(app, "SENDING", 0.3)
     monkeypatch.setattr(PageModel, "answer", lambda *given: answering.PageAnswer({}, (bytes(20_000_000),)))
     with wire.open(wire.question(client="slow"), buffer=4096) as made:
         assert made.recv(12) == b"HTTP/1.1 200"

@@ -25,8 +25,7 @@ from trisect.core.subject import Texts
 from trisect.core.tables import frame
 from trisect.engine.drive import drive
 from trisect.engine.start import Here
-from trisect.lab import command as lab_command
-from trisect.lab import driver, subject
+from trisect.lab import driver, records, subject
 from trisect.lab.experiment import Experiment, Measured
 from trisect.lab.inputs import Models, ModelSource, ModelWorkers, TextSource, Units
 from trisect.lab.run_folder import MANIFEST, RunFolder
@@ -244,7 +243,7 @@ def test_only_what_is_the_same_is_used_again(tmp_path, monkeypatch, change, agai
         path.parent.mkdir()
         path.write_text("z")
     commits = ["" if what == "unknown" else "1"]
-    monkeypatch.setattr(lab_command, "revision_of", lambda where: commits[-1])
+    monkeypatch.setattr(records, "revision_of", lambda where: commits[-1])
     named: dict[str, Any] = {
         "checkpoints": {"checkpoints": ("earlier", "stone1")},
         "commit": {"corpus": "hf:someone/texts"},
@@ -298,18 +297,6 @@ def test_a_unit_is_there_whole_and_under_its_own_key_or_gone(tmp_path, change):
             (unit / MANIFEST).write_text("{")
     assert folder.resume(key) == (unit if change == "none" else None)
     assert unit.exists() == (change == "none")
-
-
-@pytest.mark.parametrize("end", [KeyboardInterrupt, StudyError("a", "b", "c")])
-def test_half_a_unit_is_none(tmp_path, end):
-    def write_half():
-        with RunFolder(tmp_path / "out").unit(digest("asked"), "weigh") as place:
-            (place / "x").write_text("x")
-            raise end
-
-    with pytest.raises((KeyboardInterrupt, StudyError)):
-        write_half()
-    assert list((tmp_path / "out").iterdir()) == []
 
 
 def test_what_a_killed_call_had_half_written_goes_and_a_list_in_it_makes_no_run(tmp_path):
@@ -411,13 +398,6 @@ def test_the_same_question_takes_the_place_of_the_first_whatever_machine_answers
         weigh(again, tmp_path / "out")
 
 
-def test_a_site_has_one_spelling_in_a_command():
-    from trisect.experiments.ablate.settings import AblateSettings
-
-    several = [AblateSettings(ModelSource("a"), TextSource(), sites=(site,)) for site in ("q@1,2", "q@2,1", "q@1-2")]
-    assert len({lab_command.command("ablate", settings, (), None) for settings in several}) == 1
-
-
 def test_a_folder_with_models_of_another_command_is_refused(tmp_path, monkeypatch):
     out = stopped(tmp_path, monkeypatch)
     other = Weigh("lift")
@@ -493,7 +473,7 @@ def test_as_jobs_the_same_files_come_of_it(tmp_path, monkeypatch, engine):
         if engine == "ray":  # another machine finds nothing of this one's disk
             for work in works:
                 order = work.order()
-                assert str(gone) not in json.dumps(order.asked.settings)
+                assert str(gone) not in json.dumps(order.request.settings)
         drive(works, Here(folder / ".jobs"))
 
     monkeypatch.setattr(units_run, "run_jobs", jobs)
@@ -552,9 +532,9 @@ def test_checkpoints_beside_a_model_lie_beside_it_where_it_travels_to(tmp_path):
     given = ProfileSettings(source, "embedded", checkpoints=("first", "gone", "last"))
     work = UnitWork("last", "key", PROFILE, given, "source", RunFolder(tmp_path), None, True, lambda: None)
     order = work.order()
-    laid = {place: Path(order.needs[name]) for name, place in order.asked.laid.items()}
+    laid = {place: Path(order.needs[name]) for name, place in order.request.laid.items()}
     units_jobs.arrange_files(laid, tmp_path / "laid")
-    found = units_jobs.decode_settings(ProfileSettings, order.asked.settings, tmp_path / "laid")
+    found = units_jobs.decode_settings(ProfileSettings, order.request.settings, tmp_path / "laid")
     there = Path(found.source.model)
     assert there == tmp_path / "laid" / (tmp_path / "runs/last").relative_to("/")
     assert found.checkpoints == given.checkpoints
@@ -563,7 +543,7 @@ def test_checkpoints_beside_a_model_lie_beside_it_where_it_travels_to(tmp_path):
         "last": "last",
     }
     near = replace(work, far=False).order()  # a process of this machine finds them where they lie
-    assert near.asked.laid == {}
+    assert near.request.laid == {}
 
 
 def test_texts_come_back_as_they_were(tmp_path):

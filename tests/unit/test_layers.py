@@ -54,7 +54,7 @@ EXTRAS = {
     "traitlets",
     "uvicorn",
 }
-BEHIND_EXTRAS = {"engine.on_ray", "server.app", "server.connections"}  # whose first lines import an extra
+BEHIND_EXTRAS = {"engine.on_ray", "server.app"}  # whose first lines import an extra
 START = {"api", "calls", "server.run", "lab.experiment", "lab.inputs"}  # import trisect; trisect --help
 
 

@@ -19,8 +19,7 @@ from trisect.core.errors import SpecError, StudyError
 from trisect.core.finding import Finding
 from trisect.core.machine import Machine
 from trisect.core.schema import WHOLE, Option, build, flat, read_word, record
-from trisect.lab import driver
-from trisect.lab.command import command_of
+from trisect.lab import driver, records
 from trisect.lab.experiment import Measured, RunContext, TrainingExperiment, Utility
 from trisect.lab.inputs import Seeds
 
@@ -67,7 +66,7 @@ class Count:
         if (folder / "other").exists():
             raise StudyError("There is 'other'.", "It is not ours.", "Choose another folder.")
 
-    def own(self, folder: Path) -> list[Path]:
+    def folders_of(self, folder: Path) -> list[Path]:
         return [folder]
 
     def measure(self, context: RunContext) -> Measured[Counted]:
@@ -76,7 +75,7 @@ class Count:
         path.write_text(str(many))
         whole = Counting(self.settings.settings, tuple(range(1, many + 1)))
         return Measured(
-            {}, Counted(many), ("A note.",), seconds=7.0, paths={"one": path}, command=command_of("count", whole)
+            {}, Counted(many), ("A note.",), seconds=7.0, paths={"one": path}, command=records.command("count", whole)
         )
 
 

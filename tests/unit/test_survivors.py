@@ -124,7 +124,7 @@ def test_an_evaluation_that_sends_its_runs_files_leaves_the_others_there(tmp_pat
 def test_mutants_are_programs_that_differ_in_one_place_and_listed_survivors_are_among_them():
     root = Path(__file__).parents[2]
     tool = runpy.run_path(str(root / "tools" / "mutants.py"))
-    for name in ("stats/tested.py", "stats/null.py", "server/connections.py"):
+    for name in ("stats/tested.py", "stats/null.py", "server/app.py"):
         path = root / "src" / "trisect" / name
         content, found = path.read_bytes(), list(tool["mutants"](path))
         assert len(set(found)) == len(found) > 5

@@ -7,7 +7,7 @@ from trisect.experiments import EXPERIMENTS, UTILITIES
 
 for experiment in EXPERIMENTS:
     main.add_command(command(experiment, say_result))
-for one in UTILITIES:
-    main.add_command(utility(one))
+for tool in UTILITIES:
+    main.add_command(utility(tool))
 
 __all__ = ["main", "study"]

@@ -58,11 +58,6 @@ def _print(text: str, err: bool = False) -> None:
         raise _output_error(error) from error
 
 
-def of_stream(error: OSError) -> bool:
-    """Whether it is a standard stream's: such an error names no file, and says that what is written leads nowhere."""
-    return error.filename is None and error.errno in (*FULL, errno.EPIPE, errno.EBADF, errno.EIO, errno.EFBIG)
-
-
 def _output_error(error: OSError) -> StudyError:
     """The error of standard output that takes no more; what is left to say there leads nowhere."""
     sys.stdout = open(os.devnull, "w")  # noqa: SIM115  it would fail once more at the end
@@ -74,32 +69,8 @@ def _output_error(error: OSError) -> StudyError:
     )
 
 
-def settle_streams() -> None:
-    """A standard stream that is closed leads nowhere, and what an encoding lacks is printed as its number.
-
-    A closed stream's number would else be given to the next file that is opened, and be written into.
-    """
-    for number in (0, 1, 2):
-        try:
-            os.fstat(number)
-        except OSError:
-            os.open(os.devnull, os.O_RDWR)  # takes the lowest number that is free: this one
-    for stream in (sys.stdout, sys.stderr):
-        if isinstance(stream, io.TextIOWrapper):
-            stream.reconfigure(errors="backslashreplace")
-
-
-def check_words(words: Sequence[str]) -> None:
-    """Raise SpecError for an argument that is no text in the encoding of this system's names."""
-    for word in words:
-        try:
-            word.encode()
-        except UnicodeEncodeError:
-            known = f"It is no text in the encoding of names here, which is {sys.getfilesystemencoding()}."
-            todo = "Call it with PYTHONUTF8=1 in the environment, or use another name."
-            raise SpecError(f"{word!a} was given.", known, todo) from None
-
-
+# of a standard stream, with no file: what is written leads nowhere
+STREAM_ERRORS = (errno.EPIPE, errno.EBADF, errno.EIO, errno.EFBIG)
 SECTIONS: Mapping[str, tuple[str, ...]] = {
     "Look": ("explore", "serve", "theory", "ask"),
     "Measure": (
@@ -124,8 +95,8 @@ SECTIONS: Mapping[str, tuple[str, ...]] = {
 class _Group(click.Group):
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """Commands by what they are for, each with the whole first sentence of its help; any other command under 'More'."""
-        known = [name for names in SECTIONS.values() for name in names]
-        sections = {**SECTIONS, "More": tuple(sorted(set(self.commands) - set(known)))}
+        listed = [name for names in SECTIONS.values() for name in names]
+        sections = {**SECTIONS, "More": tuple(sorted(set(self.commands) - set(listed)))}
         for title, names in sections.items():
             rows = [(name, self.commands[name].get_short_help_str(200)) for name in names if name in self.commands]
             if rows:
@@ -133,23 +104,36 @@ class _Group(click.Group):
                     formatter.write_dl(rows)
 
     def main(self, args: Sequence[str] | None = None, *rest: Any, **named: Any) -> Any:
-        """As click's, with standard streams that are there and arguments that are texts."""
-        settle_streams()
+        """As click's, with standard streams that are there: a closed one leads nowhere, and what an encoding lacks is printed as its
+        number. A closed stream's number would else be given to the next file that is opened, and be written into.
+        """
+        for number in (0, 1, 2):
+            try:
+                os.fstat(number)
+            except OSError:
+                os.open(os.devnull, os.O_RDWR)  # takes the lowest number that is free: this one
+        for stream in (sys.stdout, sys.stderr):
+            if isinstance(stream, io.TextIOWrapper):
+                stream.reconfigure(errors="backslashreplace")
         # At the end nothing is searched for garbage: with torch that is a second after the last line.
         atexit.register(gc.freeze)
         try:
             return super().main(args, *rest, **named)
         except OSError as error:  # of what click itself prints or reads; a command's own are met where they arise
-            say(f"trisect: {_output_error(error) if of_stream(error) else file_error(error)}", err=True)
+            of_stream = error.filename is None and error.errno in (*FULL, *STREAM_ERRORS)
+            say(f"trisect: {_output_error(error) if of_stream else file_error(error)}", err=True)
             sys.exit(2)
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
-        """As click's; exit 2 for an argument that is no text."""
-        try:
-            check_words(args)
-        except TrisectError as error:
-            say(f"trisect: {error}", err=True)
-            ctx.exit(2)
+        """As click's; exit 2 for an argument that is no text in the encoding of this system's names."""
+        for word in args:
+            try:
+                word.encode()
+            except UnicodeEncodeError:
+                reason = f"It is no text in the encoding of names here, which is {sys.getfilesystemencoding()}."
+                todo = "Call it with PYTHONUTF8=1 in the environment, or use another name."
+                say(f"trisect: {SpecError(f'{word!a} was given.', reason, todo)}", err=True)
+                ctx.exit(2)
         return super().parse_args(ctx, args)
 
     def invoke(self, ctx: click.Context) -> Any:
@@ -165,18 +149,18 @@ class _Group(click.Group):
             ctx.exit(130)
 
 
-def show_version(ctx: click.Context, _: click.Parameter, asked: bool) -> None:
+def _show_version(ctx: click.Context, _: click.Parameter, is_set: bool) -> None:
     """Print the versions of trisect, Python, torch and transformers, without importing any of them, and leave."""
-    if asked and not ctx.resilient_parsing:
-        found = versions("transformers")
-        others = ", ".join(f"{name} {found[name]}" for name in ("python", "torch", "transformers"))
-        click.echo(f"trisect {found['trisect']} ({others})")
+    if is_set and not ctx.resilient_parsing:
+        numbers = versions("transformers")
+        others = ", ".join(f"{name} {numbers[name]}" for name in ("python", "torch", "transformers"))
+        click.echo(f"trisect {numbers['trisect']} ({others})")
         ctx.exit()
 
 
 @click.group(cls=_Group, context_settings={"help_option_names": ["-h", "--help"]})
 @click.option(
-    "--version", is_flag=True, is_eager=True, expose_value=False, callback=show_version, help="Show versions and exit."
+    "--version", is_flag=True, is_eager=True, expose_value=False, callback=_show_version, help="Show versions and exit."
 )
 def main() -> None:
     """What do the query, key and value submodules of a Transformer each do?

@@ -7,7 +7,6 @@ from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import MISSING
-from pathlib import Path
 from typing import Any
 
 import click
@@ -21,7 +20,7 @@ from trisect.lab.experiment import Experiment, Result, Utility
 OPEN = click.Option(["--open", "opens"], is_flag=True, help="Open the page in a browser at the end.")
 QUIET = click.Option(["--quiet"], is_flag=True, help="Show no progress.")
 SPAN = re.compile(r"(\d+)(?:-(\d+))?", re.ASCII)
-TYPES = {int: click.INT, float: click.FLOAT, str: click.STRING, Path: click.STRING}
+TYPES = {int: click.INT, float: click.FLOAT, str: click.STRING}
 
 
 class _Spaced(click.Command):
@@ -76,21 +75,21 @@ def command(experiment: Experiment[Any, Any], show: Callable[[Result[Any]], None
     return make(experiment.name, experiment.help, experiment.settings, parameters, call)
 
 
-def utility(one: Utility[Any]) -> click.Command:
+def utility(tool: Utility[Any]) -> click.Command:
     """The command of a utility."""
 
     def call(as_json: bool, quiet: bool, **named: Any) -> None:
         from trisect.lab.jobs import screen  # with rich, which --help does without
 
-        with screen(f"trisect {one.name}", quiet, say_step):
-            reply = one.reply(build(one.settings, parse_options(one.settings, named)))
+        with screen(f"trisect {tool.name}", quiet, say_step):
+            reply = tool.reply(build(tool.settings, parse_options(tool.settings, named)))
         if as_json:
             say_json(reply.data())
         else:
             say("\n".join(reply.words()))
 
     flag = click.Option(["--json", "as_json"], is_flag=True, help="Print the reply as JSON.")
-    return make(one.name, one.help, one.settings, [*parameters_of(one.settings), flag, QUIET], call)
+    return make(tool.name, tool.help, tool.settings, [*parameters_of(tool.settings), flag, QUIET], call)
 
 
 def make(
@@ -110,101 +109,98 @@ def make(
 
 def parameters_of(settings: type[Any]) -> list[click.Parameter]:
     """A click parameter for every field that the command line has: arguments first."""
-    found = [_parameter(one) for one in flat(settings) if one.words or one.option.argument]
-    return sorted(found, key=lambda parameter: isinstance(parameter, click.Option))
+    parameters = [_parameter(field) for field in flat(settings) if field.words or field.option.argument]
+    return sorted(parameters, key=lambda parameter: isinstance(parameter, click.Option))
 
 
-def _parameter(one: Setting) -> click.Parameter:
-    option, name = one.option, one.name
-    kind = TYPES.get(one.item, click.STRING)
+def _parameter(field: Setting) -> click.Parameter:
+    option, name = field.option, field.name
+    kind = TYPES.get(field.item, click.STRING)
     if option.argument:
-        shown = option.metavar or (f"{name.upper()}..." if one.is_many else name.upper())
-        count = -1 if one.is_many or option.many == "models" else 1
-        given = {} if one.is_many or one.default is MISSING else {"default": one.default}
-        return click.Argument([name], metavar=shown, nargs=count, required=one.required, type=kind, **given)
-    flag = f"--{one.words}"
-    if one.kind is bool and option.value is None:
-        return click.Option([flag, name], is_flag=True, help=one.help)
-    text = one.help
+        shown = option.metavar or (f"{name.upper()}..." if field.is_many else name.upper())
+        count = -1 if field.is_many or option.many == "models" else 1
+        default_of = {} if field.is_many or field.default is MISSING else {"default": field.default}
+        return click.Argument([name], metavar=shown, nargs=count, required=field.required, type=kind, **default_of)
+    flag = f"--{field.words}"
+    if field.kind is bool and option.value is None:
+        return click.Option([flag, name], is_flag=True, help=field.help)
+    text = field.help
     if any(choice not in text for choice in option.choices):
         text += f"  [one of: {', '.join(option.choices)}]"
     if option.unset is not None:
         text += f"  [default: {option.unset}]"
-    shown = option.unset is None and one.default not in (MISSING, None, ())
+    shown = option.unset is None and field.default not in (MISSING, None, ())
     rest: dict[str, Any] = {"help": text, "metavar": option.metavar, "show_default": shown}
-    if one.is_many and option.count is not None:
-        return click.Option([flag, name], nargs=option.count, required=one.required, **rest)
-    if one.is_many and option.many in ("repeat", "words", "commas", "places"):
+    if field.is_many and option.count is not None:
+        return click.Option([flag, name], nargs=option.count, required=field.required, **rest)
+    if field.is_many and option.many in ("repeat", "words", "commas", "places"):
         kind = click.STRING if option.many == "commas" else kind
-        default = None if one.default is MISSING else one.default
-        return click.Option([flag, name], multiple=True, type=kind, default=default, required=one.required, **rest)
+        default = None if field.default is MISSING else field.default
+        return click.Option([flag, name], multiple=True, type=kind, default=default, required=field.required, **rest)
     if option.many == "pairs":
         return click.Option([flag, name], multiple=True, **rest)
-    if one.is_many:
-        several = None
-        if isinstance(one.default, tuple) and one.default:  # in one word: seeds that are counted from 1 as their number
-            counted = option.many == "seeds" and one.default == tuple(range(1, len(one.default) + 1))
-            several = [str(len(one.default)) if counted else ",".join(map(str, one.default))]
-        return click.Option([flag, name], multiple=True, default=several, required=one.required, **rest)
-    default = None if one.default is MISSING or one.kind is bool else one.default
-    return click.Option([flag, name], type=kind, default=default, required=one.required, **rest)
+    if field.is_many:
+        default_words = None
+        if isinstance(field.default, tuple) and field.default:
+            # in one word: seeds that are counted from 1 as their number
+            counted = option.many == "seeds" and field.default == tuple(range(1, len(field.default) + 1))
+            default_words = [str(len(field.default)) if counted else ",".join(map(str, field.default))]
+        return click.Option([flag, name], multiple=True, default=default_words, required=field.required, **rest)
+    default = None if field.default is MISSING or field.kind is bool else field.default
+    return click.Option([flag, name], type=kind, default=default, required=field.required, **rest)
 
 
 def parse_options(settings: type[Any], named: Mapping[str, object]) -> dict[str, object]:
     """What click read, as `build` takes it."""
-    return {one.name: _value(one, named[one.name]) for one in flat(settings) if one.name in named}
+    return {field.name: _value(field, named[field.name]) for field in flat(settings) if field.name in named}
 
 
-def _value(one: Setting, given: Any) -> Any:
-    option = one.option
-    if one.kind is bool:
+def _value(field: Setting, value: Any) -> Any:
+    option = field.option
+    if field.kind is bool:
         if option.value is not None:
-            if given not in (None, option.value):
-                known = f"There is {option.value!r} alone."
-                raise SpecError(f"--{one.words} {given}.", known, f"Use --{one.words} {option.value}, or leave it out.")
-            return given is not None
-        return not given if one.words.startswith("no-") else given
+            if value not in (None, option.value):
+                reason = f"There is {option.value!r} alone."
+                todo = f"Use --{field.words} {option.value}, or leave it out."
+                raise SpecError(f"--{field.words} {value}.", reason, todo)
+            return value is not None
+        return not value if field.words.startswith("no-") else value
     if option.many == "pairs":
-        return read_pairs(one.words, given) or None
-    if given is None and one.required:
+        pairs = [text.partition("=") for text in value]
+        if wrong := [name for name, sign, _ in pairs if not sign]:
+            reason, todo = "A setting has a name, '=' and a value.", f"Use for example --{field.words} layers=2."
+            raise SpecError(f"--{field.words} {wrong[0]}.", reason, todo)
+        return {name.strip(): setting.strip() for name, _, setting in pairs} or None
+    if value is None and field.required:
         raise SpecError(
-            f"--{one.words} was not given.",
-            f"It is needed: {one.help}",
-            f"Give --{one.words} {option.metavar or one.name.upper()}.",
+            f"--{field.words} was not given.",
+            f"It is needed: {field.help}",
+            f"Give --{field.words} {option.metavar or field.name.upper()}.",
         )
-    if given is None or (one.is_many and given == () and not one.required):
-        return None if one.optional else one.default
-    if one.is_many and option.many == "commas":
-        return tuple(read_word(one, piece.strip()) for text in given for piece in str(text).split(","))
-    if one.is_many and option.many == "seeds":
-        if len(given) > 1:
-            known = "Seeds are one list, or their number: a second one could not be joined to it."
-            raise SpecError(f"--{one.words} was given {len(given)} times.", known, f"Write --{one.words} 1,2,7.")
-        return read_seeds(given[0])
-    return Path(given) if one.item is Path and isinstance(given, str) else given
+    if value is None or (field.is_many and value == () and not field.required):
+        return None if field.optional else field.default
+    if field.is_many and option.many == "commas":
+        return tuple(read_word(field, piece.strip()) for text in value for piece in str(text).split(","))
+    if field.is_many and option.many == "seeds":
+        if len(value) > 1:
+            reason = "Seeds are one list, or their number: a second one could not be joined to it."
+            raise SpecError(f"--{field.words} was given {len(value)} times.", reason, f"Write --{field.words} 1,2,7.")
+        return _read_seeds(value[0])
+    return value
 
 
-def read_seeds(text: str) -> int | tuple[int, ...]:
+def _read_seeds(text: str) -> int | tuple[int, ...]:
     """A number of seeds, or the seeds themselves with commas and spans; raises SpecError for anything else."""
-    found: list[int] = []
+    seeds: list[int] = []
     for piece in text.removesuffix(",").split(","):
         span = SPAN.fullmatch(piece.strip())
         first, last = (int(span[1]), int(span[2] or span[1])) if span else (1, 0)
         if not 0 <= last - first < MOST_SEEDS:
-            known = "Seeds are whole numbers: how many (5), which (1,2,7), or from which to which (3-6)"
-            known = f"{known}, at most {MOST_SEEDS:,} of them."
-            raise SpecError(f"{text!r} are not seeds.", known, "Use for example --seeds 5, or --seeds 7-7 for seed 7.")
-        found.extend(range(first, last + 1))
-    return found[0] if text.strip().isdecimal() else tuple(found)
-
-
-def read_pairs(option: str, given: Sequence[str]) -> dict[str, str]:
-    """The values of a repeatable option NAME=VALUE; raises SpecError for one without '='."""
-    pairs = [text.partition("=") for text in given]
-    if wrong := [name for name, sign, _ in pairs if not sign]:
-        known = "A setting has a name, '=' and a value."
-        raise SpecError(f"--{option} {wrong[0]}.", known, f"Use for example --{option} layers=2.")
-    return {name.strip(): value.strip() for name, _, value in pairs}
+            reason = "Seeds are whole numbers: how many (5), which (1,2,7), or from which to which (3-6)"
+            todo = "Use for example --seeds 5, or --seeds 7-7 for seed 7."
+            raise SpecError(f"{text!r} are not seeds.", f"{reason}, at most {MOST_SEEDS:,} of them.", todo)
+        seeds.extend(range(first, last + 1))
+    return seeds[0] if text.strip().isdecimal() else tuple(seeds)
 
 
 VERDICTS = {"supported": "supported", "refuted": "refuted", "inconclusive": "undecided", NOT_TESTED: NOT_TESTED}
@@ -219,12 +215,12 @@ def say_result(done: Result[Any]) -> None:
 
 
 def finding_lines(findings: Sequence[Finding], answer: str = "", paged: bool = True) -> list[str]:
-    """What was found as lines of a terminal: the answer and, with a page to read on, three lines at most; then verdicts, counted."""
-    answers = [str(one) for one in findings if one.measure == "answer"]
-    left = [str(one) for one in findings if one.claim is None and one.measure != "answer"]
-    lines = list(dict.fromkeys(filter(None, (answer, *answers, *left))))
-    verdicts = Counter(one.verdict for one in findings if one.claim is not None and one.part is None)
-    counts = [f"{verdicts[name]} {said}" for name, said in VERDICTS.items() if verdicts[name]]
+    """Findings as lines of a terminal: the answer and, with a page to read on, three lines at most; then verdicts, counted."""
+    answers = [str(finding) for finding in findings if finding.measure == "answer"]
+    others = [str(finding) for finding in findings if finding.claim is None and finding.measure != "answer"]
+    lines = list(dict.fromkeys(filter(None, (answer, *answers, *others))))
+    verdicts = Counter(finding.verdict for finding in findings if finding.claim is not None and finding.part is None)
+    counts = [f"{verdicts[name]} {word}" for name, word in VERDICTS.items() if verdicts[name]]
     tally = [f"claims: {', '.join(counts)} (trisect claims prints what they say, the page why)"] if counts else []
     return [*(lines[:SAID] if paged else lines), *tally]
 

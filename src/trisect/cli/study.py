@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import webbrowser
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
@@ -34,10 +35,10 @@ def report(out: str, opens: bool, as_json: bool, quiet: bool) -> None:
     from trisect.lab.jobs import screen
 
     with screen("trisect report", quiet, say_step):
-        made = calls.render(out).report.resolve()
-    say_json({"report": str(made)}) if as_json else say(made)
+        page = calls.render(out).report.resolve()
+    say_json({"report": str(page)}) if as_json else say(page)
     if opens:
-        open_page(made)
+        open_page(page)
 
 
 @main.command()
@@ -50,8 +51,14 @@ def claims(as_json: bool) -> None:
     """
     from trisect.claims import listing
 
-    rows = listing()
-    say_json(rows, 1) if as_json else say("\n".join(_claim_lines(rows)))
+    rows, lines, last = listing(), list[str](), ""
+    for row in rows:
+        if row["claim"] != last:
+            last, citation = row["claim"], str(row["citation"]).split(". ")[0].rstrip(".")
+            lines.append(f"{last}  {row['claim_sentence']}  [{citation}, {row['where']}]")
+        lines.append(f"      {row['sentence']}{'' if row['decides'] else '  (shown, does not decide)'}")
+        lines.append(f"          margin {row['margin']:g} {row['unit']}: {row['reason']}")
+    say_json(rows, 1) if as_json else say("\n".join(lines))
 
 
 @main.group()
@@ -75,7 +82,23 @@ def show(folder: str, reader: str | None, as_json: bool, quiet: bool) -> None:
 
     with screen("trisect corpus show", quiet, say_step), translate_system_errors():
         facts = describe(open_corpus(folder, reader))
-    say_json(facts, 1) if as_json else say("\n".join(_corpus_lines(facts)))
+    if as_json:
+        say_json(facts, 1)
+        return
+    say(f"{facts['name']}  {facts['types']:,} types  fingerprint {facts['fingerprint']}")
+    for row in facts["splits"]:
+        shape = f"{row['rows']:,} rows × {row['columns']} columns"
+        unseen = f", {row['unknown']:,} of them of types that train lacks" if row["unknown"] else ""
+        say(f"{row['split']:<6} {row['tokens']:,} tokens = {shape}; {row['types']:,} types{unseen}")
+    labels: dict[str, list[str]] = {}
+    for row in facts["labels"]:
+        counts = labels.setdefault(row["label"], [])
+        if row["split"] == "train" and row["count"]:
+            counts.append(f"{row['class'] or '(none)'} {row['count']:,}")
+    for label, counts in labels.items():
+        say(f"{label}    " + ", ".join(counts))
+    for note in facts["notes"]:
+        say(note)
 
 
 @corpus.command()
@@ -108,47 +131,18 @@ def annotate(
     \b
     trisect corpus annotate wikitext-2 --pipeline en_core_web_sm --out wikitext-2-labelled
     """
-    from trisect import calls
+    from trisect.lab.annotation import annotate as annotate_corpus
     from trisect.lab.jobs import bar
 
     with bar("annotate", quiet) as progress:
         names = [piece.strip() for text in columns for piece in text.split(",")] or None
-        made = calls.annotate(source, pipeline, out, reader, placeholder, workers, progress, names)
+        annotated = annotate_corpus(source, pipeline, out, reader, placeholder, workers, progress, names)
     if as_json:
-        say_json({"folder": out, "notes": list(made.notes)})
+        say_json({"folder": out, "notes": list(annotated.notes)})
         return
-    for note in made.notes:
+    for note in annotated.notes:
         say(note, err=True)
     say(out)
-
-
-def _claim_lines(rows: Sequence[dict[str, Any]]) -> list[str]:
-    lines, last = [], ""
-    for row in rows:
-        if row["claim"] != last:
-            lines.append(
-                f"{row['claim']}  {row['claim_sentence']}  [{row['citation'].split('. ')[0].rstrip('.')}, {row['where']}]"
-            )
-            last = row["claim"]
-        lines.append(f"      {row['sentence']}{'' if row['decides'] else '  (shown, does not decide)'}")
-        lines.append(f"          margin {row['margin']:g} {row['unit']}: {row['reason']}")
-    return lines
-
-
-def _corpus_lines(facts: dict[str, Any]) -> list[str]:
-    lines = [f"{facts['name']}  {facts['types']:,} types  fingerprint {facts['fingerprint']}"]
-    for row in facts["splits"]:
-        shape = f"{row['rows']:,} rows × {row['columns']} columns"
-        unseen = f", {row['unknown']:,} of them of types that train lacks" if row["unknown"] else ""
-        lines.append(f"{row['split']:<6} {row['tokens']:,} tokens = {shape}; {row['types']:,} types{unseen}")
-    for column in dict.fromkeys(row["label"] for row in facts["labels"]):
-        counts = [
-            (r["class"], r["count"])
-            for r in facts["labels"]
-            if r["label"] == column and r["split"] == "train" and r["count"]
-        ]
-        lines.append(f"{column}    " + ", ".join(f"{name or '(none)'} {count:,}" for name, count in counts))
-    return lines + facts["notes"]
 
 
 COLUMNS = (
@@ -161,8 +155,9 @@ C = TypeVar("C", bound=Callable[..., object])
 
 def _model_options(function: C) -> C:
     """The argument MODEL, and how it is fetched, as measures have it."""
-    own = [parameter for parameter in parameters_of(ModelSource) if parameter.name != "window"]
-    function.__dict__.setdefault("__click_params__", []).extend(reversed(own))  # as click's own decorators leave theirs
+    parameters = [parameter for parameter in parameters_of(ModelSource) if parameter.name != "window"]
+    # as click's own decorators leave theirs
+    function.__dict__.setdefault("__click_params__", []).extend(reversed(parameters))
     return function
 
 
@@ -184,13 +179,13 @@ def check(model: str, as_json: bool, quiet: bool, **fetched: Any) -> None:
     from trisect.lab.jobs import screen
 
     if calls.is_results(model):
-        given = {**fetched, "device": fetched["device"] != "auto", "json": as_json}
-        if wrong := [name.replace("_", "-") for name, value in given.items() if value]:
-            known = "It is of models; this is a folder of results, whose files are read."
-            raise SpecError(f"--{wrong[0]} was given for {model}.", known, "Leave it out.")
+        options = {**fetched, "device": fetched["device"] != "auto", "json": as_json}
+        if wrong := [name.replace("_", "-") for name, value in options.items() if value]:
+            reason = "It is of models; this is a folder of results, whose files are read."
+            raise SpecError(f"--{wrong[0]} was given for {model}.", reason, "Leave it out.")
         with screen("trisect check", quiet, say_step):
-            found = calls.check(model)
-        _say_folder(model, found)
+            errors = calls.check(model)
+        _say_folder(model, errors)
         return
     with screen("trisect check", quiet, say_step):
         proof = calls.prove(model, **fetched)
@@ -204,14 +199,14 @@ def check(model: str, as_json: bool, quiet: bool, **fetched: Any) -> None:
         raise proof.refusal
 
 
-def _say_folder(out: str, found: Sequence[StudyError]) -> None:
+def _say_folder(out: str, errors: Sequence[StudyError]) -> None:
     from trisect import calls
     from trisect.experiments.study.run import count_left
     from trisect.lab.run_folder import is_study
 
-    for error in found:
+    for error in errors:
         say(f"trisect: {error}", err=True)
-    if found:
+    if errors:
         click.get_current_context().exit(2)
     left, runs = count_left(Path(out)) if is_study(Path(out)) else (0, 0)
     if left:
@@ -248,12 +243,12 @@ def serve(host: str, port: int, open_: bool, text: tuple[str, ...], second: tupl
     from trisect.lab.jobs import screen
 
     with screen("trisect serve", line=say_step):
-        from trisect.server.run import LOOPBACK, open_page, start  # with PyTorch
+        from trisect.server.run import LOOPBACK, start  # with PyTorch
 
         served = start(fetched.pop("model"), text, second, host, port, **fetched)
     say(served.address)
     if host not in LOOPBACK:
         say(f"Whoever has this address can use the model, and what is sent can be read on the way: {host}.", err=True)
     if open_:
-        open_page(served.address)
+        webbrowser.open(served.address)
     served.wait()

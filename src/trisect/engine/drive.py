@@ -141,8 +141,8 @@ def drive(works: Iterable[JobWork], engine: Engine, show: Show = lambda line, wo
                 waiting.append(work)
                 continue
             numbers += 1
-            taken = {each.line for each in opened.values()}
-            opened[numbers] = _Open(work, next(n for n in range(len(taken) + 1) if n not in taken))
+            lines = {job.line for job in opened.values()}
+            opened[numbers] = _Open(work, next(n for n in range(len(lines) + 1) if n not in lines))
             engine.submit(numbers, work.order())
         if not opened:
             assert not waiting, "work that waits for other work which is not there"

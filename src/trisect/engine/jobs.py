@@ -34,7 +34,7 @@ class OrderMessage(TypedDict):
     """An order without its files: the function as 'module:name', its record as JSON, names of files, and the home's path."""
 
     job: str
-    asked: str
+    request: str
     begins: list[str]
     home: str
 
@@ -43,13 +43,13 @@ class OrderMessage(TypedDict):
 class JobOrder:
     """A job at the time at which it begins.
 
-    `asked` is the record that `function` takes; `needs` are files and folders that never change, by the name under which
+    `request` is the record that `function` takes; `needs` are files and folders that never change, by the name under which
     the job fetches them; `begins` are files and folders that lie in its scratch folder, by their path below `home`, as
     which messages of errors name that folder.
     """
 
     function: Callable[[Any, JobContext], None]
-    asked: Any
+    request: Any
     home: Path
     needs: Mapping[str, Path] = field(default_factory=dict)
     begins: Mapping[str, Path] = field(default_factory=dict)
@@ -57,8 +57,8 @@ class JobOrder:
     def message(self) -> OrderMessage:
         """What is sent of it beside files; floats come back bit for bit."""
         name = f"{self.function.__module__}:{self.function.__qualname__}"
-        asked = json.dumps(plain(self.asked), allow_nan=False)
-        return {"job": name, "asked": asked, "begins": list(self.begins), "home": str(self.home)}
+        request = json.dumps(plain(self.request), allow_nan=False)
+        return {"job": name, "request": request, "begins": list(self.begins), "home": str(self.home)}
 
     def paths(self) -> dict[str, Path]:
         """All files and folders that the job reads, where they lie on this machine."""
@@ -163,11 +163,11 @@ def find_job(name: str) -> Callable[[Any, JobContext], None]:
         import_module(module)
         return _declared[name]
     except (ImportError, ValueError, KeyError) as error:
-        known = (
+        reason = (
             f"{type(error).__name__}: {error}" if isinstance(error, ImportError) else f"{module} declares no such job."
         )
         todo = f"Declare {function or 'it'} with @job in an importable module, and install that for the workers too."
-        raise StudyError(f"The job {name!r} cannot be run.", known, todo) from error
+        raise StudyError(f"The job {name!r} cannot be run.", reason, todo) from error
 
 
 def run_job(
@@ -189,7 +189,7 @@ def run_job(
             context.begin(name)
         function = find_job(message["job"])
         kind = next(iter(inspect.signature(function, eval_str=True).parameters.values())).annotation
-        function(read(kind, json.loads(message["asked"]), message["job"]), context)
+        function(read(kind, json.loads(message["request"]), message["job"]), context)
     except BaseException as error:
         with suppress(TrisectError):  # the first error is the one to report
             context.keep()
@@ -217,8 +217,8 @@ def failure(error: Exception) -> dict[str, Json]:
 
 def read_failure(message: Mapping[str, Json]) -> Exception | None:
     """The error that a message is about; None where it is about none."""
-    if isinstance(said := message.get("error"), list):
-        kind, *parts = map(str, said)
+    if isinstance(error := message.get("error"), list):
+        kind, *parts = map(str, error)
         return getattr(errors, kind, TrisectError)(*parts)
     return RuntimeError(message["crash"]) if "crash" in message else None
 

@@ -79,11 +79,11 @@ def perform(
         return
     tell(share=None, words="", files={})  # where it is, should it be lost
     folder = _node_folder(engine)
-    own = folder / attempt[1]
+    job_folder = folder / attempt[1]
     try:
         folder.mkdir(mode=0o700, exist_ok=True)
         paths = {name: _place(ref, folder / "values" / ref.hex()) for name, ref in needs.items()}
-        paths |= {name: _place(ref, own / ref.hex()) for name, ref in begins.items()}
+        paths |= {name: _place(ref, job_folder / ref.hex()) for name, ref in begins.items()}
         run_job(order, paths, folder / "scratch", _VALUES, send)
     except RayError:
         raise  # the machine with the driver is out of reach
@@ -92,7 +92,7 @@ def perform(
     else:
         tell(done=True)
     finally:
-        shutil.rmtree(own, ignore_errors=True)
+        shutil.rmtree(job_folder, ignore_errors=True)
 
 
 def _place(ref: ObjectRef, place: Path) -> Path:
@@ -156,11 +156,11 @@ class RayEngine:
             self._seen = time.monotonic()
         elif self._left_out or time.monotonic() - self._seen >= self._patience:
             what = "node with a GPU" if self._uses_gpus else "node with a processor core for jobs"
-            known, todo = f"There has been none for {self._patience:.0f} seconds", "Add a node (ray start)"
+            reason, todo = f"There has been none for {self._patience:.0f} seconds", "Add a node (ray start)"
             if self._left_out:
-                what, known = f"{what} that can be used", "; ".join(self._left_out.values())
+                what, reason = f"{what} that can be used", "; ".join(self._left_out.values())
                 todo = "Have the same trisect and packages on every node"
-            raise StudyError(f"The cluster has no {what}.", f"{known}.", f"{todo}, and {AGAIN}")
+            raise StudyError(f"The cluster has no {what}.", f"{reason}.", f"{todo}, and {AGAIN}")
 
     def slots(self) -> int:
         """As many as the nodes have room for that are there; it changes in `events`."""
@@ -175,9 +175,9 @@ class RayEngine:
         needs = {name: self._put_once(path) for name, path in order.needs.items()}
         begins = {name: _put(path) for name, path in order.begins.items()}
         attempt = (number, secrets.token_hex(8))
-        asked = (attempt, self._name, self._queue, self._versions, order.message(), needs, begins)
+        arguments = (attempt, self._name, self._queue, self._versions, order.message(), needs, begins)
         self._open[number] = _Open(attempt[1], order)
-        self._refs[perform.options(**options).remote(*asked)] = attempt
+        self._refs[perform.options(**options).remote(*arguments)] = attempt
 
     def events(self, timeout: float, on_event: OnEvent) -> None:
         """Take what jobs said and what came of them, waiting until there is something."""

@@ -111,9 +111,9 @@ class Processes:
         shutil.rmtree(self._folder, ignore_errors=True)
 
 
-def free_gpu(taken: list[int | None], gpus: int) -> int | None:
+def free_gpu(seen: list[int | None], gpus: int) -> int | None:
     """The GPU, from 0, that the fewest of those workers see; None where there is none."""
-    return min(range(gpus), key=taken.count) if gpus else None
+    return min(range(gpus), key=seen.count) if gpus else None
 
 
 class _Worker:
@@ -195,12 +195,12 @@ def serve(lines: Iterable[bytes], out: IO[bytes]) -> None:
         write(share=progress.share, words=progress.words, files=files)
 
     for line in lines:
-        asked = json.loads(line)
-        if asked["folder"] != stage:  # what the stage before has read is not needed any more
-            stage, values = asked["folder"], {}
-        paths = {name: Path(path) for name, path in asked["paths"].items()}
+        item = json.loads(line)
+        if item["folder"] != stage:  # what the stage before has read is not needed any more
+            stage, values = item["folder"], {}
+        paths = {name: Path(path) for name, path in item["paths"].items()}
         try:
-            run_job(asked["order"], paths, Path(stage), values, send)
+            run_job(item["order"], paths, Path(stage), values, send)
         except Exception as error:
             write(**failure(error))
         else:

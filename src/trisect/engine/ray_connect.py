@@ -48,10 +48,10 @@ def cluster_address() -> str | None:
     if address in ("", "local"):
         return None
     if os.environ.get(MODE) != "token":
-        known = (
+        reason = (
             f"Whoever reaches a port of a Ray cluster can run code on all of it; {MODE} is {os.environ.get(MODE)!r}."
         )
-        raise StudyError(f"{ADDRESS} is {address}, and there is no token.", known, WITH_TOKEN)
+        raise StudyError(f"{ADDRESS} is {address}, and there is no token.", reason, WITH_TOKEN)
     return address
 
 
@@ -68,8 +68,8 @@ def check_token(address: str) -> None:
         raise _connection_error(address, TimeoutError(f"it does not answer within {KNOCK:.0f} seconds")) from error
     words = answer.stderr.decode(errors="replace").strip()
     if answer.returncode == 0:
-        known = "It let a wrong one in: whoever reaches one of its ports can run code on all of it."
-        raise StudyError(f"The cluster at {address} asks for no token.", known, f"Stop it. {WITH_TOKEN}")
+        reason = "It let a wrong one in: whoever reaches one of its ports can run code on all of it."
+        raise StudyError(f"The cluster at {address} asks for no token.", reason, f"Stop it. {WITH_TOKEN}")
     if "AuthenticationError" not in words:
         raise _connection_error(address, ConnectionError(words.splitlines()[-1] if words else "it gives no reason"))
 
@@ -91,8 +91,8 @@ def open_ray(cores: int, gpus: int = 0) -> Iterator[str | None]:
         from ray.exceptions import RayError
 
         if ray.is_initialized():
-            known = "A process is connected to one cluster at a time."
-            raise StudyError("This process is connected to Ray already.", known, "Call ray.shutdown() before.")
+            reason = "A process is connected to one cluster at a time."
+            raise StudyError("This process is connected to Ray already.", reason, "Call ray.shutdown() before.")
         if address is not None:
             check_token(address)
             place: dict[str, Any] = {"address": address}
@@ -107,8 +107,8 @@ def open_ray(cores: int, gpus: int = 0) -> Iterator[str | None]:
             raise _connection_error(address, error) from error
         opened = [node["NodeManagerAddress"] for node in ray.nodes()] if address is None else []
         if not all(place.startswith("127.") for place in opened):
-            known = "Ray was imported before, with settings of its own."
-            raise StudyError(f"Ray opened ports at {opened[0]}.", known, "Call trisect before ray is imported.")
+            reason = "Ray was imported before, with settings of its own."
+            raise StudyError(f"Ray opened ports at {opened[0]}.", reason, "Call trisect before ray is imported.")
         yield address
 
 
@@ -120,9 +120,9 @@ def _restore(before: dict[str, str]) -> None:
 
 def _connection_error(address: str | None, error: Exception) -> StudyError:
     words = str(error).strip().splitlines()
-    known = f"{type(error).__name__}: {words[0] if words else 'it gives no reason'}"
+    reason = f"{type(error).__name__}: {words[0] if words else 'it gives no reason'}"
     if address is None:
         todo = "Look for free memory and space for temporary files, or leave out --engine ray."
-        return StudyError("Ray cannot be started.", known, todo)
+        return StudyError("Ray cannot be started.", reason, todo)
     todo = "Look whether 'ray status' works on this machine, with the same Ray, Python and token: docs/how-to/ray.md."
-    return StudyError(f"Ray at {address} cannot be reached.", known, todo)
+    return StudyError(f"Ray at {address} cannot be reached.", reason, todo)

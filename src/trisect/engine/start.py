@@ -70,7 +70,9 @@ class Here:
         number, order = self._open.popleft()
         error: Exception | None = None
         try:
-            run_job(order.message(), order.paths(), self._folder, self._values, lambda said: on_event(number, said))
+            run_job(
+                order.message(), order.paths(), self._folder, self._values, lambda progress: on_event(number, progress)
+            )
         except Exception as raised:
             error = raised
         on_event(number, JobEnd(error))

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from trisect.core.errors import CorpusError
+from trisect.core.errors import CorpusError, translate_system_errors
 from trisect.core.files import canonical, digest, read_json, write_json
 from trisect.core.machine import Machine
+from trisect.core.schema import build
+from trisect.lab.inputs import Workers
 from trisect.lab.run_folder import RunFolder, check_place
-from trisect.text.annotate import PIECE, AnnotationProgress, check_settings, describe_pipeline, label_text, statement
+from trisect.text.annotate import PIECE, check_settings, describe_pipeline, label_text, statement
 from trisect.text.corpus import Corpus
 from trisect.text.hub import DatasetTexts
 from trisect.text.sources import find_source
@@ -18,6 +20,7 @@ NAME = "corpus annotate"  # whose run the folder's list of files names
 STATEMENT = "annotation.json"
 
 
+@translate_system_errors()
 def annotate(
     source: str | Path,
     pipeline: str | Path,
@@ -25,18 +28,20 @@ def annotate(
     reader: str | None = None,
     placeholder: str = "Unk",
     workers: int | None = None,
-    progress: AnnotationProgress | None = None,
+    progress: Callable[[int, int], None] | None = None,
     columns: Sequence[str] | None = None,
 ) -> Corpus:
-    """Label the raw text `source` (a folder, or hf:NAME[:CONFIG]) with a spaCy pipeline into the corpus folder `out`.
+    """Label every token of a raw text (a folder, or hf:NAME[:CONFIG]) with what a spaCy pipeline says of it; keep the result in `out`.
 
     A finished corpus of the same text, pipeline and settings is not made again. Words are split first and tagged as they
-    stand, with their case; `<unk>` is shown as `placeholder` and gets no label (definitions A1). `workers` processes (None: one
-    a core) label pieces of the text; `progress` is called with (tokens done, tokens in all). `columns` are some of pos, tag,
-    dep, ent; None is pos and dep, and tag and ent where the pipeline sets them (a note of the corpus says where it does
-    not). The entity type of a word outside every entity is 'O'. Raises CorpusError for a text, a pipeline or a folder that
-    cannot be used.
+    stand, with their case; `<unk>` is shown as `placeholder` and gets no label (definitions A1). `columns` are some of pos (part of
+    speech), tag (fine-grained), dep (relation) and ent (entity type, 'O' outside); None is pos and dep, and tag and ent where the
+    pipeline sets them (a note of the corpus says where it does not). `workers` processes (None: one a core) label pieces of the
+    text; where the system spawns processes (macOS, Windows) a script then needs `if __name__ == "__main__":`. `progress` is called
+    with (tokens done, tokens in all). Needs the extra `trisect[annotate]`. Raises CorpusError for a text, a pipeline or a folder
+    that cannot be used.
     """
+    build(Workers, {"workers": workers})  # within its bounds
     check_place(out)
     check_settings(placeholder, workers, columns)
     out, pipeline = Path(out), str(pipeline)
@@ -45,10 +50,10 @@ def annotate(
     with RunFolder(out).lock(lambda: _check_folder(out), lambda: (out,)):
         RunFolder(out).recover()
         about = describe_pipeline(pipeline, columns)
-        asked = statement(raw, placeholder, about)
+        noted = statement(raw, placeholder, about)
         if RunFolder(out).has_run and (out / "corpus.json").is_file():
-            there = read_json(out / STATEMENT, f"Delete {out} and annotate again.")
-            if other := [key for key in asked if there.get(key) != asked[key]]:
+            before = read_json(out / STATEMENT, f"Delete {out} and annotate again.")
+            if other := [key for key in noted if before.get(key) != noted[key]]:
                 raise _another(out, f"It differs in {', '.join(other)}.")
             return Corpus.load(out)
         if not workers:  # one a core, and no more than the text is worth
@@ -58,8 +63,8 @@ def annotate(
         corpus = label_text(raw, pipeline, about, placeholder, workers, progress)
         with RunFolder(out).stage() as stage:
             corpus.save(stage)
-            write_json(stage / STATEMENT, asked)
-            RunFolder(out).commit(stage, NAME, digest(canonical(asked)))
+            write_json(stage / STATEMENT, noted)
+            RunFolder(out).commit(stage, NAME, digest(canonical(noted)))
     return Corpus.load(out)
 
 
@@ -72,5 +77,5 @@ def _check_folder(out: Path) -> None:
     RunFolder(out).check_empty("annotated corpus")
 
 
-def _another(out: Path, known: str) -> CorpusError:
-    return CorpusError(f"{out} already holds another corpus.", known, "Choose another folder, or delete this one.")
+def _another(out: Path, reason: str) -> CorpusError:
+    return CorpusError(f"{out} already holds another corpus.", reason, "Choose another folder, or delete this one.")

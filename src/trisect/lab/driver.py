@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import shutil
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import nullcontext, suppress
 from dataclasses import astuple, replace
 from functools import partial
@@ -17,54 +17,35 @@ from trisect.core.errors import DamagedFileError, StudyError, translate_system_e
 from trisect.core.files import Json, inside, read_json, write_json
 from trisect.core.finding import About
 from trisect.core.machine import Machine
-from trisect.core.subject import Subject, Texts
+from trisect.core.subject import Subject
 from trisect.core.tables import write_table
-from trisect.lab.command import command, groups_of, plain_command, question_of
 from trisect.lab.experiment import Experiment, Measured, Result, RunContext, TrainingExperiment, Work
 from trisect.lab.inputs import ModelSource, ModelsSource, ModelWorkers, TextSource, Workers
-from trisect.lab.records import conclusion, draw_page, note_invented, read_about, record_of
+from trisect.lab.records import (
+    command,
+    conclusion,
+    draw_page,
+    groups_of,
+    note_invented,
+    plain_command,
+    question_of,
+    read_about,
+    record_of,
+)
 from trisect.lab.run_folder import COPY_AGAIN, GONE, RunFolder, check_place, has_tables, is_study, read_tables, run_mark
 from trisect.lab.subject import check_there, for_texts, is_study_model
-from trisect.lab.units.run import OverModels, SeveralModels, check_workers, several_models
+from trisect.lab.units.run import OverModels, check_workers, several_models
 from trisect.report.readme import readme, remove_readme, write_readme
 from trisect.report.sheet import Document, Sheet, StudyLink, write_document, write_page
 
 BEGINS = '<!DOCTYPE html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n'  # as every page of ours
 DEEPEST = 4  # folders below a study's or a run's own that its files lie in
 TODO = "Choose another name with --out."
-
-
-def _begins(command: str) -> str:
-    return f'{BEGINS}<meta name="generator" content="trisect {command}">\n'
-
-
-def check_page(path: Path, command: str, part: bool = False) -> None:
-    """Raise StudyError for a file that this command did not write, and for a place among the files of a study or a run.
-
-    A page that is `part` of a dissection lies among its files.
-    """
-    place, given = path.absolute(), f"{path} was given for a page of 'trisect {command}'."
-    for above in tuple(place.parents)[:DEEPEST]:
-        manifest = RunFolder(above).find_manifest()
-        if manifest is not None and place.relative_to(above).as_posix() in manifest["files"]:
-            known = f"It is a file of a run of 'trisect {manifest['experiment']}', which lies in {above}."
-            raise StudyError(given, known, TODO)
-        if (is_study(above) or manifest is not None) and not part:
-            known = f"A study or a run lies in {above}, and its folder holds its own files alone."
-            raise StudyError(given, known, TODO)
-    if not path.is_file():
-        return
-    begins = _begins(command).encode()
-    with path.open("rb") as file:
-        own = file.read(len(begins)) == begins
-    if not own:
-        known = f"'trisect {command}' did not write it, or a version before 0.2.0 did; it would be written over."
-        raise StudyError(f"{path} is there already.", known, "Choose another name with --out, or move it elsewhere.")
-
-
 # What a page raises over tables that lack a table or column that it reads, or rows, or a value in one.
 MISSING = (KeyError, pl.exceptions.ColumnNotFoundError)
 UNREADABLE = (*MISSING, IndexError, StopIteration, TypeError, ValueError, ArithmeticError, pl.exceptions.PolarsError)
+# what a record's question says of a run, and how a difference in it is named
+PARTS = {"models": "a model with other weights", "texts": "other texts", "files": "other files", "data": "other data"}
 S = TypeVar("S")
 F = TypeVar("F")
 
@@ -85,63 +66,71 @@ def run(
     lies among its files, and takes the place of whatever that part gave before. Raises TrisectError before anything is written
     where settings or inputs are wrong, or where the folder holds the answer to another question.
     """
-    several, links = several_models(settings), tuple(links)
-    if several is None:
+    over, links = several_models(settings), tuple(links)
+    if over is None:
         check_workers(settings)
-    one: Any = experiment if several is None else OverModels(experiment, several)
+    else:
+        experiment = OverModels(experiment, over)  # pyright: ignore[reportAssignmentType]
     if out is not None:  # what can be known before a model is loaded
-        check_place(out, bool(one.single))
-        if one.single:
-            check_page(_page_at(one, Path(out)), one.name, bool(links))
-        elif not isinstance(one, TrainingExperiment):
-            free_folder(one, Path(out))
-    one.check(settings)
-    models = _models(settings, several)
-    own = all(is_study_model(model) for _, model in models)
-    texts = next((group.open(own) for group in groups_of(settings) if isinstance(group, TextSource)), None)
-    for source, model in models if one.reads_text(settings, texts) else ():
+        check_place(out, bool(experiment.single))
+        if experiment.single:
+            check_page(_page_at(experiment, Path(out)), experiment.name, bool(links))
+        elif not isinstance(experiment, TrainingExperiment):
+            free_folder(experiment, Path(out))
+    experiment.check(settings)
+    sources = [group for group in groups_of(settings) if isinstance(group, ModelSource | ModelsSource)]
+    models = [(source, model) for source in sources for model in (_named(source) if over is None else over.models)]
+    ours = all(is_study_model(model) for _, model in models)
+    texts = next((group.open(ours) for group in groups_of(settings) if isinstance(group, TextSource)), None)
+    for source, model in models if experiment.reads_text(settings, texts) else ():
         check_there(model, **source.fetch_options(), text=True)
-    subjects = () if several else _open_subjects(settings, texts)  # several are opened later, one after the other
+    subjects: tuple[Subject, ...] = ()
+    for opened in (
+        source.open() for source in sources if over is None
+    ):  # several are opened later, one after the other
+        subjects += tuple(for_texts(subject, texts) for subject in (opened if isinstance(opened, tuple) else (opened,)))
     machine, began = _machine(settings, quiet), time.monotonic()
-    if isinstance(one, TrainingExperiment):
-        work = one.prepare(settings, machine)
-        place = _place(one, settings, out, subjects, work.name)
-        with RunFolder(place).lock(lambda: work.check(place), lambda: work.own(place)):
-            RunFolder(place).recover()
-            measured = work.measure(RunContext(place, machine, subjects, texts))
-            words = measured.command or command(one.name, settings, subjects, texts)
-            return conclude(one, measured, place, words, time.monotonic() - began, links)
-    place = _place(one, settings, out, subjects)
-    words = command(one.name, settings, subjects, texts, () if several is None else several.words)
-    if one.single:
-        check_page(_page_at(one, place), one.name, bool(links))
-        measured = RunContext(_parent(place), machine, subjects, texts).measure(one, settings)
-        return conclude(one, measured, place, words, time.monotonic() - began, links)  # a page is written at once
-    marks = [model.fingerprint for model in subjects] if several is None else several.fingerprints
-    asked = question_of(words, settings, marks, texts)
-    check = partial(free_folder, one, place, None if is_part else asked)
+    if isinstance(experiment, TrainingExperiment):
+        return _train(experiment, settings, out, RunContext(Path(), machine, subjects, texts), links)
+    place = _place(experiment, settings, out, subjects)
+    words = command(experiment.name, settings, subjects, texts, () if over is None else over.words)
+    if experiment.single:
+        check_page(_page_at(experiment, place), experiment.name, bool(links))
+        measured = RunContext(_parent(place), machine, subjects, texts).measure(experiment, settings)
+        return conclude(
+            experiment, measured, place, words, time.monotonic() - began, links
+        )  # a page is written at once
+    marks = [subject.fingerprint for subject in subjects] if over is None else over.fingerprints
+    question = question_of(words, settings, marks, texts)
+    check = partial(free_folder, experiment, place, None if is_part else question)
     with RunFolder(place).lock(check), RunFolder(place).stage() as stage:
-        measured = RunContext(stage, machine, subjects, texts, one.of, place).measure(one, settings)
-        measured = measured if own else note_invented(measured, settings)
-        done = conclude(one, measured, place, words, time.monotonic() - began, links, stage, asked)
+        measured = RunContext(stage, machine, subjects, texts, experiment.of, place).measure(experiment, settings)
+        measured = measured if ours else note_invented(measured, settings)
+        done = conclude(experiment, measured, place, words, time.monotonic() - began, links, stage, question)
         RunFolder(place).remove_units()
         return done
 
 
-def _models(settings: Any, several: SeveralModels | None) -> list[tuple[ModelSource | ModelsSource, Any]]:
-    """The models that the settings name, each with how it is opened."""
-    found = list[tuple[ModelSource | ModelsSource, Any]]()
-    for group in groups_of(settings):
-        if isinstance(group, ModelSource | ModelsSource):
-            named = (group.model,) if isinstance(group, ModelSource) else group.models
-            found += [(group, model) for model in (named if several is None else several.models)]
-    return found
+def _train(
+    experiment: TrainingExperiment[S, F],
+    settings: S,
+    out: str | Path | None,
+    context: RunContext,
+    links: tuple[StudyLink, ...],
+) -> Result[F]:
+    """Do the work of an experiment that trains, in its folder."""
+    work, began = experiment.prepare(settings, context.machine), time.monotonic()
+    place = _place(experiment, settings, out, context.subjects, work.name)
+    with RunFolder(place).lock(lambda: work.check(place), lambda: work.folders_of(place)):
+        RunFolder(place).recover()
+        measured = work.measure(replace(context, folder=place))
+        words = measured.command or command(experiment.name, settings, context.subjects, context.given_texts)
+        return conclude(experiment, measured, place, words, time.monotonic() - began, links)
 
 
-def _open_subjects(settings: Any, texts: Texts | None) -> tuple[Subject, ...]:
-    """The models that the settings name, each verified for what is to be read."""
-    opened = [group.open() for group in groups_of(settings) if isinstance(group, ModelSource | ModelsSource)]
-    return tuple(for_texts(one, texts) for of in opened for one in (of if isinstance(of, tuple) else (of,)))
+def _named(source: ModelSource | ModelsSource) -> Sequence[Any]:
+    """The models that a source names."""
+    return (source.model,) if isinstance(source, ModelSource) else source.models
 
 
 def prepare_work(experiment: Experiment[S, F], settings: S, quiet: bool = False) -> Work[F]:
@@ -156,101 +145,7 @@ def _machine(settings: Any, quiet: bool) -> Machine:
     return next((group.machine(quiet) for group in groups), Machine(quiet=quiet))
 
 
-def render(experiment: Experiment[S, F], folder: Path) -> Result[F]:
-    """Make the page and figures again from the tables and the record of a folder; measures nothing.
-
-    Where the folder holds a run's list of files, they land as a run's do, and the list names the new ones. Raises
-    StudyError where something that the page is made from is missing, altered, or not what this version's page reads.
-    """
-    if not RunFolder(folder).has_run:
-        return _redrawn(experiment, folder, folder)
-    with RunFolder(folder).lock(lambda: _check_sources(folder)), RunFolder(folder).stage() as stage:
-        run, files = RunFolder(folder).manifest()["run"], RunFolder(folder).manifest()["files"]
-        for name in (one for one in files if not _is_page_or_figure(one)):
-            (stage / name).parent.mkdir(parents=True, exist_ok=True)
-            shutil.copy2(folder / name, stage / name)
-        done = _redrawn(experiment, folder, stage)
-        RunFolder(folder).commit(stage, experiment.name, run, experiment.record)
-        return replace(done, folder=folder, report=_from(done.report, stage, folder))
-
-
-def _is_page_or_figure(name: str) -> bool:
-    """Whether a file of a run is its own page or figure, which are made from the rest."""
-    return name.startswith("figures/") or (name.endswith(".html") and "/" not in name)
-
-
-def _check_sources(folder: Path) -> None:
-    """Raise where what a page is made from is not as the run left it; pages and figures may be gone or altered."""
-    drawn = {
-        f"{folder / name} {said}"
-        for name in RunFolder(folder).manifest()["files"]
-        if _is_page_or_figure(name)
-        for said in GONE
-    }
-    if wrong := [error for error in RunFolder(folder).check() if error.given not in drawn]:
-        raise wrong[0]
-
-
-def _redrawn(experiment: Experiment[S, F], folder: Path, place: Path) -> Result[F]:
-    """The result with its page written to `place`, from what lies in the folder."""
-    about = read_about(experiment, folder)
-    tables = read_tables(folder)
-    try:
-        return _make_result(experiment, place, tables, about, {}, _read_links(folder / experiment.record))
-    except UNREADABLE as error:
-        made = about.versions.get("trisect", "an earlier version")
-        given = f"The tables in {folder / 'tables'} do not make the page of 'trisect {experiment.name}'."
-        said = (str(error).splitlines() or ["rows that are not there"])[0]
-        reads = f"reads {said} too" if isinstance(error, MISSING) else f"cannot be made of them ({said})"
-        known = f"They were written by trisect {made}, and this version's page {reads}."
-        todo = f"Run it again: {about.command}" if about.command else "Run the command again."
-        raise StudyError(given, known, todo) from error
-
-
-def read(experiment: Experiment[S, F], folder: Path, paths: Mapping[str, Path]) -> Result[F]:
-    """What a run left in its folder, from its tables and its record; writes nothing. `paths` are what it made besides.
-
-    Raises StudyError where something is missing or damaged.
-    """
-    if RunFolder(folder).has_run and (wrong := RunFolder(folder).check()):
-        raise wrong[0]
-    about, report = read_about(experiment, folder), folder / experiment.record
-    if experiment.paged:
-        report = next((path for path in sorted(folder.glob("*.html"))), folder / "report.html")
-    if missing := [path for path in (report, *paths.values()) if not path.exists()]:
-        raise StudyError(f"{missing[0]} is missing.", f"It was made by 'trisect {experiment.name}'.", "Call it again.")
-    tables = read_tables(folder)
-    found = tuple(experiment.findings(tables, about))
-    return experiment.returns(folder, tables, report, found, about, paths, experiment.paged, experiment.makes)
-
-
-# what a record's question says of a run, and how a difference in it is named
-PARTS = {"models": "a model with other weights", "texts": "other texts", "files": "other files", "data": "other data"}
-
-
-def free_folder(experiment: Experiment[Any, Any], out: Path, asked: Mapping[str, Json] | None = None) -> None:
-    """Raise StudyError for a folder of a study, of another experiment, of another question (`asked`), or of anything else.
-
-    The answer to the same question is replaced whole.
-    """
-    folder = RunFolder(out)
-    if not folder.check_command(experiment.name):
-        folder.check_empty(f"results of 'trisect {experiment.name}'")
-    if asked is None or folder.latest is None:
-        return
-    staged = folder.latest / experiment.record
-    try:
-        body = read_json(staged if staged.exists() else out / experiment.record, "")
-    except DamagedFileError:  # gone or altered: the same command again is what repairs it
-        return
-    noted = body.get("asked", {"command": body.get("command")})
-    assert isinstance(noted, dict)
-    differ = [f"'{noted['command']}'"] if plain_command(noted["command"]) != plain_command(asked["command"]) else []
-    differ += [words for name, words in PARTS.items() if name in noted and noted[name] != asked[name]]
-    if differ:
-        given = f"{out} was given for results of '{asked['command']}'."
-        known = f"It holds results of {' and of '.join(differ)}, which would be written over."
-        raise StudyError(given, known, "Choose another folder with --out, or remove this one.")
+# --- where results lie
 
 
 def _place(
@@ -266,9 +161,74 @@ def _place(
     model = subjects[0].name if subjects else str(getattr(settings, "model", ""))
     if isinstance(experiment, OverModels) and experiment.models is not None:
         model = experiment.models.title
-    model = model.strip("/").split("/")[-1]
-    where = experiment.out or experiment.name
-    return inside(Path(), where.format(model=model, name=name))
+    return inside(Path(), (experiment.out or experiment.name).format(model=model.strip("/").split("/")[-1], name=name))
+
+
+def _page_at(experiment: Experiment[Any, Any], place: Path) -> Path:
+    """Where a single page lies: as `place`, or under its own name in that folder."""
+    return place / experiment.single if _parent(place) == place else place
+
+
+def _parent(place: Path) -> Path:
+    """The folder of a page: `place` itself where it is one, or has no ending as a page has."""
+    return place if place.is_dir() or not (place.suffix or place.is_file()) else place.parent
+
+
+def check_page(path: Path, command: str, part: bool = False) -> None:
+    """Raise StudyError for a file that this command did not write, and for a place among the files of a study or a run.
+
+    A page that is `part` of a dissection lies among its files.
+    """
+    place, problem = path.absolute(), f"{path} was given for a page of 'trisect {command}'."
+    for above in tuple(place.parents)[:DEEPEST]:
+        manifest = RunFolder(above).find_manifest()
+        if manifest is not None and place.relative_to(above).as_posix() in manifest["files"]:
+            reason = f"It is a file of a run of 'trisect {manifest['experiment']}', which lies in {above}."
+            raise StudyError(problem, reason, TODO)
+        if (is_study(above) or manifest is not None) and not part:
+            reason = f"A study or a run lies in {above}, and its folder holds its own files alone."
+            raise StudyError(problem, reason, TODO)
+    if not path.is_file():
+        return
+    begins = _begins(command).encode()
+    with path.open("rb") as file:
+        is_ours = file.read(len(begins)) == begins
+    if not is_ours:
+        reason = f"'trisect {command}' did not write it, or a version before 0.2.0 did; it would be written over."
+        raise StudyError(f"{path} is there already.", reason, "Choose another name with --out, or move it elsewhere.")
+
+
+def _begins(command: str) -> str:
+    return f'{BEGINS}<meta name="generator" content="trisect {command}">\n'
+
+
+def free_folder(experiment: Experiment[Any, Any], out: Path, question: Mapping[str, Json] | None = None) -> None:
+    """Raise StudyError for a folder of a study, of another experiment, of another question, or of anything else.
+
+    The answer to the same question is replaced whole.
+    """
+    folder = RunFolder(out)
+    if not folder.check_command(experiment.name):
+        folder.check_empty(f"results of 'trisect {experiment.name}'")
+    if question is None or folder.latest is None:
+        return
+    staged = folder.latest / experiment.record
+    try:
+        body = read_json(staged if staged.exists() else out / experiment.record, "")
+    except DamagedFileError:  # gone or altered: the same command again is what repairs it
+        return
+    noted = body.get("asked", {"command": body.get("command")})
+    assert isinstance(noted, dict)
+    is_same = plain_command(noted["command"]) == plain_command(question["command"])
+    differ = [] if is_same else [f"'{noted['command']}'"]
+    differ += [words for name, words in PARTS.items() if name in noted and noted[name] != question[name]]
+    if differ:
+        problem = f"{out} was given for results of '{question['command']}'."
+        reason = f"It holds results of {' and of '.join(differ)}, which would be written over."
+        raise StudyError(problem, reason, "Choose another folder with --out, or remove this one.")
+
+
+# --- what a run leaves
 
 
 def conclude(
@@ -279,12 +239,12 @@ def conclude(
     seconds: float,
     links: tuple[StudyLink, ...] = (),
     stage: Path | None = None,
-    asked: Mapping[str, Json] | None = None,
+    question: Mapping[str, Json] | None = None,
 ) -> Result[F]:
     """Write everything that a run leaves, from what it measured: tables, record, figures and page, all of them or none.
 
     `links` stand above its page; where none are given, those that the run before had. `stage` is where measuring has put files
-    already; None is an empty one. `asked` is the question that the record notes (`question_of`).
+    already; None is an empty one. `question` is what the record notes (`question_of`).
     """
     about, tables = conclusion(experiment, measured, words, seconds)
     if experiment.single:
@@ -296,7 +256,7 @@ def conclude(
         for name, table in tables.items():
             write_table(stage / "tables", name, table, mark)
         noted = {"links": [astuple(link) for link in links]} if links else {}
-        noted |= {} if asked is None else {"asked": asked}
+        noted |= {} if question is None else {"asked": question}
         write_json(stage / experiment.record, body | {"run": mark} | noted)
         done = _make_result(experiment, stage, tables, about, measured.paths, links)
         RunFolder(place).commit(stage, experiment.name, mark, experiment.record)
@@ -327,10 +287,8 @@ def _make_result(
     links: tuple[StudyLink, ...],
 ) -> Result[F]:
     """The result, with its page written where the experiment has one."""
-    answer = ""
-    if not experiment.paged:
-        report = place / experiment.record
-    else:
+    answer, report = "", place / experiment.record
+    if experiment.paged:
         page = draw_page(experiment, tables, about, links)
         if experiment.single:
             assert isinstance(page, Document), "a sheet lies in a folder, with its figures"
@@ -340,30 +298,97 @@ def _make_result(
             report = write_document(path, replace(page, html=page.html.replace(BEGINS, _begins(experiment.name), 1)))
         else:
             report = write_page(place, page)
-        answer = page.answer if isinstance(page, Sheet) else ""
-    found = tuple(experiment.findings(tables, about))
-    made = (report.parent, tables, report, found, about, paths, experiment.paged, experiment.makes)
-    return experiment.returns(*made, str(answer))
+        answer = str(page.answer) if isinstance(page, Sheet) else ""
+    return _result(experiment, report.parent, tables, report, about, paths, answer)
 
 
-def _page_at(experiment: Experiment[Any, Any], place: Path) -> Path:
-    """Where a single page lies: as `place`, or under its own name in that folder."""
-    return place / experiment.single if _parent(place) == place else place
+def _result(
+    experiment: Experiment[S, F],
+    folder: Path,
+    tables: Mapping[str, pl.DataFrame],
+    report: Path,
+    about: About[F],
+    paths: Mapping[str, Path],
+    answer: str = "",
+) -> Result[F]:
+    findings = tuple(experiment.findings(tables, about))
+    return experiment.returns(
+        folder, tables, report, findings, about, paths, experiment.paged, experiment.makes, answer
+    )
 
 
-def _parent(place: Path) -> Path:
-    """The folder of a page: `place` itself where it is one, or has no ending as a page has."""
-    return place if place.is_dir() or not (place.suffix or place.is_file()) else place.parent
+# --- what a run left, read and drawn again
+
+
+def read(experiment: Experiment[S, F], folder: Path, paths: Mapping[str, Path]) -> Result[F]:
+    """What a run left in its folder, from its tables and its record; writes nothing. `paths` are what it made besides.
+
+    Raises StudyError where something is missing or damaged.
+    """
+    if RunFolder(folder).has_run and (wrong := RunFolder(folder).check()):
+        raise wrong[0]
+    about, report = read_about(experiment, folder), folder / experiment.record
+    if experiment.paged:
+        report = next(iter(sorted(folder.glob("*.html"))), folder / "report.html")
+    if missing := [path for path in (report, *paths.values()) if not path.exists()]:
+        raise StudyError(f"{missing[0]} is missing.", f"It was made by 'trisect {experiment.name}'.", "Call it again.")
+    return _result(experiment, folder, read_tables(folder), report, about, paths)
+
+
+def render(experiment: Experiment[S, F], folder: Path) -> Result[F]:
+    """Make the page and figures again from the tables and the record of a folder; measures nothing.
+
+    Where the folder holds a run's list of files, they land as a run's do, and the list names the new ones. Raises
+    StudyError where something that the page is made from is missing, altered, or not what this version's page reads.
+    """
+    if not RunFolder(folder).has_run:
+        return _redrawn(experiment, folder, folder)
+
+    def drawn_from() -> list[str]:
+        """The run's files but its own pages and figures, which are made from the rest."""
+        names = RunFolder(folder).manifest()["files"]
+        return [n for n in names if not (n.startswith("figures/") or (n.endswith(".html") and "/" not in n))]
+
+    def check() -> None:  # pages and figures may be gone or altered
+        page_files = {*RunFolder(folder).manifest()["files"]} - {*drawn_from()}
+        expected = {f"{folder / name} {words}" for name in page_files for words in GONE}
+        if wrong := [error for error in RunFolder(folder).check() if error.given not in expected]:
+            raise wrong[0]
+
+    with RunFolder(folder).lock(check), RunFolder(folder).stage() as stage:
+        mark = RunFolder(folder).manifest()["run"]
+        for name in drawn_from():
+            (stage / name).parent.mkdir(parents=True, exist_ok=True)
+            shutil.copy2(folder / name, stage / name)
+        done = _redrawn(experiment, folder, stage)
+        RunFolder(folder).commit(stage, experiment.name, mark, experiment.record)
+        return replace(done, folder=folder, report=_from(done.report, stage, folder))
+
+
+def _redrawn(experiment: Experiment[S, F], folder: Path, place: Path) -> Result[F]:
+    """The result with its page written to `place`, from what lies in the folder."""
+    about, tables = read_about(experiment, folder), read_tables(folder)
+    try:
+        return _make_result(experiment, place, tables, about, {}, _read_links(folder / experiment.record))
+    except UNREADABLE as error:
+        version = about.versions.get("trisect", "an earlier version")
+        words = (str(error).splitlines() or ["rows that are not there"])[0]
+        reads = f"reads {words} too" if isinstance(error, MISSING) else f"cannot be made of them ({words})"
+        raise StudyError(
+            f"The tables in {folder / 'tables'} do not make the page of 'trisect {experiment.name}'.",
+            f"They were written by trisect {version}, and this version's page {reads}.",
+            f"Run it again: {about.command}" if about.command else "Run the command again.",
+        ) from error
 
 
 def rebuild(experiments: Sequence[Experiment[Any, Any]], folder: Path) -> Result[Any]:
     """Make page, figures and README.md of a folder again; its list of files says whose they are, or its record. Raises StudyError."""
-    one = _find_experiment(experiments, folder)
-    record = folder / one.record
-    body = read_json(record, f"Delete {record} and call 'trisect {one.name}' again.")
-    if {"units", "what", "models"} <= body.keys() and body["what"] == one.name:
-        one = OverModels(one, None)
-    return describe(one, render(one, folder))
+    experiment = _find_experiment(experiments, folder)
+    record = folder / experiment.record
+    body = read_json(record, f"Delete {record} and call 'trisect {experiment.name}' again.")
+    if {"units", "what", "models"} <= body.keys() and body["what"] == experiment.name:
+        experiment = OverModels(experiment, None)
+    return describe(experiment, render(experiment, folder))
 
 
 def describe(experiment: Experiment[S, F], done: Result[F]) -> Result[F]:
@@ -377,38 +402,34 @@ def describe(experiment: Experiment[S, F], done: Result[F]) -> Result[F]:
 def _find_experiment(experiments: Sequence[Experiment[Any, Any]], folder: Path) -> Experiment[Any, Any]:
     """The experiment that left a folder; raises StudyError where none did, or one that has no page."""
     if folder.is_file():
-        known = "A page is rebuilt from tables, which lie in a folder."
+        reason = "A page is rebuilt from tables, which lie in a folder."
         todo = f"Name the folder of {folder.name}, or call the command that wrote it again."
-        raise StudyError(f"{folder} is a file.", known, todo)
-    name = (
-        RunFolder(folder).manifest()["experiment"]
-        if RunFolder(folder).has_run
-        else next(_record_names(experiments, folder), None)
-    )
+        raise StudyError(f"{folder} is a file.", reason, todo)
+    name = RunFolder(folder).manifest()["experiment"] if RunFolder(folder).has_run else None
+    damaged = None
+    for candidate in experiments if name is None else ():
+        record = folder / candidate.record
+        try:
+            words = str(read_json(record, COPY_AGAIN).get("command", "")).split() if record.is_file() else []
+        except DamagedFileError as error:  # altered, or another program's
+            damaged = damaged or error
+            continue
+        if words[:2] == ["trisect", candidate.name]:
+            name = candidate.name
+            break
     if name is None:
-        for record in sorted({folder / one.record for one in experiments} if has_tables(folder) else ()):
-            if record.is_file():
-                read_json(record, COPY_AGAIN)  # raises where it was altered
-        known = "There is no study.json in it, and no manifest.json or record, such as about.json, of another command."
+        if damaged is not None and has_tables(folder):
+            raise damaged
+        reason = "There is no study.json in it, and no manifest.json or record, such as about.json, of another command."
         todo = "Name a folder that a command wrote, which is what it was given as --out."
         if (folder / "experiment.json").is_file():
             todo = f"Run its experiment again: trisect study {folder / 'experiment.json'} --out FOLDER."
-        raise StudyError(f"{folder} holds no study, and no other results.", known, todo)
-    found = next((one for one in experiments if one.name == name and one.paged and not one.single), None)
-    if found is None:
-        known = "That leaves no page to be made from tables."
-        raise StudyError(f"{folder} holds results of 'trisect {name}'.", known, "Name the folder of another command.")
+        raise StudyError(f"{folder} holds no study, and no other results.", reason, todo)
+    experiment = next((e for e in experiments if e.name == name and e.paged and not e.single), None)
+    if experiment is None:
+        reason = "That leaves no page to be made from tables."
+        raise StudyError(f"{folder} holds results of 'trisect {name}'.", reason, "Name the folder of another command.")
     if not any((folder / "tables").glob("*.parquet")):
-        known = f"A page of 'trisect {name}' is made from them."
-        raise StudyError(f"There are no tables in {folder}.", known, "Name a folder that has them, or run it again.")
-    return found
-
-
-def _record_names(experiments: Sequence[Experiment[Any, Any]], folder: Path) -> Iterator[str]:
-    """Which commands a folder's records name: those that wrote them, where they are experiments' own."""
-    for one in experiments:
-        with suppress(DamagedFileError):  # altered, or another program's
-            record = folder / one.record
-            words = str(read_json(record, "").get("command", "")).split() if record.is_file() else []
-            if words[:2] == ["trisect", one.name]:
-                yield one.name
+        reason = f"A page of 'trisect {name}' is made from them."
+        raise StudyError(f"There are no tables in {folder}.", reason, "Name a folder that has them, or run it again.")
+    return experiment

@@ -101,10 +101,12 @@ class Result(Generic[F]):
 
         Raises SpecError for a name that is none of `tables`, and without the package pandas.
         """
-        name = table or next((one for one in self.tables if one == "measures"), next(iter(self.tables), ""))
+        name = table or next(
+            (table_name for table_name in self.tables if table_name == "measures"), next(iter(self.tables), "")
+        )
         if name not in self.tables:
-            known = f"There are {', '.join(self.tables) or 'no tables'}."
-            raise SpecError(f"The table {name!r} was asked for.", known, "Name one of them.")
+            reason = f"There are {', '.join(self.tables) or 'no tables'}."
+            raise SpecError(f"The table {name!r} was asked for.", reason, "Name one of them.")
         return pandas_frame(self.tables[name].to_dict(as_series=False))
 
     def to_dict(self) -> dict[str, Json]:
@@ -115,12 +117,12 @@ class Result(Generic[F]):
     def data(self) -> dict[str, Json]:
         """The result as JSON-ready data: the page, the findings in words and as records, notes, and what was made."""
         page: dict[str, Json] = {"report": str(self.report.resolve())} if self.paged else {}
-        made: dict[str, Json] = (
+        paths: dict[str, Json] = (
             {self.makes: [str(path.resolve()) for path in self.paths.values()]} if self.makes else {}
         )
         return {
             **page,
-            **made,
+            **paths,
             "notes": list(self.notes),
             "findings": [str(finding) for finding in self.findings],
             "records": [finding.data() for finding in self.findings],
@@ -182,12 +184,12 @@ class UnitsResult(Result[UnitsFacts]):
         """The result as JSON-ready data, each model's own page and findings among the rest."""
         models: list[Json] = [
             {
-                "model": one.name,
-                "fingerprint": one.fingerprint,
-                "report": str((self.folder / one.page).resolve()),
-                "findings": list(one.findings),
+                "model": model.name,
+                "fingerprint": model.fingerprint,
+                "report": str((self.folder / model.page).resolve()),
+                "findings": list(model.findings),
             }
-            for one in self.about.facts.models
+            for model in self.about.facts.models
         ]
         return {**super().data(), "units": self.about.facts.units, "models": models}
 
@@ -221,14 +223,14 @@ class RunContext:
         assert self.given_texts is not None, "the settings name texts"
         return self.given_texts
 
-    def measure(self, one: Experiment[Any, Any], settings: Any) -> Measured[Any]:
+    def measure(self, experiment: Experiment[Any, Any], settings: Any) -> Measured[Any]:
         """What an experiment measures; laws of models of others are looked at in part of its reads, and at its end."""
         from trisect.lab.subject import sampled
 
         with ExitStack() as stack:
             for subject in self.subjects:
                 stack.enter_context(sampled(subject))
-            return one.measure(settings, self)
+            return experiment.measure(settings, self)
 
     @contextmanager
     def progress(self, title: str) -> Iterator[Callable[[int, int], None]]:
@@ -254,7 +256,7 @@ class Work(Protocol[F]):
         """Raise TrisectError where the folder is not this work's, or what it goes on from is damaged; change nothing."""
         ...
 
-    def own(self, folder: Path) -> Iterable[Path]:
+    def folders_of(self, folder: Path) -> Iterable[Path]:
         """Every folder that the work itself writes into."""
         ...
 

@@ -66,14 +66,14 @@ class Folder(RunFolder):
         name = "-".join(filter(None, (f"{kind}.{digest(label, 8)}" if label else kind, site)))
         return inside(self.evaluations(run), f"{file_name(name)}.json")
 
-    def own(self) -> list[Path]:
+    def folders(self) -> list[Path]:
         """Every folder that the study itself writes into."""
-        found = [self.path, *(self.path / name for name in ("corpus", "figures", "fleets", "tables"))]
+        places = [self.path, *(self.path / name for name in ("corpus", "figures", "fleets", "tables"))]
         try:
             runs = self.read_ledger().runs
         except StudyError:  # none yet, or damaged: whoever reads it says so
-            return found
-        return found + [place for run in runs for place in (self._run(run), self.epochs(run), self.evaluations(run))]
+            return places
+        return places + [place for run in runs for place in (self._run(run), self.epochs(run), self.evaluations(run))]
 
     def _run(self, run: str) -> Path:
         """The folder of a run: its id, or a hash where a label in it makes it no file's name."""
@@ -100,8 +100,8 @@ def _ledger(path: Path, todo: str) -> Ledger:
     try:
         return read(Ledger, body, path)
     except TrisectError as error:
-        known = f"{error.given} {error.known}"[:300]
-        raise DamagedFileError(f"{path} is no study's ledger.", known, todo) from error
+        reason = f"{error.given} {error.known}"[:300]
+        raise DamagedFileError(f"{path} is no study's ledger.", reason, todo) from error
 
 
 def read_run(folder: Folder, run: str) -> FinishedRun:
@@ -120,11 +120,11 @@ def weights(folder: Folder, run: str, file: str, device: str) -> dict[str, Tenso
 
 def epoch_weights(folder: Folder, run: str, epochs: int) -> list[str]:
     """The files of a baseline's epochs 0 to `epochs`, as `weights` takes them; raises DamagedFileError if one is gone."""
-    found = [f"epochs/{p.name}" for p in sorted(folder.epochs(run).glob("*.safetensors"))]
-    if len(found) != epochs + 1:
+    files = [f"epochs/{p.name}" for p in sorted(folder.epochs(run).glob("*.safetensors"))]
+    if len(files) != epochs + 1:
         raise DamagedFileError(
             f"The site weights of {run} are incomplete.",
-            f"There are {len(found)} of {epochs + 1} epochs.",
+            f"There are {len(files)} of {epochs + 1} epochs.",
             f"Delete the folder {folder.run(run).parent} and call 'trisect study' again: its fleet is then trained again.",
         )
-    return found
+    return files

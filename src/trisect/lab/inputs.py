@@ -81,7 +81,7 @@ class ModelSource:
 
     def fetch_options(self) -> FetchOptions:
         """The options of `load` besides the model and its window."""
-        return _fetch_options(self, self.device_map)
+        return _fetch_options(self)
 
 
 Models = Annotated[
@@ -131,12 +131,12 @@ class ModelsSource:
 
     def fetch_options(self) -> FetchOptions:
         """The options of `load` besides the model and its window."""
-        return _fetch_options(self, None)
+        return _fetch_options(self)
 
 
-def _fetch_options(source: ModelSource | ModelsSource, device_map: str | None) -> FetchOptions:
-    names = ("revision", "dtype", "device", "pickle", "remote_code")
-    return cast("FetchOptions", {name: getattr(source, name) for name in names} | {"device_map": device_map})
+def _fetch_options(source: ModelSource | ModelsSource) -> FetchOptions:
+    names = ("revision", "dtype", "device", "device_map", "pickle", "remote_code")
+    return cast("FetchOptions", {name: getattr(source, name, None) for name in names})
 
 
 def _open_model(source: ModelSource | ModelsSource, model: Any, **options: Any) -> Subject:
@@ -146,10 +146,10 @@ def _open_model(source: ModelSource | ModelsSource, model: Any, **options: Any) 
 
     if not isinstance(model, Subject):
         return load(model, quiet=True, **options)
-    own = [f for f in fields(source) if f.name not in ("model", "models")]
-    if given := [f.name for f in own if getattr(source, f.name) != f.default]:
-        known = f"{model.name} is loaded already, so that they cannot be applied."
-        raise ModelError(f"{', '.join(given)} was given.", known, "Give them to trisect.load instead.")
+    options_of = [f for f in fields(source) if f.name not in ("model", "models")]
+    if late := [f.name for f in options_of if getattr(source, f.name) != f.default]:
+        reason = f"{model.name} is loaded already, so that they cannot be applied."
+        raise ModelError(f"{', '.join(late)} was given.", reason, "Give them to trisect.load instead.")
     return model
 
 
@@ -194,8 +194,8 @@ class TextSource:
         if self.audio or self.image:
             return self._samples()
         if self.texts is not None and self.text:
-            known = "Texts come from one place."
-            raise SpecError("--corpus and --text were both given.", known, "Leave one of them out.")
+            reason = "Texts come from one place."
+            raise SpecError("--corpus and --text were both given.", reason, "Leave one of them out.")
         if self.texts is None and not self.text:
             raise SpecError(
                 "No text was given.", "Texts come from --corpus, --text, --audio or --image.", "Give one of them."
@@ -206,11 +206,11 @@ class TextSource:
             )
         if self.text and (self.reader is not None or self.split != "test"):
             name = "--split" if self.reader is None else "--reader"
-            known = "It says how a corpus is read, and the texts stand in the command."
-            raise SpecError(f"{name} and --text were both given.", known, "Leave one of them out.")
-        given = self.text or self.texts
+            reason = "It says how a corpus is read, and the texts stand in the command."
+            raise SpecError(f"{name} and --text were both given.", reason, "Leave one of them out.")
+        texts = self.text or self.texts
         return open_any(
-            [given] if isinstance(given, tuple) and not self.text else given,
+            [texts] if isinstance(texts, tuple) and not self.text else texts,
             self.split,
             self.reader,
             self.limit,
@@ -222,20 +222,22 @@ class TextSource:
         from trisect.core.subject import InputSample
         from trisect.text.sources import as_texts, first_texts
 
-        name, several = ("audio", self.audio) if self.audio else ("image", self.image)
+        name, files = ("audio", self.audio) if self.audio else ("image", self.image)
         beside = {"--corpus": self.texts, "--image": self.image and self.audio, "--reader": self.reader}
         beside |= {"--split": self.split != "test"}
         if clash := [option for option, value in beside.items() if value]:
-            known = "What is read is sound, images, or texts of a corpus."
-            raise SpecError(f"--{name} and {clash[0]} were both given.", known, "Leave one of them out.")
-        if self.text and len(self.text) != len(several):
-            given = f"--{name} was given {len(several)} times, --text {len(self.text)} times."
-            raise SpecError(given, "Each has a text of its own, or none has one.", "Give as many, in the same order.")
-        texts = self.text or (None,) * len(several)
-        made = zip(several, texts, strict=True)
-        samples = [InputSample(text, (one,)) if self.audio else InputSample(text, images=(one,)) for one, text in made]
-        found = as_texts(samples)
-        return found if self.limit is None else first_texts(found, self.limit)
+            reason = "What is read is sound, images, or texts of a corpus."
+            raise SpecError(f"--{name} and {clash[0]} were both given.", reason, "Leave one of them out.")
+        if self.text and len(self.text) != len(files):
+            problem = f"--{name} was given {len(files)} times, --text {len(self.text)} times."
+            raise SpecError(problem, "Each has a text of its own, or none has one.", "Give as many, in the same order.")
+        texts = self.text or (None,) * len(files)
+        pairs = zip(files, texts, strict=True)
+        samples = [
+            InputSample(text, (file,)) if self.audio else InputSample(text, images=(file,)) for file, text in pairs
+        ]
+        samples_read = as_texts(samples)
+        return samples_read if self.limit is None else first_texts(samples_read, self.limit)
 
 
 def open_any(
@@ -246,13 +248,13 @@ def open_any(
     from trisect.text.sources import as_texts, first_texts, open_texts
 
     if isinstance(where, Texts):
-        found = where
+        texts = where
     elif isinstance(where, str) and len(where.split()) > 1 and not Path(where[:200]).exists():
-        found = as_texts([where])  # a text itself, and no folder's name
+        texts = as_texts([where])  # a text itself, and no folder's name
     else:
         named = isinstance(where, (str, Path))
-        found = open_texts(where, split, reader, published) if named else as_texts(where)
-    return found if limit is None else first_texts(found, limit)
+        texts = open_texts(where, split, reader, published) if named else as_texts(where)
+    return texts if limit is None else first_texts(texts, limit)
 
 
 EngineName = Annotated[
@@ -320,10 +322,10 @@ class ModelWorkers:
         return self.engine in ("processes", "ray") or (self.engine is None and bool(self.workers))
 
     @property
-    def given(self) -> str:
+    def stated(self) -> str:
         """The first of its options that was given, as a command line has it; empty where none was."""
-        known = {"workers": self.workers, "engine": self.engine}
-        return next((f"--{name} {value}" for name, value in known.items() if value is not None), "")
+        options = {"workers": self.workers, "engine": self.engine}
+        return next((f"--{name} {value}" for name, value in options.items() if value is not None), "")
 
     def machine(self, quiet: bool, device: str = "auto") -> Machine:
         """The same as a Machine; raises SpecError for options of workers where there are none."""
@@ -343,7 +345,7 @@ DonorText = Annotated[Any, Field(description="A donor text, as many tokens long 
 PairsFile = Annotated[
     str | Path,
     Field(description="A file of pairs, one a line as JSON: base, donor and, where they are known, answers."),
-    Option(metavar="FILE", placed=True, facts="It is a file of pairs; those in memory are given as given=[…]."),
+    Option(metavar="FILE", placed=True),
 ]
 PairsGiven = Annotated[
     Any, Field(description="Pairs in memory: (base, donor), or mappings as in a file."), Option(name="")
@@ -372,67 +374,43 @@ PairReader = Annotated[str, Field(description=f"{HELP}."), Option(unset="detecte
 
 
 class PairSettings(Protocol):
-    """Settings of an experiment on pairs; see the types of the same names."""
+    """Settings of an experiment on pairs; see the types of the same names. `positions` None is everywhere, and the last besides."""
 
     @property
-    def source(self) -> ModelSource:
-        """The models."""
-        ...
+    def source(self) -> ModelSource: ...  # noqa: D102
 
     @property
-    def base(self) -> object:
-        """A base text."""
-        ...
+    def base(self) -> object: ...  # noqa: D102
 
     @property
-    def donor(self) -> object:
-        """A donor text."""
-        ...
+    def donor(self) -> object: ...  # noqa: D102
 
     @property
-    def pairs(self) -> str | Path | None:
-        """A file of pairs."""
-        ...
+    def pairs(self) -> str | Path | None: ...  # noqa: D102
 
     @property
-    def given(self) -> object:
-        """Pairs in memory."""
-        ...
+    def given(self) -> object: ...  # noqa: D102
 
     @property
-    def task(self) -> str | None:
-        """The task that makes pairs."""
-        ...
+    def task(self) -> str | None: ...  # noqa: D102
 
     @property
-    def corpus(self) -> str | Path | None:
-        """What a task's pairs are made of."""
-        ...
+    def corpus(self) -> str | Path | None: ...  # noqa: D102
 
     @property
-    def split(self) -> str:
-        """Its split."""
-        ...
+    def split(self) -> str: ...  # noqa: D102
 
     @property
-    def reader(self) -> str | None:
-        """How it is read."""
-        ...
+    def reader(self) -> str | None: ...  # noqa: D102
 
     @property
-    def count(self) -> int:
-        """Pairs that a task makes."""
-        ...
+    def count(self) -> int: ...  # noqa: D102
 
     @property
-    def seed(self) -> int:
-        """Random seed."""
-        ...
+    def seed(self) -> int: ...  # noqa: D102
 
     @property
-    def positions(self) -> str | None:
-        """Where pairs are patched; None is everywhere, and at the last position besides."""
-        ...
+    def positions(self) -> str | None: ...  # noqa: D102
 
 
 def check_source(settings: PairSettings, count: int) -> None:
@@ -446,33 +424,33 @@ def check_source(settings: PairSettings, count: int) -> None:
     }
     named = [name for name, value in sources.items() if value is not None]
     if len(named) != 1:
-        given = f"{' and '.join(named)} were given." if named else "No pairs were given."
-        known = "Pairs come from one place: --pairs FILE, --task, or a base with its donor (in Python also given=)."
+        problem = f"{' and '.join(named)} were given." if named else "No pairs were given."
+        reason = "Pairs come from one place: --pairs FILE, --task, or a base with its donor (in Python also given=)."
         # of several models those that can only be texts: neither a folder nor a name that a hub could have
         models = settings.source.model if isinstance(settings.source.model, list | tuple) and not named else ()
         texts = (m for m in models if isinstance(m, str) and len(m.split()) > 1 and not Path(m[:200]).exists())
         if (text := next(texts, None)) is not None:
             todo = "Give texts by name: --base TEXT --donor TEXT."
-            raise SpecError(given, f"{known} {text!r} stands among the models.", todo)
-        raise SpecError(given, known, "Give one of them.")
+            raise SpecError(problem, f"{reason} {text!r} stands among the models.", todo)
+        raise SpecError(problem, reason, "Give one of them.")
     if settings.corpus is not None and settings.task not in ("induction", "audio-words"):
-        known = (
+        reason = (
             "A text is what the pairs of the task induction are made of, a folder of recordings those of audio-words."
         )
-        raise SpecError(f"--corpus {settings.corpus} was given.", known, "Leave it out, or give --task induction.")
+        raise SpecError(f"--corpus {settings.corpus} was given.", reason, "Leave it out, or give --task induction.")
     if settings.task == "audio-words" and (settings.corpus is None or not Path(settings.corpus).is_dir()):
-        known = "It is a folder of sound files, each of one word and named by it."
+        reason = "It is a folder of sound files, each of one word and named by it."
         raise SpecError(
-            f"The task 'audio-words' was asked for with --corpus {settings.corpus}.", known, "Name such a folder."
+            f"The task 'audio-words' was asked for with --corpus {settings.corpus}.", reason, "Name such a folder."
         )
     if settings.count != count and settings.task is None:
-        known = "So many pairs a task makes; of pairs that are given each is read."
-        raise SpecError(f"--count {settings.count} was given without --task.", known, "Leave it out, or give --task.")
+        reason = "So many pairs a task makes; of pairs that are given each is read."
+        raise SpecError(f"--count {settings.count} was given without --task.", reason, "Leave it out, or give --task.")
     of_text = {"split": settings.split if settings.split != SPLIT else None, "reader": settings.reader}
     for name, value in of_text.items():
         if value is not None and settings.corpus is None:
-            given, todo = f"--{name} {value} was given without --corpus.", "--task induction --corpus CORPUS"
-            raise SpecError(given, "It says how a text is read.", f"Leave it out, or give {todo}.")
+            problem, todo = f"--{name} {value} was given without --corpus.", "--task induction --corpus CORPUS"
+            raise SpecError(problem, "It says how a text is read.", f"Leave it out, or give {todo}.")
     if single and (settings.base is None or settings.donor is None):
         missing = "base" if settings.base is None else "donor"
         raise SpecError(f"No {missing} was given.", "A pair is a base and a donor.", f"Give the {missing}.")
@@ -517,15 +495,15 @@ def choose_recipe(
     Without a name it is 'embedded' for generated data and 'small' for others. Raises SpecError for a recipe, a setting or a
     value that there is not.
     """
-    wanted, changes = name or ("embedded" if embedded else "small"), changes or {}
-    if wanted not in recipes:
-        given = unknown("recipe", wanted, recipes)
-        raise SpecError(given, f"There are {', '.join(recipes)}.", "Use one of them, and change settings with --set.")
-    known = {one.name: one for one in flat(type(recipes[wanted])) if one.words}
-    if strange := [setting for setting in changes if setting not in known]:
-        given, there = unknown("setting of a recipe", strange[0], known), f"There are {', '.join(known)}."
-        raise SpecError(given, there, "Use one of them, as in --set layers=2.")
-    recipe = replace(recipes[wanted], **{setting: read_word(known[setting], to) for setting, to in changes.items()})
+    chosen, changes = name or ("embedded" if embedded else "small"), changes or {}
+    if chosen not in recipes:
+        problem = unknown("recipe", chosen, recipes)
+        raise SpecError(problem, f"There are {', '.join(recipes)}.", "Use one of them, and change settings with --set.")
+    fields = {field.name: field for field in flat(type(recipes[chosen])) if field.words}
+    if strange := [setting for setting in changes if setting not in fields]:
+        problem, reason = unknown("setting of a recipe", strange[0], fields), f"There are {', '.join(fields)}."
+        raise SpecError(problem, reason, "Use one of them, as in --set layers=2.")
+    recipe = replace(recipes[chosen], **{setting: read_word(fields[setting], to) for setting, to in changes.items()})
     recipe.check()
     return recipe
 

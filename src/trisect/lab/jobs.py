@@ -62,18 +62,18 @@ class Pace:
 
     def fraction(self) -> float:
         """The share of the work of this call that is done."""
-        whole = sum(self.costs.values()) - self.left_out
-        return min(1.0, (self.done + self.share * self.costs.get(self.now, 0.0)) / whole) if whole > 0 else 1.0
+        total = sum(self.costs.values()) - self.left_out
+        return min(1.0, (self.done + self.share * self.costs.get(self.now, 0.0)) / total) if total > 0 else 1.0
 
     def seconds_left(self) -> float:
         """Seconds that the rest takes: as expected at first, then as fast as until now."""
-        share, whole = self.fraction(), sum(self.costs.values()) - self.left_out
-        return (1 - share) * (whole if share < FEW else (self.clock() - self.began) / share)
+        share, total = self.fraction(), sum(self.costs.values()) - self.left_out
+        return (1 - share) * (total if share < FEW else (self.clock() - self.began) / share)
 
     def words(self) -> str:
         """In a few words."""
-        said = f"{percent(self.fraction())}  {self.ended} of {len(self.costs)} parts"
-        return said + remaining_words(self.seconds_left(), self.fraction(), self.clock() - self.began)
+        progress = f"{percent(self.fraction())}  {self.ended} of {len(self.costs)} parts"
+        return progress + remaining_words(self.seconds_left(), self.fraction(), self.clock() - self.began)
 
 
 class _Words(ProgressColumn):
@@ -85,7 +85,7 @@ class _Words(ProgressColumn):
         return Text(share + (words() if callable(words) else words))
 
 
-class Screen:
+class _Screen:
     """One live display; its first line, with the elapsed time, is there while no other is."""
 
     def __init__(self, progress: Progress, title: str) -> None:
@@ -105,14 +105,14 @@ class Screen:
         """New lines while the context lasts, and so many hidden ones."""
         self.open += 1
         self.progress.update(self.first, visible=False)
-        found = [self.line(title, total) for title in titles]
-        found += [self.line("", 1.0, visible=False) for _ in range(hidden)]
+        new = [self.line(title, total) for title in titles]
+        new += [self.line("", 1.0, visible=False) for _ in range(hidden)]
         try:
-            yield found
+            yield new
         finally:
             self.progress.refresh()  # what was said last is seen, however short it was
-            for one in found:
-                self.progress.remove_task(one)
+            for line in new:
+                self.progress.remove_task(line)
             self.open -= 1
             self.progress.update(self.first, visible=not self.open)
 
@@ -123,11 +123,11 @@ class Screen:
             self.progress.update(self.whole, completed=self.pace.fraction())
 
 
-_SCREEN: ContextVar[Screen | None] = ContextVar("screen", default=None)
+_SCREEN: ContextVar[_Screen | None] = ContextVar("screen", default=None)
 
 
 @contextmanager
-def screen(title: str, quiet: bool = False, line: Callable[[str], object] | None = None) -> Iterator[Screen | None]:
+def screen(title: str, quiet: bool = False, line: Callable[[str], object] | None = None) -> Iterator[_Screen | None]:
     """The live display on standard error, while the context lasts; one that is open already is used. None where it is to
     be quiet or there is no terminal; steps that begin are then given to `line`.
     """
@@ -136,18 +136,18 @@ def screen(title: str, quiet: bool = False, line: Callable[[str], object] | None
         with on_step(line) if line is not None and not quiet else nullcontext():
             yield None
         return
-    if (there := _SCREEN.get()) is not None:
-        yield there
+    if (opened := _SCREEN.get()) is not None:
+        yield opened
         return
     columns = (TextColumn("{task.description}", markup=False), BarColumn(bar_width=24), _Words(), TimeElapsedColumn())
     # standard output stays as it is: the thread that tracks runs replaces it for a while too, and whoever puts back last
     # what the other had put there would leave it dead
     with Progress(*columns, console=console, transient=True, redirect_stdout=False, refresh_per_second=4) as progress:
-        made = Screen(progress, title)
-        token = _SCREEN.set(made)
+        shown = _Screen(progress, title)
+        token = _SCREEN.set(shown)
         try:
-            with on_step(lambda words: progress.update(made.first, description=Text(words).plain)):
-                yield made
+            with on_step(lambda words: progress.update(shown.first, description=Text(words).plain)):
+                yield shown
         finally:
             _SCREEN.reset(token)
 
@@ -191,25 +191,27 @@ def live(tasks: Sequence[JobWork], workers: int, quiet: bool) -> Iterator[Show]:
         if shown is None:
             yield lambda worker, task, share, words: None
             return
-        whole, began = sum(t.seconds for t in tasks), time.monotonic()
+        expected, began = sum(t.seconds for t in tasks), time.monotonic()
         shares: dict[JobWork, float] = {}
-        with shown.lines(("  tasks",), whole, hidden=max(1, workers)) as found:
-            total = found[0]
+        with shown.lines(("  tasks",), expected, hidden=max(1, workers)) as lines:
+            total = lines[0]
 
             def note(worker: int, task: JobWork, share: float, words: str) -> None:
                 shares[task] = share
                 done = sum(t.seconds * s for t, s in shares.items())
-                left = (time.monotonic() - began) * (whole - done) / done if done else 0.0
+                left = (time.monotonic() - began) * (expected - done) / done if done else 0.0
                 ended = f"{sum(s >= 1 for s in shares.values())} of {len(tasks)} tasks"
-                words_left = ended + remaining_words(left, done / whole if whole else 1.0, time.monotonic() - began)
+                words_left = ended + remaining_words(
+                    left, done / expected if expected else 1.0, time.monotonic() - began
+                )
                 shown.progress.update(total, completed=done, words=words_left)
                 title = Text(task.title).plain
-                while worker + 1 >= len(found):  # nodes may join
-                    found.append(shown.line("", 1.0, visible=False))
+                while worker + 1 >= len(lines):  # nodes may join
+                    lines.append(shown.line("", 1.0, visible=False))
                 shown.progress.update(
-                    found[worker + 1], description=f"    {title}", completed=share, words=words, visible=True
+                    lines[worker + 1], description=f"    {title}", completed=share, words=words, visible=True
                 )
-                shown.update(done / whole if whole else 0.0)
+                shown.update(done / expected if expected else 0.0)
 
             yield note
 

@@ -61,25 +61,19 @@ class PatchedSides(NamedTuple):
     def cut(self, other: Batch, rows: Int[Tensor, " B"]) -> PatchedSides:
         """Those that the rows of another batch have too."""
         source, target = other.source.real[rows], None if other.target is None else other.target.real[rows]
-        there = None
-        if self.target is not None and target is not None:
-            there = self.target & _fill(target, self.target)
-        return PatchedSides(self.source & _fill(source, self.source), there, self.crossed & _fill(source, self.crossed))
+        both = None if self.target is None or target is None else self.target & _fill(target, self.target)
+        return PatchedSides(self.source & _fill(source, self.source), both, self.crossed & _fill(source, self.crossed))
 
     def widened(self, batch: Batch) -> PatchedSides:
         """The same of a batch whose texts go on; what follows is not patched."""
-        real, target = batch.source.real, None
-        if self.target is not None and batch.target is not None:
-            target = _fill(self.target, batch.target.real)
+        real = batch.source.real
+        target = None if self.target is None or batch.target is None else _fill(self.target, batch.target.real)
         return PatchedSides(_fill(self.source, real), target, _fill(self.crossed, real))
 
 
 def _fill(mask: Bool[Tensor, "B T"], like: Bool[Tensor, "B S"]) -> Bool[Tensor, "B S"]:
     """A mask as wide as another, cut or filled up with false."""
-    found = torch.zeros_like(like)
-    shared = min(mask.shape[1], like.shape[1])
-    found[:, :shared] = mask[:, :shared]
-    return found
+    return torch.nn.functional.pad(mask, (0, like.shape[1] - mask.shape[1]))
 
 
 def answer_places(batch: Batch, mask: str | None) -> Int[Tensor, " B"] | None:
@@ -90,61 +84,56 @@ def answer_places(batch: Batch, mask: str | None) -> Int[Tensor, " B"] | None:
     side = batch.source if batch.target is None else batch.target
     if mask is None:
         return _last(side)
-    found = torch.tensor([[token == mask for token in row] for row in side.tokens])
-    return found.int().argmax(1) if bool((found.sum(1) == 1).all()) else None
+    masks = torch.tensor([[token == mask for token in row] for row in side.tokens])
+    return masks.int().argmax(1) if bool((masks.sum(1) == 1).all()) else None
 
 
 def patched_sides(
-    run: Batch, other: Batch, wanted: tuple[int, ...] | str, places: Int[Tensor, " B"] | None
+    run: Batch, other: Batch, positions: tuple[int, ...] | str, places: Int[Tensor, " B"] | None
 ) -> PatchedSides:
     """The positions of a batch that are patched from another one of the same lengths.
 
     'last' is the position of the answer; the source of cross-attention has none, and is patched whole (as that position reads it).
     """
     if run.target is None or other.target is None:
-        source = _chosen(run.source, other.source, wanted, places)
+        source = _patched(run.source, other.source, positions, places)
         return PatchedSides(source, None, source)
-    source = _chosen(run.source, other.source, wanted, None)
-    crossed = run.source.real if wanted == "last" else source
-    return PatchedSides(source, _chosen(run.target, other.target, wanted, places), crossed)
+    source = _patched(run.source, other.source, positions, None)
+    crossed = run.source.real if positions == "last" else source
+    return PatchedSides(source, _patched(run.target, other.target, positions, places), crossed)
 
 
 def _last(side: Side) -> Int[Tensor, " B"]:
     """Each row's last own token, or its last real one where it has none of its own."""
-    own = side.real & ~side.special
-    own = torch.where(own.any(1, keepdim=True), own, side.real)
-    return (own.long() * torch.arange(1, own.shape[1] + 1)).argmax(1)
+    plain = side.real & ~side.special
+    plain = torch.where(plain.any(1, keepdim=True), plain, side.real)
+    return (plain.long() * torch.arange(1, plain.shape[1] + 1)).argmax(1)
 
 
-def _chosen(
-    run: Side, other: Side, wanted: tuple[int, ...] | str, places: Int[Tensor, " B"] | None
+def _patched(
+    run: Side, other: Side, positions: tuple[int, ...] | str, places: Int[Tensor, " B"] | None
 ) -> Bool[Tensor, "B T"]:
-    if wanted == "all":
+    """The positions of one side that are patched."""
+    if positions == "all":
         return run.real
-    if wanted == "last":
+    if positions == "last":
         at = _last(run) if places is None else places
         return torch.arange(run.real.shape[1]) == at[:, None]
-    chosen = torch.zeros_like(run.real)
-    if wanted == "differ":
-        shared = min(run.real.shape[1], other.real.shape[1])
-        for row, (own, donor) in enumerate(zip(run.tokens, other.tokens, strict=True)):
-            chosen[row, :shared] = torch.tensor([a != b for a, b in zip(own[:shared], donor[:shared], strict=True)])
-        return chosen & run.real
+    mask = torch.zeros_like(run.real)
+    if positions == "differ":
+        for row, (base, donor) in enumerate(zip(run.tokens, other.tokens, strict=True)):
+            differ = [a != b for a, b in zip(base, donor, strict=False)]
+            mask[row, : len(differ)] = torch.tensor(differ)
+        return mask & run.real
     longest = int(run.real.sum(1).min())
-    if beyond := [n for n in wanted if not isinstance(n, int) or n > longest]:
-        known = f"The shortest text has {longest} tokens."
-        raise CorpusError(f"Position {beyond[0]} was named.", known, "Name positions that every text has.")
-    chosen[:, [int(n) - 1 for n in wanted]] = True
-    return chosen & run.real
+    if beyond := [n for n in positions if not isinstance(n, int) or n > longest]:
+        reason = f"The shortest text has {longest} tokens."
+        raise CorpusError(f"Position {beyond[0]} was named.", reason, "Name positions that every text has.")
+    mask[:, [int(n) - 1 for n in positions]] = True
+    return mask & run.real
 
 
 MASK = "<mask>"  # ends a question (hf.small.gpt)
-
-
-class NamesData(TypedDict):
-    """What is read of a model's card: of each name whether it stood in pretraining, in fine-tuning, and its place."""
-
-    names: dict[str, tuple[bool, bool, str | None]]
 
 
 def recall_pairs(model: object, count: int, seed: int) -> tuple[tuple[TextPair, ...], tuple[str, ...]]:
@@ -156,30 +145,35 @@ def recall_pairs(model: object, count: int, seed: int) -> tuple[tuple[TextPair, 
     """
     path = Path(model) / "recall.json" if isinstance(model, str | Path) else None
     if path is None or not path.is_file():
-        known = "It needs the names that the model has read, which stand in its folder's recall.json: there is none."
+        reason = "It needs the names that the model has read, which stand in its folder's recall.json: there is none."
         todo = "Give the folder of a model that 'trisect recall' trained."
-        raise SpecError(f"The task 'recall' was asked for with {model!s:.80}.", known, todo)
+        raise SpecError(f"The task 'recall' was asked for with {model!s:.80}.", reason, todo)
     todo = "Call 'trisect recall' again for the folder of the experiment: it writes every card."
-    places = {name: place for name, (*_, place) in read_record(path, todo, NamesData)["names"].items() if place}
+    places = {name: place for name, (*_, place) in read_record(path, todo, _NamesData)["names"].items() if place}
     by_length: dict[int, list[str]] = {}
     for name in sorted(places):
         by_length.setdefault(len(name), []).append(name)
-    able = {n: names for n, names in by_length.items() if len({places[name][0] for name in names}) > 1}
-    if not able:
-        known = f"{len(places)} names have a known place, and no two of one length have places that begin differently."
-        raise SpecError("The task 'recall' was asked for.", known, "Give pairs of your own with --pairs.")
-    draw, lengths = np.random.default_rng([seed, 12]), sorted(able)
-    weights = np.array([len(able[n]) for n in lengths], dtype=float)
-    found = []
-    while len(found) < count:
-        names = able[lengths[int(draw.choice(len(lengths), p=weights / weights.sum()))]]
-        one, other = (names[int(i)] for i in draw.integers(len(names), size=2))
-        if places[one][0] != places[other][0]:
-            texts = [QUESTION.format(name=name) + MASK for name in (one, other)]
-            answers = {"base": places[one][0], "donor": places[other][0]}
-            found.append(TextPair(texts[0], texts[1], answers, f"pair {len(found) + 1} of recall", "birth place"))
+    lengths = [n for n in sorted(by_length) if len({places[name][0] for name in by_length[n]}) > 1]
+    if not lengths:
+        reason = f"{len(places)} names have a known place, and no two of one length have places that begin differently."
+        raise SpecError("The task 'recall' was asked for.", reason, "Give pairs of your own with --pairs.")
+    draw, sizes = np.random.default_rng([seed, 12]), np.array([len(by_length[n]) for n in lengths], dtype=float)
+    pairs: list[TextPair] = []
+    while len(pairs) < count:
+        names = by_length[lengths[int(draw.choice(len(lengths), p=sizes / sizes.sum()))]]
+        base, donor = (names[int(i)] for i in draw.integers(len(names), size=2))
+        if places[base][0] != places[donor][0]:
+            texts = [QUESTION.format(name=name) + MASK for name in (base, donor)]
+            answers = {"base": places[base][0], "donor": places[donor][0]}
+            pairs.append(TextPair(texts[0], texts[1], answers, f"pair {len(pairs) + 1} of recall", "birth place"))
     note = "Names of a pair are as long as each other; an answer is recognised by the first character of the place."
-    return tuple(found), (note,)
+    return tuple(pairs), (note,)
+
+
+class _NamesData(TypedDict):
+    """Of a model's card: of each name whether it stood in pretraining, in fine-tuning, and its place."""
+
+    names: dict[str, tuple[bool, bool, str | None]]
 
 
 TOGETHER = 64  # texts that are tokenized at once
@@ -231,7 +225,9 @@ class PreparedPairs:
             ]
             alike.setdefault(str(shapes), []).append(number)
         # as even as can be, so that none stands alone whose donor could be another's
-        return [part for some in alike.values() for part in np.array_split(np.array(some), -(-len(some) // size))]
+        return [
+            part for numbers in alike.values() for part in np.array_split(np.array(numbers), -(-len(numbers) // size))
+        ]
 
     def batch(self, subject: Subject, numbers: Int[np.ndarray, " B"], side: str) -> Batch:
         """Base or donor of some pairs."""
@@ -247,7 +243,7 @@ DECODER_MASK = "decoder_attention_mask"
 
 def _shapes(value: object) -> object:
     """The shape of a tensor, or of each in a tuple."""
-    return [_shapes(one) for one in value] if isinstance(value, tuple) else tuple(getattr(value, "shape", ()))
+    return [_shapes(item) for item in value] if isinstance(value, tuple) else tuple(getattr(value, "shape", ()))
 
 
 def _joined(batches: Sequence[Batch]) -> Batch:
@@ -255,38 +251,36 @@ def _joined(batches: Sequence[Batch]) -> Batch:
     if len(batches) == 1:
         return batches[0]
 
-    def side(of: Sequence[Side]) -> Side:
-        width = max(one.real.shape[1] for one in of)
-        ids = [_filled(one.ids, width, 0) for one in of if one.ids is not None]
-        real, special = (
-            torch.cat([_filled(t, width, v) for t in given])
-            for given, v in (([one.real for one in of], False), ([one.special for one in of], True))
-        )
-        tokens = tuple((*row, *[""] * (width - len(row))) for one in of for row in one.tokens)
-        return Side(tokens, real, special, torch.cat(ids) if len(ids) == len(of) else None)
+    def side(sides: Sequence[Side]) -> Side:
+        width = max(side.real.shape[1] for side in sides)
+        ids = [_filled(side.ids, width, 0) for side in sides if side.ids is not None]
+        real = torch.cat([_filled(side.real, width, False) for side in sides])
+        special = torch.cat([_filled(side.special, width, True) for side in sides])
+        tokens = tuple((*row, *[""] * (width - len(row))) for side in sides for row in side.tokens)
+        return Side(tokens, real, special, torch.cat(ids) if len(ids) == len(sides) else None)
 
-    def joined(name: str, given: Sequence[Any]) -> Any:
-        if isinstance(given[0], tuple):
-            return tuple(joined(name, of) for of in zip(*given, strict=True))
-        if not isinstance(given[0], Tensor) or not given[0].dim():
-            return given[0]
+    def joined(name: str, values: Sequence[Any]) -> Any:
+        if isinstance(values[0], tuple):
+            return tuple(joined(name, items) for items in zip(*values, strict=True))
+        if not isinstance(values[0], Tensor) or not values[0].dim():
+            return values[0]
         if name in DECODED:
-            width = max(one.shape[1] for one in given)
-            given = [_filled(one, width, DECODED[name]) for one in given]
-        return torch.cat(list(given))
+            width = max(value.shape[1] for value in values)
+            values = [_filled(value, width, DECODED[name]) for value in values]
+        return torch.cat(list(values))
 
     first = batches[0]
-    inputs = {n: joined(n, [one.inputs[n] for one in batches]) for n in first.inputs}
-    targets = [one.target for one in batches if one.target is not None]
-    sides = {name: side([one.sides[name] for one in batches]) for name in first.sides}
-    rows = tuple((number, 0) for number in range(sum(len(one.rows) for one in batches)))
-    source = side([one.source for one in batches])
+    inputs = {name: joined(name, [batch.inputs[name] for batch in batches]) for name in first.inputs}
+    targets = [batch.target for batch in batches if batch.target is not None]
+    sides = {name: side([batch.sides[name] for batch in batches]) for name in first.sides}
+    rows = tuple((number, 0) for number in range(sum(len(batch.rows) for batch in batches)))
+    source = side([batch.source for batch in batches])
     return Batch(inputs, source, side(targets) if targets else None, rows, first.notes, sides)
 
 
-def _filled(given: Tensor, width: int, value: int) -> Tensor:
+def _filled(rows: Tensor, width: int, value: int) -> Tensor:
     """Rows filled up at their end."""
-    return torch.nn.functional.pad(given, (0, width - given.shape[1]), value=value)
+    return torch.nn.functional.pad(rows, (0, width - rows.shape[1]), value=value)
 
 
 def extend(batch: Batch, places: Int[Tensor, " B"], pieces: Sequence[Sequence[int]]) -> Batch:
@@ -294,9 +288,9 @@ def extend(batch: Batch, places: Int[Tensor, " B"], pieces: Sequence[Sequence[in
     side = batch.source if batch.target is None else batch.target
     names = [n for n in ("decoder_input_ids", "input_ids", "ids") if n in batch.inputs]
     if side.ids is None or not names or set(batch.inputs) & {"position_ids", "token_type_ids"}:
-        known = f"It is given {', '.join(map(repr, batch.inputs))}."
+        reason = f"It is given {', '.join(map(repr, batch.inputs))}."
         todo = "Give answers of one token each."
-        raise ModelError("An answer of several tokens cannot be put behind what this model is given.", known, todo)
+        raise ModelError("An answer of several tokens cannot be put behind what this model is given.", reason, todo)
     rows = [[*side.ids[i, : int(places[i]) + 1].tolist(), *more[:-1]] for i, more in enumerate(pieces)]
     width = max(side.ids.shape[1], *map(len, rows))
     ids = torch.zeros(len(rows), width, dtype=side.ids.dtype)
@@ -316,12 +310,12 @@ def extend(batch: Batch, places: Int[Tensor, " B"], pieces: Sequence[Sequence[in
 def check_pairs(settings: PairSettings) -> None:
     """Raise CorpusError where the pairs or the text that are named or given cannot be read, whatever the model is."""
     if settings.given is None or isinstance(settings.given, list | tuple):  # else they can be gone through once
-        stated_pairs(settings)
+        _stated_pairs(settings)
     if settings.corpus is not None and settings.task == "induction":
         open_labels(settings.corpus, settings.split, settings.reader, bare=True)
 
 
-def stated_pairs(settings: PairSettings) -> tuple[str, tuple[TextPair, ...]] | None:
+def _stated_pairs(settings: PairSettings) -> tuple[str, tuple[TextPair, ...]] | None:
     """The pairs that are named or given, and what they are called; None where a task makes them. Raises CorpusError."""
     if settings.base is not None:
         return "one pair", as_pairs([{"base": settings.base, "donor": settings.donor}])
@@ -332,63 +326,74 @@ def stated_pairs(settings: PairSettings) -> tuple[str, tuple[TextPair, ...]] | N
 
 def prepare_pairs(settings: PairSettings, subject: AnsweringSubject, targets: Sequence[SiteTarget]) -> PreparedPairs:
     """The pairs of the settings, each checked against the model; raises SpecError, CorpusError naming pair and difference."""
-    notes: tuple[str, ...] = ()
-    if (stated := stated_pairs(settings)) is not None:
+    notes: dict[str, None] = {}
+    if (stated := _stated_pairs(settings)) is not None:
         name, pairs = stated
-    elif settings.task == "recall":
-        name, (pairs, notes) = "recall", recall_pairs(settings.source.model, settings.count, settings.seed)
     else:
-        name, (pairs, notes) = str(settings.task), _task_pairs(settings, subject)
+        name = str(settings.task)
+        if name == "recall":
+            pairs, of_task = recall_pairs(settings.source.model, settings.count, settings.seed)
+        else:
+            pairs, of_task = _task_pairs(settings, subject)
+        notes |= dict.fromkeys(of_task)
     _check_kinds(subject, pairs)
     samples = any(isinstance(pair.base, InputSample) for pair in pairs)
-    noted: dict[str, None] = {}
     both: list[dict[str, Batch]] = []
     reader: AnsweringSubject | None = None
     if samples:
         reader, both = _read_samples(subject, pairs, all(target.address.stack != "enc" for target in targets))
-        noted.update(dict.fromkeys(note for batches in both for batch in batches.values() for note in batch.notes))
+        notes |= dict.fromkeys(note for batches in both for batch in batches.values() for note in batch.notes)
         read = [_of_batch(batches[side]) for batches in both for side in ("base", "donor")]
     else:
         texts = [text for pair in pairs for text in (pair.base, pair.donor)]
-        read = tokenize(subject, texts, [pair.place for pair in pairs for _ in range(2)], noted)
-    needed = set()  # the sides whose lengths have to be the same: those that are patched position by position
+        read = _tokenize(subject, texts, [pair.place for pair in pairs for _ in range(2)], notes)
+    uneven = _compare_lengths(settings, pairs, read, targets, samples and settings.positions is None)
+    pieces = _answer_pieces(subject, pairs, read[::2])
+    answers: dict[str, Int[np.ndarray, " N"]] = {}
+    for number, ids_by_name in enumerate(pieces):
+        for hypothesis, ids in ids_by_name.items():
+            classic = CONTENT.get(hypothesis, hypothesis)
+            if classic in ANSWERS and (hypothesis == classic or classic not in ids_by_name):
+                answers.setdefault(classic, np.full(len(pairs), UNKNOWN))[number] = ids[0]
+    body: list[Any] = []
+    for pair in pairs:
+        shown = (t if isinstance(t, str | tuple) else text_words(t, None) for t in (pair.base, pair.donor))
+        body.append([*shown, dict(pair.answers)])
+    words = dict.fromkeys(
+        w for pair in pairs if pair.facts for bound in pair.facts for w in (*bound.keys, *bound.values)
+    )
+    spelled = _tokenize_readable(subject, [f" {word}" for word in words]) if words else []
+    tokens = {word: text.source[-1] for word, text in zip(words, spelled, strict=True) if text.source}
+    ordered = {name: answers[name] for name in ANSWERS if name in answers}
+    mark = digest(json.dumps(body).encode(), 8)
+    return PreparedPairs(name, mark, pairs, ordered, pieces, tuple(notes), both, tokens, uneven, reader)
+
+
+def _compare_lengths(
+    settings: PairSettings,
+    pairs: Sequence[TextPair],
+    read: Sequence[_TokenizedText],
+    targets: Sequence[SiteTarget],
+    may_differ: bool,
+) -> frozenset[str]:
+    """The sides of other lengths, where they `may_differ`; raises CorpusError where what is patched position by position has them."""
+    needed = set[str]()
     for target in targets:
         stack = target.address.stack
         of_target = stack in ("dec", "cross") if target.component == "q" else stack == "dec"
         if settings.positions != "last" or stack == "enc" or (stack == "cross" and target.component != "q"):
             needed.add("target" if of_target else "source")
-    uneven: set[str] = set()  # of what is no text, these sides are patched at the last position alone
-    for number, pair in enumerate(pairs):
-        base, donor = read[2 * number], read[2 * number + 1]
-        for side, own, other in zip(("source", "target"), base.lengths, donor.lengths, strict=True):
-            if side in needed and own != other and samples and settings.positions is None:
-                uneven.add(side)
-            elif side in needed and own != other:
-                of = f" of the {side}" if base.lengths[1] else ""
+    uneven = set[str]()  # of what is no text, these sides are patched at the last position alone
+    for pair, base, donor in zip(pairs, read[::2], read[1::2], strict=True):
+        for side, length, other in zip(("source", "target"), base.lengths, donor.lengths, strict=True):
+            if side not in needed or length == other:
+                continue
+            if not may_differ:
+                of_side = f" of the {side}" if base.lengths[1] else ""
                 shown = f"{text_words(pair.base)!r} and {text_words(pair.donor)!r}"
-                raise bad_pair(pair.place, f"the base has {own} tokens{of}, the donor {other}: {shown}")
-    pieces = _answer_pieces(subject, pairs, read[::2])
-    answers: dict[str, Int[np.ndarray, " N"]] = {}
-    for number, of in enumerate(pieces):
-        for hypothesis, ids in of.items():
-            classic = CONTENT.get(hypothesis, hypothesis)
-            if classic in ANSWERS and (hypothesis == classic or classic not in of):
-                answers.setdefault(classic, np.full(len(pairs), UNKNOWN))[number] = ids[0]
-    body = [
-        [
-            *(t if isinstance(t, str | tuple) else text_words(t, None) for t in (pair.base, pair.donor)),
-            dict(pair.answers),
-        ]
-        for pair in pairs
-    ]
-    words = dict.fromkeys(
-        w for pair in pairs if pair.facts for bound in pair.facts for w in (*bound.keys, *bound.values)
-    )
-    spelled = _tried(subject, [f" {word}" for word in words]) if words else []
-    tokens = {word: one.source[-1] for word, one in zip(words, spelled, strict=True) if one.source}
-    known = {name: answers[name] for name in ANSWERS if name in answers}
-    mark = digest(json.dumps(body).encode(), 8)
-    return PreparedPairs(name, mark, pairs, known, pieces, (*notes, *noted), both, tokens, frozenset(uneven), reader)
+                raise bad_pair(pair.place, f"the base has {length} tokens{of_side}, the donor {other}: {shown}")
+            uneven.add(side)
+    return frozenset(uneven)
 
 
 def _read_samples(
@@ -416,34 +421,29 @@ def _read_samples(
     return reader, [{"base": read(pair.base), "donor": read(pair.donor)} for pair in pairs]
 
 
-def tokenize(
-    subject: Subject,
-    texts: Sequence[TextOrPair],
-    places: Sequence[str] | None = None,
-    noted: dict[str, None] | None = None,
+def _tokenize(
+    subject: Subject, texts: Sequence[TextOrPair], places: Sequence[str] = (), notes: dict[str, None] | None = None
 ) -> list[_TokenizedText]:
-    """The tokens of every text; with `places`, which name them, raises CorpusError for one that is longer than a window.
-
-    What is to be said of how they are read is added to `noted`.
+    """The tokens of every text, and in `notes` how they are read; with `places`, which name the texts, raises CorpusError for
+    one that is longer than a window.
     """
-    found: list[_TokenizedText] = []
+    tokenized: list[_TokenizedText] = []
     for batch in subject.batches(texts, TOGETHER):
-        if noted is not None:
-            noted.update(dict.fromkeys(batch.notes))
+        if notes is not None:
+            notes.update(dict.fromkeys(batch.notes))
         if any(side is not None and side.ids is None for side in (batch.source, batch.target)):
-            known = "Pairs are aligned by them."
-            raise ModelError(f"{subject.name} gives no ids of tokens.", known, "Use a model with a tokenizer.")
+            reason = "Pairs are aligned by them."
+            raise ModelError(f"{subject.name} gives no ids of tokens.", reason, "Use a model with a tokenizer.")
         for row, (text, start) in enumerate(batch.rows):
-            own = _of_batch(batch, row)
-            if not start:
-                found.append(own)
-            elif places is not None:
+            tokens = _of_batch(batch, row)
+            if start and places:
                 what = f"{text_words(texts[text])!r} is longer than {subject.name} reads at once"
                 raise bad_pair(places[text], what)
-            else:
-                before = found.pop()
-                found.append(own._replace(source=before.source + own.source, target=before.target + own.target))
-    return found
+            if start:
+                before = tokenized.pop()
+                tokens = tokens._replace(source=before.source + tokens.source, target=before.target + tokens.target)
+            tokenized.append(tokens)
+    return tokenized
 
 
 def _of_batch(batch: Batch, row: int = 0) -> _TokenizedText:
@@ -452,6 +452,21 @@ def _of_batch(batch: Batch, row: int = 0) -> _TokenizedText:
     ids = [() if s.ids is None else tuple(s.ids[row][(s.real & ~s.special)[row]].tolist()) for s in sides]
     lengths = [int(side.real[row].sum()) for side in sides]
     return _TokenizedText(ids[0], ids[-1] if len(ids) > 1 else (), (lengths[0], lengths[-1] * (len(ids) > 1)))
+
+
+def _tokenize_readable(subject: Subject, texts: Sequence[TextOrPair]) -> list[_TokenizedText]:
+    """The tokens of every text; none for a text of whose words the model knows too few."""
+    try:
+        return _tokenize(subject, texts)
+    except ModelError:
+        tokenized = []
+        for text in texts:
+            try:
+                is_readable = any(True for _ in subject.batches([text], 1))
+            except ModelError:
+                is_readable = False
+            tokenized.append(_tokenize(subject, [text])[0] if is_readable else _TokenizedText((), (), (0, 0)))
+        return tokenized
 
 
 DOES = {
@@ -466,38 +481,38 @@ def _task_pairs(settings: PairSettings, subject: AnsweringSubject) -> tuple[tupl
     """The pairs of a task that are made for the model's own tokenizer, with a note."""
     task, count, seed = settings.task, settings.count, settings.seed
     if task == "audio-words":
-        return spoken_pairs(settings, subject)
-    wants = "seq2seq" if task == "translation" else "causal"
-    if subject.objective != wants:
+        return _spoken_pairs(settings, subject)
+    objective = "seq2seq" if task == "translation" else "causal"
+    if subject.objective != objective:
         for_whom = "encoder-decoders" if task == "translation" else "models that go on with a text"
-        known = f"{subject.name} {DOES[subject.objective]}; the task is for {for_whom}."
-        raise SpecError(f"The task {task!r} was asked for.", known, "Give pairs of your own with --pairs.")
+        reason = f"{subject.name} {DOES[subject.objective]}; the task is for {for_whom}."
+        raise SpecError(f"The task {task!r} was asked for.", reason, "Give pairs of your own with --pairs.")
     if task == "translation":
-        pairs = draw_translations(
-            lambda texts: [(one.source, one.target) for one in tokenize(subject, texts)], count, seed
-        )
+        pairs = draw_translations(lambda texts: [(t.source, t.target) for t in _tokenize(subject, texts)], count, seed)
         return pairs, ("Sentences are of the embedded bitext's languages, whose links and roles are known.",)
 
     def ids(texts: Sequence[str]) -> list[tuple[int, ...]]:
-        return [one.source for one in _tried(subject, texts)]
+        return [text.source for text in _tokenize_readable(subject, texts)]
 
-    if task == "induction":
-        opened, of, notes = None, "other such words", ()
-        if settings.corpus is not None:
-            opened = open_labels(settings.corpus, settings.split, settings.reader, True)
-            of, notes = f"runs of words of {opened.name}", opened.notes
-        words = induction_words(ids, opened)
-        said = f"A and B are drawn from {len(words.words)} words that are one token each; what stands between them are {of}."
-        pairs: tuple[TextPair, ...] = ()
-        for between in BETWEEN:  # as much as the model reads at once; the shortest where it reads none of them
-            pairs = draw_induction(ids, words, count, seed, between)
-            rows = (row for batch in subject.batches([pair.base for pair in pairs], TOGETHER) for row in batch.rows)
-            if between == BETWEEN[-1] or not any(start for _, start in rows):
-                break
-        return pairs, (said, *notes)
-    usable = usable_templates(ids)
-    names = ", ".join(f"'{one.name}' ({len(one.keys)} keys, {len(one.values)} values)" for one in usable)
-    return draw_bindings(usable, count, seed), (f"Templates that the tokenizer can distinguish: {names}.",)
+    if task != "induction":
+        usable = usable_templates(ids)
+        names = ", ".join(
+            f"'{template.name}' ({len(template.keys)} keys, {len(template.values)} values)" for template in usable
+        )
+        return draw_bindings(usable, count, seed), (f"Templates that the tokenizer can distinguish: {names}.",)
+    labels, between_words, notes = None, "other such words", ()
+    if settings.corpus is not None:
+        labels = open_labels(settings.corpus, settings.split, settings.reader, True)
+        between_words, notes = f"runs of words of {labels.name}", labels.notes
+    words = induction_words(ids, labels)
+    note = f"A and B are drawn from {len(words.words)} words that are one token each; what stands between them are {between_words}."
+    pairs = draw_induction(ids, words, count, seed, BETWEEN[0])
+    for between in BETWEEN[1:]:  # as much as the model reads at once; the shortest where it reads none of them
+        rows = (row for batch in subject.batches([pair.base for pair in pairs], TOGETHER) for row in batch.rows)
+        if not any(start for _, start in rows):
+            break
+        pairs = draw_induction(ids, words, count, seed, between)
+    return pairs, (note, *notes)
 
 
 GAP = 0.25  # seconds of silence before the first word
@@ -505,7 +520,7 @@ SLOT = 0.9  # seconds of a word with the silence behind it, unless a recording i
 SOUNDS = (".wav", ".flac", ".ogg")
 
 
-def spoken_pairs(settings: PairSettings, subject: AnsweringSubject) -> tuple[tuple[TextPair, ...], tuple[str, ...]]:
+def _spoken_pairs(settings: PairSettings, subject: AnsweringSubject) -> tuple[tuple[TextPair, ...], tuple[str, ...]]:
     """Pairs of sounds put together from recordings of single words, with the words so far as what the decoder has said.
 
     The folder holds a sound file for each word, named by it, or folders of such files, one for each speaker or pace: these take
@@ -516,50 +531,34 @@ def spoken_pairs(settings: PairSettings, subject: AnsweringSubject) -> tuple[tup
 
     folder, rate = Path(settings.corpus or ""), getattr(getattr(subject, "processor", None), "rate", None)
     if rate is None or subject.objective != "seq2seq":
-        known = f"{subject.name} {DOES[subject.objective]}, and takes {'text' if rate is None else 'sound'}."
+        reason = f"{subject.name} {DOES[subject.objective]}, and takes {'text' if rate is None else 'sound'}."
         todo = "Give a model of speech with a decoder, such as Whisper."
-        raise SpecError("The task 'audio-words' was asked for.", known, todo)
+        raise SpecError("The task 'audio-words' was asked for.", reason, todo)
     tokenizer: Any = getattr(subject, "tokenizer", None)
-    speakers = [one for one in sorted(folder.iterdir()) if one.is_dir()] or [folder]
-    files = [{f.stem: f for f in sorted(one.iterdir()) if f.suffix.lower() in SOUNDS} for one in speakers]
-    own = lambda text: tokenizer(text, add_special_tokens=False)["input_ids"]  # noqa: E731
-    shared = [word for word in files[0] if all(word in of for of in files)]
-    words = [word for word in shared if len(own(f" {word}")) == 1]
-    spoken = [{word: open_sound(of[word], rate)[0] for word in words} for of in files]
-    slot = max(int(SLOT * rate), *(len(wave) for waves in spoken for wave in waves.values())) if words else 1
+    speakers = [place for place in sorted(folder.iterdir()) if place.is_dir()] or [folder]
+    files = [{f.stem: f for f in sorted(place.iterdir()) if f.suffix.lower() in SOUNDS} for place in speakers]
+    shared = [word for word in files[0] if all(word in by_word for by_word in files)]
+    words = [word for word in shared if len(tokenizer(f" {word}", add_special_tokens=False)["input_ids"]) == 1]
+    waves = [{word: open_sound(by_word[word], rate)[0] for word in words} for by_word in files]
+    slot = max(int(SLOT * rate), *(len(wave) for by_word in waves for wave in by_word.values())) if words else 1
 
-    def sound(text: SpokenText, waves: Mapping[str, Float[np.ndarray, " S"]]) -> InputSample:
+    def sound(text: SpokenText, by_word: Mapping[str, Float[np.ndarray, " S"]]) -> InputSample:
         first = int(GAP * rate) + text.delay * slot
         samples = np.zeros(first + len(text.words) * slot + int(GAP * rate), np.float32)
         for number, word in enumerate(text.words):
-            samples[first + number * slot :][: len(waves[word])] = waves[word]
-        said = [word.capitalize() if not i else word for i, word in enumerate(text.words[: text.written])]
-        return InputSample("".join(f" {word}," for word in said), (samples,))
+            samples[first + number * slot :][: len(by_word[word])] = by_word[word]
+        written = [word.capitalize() if not i else word for i, word in enumerate(text.words[: text.written])]
+        return InputSample("".join(f" {word}," for word in written), (samples,))
 
     pairs = []
     for number, (base, donor, answers, kind) in enumerate(draw_spoken(words, settings.count, settings.seed)):
         who = number // len(SPOKEN_KINDS) % len(speakers)  # so that each says as many pairs of every kind
         place = f"pair {number + 1} of audio-words ({speakers[who].name})"
-        said = {name: f" {word}" for name, word in answers.items()}
-        pairs.append(TextPair(sound(base, spoken[who]), sound(donor, spoken[who]), said, place, kind))
+        spaced = {name: f" {word}" for name, word in answers.items()}
+        pairs.append(TextPair(sound(base, waves[who]), sound(donor, waves[who]), spaced, place, kind))
     by = f", said by {len(speakers)} speakers or at as many paces" if len(speakers) > 1 else ""
     note = f"{len(words)} of {len(shared)} recordings of {folder.name} are words of one token{by}; a word has {slot / rate:.2f} s."
     return tuple(pairs), (note,)
-
-
-def _tried(subject: Subject, texts: Sequence[TextOrPair]) -> list[_TokenizedText]:
-    """The tokens of every text; none for a text of whose words the model knows too few."""
-    try:
-        return tokenize(subject, texts)
-    except ModelError:
-        found = []
-        for text in texts:
-            try:
-                rows = any(True for _ in subject.batches([text], 1))
-            except ModelError:
-                rows = False
-            found.append(tokenize(subject, [text])[0] if rows else _TokenizedText((), (), (0, 0)))
-        return found
 
 
 def _check_kinds(subject: AnsweringSubject, pairs: Sequence[TextPair]) -> None:
@@ -570,8 +569,8 @@ def _check_kinds(subject: AnsweringSubject, pairs: Sequence[TextPair]) -> None:
         if len(mixed) > 1:
             raise bad_pair(pair.place, "some pairs are texts and others sound, images or inputs; they are read alike")
         if mixed == {False} and isinstance(pair.base, tuple) != paired:
-            wants = "a source and a target" if paired else "one text"
-            raise bad_pair(pair.place, f"{subject.name} takes {wants}, and it has {'one text' if paired else 'two'}")
+            takes = "a source and a target" if paired else "one text"
+            raise bad_pair(pair.place, f"{subject.name} takes {takes}, and it has {'one text' if paired else 'two'}")
         if pair.answers and subject.objective == "output":
             raise bad_pair(pair.place, f"it has answers, and {subject.name} gives none")
     if (mask := subject.mask) is None or mixed == {True}:
@@ -589,53 +588,51 @@ def _answer_pieces(
     subject: AnsweringSubject, pairs: Sequence[TextPair], bases: Sequence[_TokenizedText]
 ) -> tuple[dict[str, tuple[int, ...]], ...]:
     """Every stated answer as the tokens that it is behind the base: one at a mask, else one or several; raises CorpusError."""
-    mask, asked = subject.mask, []
-    found: list[dict[str, list[tuple[int, ...]]]] = [
+    mask, readings = subject.mask, list[tuple[int, str, TextOrPair]]()
+    pieces: list[dict[str, list[tuple[int, ...]]]] = [
         {} for _ in pairs
-    ]  # what it may be, text by text that it is tried in
-    own: Any = getattr(subject, "tokenizer", None)
+    ]  # what an answer may be, by the texts it is tried in
+    tokenizer: Any = getattr(subject, "tokenizer", None)
     for number, pair in enumerate(pairs):
         base = pair.base
         before = base[1] if isinstance(base, tuple) else (base.text or "") if isinstance(base, InputSample) else base
         for name, answer in pair.answers.items():
             if not isinstance(answer, str):
-                found[number][name] = [answer]
+                pieces[number][name] = [answer]
                 continue
             spaced = answer[:1].isspace() or before[-1:].isspace()
             for candidate in (answer.strip(),) if mask else (answer,) if spaced else (f" {answer}", answer):
                 if isinstance(base, InputSample):
-                    if own is None or base.text is None:
-                        continue
-                    start, whole = (
-                        own(text, add_special_tokens=False)["input_ids"] for text in (before, before + candidate)
-                    )
-                    found[number].setdefault(name, []).append(_behind(start, whole))
+                    if tokenizer is not None and base.text is not None:
+                        texts = (before, before + candidate)
+                        start, full = (tokenizer(text, add_special_tokens=False)["input_ids"] for text in texts)
+                        pieces[number].setdefault(name, []).append(_behind(start, full))
                 elif isinstance(base, tuple):
-                    asked.append((number, name, (base[0], base[1] + candidate)))
+                    readings.append((number, name, (base[0], base[1] + candidate)))
                 else:
-                    asked.append((number, name, base.replace(mask, candidate) if mask else base + candidate))
-    texts = list(dict.fromkeys(text for *_, text in asked))
-    made = dict(zip(texts, _tried(subject, texts), strict=True)) if texts else {}
-    for number, name, text in asked:
-        before, whole = bases[number].last, made[text].last
-        changed = tuple(b for a, b in zip(before, whole, strict=False) if a != b)
-        at_mask = changed if len(before) == len(whole) and len(changed) == 1 else ()
-        found[number].setdefault(name, []).append(_behind(before, whole) if mask is None else at_mask)
-    for pair, tried in zip(pairs, found, strict=True):
-        if wrong := [name for name in pair.answers if not any(tried.get(name, ()))]:
+                    readings.append((number, name, base.replace(mask, candidate) if mask else base + candidate))
+    different = list(dict.fromkeys(text for *_, text in readings))
+    tokens = dict(zip(different, _tokenize_readable(subject, different), strict=True)) if different else {}
+    for number, name, text in readings:
+        start, full = bases[number].last, tokens[text].last
+        changed = tuple(b for a, b in zip(start, full, strict=False) if a != b)
+        at_mask = changed if len(start) == len(full) and len(changed) == 1 else ()
+        pieces[number].setdefault(name, []).append(_behind(start, full) if mask is None else at_mask)
+    for pair, by_name in zip(pairs, pieces, strict=True):
+        if wrong := [name for name in pair.answers if not any(by_name.get(name, ()))]:
             how = "one token at the mask of" if mask else "one or several tokens behind"
             what = f"its answer for {wrong[0]!r}, {pair.answers[wrong[0]]!r}, is not {how} {text_words(pair.base)!r}"
             raise bad_pair(pair.place, what)
     # of a word with and without a space in front that which is one token, else the first
     return tuple(
-        {name: min(filter(None, tried[name]), key=lambda ids: len(ids) > 1) for name in pair.answers}
-        for pair, tried in zip(pairs, found, strict=True)
+        {name: min(filter(None, by_name[name]), key=lambda ids: len(ids) > 1) for name in pair.answers}
+        for pair, by_name in zip(pairs, pieces, strict=True)
     )
 
 
-def _behind(before: Sequence[int], whole: Sequence[int]) -> tuple[int, ...]:
+def _behind(start: Sequence[int], full: Sequence[int]) -> tuple[int, ...]:
     """The tokens that come behind the first ones; none where those are others."""
-    return tuple(whole[len(before) :]) if list(whole[: len(before)]) == list(before) else ()
+    return tuple(full[len(start) :]) if list(full[: len(start)]) == list(start) else ()
 
 
 def text_words(text: TextOrPair, most: int | None = 80) -> str:

@@ -128,13 +128,13 @@ class EditedPass(NamedTuple):
 
     def row(self, group: str) -> NewRow:
         """The columns of a table that name the edit; `group` is followed by its layers, and its heads, where they are several."""
-        heads, several = self.site.heads, len(self.addresses) > 1
+        heads, is_joined = self.site.heads, len(self.addresses) > 1
         single = heads is not None and len(heads) == 1
         layers, _, spelt = str(self.site).rpartition("@")[2].partition(".h")
-        more = f", layers {layers}" * several + ("" if heads is None or single else f", heads {spelt}")
+        more = f", layers {layers}" * is_joined + ("" if heads is None or single else f", heads {spelt}")
         return {
             "stack": self.address.stack,
-            "layer": None if several else self.address.layer,
+            "layer": None if is_joined else self.address.layer,
             "head": heads[0] if heads and single else None,
             "component": "+".join(self.site.components),
             "group": group + more,
@@ -160,11 +160,11 @@ class Tally:
 
     def table(self, name: str) -> Float[np.ndarray, "N C"]:
         """The texts in their order, without those of which no token is predicted; raises CorpusError when none is left."""
-        kept = [self.texts[text] for text in self.indices]
-        if not kept:
-            known = f"{len(self.texts)} were read, and in none is a token predicted from others."
-            raise CorpusError(f"The texts {name!r} have no loss.", known, "Give texts of more than one token.")
-        return np.stack(kept)
+        sums = [self.texts[text] for text in self.indices]
+        if not sums:
+            reason = f"{len(self.texts)} were read, and in none is a token predicted from others."
+            raise CorpusError(f"The texts {name!r} have no loss.", reason, "Give texts of more than one token.")
+        return np.stack(sums)
 
     def articles(self, texts: Texts) -> Articles:
         """Which article each text is of; those of which no token is predicted do not count."""
@@ -173,8 +173,8 @@ class Tally:
     def note_omissions(self, table: Float[np.ndarray, "N C"]) -> tuple[str, ...]:
         """A note on the texts that are not in the table."""
         dropped = len(self.texts) - len(table)
-        said = f"Texts without a token to predict were left out: {dropped} of {len(self.texts)}."
-        return (said,) if dropped else ()
+        note = f"Texts without a token to predict were left out: {dropped} of {len(self.texts)}."
+        return (note,) if dropped else ()
 
     def replicates(
         self, articles: Articles, units: int, named: Iterable[tuple[NewRow, Reals]]
@@ -189,16 +189,16 @@ def compare_components(edits: Sequence[EditedPass], changes: Float[np.ndarray, "
 
     A text's number is its mean over the layers whose heads are edited together, where all of q, k and v are; None without such layers.
     """
-    found: dict[str, dict[Address, int]] = {}
+    numbers: dict[str, dict[Address, int]] = {}
     for i, edit in enumerate(edits):
         if edit.site.heads is None and len(edit.site.components) == 1:
-            found.setdefault(edit.site.components[0], {})[edit.address] = i
-    whole = {name: found[name] for name in ("q", "k", "v") if name in found}
-    shared = set.intersection(*(set(of) for of in whole.values())) if len(whole) > 1 else set()
+            numbers.setdefault(edit.site.components[0], {})[edit.address] = i
+    by_component = {name: numbers[name] for name in ("q", "k", "v") if name in numbers}
+    shared = set.intersection(*(set(of) for of in by_component.values())) if len(by_component) > 1 else set()
     if not shared:
         return None
     with np.errstate(invalid="ignore"):  # an edited loss may be infinite; such texts are left out
-        values = {name: changes[:, sorted(of[a] for a in shared)].mean(1) for name, of in whole.items()}
+        values = {name: changes[:, sorted(of[a] for a in shared)].mean(1) for name, of in by_component.items()}
     return compare(values, ALIKE).data()
 
 
@@ -206,8 +206,8 @@ def what_was_read(
     subject: Subject, texts: Texts | LabelledTexts, table: Float[np.ndarray, "N C"]
 ) -> tuple[str, str, str, str, str, int, int]:
     """What ReadFacts holds, in its order; `table` is a Tally's."""
-    mine = subject.name, subject.fingerprint, subject.objective
-    return *mine, texts.name, texts.fingerprint, len(table), int(table[:, 0].sum())
+    model = subject.name, subject.fingerprint, subject.objective
+    return *model, texts.name, texts.fingerprint, len(table), int(table[:, 0].sum())
 
 
 def plan_edits(shape: Shape, sites: Sequence[Site | str] | None, per: str) -> tuple[EditedPass, ...]:
@@ -244,16 +244,16 @@ def every_site(shape: Shape) -> tuple[Site, ...]:
 def _heads(shape: Shape, site: Site, address: Address) -> list[tuple[int, ...]]:
     if site.heads is not None:
         return [(head,) for head in site.heads]
-    known = shape.heads[address]
-    counts = {c: known.query if c == "q" else known.key for c in site.components}
+    sizes = shape.heads[address]
+    counts = {c: sizes.query if c == "q" else sizes.key for c in site.components}
     if len(set(counts.values())) > 1:
-        said = ", ".join(f"{c} has {n}" for c, n in counts.items())
+        shown = ", ".join(f"{c} has {n}" for c, n in counts.items())
         todo = "Give the components as sites of their own, or name heads that all of them have."
-        raise SiteError(f"The site '{site}' joins components of different heads.", f"At {address} {said}.", todo)
+        raise SiteError(f"The site '{site}' joins components of different heads.", f"At {address} {shown}.", todo)
     return [(head,) for head in range(1, max(counts.values()) + 1)]
 
 
-class ErasedSite(NamedTuple):
+class _ErasedSite(NamedTuple):
     """An edit's site and a label column: the statistics of both, and once these are read the erasers."""
 
     edit: EditedPass
@@ -273,73 +273,68 @@ def fit_erasers(
     seed: int,
     step: Callable[[int], object],
     shrinkage: bool = True,
-) -> list[ErasedSite]:
+) -> list[_ErasedSite]:
     """Read the train texts until so many positions are labelled, and make every place's erasers."""
     moments: dict[tuple[int, str], LabelMoments] = {}
+    by_address: dict[Address, list[int]] = {}
+    for i, edit in enumerate(edits):
+        by_address.setdefault(edit.address, []).append(i)
+
+    def add_moments(batch: Batch, numbers: Sequence[int]) -> Writer:
+        def write(parts: Parts) -> Parts:
+            for i in numbers:
+                x, edit, component = gather(edits[i], parts), edits[i], edits[i].targets[0].component
+                fitting(batch, edit.address, component, x.shape[1])
+                for label, classes in marker.classes.items():
+                    y = marker.at(batch, edit.address, component, label).to(x.device)
+                    if (i, label) not in moments:
+                        moments[i, label] = LabelMoments(x.shape[2], len(classes), x.device, shrinkage=shrinkage)
+                    moments[i, label].add(x[y >= 0], y[y >= 0])
+            return parts
+
+        return write
+
     for batch in marker.batches(texts.texts(), size):
-        listening: dict[Address, list[int]] = {}
-        for i, edit in enumerate(edits):
-            listening.setdefault(edit.address, []).append(i)
-
-        def listener(here: Sequence[int], batch: Batch = batch) -> Writer:
-            def write(parts: Parts) -> Parts:
-                for i in here:
-                    # add one batch to the statistics of an edit's site, for every label column
-                    edit = edits[i]
-                    x = gather(edit, parts)
-                    component = edit.targets[0].component
-                    fitting(batch, edit.address, component, x.shape[1])
-                    for label, classes in marker.classes.items():
-                        y = marker.at(batch, edit.address, component, label).to(x.device)
-                        if (i, label) not in moments:
-                            moments[i, label] = LabelMoments(x.shape[2], len(classes), x.device, shrinkage=shrinkage)
-                        moments[i, label].add(x[y >= 0], y[y >= 0])
-                return parts
-
-            return write
-
         with torch.no_grad():
-            marker.subject.score(batch, {address: listener(here) for address, here in listening.items()})
-        done = min(found.count for found in moments.values())
+            marker.subject.score(batch, {address: add_moments(batch, here) for address, here in by_address.items()})
+        done = min(labelled.count for labelled in moments.values())
         step(done)
         if done >= tokens:
             break
-    return [_place(texts, edits[i], label, found, draws, seed) for (i, label), found in moments.items()]
-
-
-def _place(
-    texts: LabelledTexts, edit: EditedPass, label: str, moments: LabelMoments, draws: int, seed: int
-) -> ErasedSite:
-    if moments.count < 2:
-        known = f"Of the positions that are read {moments.count} carry one."
-        raise CorpusError(f"Too few labels '{label}' in {texts.name}.", known, "Use another column or a longer text.")
-    leace = moments.leace()
-    key = np.random.default_rng([seed, *f"{edit.site}/{label}".encode()]).integers(2**62)
-    draw = torch.Generator().manual_seed(int(key))
-    randoms = (moments.random(leace.rank, draw) for _ in range(draws))
-    return ErasedSite(edit, label, (leace, *randoms), moments.count, moments.linear_share())
+    sites = []
+    for (i, label), labelled in moments.items():
+        if labelled.count < 2:
+            reason = f"Of the positions that are read {labelled.count} carry one."
+            todo = "Use another column or a longer text."
+            raise CorpusError(f"Too few labels '{label}' in {texts.name}.", reason, todo)
+        leace = labelled.leace()
+        key = np.random.default_rng([seed, *f"{edits[i].site}/{label}".encode()]).integers(2**62)
+        draw = torch.Generator().manual_seed(int(key))
+        randoms = (labelled.random(leace.rank, draw) for _ in range(draws))
+        sites.append(_ErasedSite(edits[i], label, (leace, *randoms), labelled.count, labelled.linear_share()))
+    return sites
 
 
 def gather(edit: EditedPass, parts: Parts) -> Float[Tensor, "B T I"]:
     """What a site of one layer holds: its components and heads side by side, a row a position."""
-    found = []
+    pieces = []
     for target in edit.targets:
-        there: Tensor = getattr(parts, target.component)
-        chosen = there if target.heads is None else there[:, [h - 1 for h in target.heads]]
-        found.append(chosen.transpose(1, 2).flatten(2))
-    return torch.cat(found, 2)
+        values: Tensor = getattr(parts, target.component)
+        chosen = values if target.heads is None else values[:, [h - 1 for h in target.heads]]
+        pieces.append(chosen.transpose(1, 2).flatten(2))
+    return torch.cat(pieces, 2)
 
 
 def scatter(edit: EditedPass, parts: Parts, x: Float[Tensor, "B T I"]) -> Parts:
     """The parts with the site's own replaced by x, which is laid out as `gather` gives it."""
     new, start = parts._asdict(), 0
     for target in edit.targets:
-        there: Tensor = new[target.component].clone()
-        heads = list(range(there.shape[1])) if target.heads is None else [h - 1 for h in target.heads]
-        width = len(heads) * there.shape[3]
-        own = x[..., start : start + width].unflatten(2, (len(heads), -1)).transpose(1, 2)
-        there[:, heads] = own.to(there)
-        new[target.component], start = there, start + width
+        values: Tensor = new[target.component].clone()
+        heads = list(range(values.shape[1])) if target.heads is None else [h - 1 for h in target.heads]
+        width = len(heads) * values.shape[3]
+        piece = x[..., start : start + width].unflatten(2, (len(heads), -1)).transpose(1, 2)
+        values[:, heads] = piece.to(values)
+        new[target.component], start = values, start + width
     return Parts(**new)
 
 
@@ -355,28 +350,28 @@ def make_writer(batch: Batch, edit: EditedPass, eraser: Eraser) -> Writer:
 
 
 @torch.no_grad()
-def passes(sharing: EditedPasses, batch: Batch, places: Sequence[ErasedSite]) -> tuple[RowScores, list[RowScores]]:
+def passes(sharing: EditedPasses, batch: Batch, places: Sequence[_ErasedSite]) -> tuple[RowScores, list[RowScores]]:
     """The unedited pass over one batch, and one for each eraser of each place."""
     clean = sharing.score(batch)
     edits = [(place.edit, eraser) for place in places for eraser in place.erasers]
     return clean, [sharing.score(batch, {e.address: make_writer(batch, e, by)}, None, clean) for e, by in edits]
 
 
-def compare_by_label(places: Sequence[ErasedSite], table: Float[np.ndarray, "N C"], draws: int) -> dict[str, Json]:
+def compare_by_label(places: Sequence[_ErasedSite], table: Float[np.ndarray, "N C"], draws: int) -> dict[str, Json]:
     """For each label what paired differences over texts say of the rises at q, k and v beyond random subspaces."""
     edited = (table[:, 2:] / table[:, :1]).reshape(len(table), len(places), 1 + draws)
     with np.errstate(invalid="ignore"):
-        beyond, found = edited[:, :, 0] - edited[:, :, 1:].mean(2), {}
+        beyond, compared_by_label = edited[:, :, 0] - edited[:, :, 1:].mean(2), {}
     for label in dict.fromkeys(place.label for place in places):
-        mine = [i for i, place in enumerate(places) if place.label == label]
-        compared = compare_components([places[i].edit for i in mine], beyond[:, mine])
+        of_label = [i for i, place in enumerate(places) if place.label == label]
+        compared = compare_components([places[i].edit for i in of_label], beyond[:, of_label])
         if compared is not None:
-            found[label] = dict(compared)
-    return found
+            compared_by_label[label] = dict(compared)
+    return compared_by_label
 
 
 def erasure_rows(
-    subject: Subject, table: Float[np.ndarray, "N C"], places: Sequence[ErasedSite], draws: int, seed: int
+    subject: Subject, table: Float[np.ndarray, "N C"], places: Sequence[_ErasedSite], draws: int, seed: int
 ) -> Iterator[NewRow]:
     """The unedited loss, and of each place its rise, those of its controls, and the rise beyond their mean.
 
@@ -391,8 +386,8 @@ def erasure_rows(
 
     def row(column: int, measure: str, interval: bool = True, **more: Any) -> NewRow:
         named = {"value": values[column]} | ({"low": ends.low[column], "high": ends.high[column]} if interval else {})
-        known = {name: finite(v) for name, v in named.items()}
-        return {"subject": subject.name, "measure": measure, "n": len(table)} | known | more
+        finite_values = {name: finite(v) for name, v in named.items()}
+        return {"subject": subject.name, "measure": measure, "n": len(table)} | finite_values | more
 
     if unit == "nats":
         yield row(0, "loss_nats")
@@ -409,20 +404,22 @@ def erasure_rows(
 
 
 def erasure_replicates(
-    subject: Subject, table: Float[np.ndarray, "N C"], places: Sequence[ErasedSite], draws: int, seed: int
+    subject: Subject, table: Float[np.ndarray, "N C"], places: Sequence[_ErasedSite], draws: int, seed: int
 ) -> Iterator[tuple[NewRow, Float[np.ndarray, " R"]]]:
     """Each place's rise and its rise beyond random subspaces in draws of the rows of `table`, by the columns that name it."""
     sums = _with_excess(table, places, draws)
     first = [1 + i * (1 + draws) for i in range(len(places))]
     columns = [*first, *range(1 + len(places) * (1 + draws), sums.shape[1])]
-    drawn = bootstrap_ratios(sums[:, columns], table[:, 0], seed)
+    replicates = bootstrap_ratios(sums[:, columns], table[:, 0], seed)
     names = [f"erase_{kind}_{'share' if subject.objective == 'output' else 'nats'}" for kind in ("rise", "excess")]
     for number, place in enumerate(places):
         for kind, name in enumerate(names):
-            yield place.edit.row(place.label) | {"measure": name}, drawn[:, kind * len(places) + number]
+            yield place.edit.row(place.label) | {"measure": name}, replicates[:, kind * len(places) + number]
 
 
-def _with_excess(table: Float[np.ndarray, "N C"], places: Sequence[ErasedSite], draws: int) -> Float[np.ndarray, "N D"]:
+def _with_excess(
+    table: Float[np.ndarray, "N C"], places: Sequence[_ErasedSite], draws: int
+) -> Float[np.ndarray, "N D"]:
     """The sums of a table, and behind them what each place's eraser adds beyond the mean of its random ones."""
     edited = table[:, 2:].reshape(len(table), len(places), 1 + draws)
     return np.concatenate([table[:, 1:], edited[:, :, 0] - edited[:, :, 1:].mean(2)], 1)

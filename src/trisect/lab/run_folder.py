@@ -50,7 +50,7 @@ _MADE = re.compile(
 )  # folders that are ours by name
 
 
-class ManifestData(TypedDict):
+class _ManifestData(TypedDict):
     """A run's list of files: of which experiment, which run, and a checksum of each (empty: it has one of its own)."""
 
     experiment: str
@@ -75,11 +75,11 @@ class RunFolder:
         """Whether it holds a finished run's list of files."""
         return (self.path / MANIFEST).is_file()
 
-    def manifest(self) -> ManifestData:
+    def manifest(self) -> _ManifestData:
         """Which experiment and run its files are of, with their checksums; raises DamagedFileError where that is not said."""
         path = self.path / MANIFEST
         todo = f"Delete {path} and call the same command again."
-        body = read_record(path, todo, ManifestData)
+        body = read_record(path, todo, _ManifestData)
         texts = all(isinstance(body[name], str) for name in ("experiment", "run"))
         inside = all(
             name and not name.startswith("/") and all(is_name(part) for part in PurePosixPath(name).parts)
@@ -89,16 +89,17 @@ class RunFolder:
             raise DamagedFileError(f"{path} is no list of a run's files.", "It names files that no run writes.", todo)
         return body
 
-    def find_manifest(self) -> ManifestData | None:
+    def find_manifest(self) -> _ManifestData | None:
         """The same; None where there is no list of a run's files, or none of ours."""
-        with suppress(DamagedFileError):
+        try:
             return self.manifest() if self.has_run else None
-        return None
+        except DamagedFileError:
+            return None
 
     @property
     def latest(self) -> Path | None:
         """Where its run lies: here, or staged whole where it has not landed to its end; None where there is none."""
-        places = (*self._own_folders("run"), self.path)  # half of a run has no list of its files
+        places = (*self._ours(".run.*.trisect-part"), self.path)  # half of a run has no list of its files
         return next((place for place in places if RunFolder(place).find_manifest() is not None), None)
 
     @property
@@ -108,58 +109,52 @@ class RunFolder:
 
     def check_command(self, command: str) -> bool:
         """Whether it holds a run or units of that command; raises StudyError where it is a study's or another's."""
-        given = f"{self.path} was given for results of 'trisect {command}'."
+        problem = f"{self.path} was given for results of 'trisect {command}'."
         if is_study(self.path):
-            raise StudyError(given, "A study lies there, and its report and tables would be written over.", ELSEWHERE)
-        if (there := self.command) and there != command:
-            raise StudyError(given, f"It holds results of 'trisect {there}'.", ELSEWHERE)
+            raise StudyError(problem, "A study lies there, and its report and tables would be written over.", ELSEWHERE)
+        if (finished := self.command) and finished != command:
+            raise StudyError(problem, f"It holds results of 'trisect {finished}'.", ELSEWHERE)
         if (begun := self.units_command) and begun != command:
-            known = f"It holds the beginning of 'trisect {begun}', which was stopped before its end or still runs."
-            raise StudyError(
-                given, known, "Call that command again: it goes on from there; or choose another folder with --out."
-            )
-        return bool(there or begun)
+            reason = f"It holds the beginning of 'trisect {begun}', which was stopped before its end or still runs."
+            todo = "Call that command again: it goes on from there; or choose another folder with --out."
+            raise StudyError(problem, reason, todo)
+        return bool(finished or begun)
 
     def check_empty(self, holds: str) -> None:
         """Raise StudyError where anything lies in the folder, our lock, scratch files and units left aside."""
-        found = list(self.path.iterdir()) if self.path.is_dir() else []
-        found = [p for p in found if not is_scratch(p.name) and not (_MADE.fullmatch(p.name) and p.is_dir())]
-        there = sorted(p.name for p in found if p.name != ".lock" or not p.is_file() or p.stat().st_size)
-        if there:
-            known = f"There is {', '.join(there[:5])}."
-            todo = "Choose an empty or a new folder with --out."
-            raise StudyError(f"{self.path} is not empty, and holds no {holds}.", known, todo)
+        paths = list(self.path.iterdir()) if self.path.is_dir() else []
+        paths = [p for p in paths if not is_scratch(p.name) and not (_MADE.fullmatch(p.name) and p.is_dir())]
+        names = sorted(p.name for p in paths if p.name != ".lock" or not p.is_file() or p.stat().st_size)
+        if names:
+            reason, todo = f"There is {', '.join(names[:5])}.", "Choose an empty or a new folder with --out."
+            raise StudyError(f"{self.path} is not empty, and holds no {holds}.", reason, todo)
 
     # --- lock
 
     @contextmanager
     def lock(
-        self, check: Callable[[], object] | None = None, own: Callable[[], Iterable[Path]] | None = None
+        self, check: Callable[[], object] = lambda: None, folders: Callable[[], Iterable[Path]] = tuple
     ) -> Iterator[None]:
         """Keep the folder to oneself; raises StudyError while another process has it.
 
         `check` raises what refuses the folder: before anything is made there, and once more under the lock, since
-        another process may have come first. `own` lists the folders in which scratch files of killed processes are then
+        another process may have come first. `folders` lists those in which scratch files of killed processes are then
         removed. After an error the lock file and the folders that were made for it are gone where nothing else came.
         """
-        made: list[Path] = []
+        new: list[Path] = []
         try:
-            if check is not None:
-                check()
-            made = [place for place in (self.path, *self.path.parents) if not place.exists()]
+            check()
+            new = [place for place in (self.path, *self.path.parents) if not place.exists()]
             with _acquire(self.path):
-                if check is not None:
-                    check()
-                if own is not None:
-                    remove_scratch(own())
+                check()
+                remove_scratch(folders())
                 yield
         except BaseException as error:
-            for place in made:
+            for place in new:
                 with suppress(OSError):  # something lies in it
                     place.rmdir()
             if isinstance(error, PermissionError):
-                given, said = f"{self.path} cannot be written.", f"The system says: {error}"
-                raise StudyError(given, said, WRITABLE) from error
+                raise _unwritable(self.path, error) from error
             raise
 
     # --- stage and commit; the folder has to be locked
@@ -188,11 +183,11 @@ class RunFolder:
 
     def recover(self) -> None:
         """Land what a killed process had staged whole, and remove what it had not."""
-        for stage in self._own_folders("run"):
+        for stage in self._ours(".run.*.trisect-part"):
             if RunFolder(stage).find_manifest() is not None:
                 _move(stage, self.path)
             shutil.rmtree(stage, ignore_errors=True)
-        for scratch in self._own_folders("unit"):
+        for scratch in self._ours(".unit.*.trisect-part"):
             shutil.rmtree(scratch, ignore_errors=True)
 
     def _new(self, kind: str) -> Path:
@@ -200,10 +195,10 @@ class RunFolder:
         place.mkdir(parents=True)
         return place
 
-    def _own_folders(self, kind: str) -> list[Path]:
-        """Folders inside that `_new` made, this process or another."""
-        found = sorted(self.path.glob(f".{kind}.*.trisect-part")) if self.path.is_dir() else []
-        return [one for one in found if _MADE.fullmatch(one.name) and one.is_dir() and not one.is_symlink()]
+    def _ours(self, pattern: str) -> list[Path]:
+        """Folders inside that this class made, in this process or another."""
+        places = sorted(self.path.glob(pattern)) if self.path.is_dir() else []
+        return [place for place in places if _MADE.fullmatch(place.name) and place.is_dir() and not place.is_symlink()]
 
     # --- units of a command that goes on; the folder has to be locked
 
@@ -242,8 +237,7 @@ class RunFolder:
     @property
     def units(self) -> list[Path]:
         """The folders of its finished units, of whichever keys."""
-        found = sorted(self.path.glob(f"{UNIT}*")) if self.path.is_dir() else []
-        return [one for one in found if _MADE.fullmatch(one.name) and one.is_dir() and not one.is_symlink()]
+        return self._ours(f"{UNIT}*")
 
     @property
     def units_command(self) -> str:
@@ -259,24 +253,24 @@ class RunFolder:
 
     def check(self, again: str = "Call the same command again: it writes all of them.") -> list[StudyError]:
         """An error for each file of the run that is gone, altered, or of another run; none where all is as it was left."""
-        manifest, found = self.manifest(), list[StudyError]()
-        known = f"It is not what 'trisect {manifest['experiment']}' wrote (run {manifest['run'][:8]})."
+        manifest, errors = self.manifest(), list[StudyError]()
+        reason = f"It is not what 'trisect {manifest['experiment']}' wrote (run {manifest['run'][:8]})."
         for name, mark in sorted(manifest["files"].items()):
             path = self.path / name
             if not path.is_file():
-                found.append(DamagedFileError(f"{path} {GONE[0]}", known.replace("not ", "part of ", 1), again))
+                errors.append(DamagedFileError(f"{path} {GONE[0]}", reason.replace("not ", "part of ", 1), again))
                 continue
             of = run_of_table(path.read_bytes()) if path.suffix == ".parquet" else None
             if of is not None and of != manifest["run"]:
                 words = f"It is a table of run {of[:8]}, and this folder holds run {manifest['run'][:8]}."
-                found.append(DamagedFileError(f"{path} belongs to another run.", words, again))
+                errors.append(DamagedFileError(f"{path} belongs to another run.", words, again))
             elif mark and digest_file(path) != mark:
-                found.append(DamagedFileError(f"{path} {GONE[1]}", known, again))
+                errors.append(DamagedFileError(f"{path} {GONE[1]}", reason, again))
         for path in sorted((self.path / "tables").glob("*.parquet")):
             if path.relative_to(self.path).as_posix() not in manifest["files"]:
                 words = f"Run {manifest['run'][:8]} of 'trisect {manifest['experiment']}' wrote no such table."
-                found.append(DamagedFileError(f"{path} is not of this run.", words, f"Move {path} elsewhere."))
-        return found
+                errors.append(DamagedFileError(f"{path} is not of this run.", words, f"Move {path} elsewhere."))
+        return errors
 
 
 @contextmanager
@@ -293,11 +287,10 @@ def _acquire(folder: Path) -> Iterator[None]:
     try:
         lock.acquire(timeout=0)
     except Timeout as error:
-        known, todo = "Another process writes its results there.", "Wait for it to end, or choose another folder"
-        raise StudyError(f"{folder} is in use.", known, f"{todo} with --out.") from error
+        todo = "Wait for it to end, or choose another folder with --out."
+        raise StudyError(f"{folder} is in use.", "Another process writes its results there.", todo) from error
     except (OSError, NotImplementedError) as error:  # a disk without room for one more file, or without locks
-        given, said = f"{folder} cannot be written.", f"The system says: {error}"
-        raise StudyError(given, said, WRITABLE) from error
+        raise _unwritable(folder, error) from error
     try:
         yield
     except BaseException:
@@ -308,13 +301,17 @@ def _acquire(folder: Path) -> Iterator[None]:
         lock.release()
 
 
+def _unwritable(folder: Path, error: Exception) -> StudyError:
+    return StudyError(f"{folder} cannot be written.", f"The system says: {error}", WRITABLE)
+
+
 def _move(stage: Path, folder: Path) -> None:
     """Rename file by file: what is opened first goes first and comes last, so that none ever stands beside files of another run."""
     files, old = RunFolder(stage).manifest()["files"], dict[str, str]()
     with suppress(DamagedFileError):
         old = RunFolder(folder).manifest()["files"]
     for name in {n: None for n in (*old, *files) if n.endswith(OPENED)}:
-        if (stage / name).exists() or (name not in files and _is_own(folder / name, old[name])):
+        if (stage / name).exists() or (name not in files and _is_as_written(folder / name, old[name])):
             (folder / name).unlink(missing_ok=True)
     for name in sorted(files, key=lambda n: n.endswith(OPENED)):
         if (stage / name).exists():
@@ -322,7 +319,7 @@ def _move(stage: Path, folder: Path) -> None:
             (stage / name).replace(folder / name)
     for name in old.keys() - files.keys():
         path = folder / name
-        if _is_own(path, old[name]):
+        if _is_as_written(path, old[name]):
             path.unlink()
             with suppress(OSError):
                 path.parent.rmdir()
@@ -342,7 +339,7 @@ class ResumePlan(NamedTuple):
         return {**self.begun, "seeds": list(self.seeds), "wall_seconds": self.wall_seconds}
 
 
-class CallsData(TypedDict):
+class _CallsData(TypedDict):
     """What a plan's file holds of its calls, beside what it was begun with."""
 
     seeds: list[int]
@@ -359,7 +356,7 @@ def join_plan(path: Path, kind: str, begun: Mapping[str, Json], seeds: Sequence[
         RunFolder(path.parent).check_empty(kind)
         return ResumePlan(begun, tuple(sorted(set(seeds))))
     todo = MOVE.format(path.parent)
-    calls, old = read_record(path, todo, CallsData), read_json(path, todo)
+    calls, old = read_record(path, todo, _CallsData), read_json(path, todo)
     if differing := [_difference(name, old.get(name), begun[name]) for name in begun if old.get(name) != begun[name]]:
         todo = "Give what it was begun with, or choose another folder with --out."
         raise StudyError(f"{path.parent} belongs to another {kind}.", f"{'; '.join(differing)}.", todo)
@@ -407,7 +404,7 @@ def _list_files(place: Path, experiment: str, run: str, unsigned: str = "") -> N
     write_json(place / MANIFEST, {"experiment": experiment, "run": run, "files": files})
 
 
-def _is_own(path: Path, mark: str) -> bool:
+def _is_as_written(path: Path, mark: str) -> bool:
     """Whether a file is as a run left it: what somebody has changed since is theirs."""
     return path.is_file() and digest_file(path) == mark
 
@@ -433,17 +430,17 @@ def check_files(
     runs than those beside them; of runs and units that lie there whole, for whatever was not left so. `todo` says what to do about
     the path that is put into it; `plans` are names of files without which a command could not go on. Folders `apart` are left out.
     """
-    found, listed = list[StudyError](), set[Path]()
+    errors, listed = list[StudyError](), set[Path]()
     inside = (p for p in sorted(folder.rglob("*")) if not any(above in apart for above in p.parents))
-    whole = [p for p in inside if not any(map(is_scratch, p.relative_to(folder).parts))]
-    for path in (p for p in whole if p.name == MANIFEST):
+    paths = [p for p in inside if not any(map(is_scratch, p.relative_to(folder).parts))]
+    for path in (p for p in paths if p.name == MANIFEST):
         try:
             listed |= {path, *(path.parent / name for name in RunFolder(path.parent).manifest()["files"])}
-            found += RunFolder(path.parent).check()
+            errors += RunFolder(path.parent).check()
         except DamagedFileError:
             pass  # it has a checksum of its own
     runs = dict[Path, tuple[Path, str]]()
-    for path in (p for p in whole if p.suffix in (".json", ".parquet") and p not in listed and p.is_file()):
+    for path in (p for p in paths if p.suffix in (".json", ".parquet") and p not in listed and p.is_file()):
         again = MOVE.format(path.parent) if path.name in plans else todo.format(path)
         try:
             if path.suffix == ".parquet":
@@ -455,18 +452,14 @@ def check_files(
                         raise DamagedFileError(f"{path} belongs to another run.", words, again)
             elif path.name in plans:
                 read_json(path, again)
-            elif path.name != STATEMENT and _has_checksum(path):
-                read_any_json(path, again)
+            elif path.name != STATEMENT:
+                with path.open("rb") as file:
+                    begins = file.read(16)
+                if not begins or b'"body"' in begins:  # written with a checksum, whatever has become of it since
+                    read_any_json(path, again)
         except DamagedFileError as error:
-            found.append(error)
-    return found
-
-
-def _has_checksum(path: Path) -> bool:
-    """Whether a file of JSON was written with a checksum, whatever has become of it since."""
-    with path.open("rb") as file:
-        begins = file.read(16)
-    return not begins or b'"body"' in begins
+            errors.append(error)
+    return errors
 
 
 def is_study(place: Path) -> bool:
@@ -475,18 +468,15 @@ def is_study(place: Path) -> bool:
     A statement of an experiment that a user has called study.json is no ledger; what is damaged is one until it is seen to be none.
     """
     ledger = place / "study.json"
-    return (place / "study.copy.json").exists() or (ledger.exists() and not _is_statement(ledger))
-
-
-def _is_statement(path: Path) -> bool:
-    """Whether a file is an object of JSON that was never written with a checksum."""
-    try:
-        with path.open("rb") as file:
+    if (place / "study.copy.json").exists() or not ledger.exists():
+        return (place / "study.copy.json").exists()
+    try:  # a statement is an object of JSON that was never written with a checksum
+        with ledger.open("rb") as file:
             begins = file.read(LONGEST_STATEMENT + 1)
         body = json.loads(begins) if len(begins) <= LONGEST_STATEMENT and b'"body"' not in begins else None
     except (OSError, ValueError, RecursionError):
-        return False
-    return isinstance(body, dict) and len(body) > 0 and not {"body", "checksum"} & body.keys()
+        return True
+    return not (isinstance(body, dict) and body and not {"body", "checksum"} & body.keys())
 
 
 def check_place(out: str | Path, file: bool = False) -> None:
@@ -499,16 +489,16 @@ def check_place(out: str | Path, file: bool = False) -> None:
         raise StudyError("The place for results is empty.", "It is a folder.", "Leave --out out, or name a folder.")
     if place.exists() and not place.is_dir() and not file:
         raise StudyError(f"{place} is a file.", "Results lie in a folder.", WRITABLE)
-    there = next((path for path in (place, *place.absolute().parents) if path.is_dir()), Path())
-    above = next((path for path in place.absolute().parents if path.exists()), there)
+    nearest = next((path for path in (place, *place.absolute().parents) if path.is_dir()), Path())
+    above = next((path for path in place.absolute().parents if path.exists()), nearest)
     if not above.is_dir():
         raise StudyError(f"The folder {place} cannot be made.", f"{above} is a file.", WRITABLE)
-    scratch = there / f".place.{os.getpid()}-{secrets.token_hex(4)}.trisect-part"
+    scratch = nearest / f".place.{os.getpid()}-{secrets.token_hex(4)}.trisect-part"
     try:
         scratch.touch()
     except OSError as error:
-        known = f"The system says of {there}: {error.strerror or error}."
-        raise StudyError(f"{place} cannot be written.", known, WRITABLE) from error
+        reason = f"The system says of {nearest}: {error.strerror or error}."
+        raise StudyError(f"{place} cannot be written.", reason, WRITABLE) from error
     finally:
         with suppress(OSError):
             scratch.unlink()

@@ -96,22 +96,22 @@ def load(
     check_name("a model", model)
     with screen("trisect.load", quiet):
         if (trained := _find_study(model, revision, dtype, device, device_map)) is not None:
-            return _own(*trained, window)
+            return _load_trained(*trained, window)
         check_folder(model)
         from torch.nn import Module
 
         from trisect.hf.load import load as load_pretrained
 
         if not isinstance(model, (str, Path, Module)):
-            known = "A model is a folder, a name on a hub, or a module of Hugging Face's."
-            raise ModelError(f"{model!r} is no model.", known, "Give one of these.")
-        found, place, name = _place_of(model, revision)
+            reason = "A model is a folder, a name on a hub, or a module of Hugging Face's."
+            raise ModelError(f"{model!r} is no model.", reason, "Give one of these.")
+        named, place, name = _place_of(model, revision)
         options = (dtype, device, device_map, pickle, remote_code, proof)
         read = load_pretrained(place, tokenizer, inputs, window, name, *options)
-        if found is None:
+        if named is None:
             return read
-        words = read.options if found.folder is None else (f"{MODEL}@{found.revision}", *read.options[1:])
-        return replace(read, name=found.name, options=words)
+        words = read.options if named.folder is None else (f"{MODEL}@{named.revision}", *read.options[1:])
+        return replace(read, name=named.name, options=words)
 
 
 def for_texts(subject: Subject, texts: Texts | None) -> Subject:
@@ -128,8 +128,8 @@ def check_crossing(subject: Subject, why: str) -> Pretrained:
     from trisect.hf.load import check_crossing as check
 
     if not isinstance(subject, Pretrained):
-        known = f"{subject.shape.words()} {why}"
-        raise ModelError(f"{subject.name} has no cross-attention.", known, "Choose an encoder–decoder model.")
+        reason = f"{subject.shape.words()} {why}"
+        raise ModelError(f"{subject.name} has no cross-attention.", reason, "Choose an encoder–decoder model.")
     check(subject, why)
     return subject
 
@@ -139,8 +139,8 @@ def check_pretrained(subject: Subject) -> Pretrained:
     from trisect.hf.load import Pretrained
 
     if not isinstance(subject, Pretrained):
-        known = "Words are found by where a tokenizer's pieces stand in a text."
-        raise ModelError(f"{subject.name} has no tokenizer.", known, "Choose a model of Hugging Face's.")
+        reason = "Words are found by where a tokenizer's pieces stand in a text."
+        raise ModelError(f"{subject.name} has no tokenizer.", reason, "Choose a model of Hugging Face's.")
     return subject
 
 
@@ -183,8 +183,8 @@ def name_before(model: Any) -> str:
         return getattr(model, "name", type(model).__name__)
     if (trained := _find_study(model)) is not None:
         return _find_run(*trained).id
-    if (found := at_revision(model)) is not None:
-        return found.name
+    if (named := at_revision(model)) is not None:
+        return named.name
     from trisect.hf.load import folder_name
 
     return folder_name(Path(model)) if Path(model).is_dir() else str(model)
@@ -202,14 +202,14 @@ def files_mark(model: Any, revision: str | None = None, remote_code: bool = Fals
         folder, run = trained[0], _find_run(*trained).id
         files = (folder.run(run), folder.final(run), folder.corpus / "corpus.json")
         return digest("".join(map(digest_file, files)))
-    found = at_revision(model)
-    if found is not None:
-        model, revision = found.folder or found.base, found.revision
+    named = at_revision(model)
+    if named is not None:
+        model, revision = named.folder or named.base, named.revision
     if Path(model).is_dir():
-        own = sorted(path for path in Path(model).iterdir() if path.is_file())
-        if "adapter_config.json" in [path.name for path in own]:
+        files_of_model = sorted(path for path in Path(model).iterdir() if path.is_file())
+        if "adapter_config.json" in [path.name for path in files_of_model]:
             return ""
-        return digest("\n".join(f"{path.name} {digest_file(path)}" for path in own))
+        return digest("\n".join(f"{path.name} {digest_file(path)}" for path in files_of_model))
     from trisect.hf.files.fetch import commit_of
 
     return commit_of(str(model), revision, remote_code)
@@ -243,8 +243,8 @@ def checkpoints_mark(model: Any, names: Sequence[str], remote_code: bool = False
 
 def weight_files(model: Any) -> tuple[Path, ...]:
     """The safetensors files that are all of the weights of a model on this machine; none for any other, or an adapter."""
-    found = at_revision(model)
-    place = model if found is None else Path(found.base) / found.revision
+    named = at_revision(model)
+    place = model if named is None else Path(named.base) / named.revision
     if not isinstance(place, (str, Path)) or (Path(place) / "adapter_config.json").exists():
         return ()
     return tuple(sorted(Path(place).glob("*.safetensors")))
@@ -268,9 +268,9 @@ def _find_study(
         "device_map": device_map,
         "device": None if device in ("auto", "cpu") else device,
     }
-    if (study or run) and (given := [option for option, value in chosen.items() if value is not None]):
-        known = "It is a model that a study trained: float32, on the CPU, of one revision."
-        raise ModelError(f"{', '.join(given)} for {place}.", known, "Leave that out.")
+    if (study or run) and (options := [option for option, value in chosen.items() if value is not None]):
+        reason = "It is a model that a study trained: float32, on the CPU, of one revision."
+        raise ModelError(f"{', '.join(options)} for {place}.", reason, "Leave that out.")
     if study:
         return Folder(place), None
     return (Folder(place.parent.parent), place.name) if run else None
@@ -281,13 +281,13 @@ def check_folder(model: Any) -> None:
     place = Path(model) if isinstance(model, (str, Path)) else None
     if place is None or any((place / name).exists() for name in CONFIGS):
         return
-    if is_built_in(place) if not place.exists() else is_corpus(place) or any(one.suits(place) for one in READERS):
-        given, todo = f"{place} was given as a model.", f"Name a model first, and the text with --corpus {place}."
-        raise ModelError(given, "It is a text.", todo)
+    if is_built_in(place) if not place.exists() else is_corpus(place) or any(reader.suits(place) for reader in READERS):
+        problem, todo = f"{place} was given as a model.", f"Name a model first, and the text with --corpus {place}."
+        raise ModelError(problem, "It is a text.", todo)
     if not place.is_dir():
         return
     # the folders of models and of studies below a folder, those nearest to it first; links are not followed
-    found, level, looked = list[Path](), [place], 0
+    models, level, looked = list[Path](), [place], 0
     for _ in range(DEPTH):
         below, looked = level[: max(0, LOOKED - looked)], looked + len(level)
         level = []
@@ -295,13 +295,13 @@ def check_folder(model: Any) -> None:
             with suppress(OSError):
                 for inner in sorted(p for p in folder.iterdir() if not p.name.startswith(".") and not p.is_symlink()):
                     if inner.is_dir():
-                        (found if _is_model(inner) else level).append(inner)
-    if not found:
+                        (models if _is_model(inner) else level).append(inner)
+    if not models:
         return
-    listed = ", ".join(str(path.relative_to(place)) for path in found[:SHOWN])
-    listed += f" and {len(found) - SHOWN} more" if len(found) > SHOWN else ""
-    known = f"It has models in it: {listed}."
-    raise ModelError(f"{place} is no model's folder.", known, f"Give one of them, such as {found[0]}.")
+    listed = ", ".join(str(path.relative_to(place)) for path in models[:SHOWN])
+    listed += f" and {len(models) - SHOWN} more" if len(models) > SHOWN else ""
+    reason = f"It has models in it: {listed}."
+    raise ModelError(f"{place} is no model's folder.", reason, f"Give one of them, such as {models[0]}.")
 
 
 def _is_model(place: Path) -> bool:
@@ -315,22 +315,22 @@ def _is_model(place: Path) -> bool:
 
 def _place_of(model: Any, revision: str | None) -> tuple[_NamedRevision | None, Any, str | None]:
     """What NAME@REVISION names, where the model lies, and its revision; raises ModelError where one is named beside it."""
-    found = at_revision(model)
-    if found is None:
+    named = at_revision(model)
+    if named is None:
         return None, model, revision
     if revision is not None:
-        known = "It names a revision already."
-        raise ModelError(f"--revision {revision} was given for {model}.", known, "Leave one of them out.")
+        reason = "It names a revision already."
+        raise ModelError(f"--revision {revision} was given for {model}.", reason, "Leave one of them out.")
     from trisect.hf.files.checkpoints import locate
 
-    return found, *locate(found.base, found.revision)
+    return named, *locate(named.base, named.revision)
 
 
-def _own(folder: Folder, name: str | None, window: int | None) -> OwnModel:
+def _load_trained(folder: Folder, name: str | None, window: int | None) -> OwnModel:
     run = _find_run(folder, name)
     if window is not None and window < 1:
-        known = "It was trained on windows of " + f"{run.training.window} words, and reads 1 word or more."
-        raise ModelError(f"A window of {window} words.", known, "Choose another, or leave it out.")
+        reason = "It was trained on windows of " + f"{run.training.window} words, and reads 1 word or more."
+        raise ModelError(f"A window of {window} words.", reason, "Choose another, or leave it out.")
     corpus = Corpus.load(folder.corpus)
     parameters = {n: v[None] for n, v in weights(folder, run.id, "final.safetensors", "cpu").items()}
     options = ("STUDY",) if window is None else ("STUDY", "--window", str(window))
@@ -353,8 +353,8 @@ def _baselines(folder: Folder) -> list[Run]:
     runs = list(folder.read_ledger().runs.values())
     done = [run for run in runs if run.edit is None and folder.run(run.id).exists()]
     if not done:
-        known = f"Of its {len(runs)} runs no baseline is finished."
-        raise ModelError(f"{folder.path} has no trained model yet.", known, "Run 'trisect study' on it to the end.")
+        reason = f"Of its {len(runs)} runs no baseline is finished."
+        raise ModelError(f"{folder.path} has no trained model yet.", reason, "Run 'trisect study' on it to the end.")
     return sorted(done, key=lambda run: run.seed)
 
 
@@ -373,10 +373,11 @@ def read_epochs(model: OwnModel, where: str | Path) -> tuple[OwnModel, ...]:
     folder = Folder(place) if is_study(place) else Folder(place.parent.parent)
     run = read_run(folder, model.name).spec
     if run.edit is not None:
-        known = "The weights of every epoch are kept of baselines alone."
-        raise ModelError(f"{run.id} has no epochs.", known, "Give a baseline, or the study's folder.")
+        reason = "The weights of every epoch are kept of baselines alone."
+        raise ModelError(f"{run.id} has no epochs.", reason, "Give a baseline, or the study's folder.")
     files = epoch_weights(folder, run.id, run.training.epochs)
     stored = (weights(folder, run.id, file, "cpu") for file in files)
     return tuple(
-        replace(model, parameters={**model.parameters, **{n: v[None] for n, v in kept.items()}}) for kept in stored
+        replace(model, parameters={**model.parameters, **{n: v[None] for n, v in stored_weights.items()}})
+        for stored_weights in stored
     )

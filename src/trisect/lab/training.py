@@ -25,7 +25,7 @@ from trisect.text.bitext import Bitext
 from trisect.text.pairs import TrainingText
 
 
-class SeededSettings(Protocol):
+class _SeededSettings(Protocol):
     """Settings that name seeds."""
 
     @property
@@ -34,7 +34,7 @@ class SeededSettings(Protocol):
         ...
 
 
-S = TypeVar("S", bound=SeededSettings)
+S = TypeVar("S", bound=_SeededSettings)
 D = TypeVar("D", People, Bitext, TrainingText)
 
 
@@ -106,7 +106,7 @@ class ModelJob(JobWork):
 
     files: ModelFiles
     function: Callable[[Any, JobContext], None]
-    asked: Any
+    request: Any
     data: Path
     cost: float = 1.0  # what it takes, against others
 
@@ -122,11 +122,11 @@ class ModelJob(JobWork):
 
     def order(self) -> JobOrder:
         """It goes on from all that is there of it."""
-        home, own = self.files.home, re.compile(rf"{self.title}([-.].*)?")
+        home, names = self.files.home, re.compile(rf"{self.title}([-.].*)?")
         folders = (home.joinpath(*self.files.models), home / "losses", home / "state")
-        there = [path for folder in folders for path in sorted(folder.glob("*")) if own.fullmatch(path.name)]
-        begins = {path.relative_to(home).as_posix(): path for path in there}
-        return JobOrder(self.function, self.asked, home, {"data": self.data}, begins)
+        paths = [path for folder in folders for path in sorted(folder.glob("*")) if names.fullmatch(path.name)]
+        begins = {path.relative_to(home).as_posix(): path for path in paths}
+        return JobOrder(self.function, self.request, home, {"data": self.data}, begins)
 
     def land(self, files: Files) -> None:
         """Put files into the experiment's folder; what says that a model is finished comes after all else of it."""
@@ -174,7 +174,7 @@ class TrainingWork(Generic[S, R, D, F]):
         """Raise StudyError where the folder holds something else, or was begun with something else."""
         self._plan(folder)
 
-    def own(self, folder: Path) -> Iterable[Path]:
+    def folders_of(self, folder: Path) -> Iterable[Path]:
         """Every folder that it writes into."""
         near = (path.relative_to(folder).as_posix() for path in sorted([*folder.glob("*"), *folder.glob("models/*")]))
         models = [folder / name for name in near if re.fullmatch(self.model_pattern, name)]

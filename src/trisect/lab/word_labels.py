@@ -46,9 +46,9 @@ class WordTexts:
         """The texts as batches; `scored` hides tokens from a masked LM, to be predicted."""
 
         def passed() -> Iterator[str]:
-            for number, one in enumerate(texts):
-                self._kept[number] = (self._owners(one), one)
-                yield one.text
+            for number, text in enumerate(texts):
+                self._kept[number] = (self._owners(text), text)
+                yield text.text
 
         self._kept.clear()
         for batch in self.subject.batches(passed(), size, scored=scored):
@@ -62,30 +62,30 @@ class WordTexts:
 
     def words(self, batch: Batch, last: bool) -> list[_WordPlace]:
         """One place a word of the text's own positions: that of its first piece, or of its last."""
-        found = []
-        for i, ((number, start), own) in enumerate(zip(batch.rows, ordinary(batch.source), strict=True)):
-            places, words = own.nonzero()[:, 0].tolist(), self._kept[number][0]
-            for piece, place in enumerate(places, start):
+        places = []
+        for i, ((number, start), plain) in enumerate(zip(batch.rows, ordinary(batch.source), strict=True)):
+            words = self._kept[number][0]
+            for piece, position in enumerate(plain.nonzero()[:, 0].tolist(), start):
                 word = words[piece] if piece < len(words) else -1
                 beside = piece + 1 if last else piece - 1
                 if word >= 0 and not (0 <= beside < len(words) and words[beside] == word):
-                    found.append(_WordPlace(i, place, number, word))
-        return found
+                    places.append(_WordPlace(i, position, number, word))
+        return places
 
-    def _owners(self, one: Labelled) -> list[int]:
+    def _owners(self, text: Labelled) -> list[int]:
         """The word that each piece of a text belongs to; -1 where it belongs to none."""
         if isinstance(self.subject, OwnModel):
-            pieces = zip(basic_english(one.text), basic_english_spans(one.text), strict=True)
-            return owners([span for word, span in pieces if self._read(word.lower())], one.spans)
+            vocabulary = (
+                self._vocabulary
+            )  # a word that the model does not know is left out where it has no token for it
+            pieces = zip(basic_english(text.text), basic_english_spans(text.text), strict=True)
+            spans = [span for word, span in pieces if UNKNOWN in vocabulary or word.lower() in vocabulary]
+            return owners(spans, text.spans)
         from trisect.hf.load import piece_spans
 
         subject: Any = self.subject
         pretrained: Pretrained = subject
-        return owners(piece_spans(pretrained, one.text), one.spans)
-
-    def _read(self, word: str) -> bool:
-        """Whether one of our own models reads that word, and does not leave it out."""
-        return UNKNOWN in self._vocabulary or word in self._vocabulary
+        return owners(piece_spans(pretrained, text.text), text.spans)
 
     @functools.cached_property
     def _vocabulary(self) -> frozenset[str]:
@@ -106,23 +106,23 @@ class WordLabels(WordTexts):
     def at(self, batch: Batch, address: Address, component: str, column: str) -> Int[Tensor, "B T"]:
         """The class at every position of q, k or v there; -1 where there is none."""
         side = _side(batch, address, component)
-        found = torch.full(side.real.shape, -1, dtype=torch.long)
-        known = self.classes[column]
-        for i, ((number, start), own) in enumerate(zip(batch.rows, ordinary(side), strict=True)):
-            places = own.nonzero()[:, 0].tolist()
-            owners, one = self._kept[number]
+        labels = torch.full(side.real.shape, -1, dtype=torch.long)
+        classes = self.classes[column]
+        for i, ((number, start), plain) in enumerate(zip(batch.rows, ordinary(side), strict=True)):
+            places = plain.nonzero()[:, 0].tolist()
+            owners, text = self._kept[number]
             first = start + self.ahead - (places[0] if places else 0)
             for place in places:
                 piece = first + place
                 word = owners[piece] if piece < len(owners) else -1
-                label = one.labels[column][word] if word >= 0 else None
-                found[i, place] = -1 if label is None else known.get(label, -1)
-        return found
+                label = text.labels[column][word] if word >= 0 else None
+                labels[i, place] = -1 if label is None else classes.get(label, -1)
+        return labels
 
 
 def owners(pieces: Sequence[tuple[int, int]], words: Sequence[tuple[int, int]]) -> list[int]:
     """For each piece the word that it shares most characters with, the first of them; -1 where it shares none."""
-    starts, found = [start for start, _ in words], []
+    starts, best_words = [start for start, _ in words], []
     for a, b in pieces:
         best, most = -1, 0
         before = bisect_right(starts, a) - 1
@@ -131,8 +131,8 @@ def owners(pieces: Sequence[tuple[int, int]], words: Sequence[tuple[int, int]]) 
             shared = min(b, words[i][1]) - max(a, words[i][0])
             if shared > most:
                 best, most = i, shared
-        found.append(best)
-    return found
+        best_words.append(best)
+    return best_words
 
 
 def ordinary(side: Side) -> Bool[Tensor, "B T"]:
@@ -148,9 +148,9 @@ def fitting(batch: Batch, address: Address, component: str, length: int) -> Side
     """The side that a component's positions are of; raises ModelError where they are not the text's."""
     side = _side(batch, address, component)
     if side.real.shape[1] != length:
-        known = f"The texts have {side.real.shape[1]} positions, the attention there {length}."
+        reason = f"The texts have {side.real.shape[1]} positions, the attention there {length}."
         todo = "Choose sites where attention sees the text's own positions."
-        raise ModelError(f"{address} cannot be split into words.", known, todo)
+        raise ModelError(f"{address} cannot be split into words.", reason, todo)
     return side
 
 
@@ -160,33 +160,34 @@ class Articles(NamedTuple):
     numbers: Int[np.ndarray, " N"] | None
     notes: tuple[str, ...] = ()
 
-    def sums(self, table: Float[np.ndarray, "N C"], kept: Iterable[int]) -> Float[np.ndarray, "A C"]:
-        """Rows of texts (`kept` says of which) added up by article, without articles that have none; as they are where texts are drawn."""
+    def sums(self, table: Float[np.ndarray, "N C"], texts: Iterable[int]) -> Float[np.ndarray, "A C"]:
+        """Rows of `texts` added up by article, without articles that have none; as they are where texts are drawn."""
         if self.numbers is None:
             return table
-        there, row = np.unique(self.numbers[list(kept)], return_inverse=True)
-        found = np.zeros((len(there), table.shape[1]), table.dtype)
-        np.add.at(found, row, table)
-        return found
+        articles, row = np.unique(self.numbers[list(texts)], return_inverse=True)
+        sums = np.zeros((len(articles), table.shape[1]), table.dtype)
+        np.add.at(sums, row, table)
+        return sums
 
 
-def number_articles(given: Iterable[int | None], kept: Iterable[int]) -> Articles:
-    """Articles as a reader marked them, texts before the first heading being one of their own; texts that are not `kept` do not count.
+def number_articles(marks: Iterable[int | None], counted: Iterable[int]) -> Articles:
+    """Articles as a reader marked them, texts before the first heading being one of their own; texts not `counted` do not count.
 
     Where none is marked, or all texts are of one article, texts are drawn.
     """
-    marks, counted = list(given), list(kept)
-    if all(one is None for one in marks):
+    numbers = np.array([-1 if mark is None else mark for mark in marks], dtype=int)
+    if not (numbers >= 0).any():
         return Articles(None)
-    own = np.array([-1 if one is None else one for one in marks])
-    known = np.unique(own[counted])
-    numbers = np.searchsorted(known, own).clip(max=max(len(known) - 1, 0))  # of texts that do not count: any
-    if len(known) < 2:
+    articles = np.unique(numbers[list(counted)])
+    if len(articles) < 2:
         return Articles(None, ("All texts are of one article: intervals are over its texts, and speak of it alone.",))
-    return Articles(numbers, (f"Texts of one article are resampled together: {len(known):,} articles.",))
+    numbers = np.searchsorted(articles, numbers).clip(max=len(articles) - 1)  # of texts that do not count: any
+    return Articles(numbers, (f"Texts of one article are resampled together: {len(articles):,} articles.",))
 
 
-def find_articles(texts: Texts, count: int, kept: Iterable[int] | None = None) -> Articles:
-    """Articles of the first `count` texts, of which those `kept` count (None: all)."""
-    given = [] if texts.articles is None else list(islice(texts.articles(), count))
-    return number_articles(given, range(count) if kept is None else kept) if len(given) == count else Articles(None)
+def find_articles(texts: Texts, count: int, counted: Iterable[int] | None = None) -> Articles:
+    """Articles of the first `count` texts, of which those `counted` count (None: all)."""
+    marks = [] if texts.articles is None else list(islice(texts.articles(), count))
+    return (
+        number_articles(marks, range(count) if counted is None else counted) if len(marks) == count else Articles(None)
+    )

@@ -8,9 +8,8 @@ import hashlib
 import json
 import re
 from collections import OrderedDict
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Annotated, NamedTuple, TypeVar
@@ -46,11 +45,11 @@ LONG_NUMBER = re.compile("[0-9]{5}")  # a span that long would take the memory t
 
 def _switch(pair: object) -> tuple[str, str]:
     """A site in its canonical spelling, and what it is switched to."""
-    known, todo = "It is a site and what it is switched to, two texts.", "Give for example ['q@2.h3', 'zero']."
+    reason, todo = "It is a site and what it is switched to, two texts.", "Give for example ['q@2.h3', 'zero']."
     if not isinstance(pair, list | tuple) or len(pair) != 2 or not all(isinstance(part, str) for part in pair):
-        raise SpecError(f"A switch is {shorten(pair)}.", known, todo)
+        raise SpecError(f"A switch is {shorten(pair)}.", reason, todo)
     site, how = pair
-    require(len(site) <= CLIENT and not LONG_NUMBER.search(site), f"A site is {shorten(site)}.", known, todo)
+    require(len(site) <= CLIENT and not LONG_NUMBER.search(site), f"A site is {shorten(site)}.", reason, todo)
     require(
         how in KINDS, f"{site} is switched to {shorten(how)}.", f"There are {', '.join(KINDS)}.", "Use one of them."
     )
@@ -80,7 +79,7 @@ class PageState:
         require(twice is None, f"{twice} is switched twice.", "A site has one switch.", "Leave one of them out.")
 
     @property
-    def given(self) -> TextOrPair:
+    def as_input(self) -> TextOrPair:
         """The text as a model takes it."""
         return self.text[0] if len(self.text) == 1 else (self.text[0], self.text[1])
 
@@ -110,10 +109,10 @@ class PageQuestion:
 def read_request(body: bytes) -> PageQuestion:
     """A request's body; raises SpecError for what is none."""
     try:
-        found = files.parse(body.decode())
+        content = files.parse(body.decode())
     except ValueError as error:
         raise SpecError("The request is no JSON.", str(error)[:200], "Send what the page sends.") from None
-    return read(PageQuestion, found, "the request")
+    return read(PageQuestion, content, "the request")
 
 
 def python(source: str, state: PageState) -> str:
@@ -132,7 +131,7 @@ def python(source: str, state: PageState) -> str:
         loaded,
         "change = trisect.intervene(",
         "    model,",
-        f"    {state.given!r},",
+        f"    {state.as_input!r},",
         *rest,
         ")",
     ]
@@ -182,20 +181,25 @@ class PageModel:
             for address, heads in shape.heads.items()
         ]
         paired = any(stack in ("dec", "cross") for stack in shape.stacks)
-        known = {
+        facts: dict[str, Json] = {
             "model": display_name(self.subject.name),
             "layers": layers,
             "paired": paired,
             "mask": self.subject.mask,
+            "example": self.example,
+            "objective": self.subject.objective,
+            "notes": list(self.subject.notes),
         }
-        known["example"] = self.example
-        said: dict[str, Json] = {**known, "objective": self.subject.objective, "notes": list(self.subject.notes)}
-        return {name: safe_data(value) for name, value in said.items()}
+        return {name: safe_data(value) for name, value in facts.items()}
 
     def answer(self, state: PageState, has: str, check: StillWanted = lambda: None) -> PageAnswer:
         """The answer to a state; `check` is called between passes and may raise. Raises TrisectError."""
-        with single_thread() if self.small else nullcontext():
+        threads = torch.get_num_threads()
+        torch.set_num_threads(1 if self.small else threads)
+        try:
             return self._answer(state, has, check)
+        finally:
+            torch.set_num_threads(threads)
 
     def _answer(self, state: PageState, has: str, check: StillWanted) -> PageAnswer:
         ready = self._prepared(state)
@@ -224,12 +228,12 @@ class PageModel:
         return html(replace(picture, notes=(*picture.notes, *ready.beyond(planned, positions))))
 
     def _prepared(self, state: PageState) -> PreparedText:
-        key = (state.given, state.donor)
-        found = self._ready.pop(key, None) or PreparedText.of(self.subject, *key)
-        self._ready[key] = found
+        key = (state.as_input, state.donor)
+        ready = self._ready.pop(key, None) or PreparedText.of(self.subject, *key)
+        self._ready[key] = ready
         while len(self._ready) > TEXTS:
             self._ready.popitem(last=False)
-        return found
+        return ready
 
     def _picture(
         self, ready: PreparedText, planned: tuple[Planned, ...], positions: tuple[int, ...]
@@ -237,8 +241,8 @@ class PageModel:
         picture = take_picture(ready.reading(planned, positions))
         facts = [("Fingerprint", self.subject.fingerprint)]
         if planned:
-            where = f" at tokens {', '.join(str(one + 1) for one in positions)}" if positions else ""
-            facts.append(("Switched", ", ".join(f"{one.site} to {one.how}" for one in planned) + where))
+            where = f" at tokens {', '.join(str(item + 1) for item in positions)}" if positions else ""
+            facts.append(("Switched", ", ".join(f"{item.site} to {item.how}" for item in planned) + where))
         return replace(picture, facts=(*picture.facts, *facts))
 
     def _words(self, ready: PreparedText, change: Intervention, state: PageState) -> dict[str, Json]:
@@ -271,24 +275,13 @@ def weights_in(subject: AnsweringSubject) -> int:
             return 0
 
 
-@contextmanager
-def single_thread() -> Iterator[None]:
-    """Inside, PyTorch computes in one thread."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    try:
-        yield
-    finally:
-        torch.set_num_threads(before)
-
-
 def _mark(state: PageState, planned: tuple[Planned, ...]) -> str:
     """Hex digits of what a picture follows from."""
     what = json.dumps(
         [
-            state.given,
+            state.as_input,
             state.donor if planned else None,
-            [one[:2] for one in planned],
+            [switch[:2] for switch in planned],
             state.positions if planned else (),
         ]
     )
@@ -349,9 +342,9 @@ class ReadingQueue:
 
         async with self._turn:
             check()
-            made = await asyncio.get_running_loop().run_in_executor(self._thread, work, check)
+            result = await asyncio.get_running_loop().run_in_executor(self._thread, work, check)
         check()
-        return made
+        return result
 
     def close(self) -> None:
         """Wait for what is running, and take nothing more."""

@@ -1,4 +1,4 @@
-"""The served page as a Starlette application: the page with its style and script, the model's facts, answers, and the offline explorer."""
+"""The served page over HTTP: its application in Starlette behind a guard, and connections with bounds of number, time and size."""
 
 from __future__ import annotations
 
@@ -10,12 +10,14 @@ from dataclasses import dataclass
 from secrets import compare_digest
 from typing import TypeVar
 
+import h11
 from starlette.applications import Starlette
 from starlette.datastructures import Headers
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import JSONResponse, PlainTextResponse, Response
 from starlette.routing import Route
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
+from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from trisect.core.errors import SpecError, TrisectError, translate_system_errors
 from trisect.report import sheet
@@ -31,8 +33,11 @@ from trisect.server.answering import (
     read_request,
     style,
 )
-from trisect.server.connections import HEAD
 
+CONNECTIONS = 32  # at once; a browser opens six for a page
+RECEIVING = 10.0  # seconds until a request is there whole, from when its connection began or the answer before it ended
+SENDING = 120.0  # seconds until a client has received an answer
+HEAD = 16_384  # bytes of a request's headers
 POLICY = (
     "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; img-src 'self' data:; "
     "base-uri 'none'; form-action 'none'; frame-ancestors 'none'; require-trusted-types-for 'script'; trusted-types 'none'"
@@ -53,7 +58,7 @@ CLOSED = (
 
 
 @dataclass(frozen=True)
-class Guard:
+class _Guard:
     """The app, for requests whose Host is one of `hosts` and whose path begins with the token; 403 for all others.
 
     A page of another origin sends its own Origin, a name that was rebound to this machine sends its own Host, and neither
@@ -83,8 +88,8 @@ class Guard:
 
         async def sending(message: Message) -> None:
             if message["type"] == "http.response.start":
-                own = {**HEADERS, **({"Connection": "close"} if rest[0] else {})}
-                pairs = [(name.lower().encode(), value.encode()) for name, value in own.items()]
+                added = {**HEADERS, **({"Connection": "close"} if rest[0] else {})}
+                pairs = [(name.lower().encode(), value.encode()) for name, value in added.items()]
                 message = {**message, "headers": [*message.get("headers", ()), *pairs]}
             await send(message)
 
@@ -103,29 +108,24 @@ class Guard:
     def _welcome(self, scope: Scope, headers: Headers) -> bool:
         hosts, origins = headers.getlist("host"), headers.getlist("origin")
         begin = scope["path"][: len(self.token) + 2].encode("utf-8", "surrogateescape")
+        # a browser says that its own page asks, or somebody who typed the address; other programs say nothing
+        from_here = all(site in ("same-origin", "none") for site in headers.getlist("sec-fetch-site"))
+        # or somebody followed a link to the page itself, in a window of its own
+        navigates = headers.get("sec-fetch-mode") == "navigate" and headers.get("sec-fetch-dest") == "document"
+        followed = navigates and scope["method"] == "GET" and scope["path"] == f"/{self.token}/"
         return (
             len(hosts) == 1
             and hosts[0].lower() in self.hosts
             and all(origin.lower() in {f"http://{host}" for host in self.hosts} for origin in origins)
-            and (_from_here(headers) or self._followed(scope, headers))
+            and (from_here or followed)
             and compare_digest(begin, f"/{self.token}/".encode())
         )
-
-    def _followed(self, scope: Scope, headers: Headers) -> bool:
-        """Whether somebody followed a link to the page itself, in a window of its own."""
-        whole = headers.get("sec-fetch-mode") == "navigate" and headers.get("sec-fetch-dest") == "document"
-        return whole and scope["method"] == "GET" and scope["path"] == f"/{self.token}/"
-
-
-def _from_here(headers: Headers) -> bool:
-    """Whether a browser says that its own page asks, or somebody who typed the address; other programs say nothing."""
-    return all(site in ("same-origin", "none") for site in headers.getlist("sec-fetch-site"))
 
 
 T = TypeVar("T")
 
 
-def make_app(answering: PageModel, hosts: frozenset[str], token: str) -> Guard:
+def make_app(answering: PageModel, hosts: frozenset[str], token: str) -> _Guard:
     """The application behind its guard."""
     line = ReadingQueue()
 
@@ -135,29 +135,31 @@ def make_app(answering: PageModel, hosts: frozenset[str], token: str) -> Guard:
         line.close()
 
     async def ask(request: Request, work: Callable[[PageQuestion, StillWanted], T]) -> T:
-        asked = await _asked(request)
-        gone = asyncio.Event()
+        question = await _read(request)
+        disconnected = asyncio.Event()
 
         async def watch() -> None:
             while (await request.receive())["type"] != "http.disconnect":
                 pass
-            gone.set()
+            disconnected.set()
+
+        def translated(check: StillWanted) -> T:
+            with translate_system_errors():
+                return work(question, check)
 
         watching = asyncio.create_task(watch())
         try:
-            return await line.run(
-                asked.client, asked.sequence, lambda check: translate_system_errors()(work)(asked, check), gone.is_set
-            )
+            return await line.run(question.client, question.sequence, translated, disconnected.is_set)
         finally:
             watching.cancel()
 
     async def answer(request: Request) -> Response:
-        made = await ask(request, lambda asked, check: answering.answer(asked.state, asked.has, check))
-        return Response(made.bytes(), media_type="application/octet-stream")
+        page_answer = await ask(request, lambda question, check: answering.answer(question.state, question.has, check))
+        return Response(page_answer.bytes(), media_type="application/octet-stream")
 
     async def offline(request: Request) -> Response:
-        made = await ask(request, lambda asked, check: answering.page(asked.state, check))
-        return Response(made, media_type="application/octet-stream")
+        page = await ask(request, lambda question, check: answering.page(question.state, check))
+        return Response(page, media_type="application/octet-stream")
 
     files = {
         "/": (sheet.read(HERE / "serve.html"), "text/html"),
@@ -180,10 +182,10 @@ def make_app(answering: PageModel, hosts: frozenset[str], token: str) -> Guard:
     ]
     handlers = {TrisectError: _refused, SupersededError: _unwanted, ClientDisconnect: _unwanted}
     app = Starlette(routes=routes, lifespan=lifespan, exception_handlers=handlers)
-    return Guard(app, hosts, token)
+    return _Guard(app, hosts, token)
 
 
-async def _asked(request: Request) -> PageQuestion:
+async def _read(request: Request) -> PageQuestion:
     """The request that a page sent; raises SpecError for one of another kind, or one that is too large."""
     kind = request.headers.get("content-type", "")
     if kind != "application/json":
@@ -192,8 +194,8 @@ async def _asked(request: Request) -> PageQuestion:
     async for piece in request.stream():
         body += piece
         if len(body) > BODY:
-            known = f"It has at most {BODY:,} bytes."
-            raise SpecError("The request is too large.", known, "Give shorter texts and fewer switches.")
+            reason = f"It has at most {BODY:,} bytes."
+            raise SpecError("The request is too large.", reason, "Give shorter texts and fewer switches.")
     return read_request(body)
 
 
@@ -205,3 +207,70 @@ async def _refused(request: Request, error: Exception) -> Response:
 
 async def _unwanted(request: Request, error: Exception) -> Response:
     return Response(status_code=204)
+
+
+class BoundedProtocol(H11Protocol):
+    """uvicorn's HTTP/1.1 with bounds that hold before a token is known.
+
+    Beyond CONNECTIONS the one whose request has been awaited longest makes room for a new one; where all requests are
+    there and being answered, the new connection is closed.
+    """
+
+    _receiving: asyncio.TimerHandle | None = None
+    _sending: asyncio.TimerHandle | None = None
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # pyright: ignore[reportIncompatibleMethodOverride]
+        """A client has come."""
+        super().connection_made(transport)
+        if len(self.connections) > CONNECTIONS:
+            others = [other for other in self.connections if isinstance(other, BoundedProtocol)]
+            waiting = {other: other._receiving.when() for other in others if other._receiving is not None}
+            last = min(waiting, key=waiting.__getitem__, default=self)
+            self.connections.discard(last)
+            last.transport.abort()
+        self._await_request()
+
+    def data_received(self, data: bytes) -> None:
+        """A part of a request has come."""
+        super().data_received(data)
+        self._check_whole()
+
+    def on_response_complete(self) -> None:
+        """An answer is written: wait for the next request, within its bound of time."""
+        self._await_request()
+        super().on_response_complete()  # which may read a request that came meanwhile
+        self._check_whole()
+
+    def pause_writing(self) -> None:
+        """The client receives more slowly than it is sent to."""
+        super().pause_writing()
+        self._sending = self.loop.call_later(SENDING, self.transport.abort)
+
+    def resume_writing(self) -> None:
+        """The client has received most of it."""
+        self._stop_sending()
+        super().resume_writing()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """The client has gone, or was closed."""
+        self._stop_receiving()
+        self._stop_sending()
+        super().connection_lost(exc)
+
+    def _await_request(self) -> None:
+        self._stop_receiving()
+        self._receiving = self.loop.call_later(RECEIVING, self.transport.abort)
+
+    def _check_whole(self) -> None:
+        if self.conn.their_state not in (h11.IDLE, h11.SEND_BODY):
+            self._stop_receiving()
+
+    def _stop_receiving(self) -> None:
+        if self._receiving is not None:
+            self._receiving.cancel()
+        self._receiving = None
+
+    def _stop_sending(self) -> None:
+        if self._sending is not None:
+            self._sending.cancel()
+        self._sending = None

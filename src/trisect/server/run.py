@@ -8,7 +8,7 @@ import json
 import secrets
 import socket
 import threading
-import webbrowser
+import time
 from base64 import urlsafe_b64encode
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 
 LOOPBACK = ("127.0.0.1", "::1", "localhost")
 NAMES = ("localhost", "127.0.0.1", "[::1]")
+EVERYWHERE = ("0.0.0.0", "::")  # a server that listens at every address of this machine
 EXAMPLE = 10  # words that a page begins with
 HTTP = 80  # the port that addresses do not name
 PORTS = 65_535
@@ -68,8 +69,8 @@ def start(
     from trisect.lab.subject import load
     from trisect.server.answering import PageModel
 
-    begun = begins(_texts(text), _texts(second))
-    bound = _bound(host, port)
+    texts = ((words,) if isinstance(words, str) else tuple(words) for words in (text, second))
+    state, bound = begins(*texts), _bound(host, port)
     try:
         if isinstance(model, AnsweringSubject):
             subject, source = model, ""
@@ -77,19 +78,18 @@ def start(
             subject = load(model, **fetched)
             source = _source(model, fetched)
         if not isinstance(subject, AnsweringSubject):
-            known = "It cannot say what it predicts."
-            raise ModelError(f"{type(subject).__name__} was given.", known, "Give a model that trisect.load returns.")
-        return _serve(PageModel(subject, source, _example(model)), bound, host, begun)
+            reason = "It cannot say what it predicts."
+            raise ModelError(f"{type(subject).__name__} was given.", reason, "Give a model that trisect.load returns.")
+        return _serve(PageModel(subject, source, _example(model)), bound, host, state)
     except BaseException:
         bound.close()
         raise
 
 
-def _serve(answering: PageModel, bound: socket.socket, host: str, begun: PageState | None) -> Served:
+def _serve(answering: PageModel, bound: socket.socket, host: str, state: PageState | None) -> Served:
     import uvicorn
 
-    from trisect.server.app import make_app
-    from trisect.server.connections import HEAD, BoundedProtocol
+    from trisect.server.app import HEAD, BoundedProtocol, make_app
 
     port, token = bound.getsockname()[1], secrets.token_urlsafe(24)
     shown = f"[{host}]" if ":" in host else host
@@ -100,26 +100,24 @@ def _serve(answering: PageModel, bound: socket.socket, host: str, begun: PageSta
     server = uvicorn.Server(uvicorn.Config(app, http=BoundedProtocol, ws="none", lifespan="on", **quiet))
     thread = threading.Thread(target=server.run, kwargs={"sockets": [bound]}, name="trisect-serve", daemon=True)
     thread.start()
-    begin = threading.Event()
     for _ in range(SECONDS * 100):
         if server.started or not thread.is_alive():
             break
-        begin.wait(0.01)
+        time.sleep(0.01)
     if not server.started:
         raise SpecError(f"The server on {shown}:{port} did not begin.", "It ended at once.", "Choose another --port.")
-    name = shown if host not in ("0.0.0.0", "::") else socket.gethostname()
-    return Served(f"http://{name}:{port}/{token}/{f'#{link(begun)}' if begun else ''}", server, thread)
+    name = shown if host not in EVERYWHERE else socket.gethostname()
+    return Served(f"http://{name}:{port}/{token}/{f'#{link(state)}' if state else ''}", server, thread)
 
 
 def _hosts(host: str, shown: str, port: int) -> frozenset[str]:
     """What browsers send as Host to this server: HTTP's own port is left out."""
-    own = (*NAMES, shown.lower()) if host in LOOPBACK else (shown.lower(), *_names_here(host))
-    return frozenset((*(f"{name}:{port}" for name in own), *(own if port == HTTP else ())))
-
-
-def _names_here(host: str) -> tuple[str, ...]:
-    """By which names a server that listens everywhere is called."""
-    return (*NAMES, socket.gethostname().lower()) if host in ("0.0.0.0", "::") else ()
+    names = {shown.lower()}
+    if host in (*LOOPBACK, *EVERYWHERE):
+        names |= {*NAMES}
+    if host in EVERYWHERE:
+        names.add(socket.gethostname().lower())
+    return frozenset((*(f"{name}:{port}" for name in names), *(names if port == HTTP else ())))
 
 
 def _bound(host: str, port: int) -> socket.socket:
@@ -130,18 +128,17 @@ def _bound(host: str, port: int) -> socket.socket:
         raise SpecError(
             "--host is empty.", "It is an address of this machine.", "Leave --host out, or name an address."
         )
-    made = socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET)
-    made.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    bound = socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET)
+    bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     try:
-        made.bind((host, port))
+        bound.bind((host, port))
     except (OSError, UnicodeError) as error:
-        made.close()
-        said = error.strerror if isinstance(error, OSError) else None
-        known, todo = f"The system says: {said or error}.", "Leave --port out: a free one is chosen."
+        bound.close()
+        words, todo = getattr(error, "strerror", None) or error, "Leave --port out: a free one is chosen."
         if isinstance(error, (socket.gaierror, UnicodeError)) or error.errno in NOT_HERE:
             todo = "Give --host an address of this machine, or leave it out."
-        raise SpecError(f"{host}:{port} cannot be served at.", known, todo) from None
-    return made
+        raise SpecError(f"{host}:{port} cannot be served at.", f"The system says: {words}.", todo) from None
+    return bound
 
 
 def _example(model: Any) -> str:
@@ -160,19 +157,15 @@ def _example(model: Any) -> str:
     return " ".join(corpus.vocabulary[n] for n in corpus.splits["train"].tokens[:EXAMPLE].tolist())
 
 
-def _texts(given: str | Sequence[str]) -> tuple[str, ...]:
-    return (given,) if isinstance(given, str) else tuple(given)
-
-
 def _source(model: Any, fetched: dict[str, Any]) -> str:
     """What `trisect.load` is given; empty for a module, which has no name."""
     if not isinstance(model, (str, Path)):
         return ""
     from trisect.lab.subject import load
 
-    plain = {name: one.default for name, one in inspect.signature(load).parameters.items()}
-    named = [f"{name}={value!r}" for name, value in fetched.items() if value != plain[name]]
-    return ", ".join([repr(str(model)), *named])
+    defaults = {name: parameter.default for name, parameter in inspect.signature(load).parameters.items()}
+    options = [f"{name}={value!r}" for name, value in fetched.items() if value != defaults[name]]
+    return ", ".join([repr(str(model)), *options])
 
 
 def begins(text: tuple[str, ...], second: tuple[str, ...]) -> PageState | None:
@@ -180,18 +173,13 @@ def begins(text: tuple[str, ...], second: tuple[str, ...]) -> PageState | None:
     from trisect.server.answering import PageState
 
     if not any(text) and any(second):
-        known = "It is there to patch from, into a text."
-        raise SpecError("A second text was given without a text.", known, "Give the text too, or leave both out.")
+        reason = "It is there to patch from, into a text."
+        raise SpecError("A second text was given without a text.", reason, "Give the text too, or leave both out.")
     return PageState(text, second) if any(text) else None
 
 
 def link(state: PageState) -> str:
     """A state as links hold it."""
     switches = [list(pair) for pair in state.switches]
-    held = {"text": list(state.text), "second": list(state.second), "switches": switches, "place": state.place}
-    return urlsafe_b64encode(json.dumps(held, ensure_ascii=False).encode()).decode().rstrip("=")
-
-
-def open_page(address: str) -> None:
-    """Open the address in the browser that the system has."""
-    webbrowser.open(address)
+    content = {"text": list(state.text), "second": list(state.second), "switches": switches, "place": state.place}
+    return urlsafe_b64encode(json.dumps(content, ensure_ascii=False).encode()).decode().rstrip("=")

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 LONGEST = 300  # characters of an unexpected error that a page shows
 
 
-class KernelReply(NamedTuple):
+class _KernelReply(NamedTuple):
     """What the kernel says to a question: words, the chunks of the picture as they are, and an error that nobody expected."""
 
     content: dict[str, Json]
@@ -29,30 +29,30 @@ class KernelReply(NamedTuple):
     fault: Exception | None = None
 
 
-def reply(model: PageModel, content: Mapping[str, Json]) -> KernelReply:
+def reply(model: PageModel, content: Mapping[str, Json]) -> _KernelReply:
     """The reply to one message of the component; an error of three parts where it cannot be answered.
 
     It names the view and the question that it is for, since what a widget sends reaches every view of it.
     """
-    given = dict(content)
-    page, number, client = given.pop("page", False), given.get("sequence"), given.get("client")
+    message = dict(content)
+    page, number, client = message.pop("page", False), message.get("sequence"), message.get("client")
     whose: dict[str, Json] = {
         "client": client if isinstance(client, str) else "",
         "sequence": number if isinstance(number, int) else 0,
     }
     try:
         with translate_system_errors():
-            asked = read(PageQuestion, given, "the request")
+            question = read(PageQuestion, message, "the request")
             if page:
-                return KernelReply({**whose, "page": model.page(asked.state)})
-            made = model.answer(asked.state, asked.has)
+                return _KernelReply({**whose, "page": model.page(question.state)})
+            answer = model.answer(question.state, question.has)
     except TrisectError as error:
-        return KernelReply({**whose, "error": _parts(error)})
+        return _KernelReply({**whose, "error": _parts(error)})
     except Exception as error:
-        known = safe(f"{type(error).__name__}: {error}"[:LONGEST])
-        wrong = ModelError("The kernel could not answer.", known, "Its log, or the output of the cell, says where.")
-        return KernelReply({**whose, "error": _parts(wrong)}, fault=error)
-    return KernelReply({**whose, "words": made.words}, made.chunks)
+        reason = safe(f"{type(error).__name__}: {error}"[:LONGEST])
+        wrong = ModelError("The kernel could not answer.", reason, "Its log, or the output of the cell, says where.")
+        return _KernelReply({**whose, "error": _parts(wrong)}, fault=error)
+    return _KernelReply({**whose, "words": answer.words}, answer.chunks)
 
 
 def _parts(error: TrisectError) -> dict[str, Json]:
@@ -63,21 +63,21 @@ def switchboard(subject: AnsweringSubject, source: str, text: Sequence[str], sec
     """The component as a widget of anywidget's; raises SpecError where that is not installed."""
     need_extra("anywidget", "notebook", "trisect.switchboard")
     if not isinstance(subject, AnsweringSubject):
-        known = "It cannot say what it predicts."
-        raise SpecError(f"{type(subject).__name__} was given.", known, "Give a model that trisect.load returns.")
+        reason = "It cannot say what it predicts."
+        raise SpecError(f"{type(subject).__name__} was given.", reason, "Give a model that trisect.load returns.")
     begun = begins(tuple(text), tuple(second))
     state = "" if begun is None else link(begun)
     model = PageModel(subject, source)
-    made = _widget()(about=json.dumps(model.about()), state=state)
+    view = _widget()(about=json.dumps(model.about()), state=state)
 
     def answer(widget: Any, content: Any, _: Any) -> None:
-        said = reply(model, content)
-        widget.send(said.content, buffers=list(said.buffers))
-        if said.fault is not None:
-            raise said.fault
+        kernel_reply = reply(model, content)
+        widget.send(kernel_reply.content, buffers=list(kernel_reply.buffers))
+        if kernel_reply.fault is not None:
+            raise kernel_reply.fault
 
-    made.on_msg(answer)
-    return made
+    view.on_msg(answer)
+    return view
 
 
 @cache

@@ -40,7 +40,9 @@ class CompareSettings:
     ) = None
     pairs: (
         Annotated[
-            Path, Field(description="For patch: a file of pairs, as 'trisect patch' takes it."), Option(metavar="FILE")
+            str | Path,
+            Field(description="For patch: a file of pairs, as 'trisect patch' takes it."),
+            Option(metavar="FILE"),
         ]
         | None
     ) = None

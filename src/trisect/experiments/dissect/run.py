@@ -30,9 +30,9 @@ from trisect.experiments.lookup.settings import LookupRecipe
 from trisect.experiments.study.plan import designs
 from trisect.experiments.study.settings import DesignSource
 from trisect.lab import driver, jobs
-from trisect.lab.command import command_of
 from trisect.lab.experiment import Measured, Result, RunContext, Work
 from trisect.lab.inputs import ModelSource, TextSource
+from trisect.lab.records import command
 from trisect.lab.run_folder import RunFolder
 from trisect.report.sheet import StudyLink, present
 
@@ -97,7 +97,7 @@ class DissectWork:
         for step, work in self.works:
             work.check(folder / step.place)
 
-    def own(self, folder: Path) -> list[Path]:
+    def folders_of(self, folder: Path) -> list[Path]:
         """Every folder of a step that has begun; those that go on by themselves look after their own besides."""
         places = [folder, *(folder / place for place in _read_notes(folder)["steps"])]
         return [*places, *(place / name for place in places for name in ("tables", "figures", "links"))]
@@ -141,7 +141,7 @@ class DissectWork:
             tuple(notes),
             seconds=runner.notes["seconds"],
             packages=("transformers", "scikit-learn"),
-            command=command_of("dissect", replace(self.settings, seeds=tuple(sorted(runs["seed"].unique())))),
+            command=command("dissect", replace(self.settings, seeds=tuple(sorted(runs["seed"].unique())))),
             links=links_from(pages, "report.html"),
         )
 

@@ -25,9 +25,9 @@ from trisect.experiments.lookup.settings import EMBEDDED_DATA, RECIPES, LookupFa
 from trisect.hf.files.fetch import OwnTokenizer
 from trisect.hf.small.gpt import Practice, is_model, load_weights, save
 from trisect.hf.small.lookup import InductionMeasure, learn_tokenizer, make_model, measure_induction
-from trisect.lab.command import command_of
 from trisect.lab.experiment import Experiment, Measured, RunContext, Tables
 from trisect.lab.inputs import ModelSource, changes_of, choose_recipe
+from trisect.lab.records import command
 from trisect.lab.run_folder import DELETE, ResumePlan
 from trisect.lab.training import ModelFiles, ModelJob, TrainingWork, begin
 from trisect.lab.units.jobs import find_experiment
@@ -216,7 +216,7 @@ class LookupWork(TrainingWork[LookupSettings, LookupRecipe, TrainingText, Lookup
             body: Any = read_json(one.files.results, DELETE.format(one.files.results))
             for name, rows in found.items():
                 rows += body[name]
-            losses += one.files.loss_rows("", f"lookup/{one.asked.seed}", "loss_nats")
+            losses += one.files.loss_rows("", f"lookup/{one.request.seed}", "loss_nats")
         different = changes_of(RECIPES, self.recipe)
         corpus = self.settings.corpus if str(self.settings.corpus) == EMBEDDED_DATA else Path(self.settings.corpus).name
         whole = LookupSettings(
@@ -238,5 +238,5 @@ class LookupWork(TrainingWork[LookupSettings, LookupRecipe, TrainingText, Lookup
             seconds=plan.wall_seconds,
             packages=("transformers", "tokenizers"),
             paths={one.title: one.files.model() for one in jobs},
-            command=command_of("lookup", whole),
+            command=command("lookup", whole),
         )

@@ -39,9 +39,9 @@ from trisect.experiments.recall.settings import (
     Reference,
 )
 from trisect.hf.small.gpt import Answerer, Practice, ids_of, is_model, load_weights, make_model, make_tokenizer
-from trisect.lab.command import command_of
 from trisect.lab.experiment import Measured
 from trisect.lab.inputs import changes_of, choose_recipe
+from trisect.lab.records import command
 from trisect.lab.run_folder import DELETE, ResumePlan
 from trisect.lab.training import ModelFiles, ModelJob, TrainingWork, begin
 from trisect.lm.matmul import fast_products, one_thread
@@ -284,7 +284,7 @@ class RecallWork(TrainingWork[RecallSettings, RecallRecipe, People, RecallFacts]
         """The tables, from what every model answered (definitions B2 to B4)."""
         people, recipe = self.data, self.recipe
         answers, nearest, survived, losses = [], [], [], []
-        every: list[tuple[RecallJob, ModelFiles]] = [(job.asked, job.files) for job in jobs]
+        every: list[tuple[RecallJob, ModelFiles]] = [(job.request, job.files) for job in jobs]
         for spec, files in every:
             body: Any = read_json(files.results, DELETE.format(files.results))
             answers += body["answers"]
@@ -328,7 +328,7 @@ class RecallWork(TrainingWork[RecallSettings, RecallRecipe, People, RecallFacts]
             plan.wall_seconds,
             ("transformers", "scikit-learn"),
             {files.title: files.model() for _, files in every},
-            command_of("recall", settings),
+            command("recall", settings),
         )
 
 

@@ -183,7 +183,7 @@ class JoinedStudy:
         if not RunFolder(folder).check_command("study") and not names <= {".lock", STATEMENT}:
             RunFolder(folder).check_empty("study that was joined")
 
-    def own(self, folder: Path) -> list[Path]:
+    def folders_of(self, folder: Path) -> list[Path]:
         """The folder alone."""
         return [folder]
 
@@ -405,9 +405,9 @@ class PreparedStudy:
         state = (plan.corpus.fingerprint, self.device, machine.precision, machine.fleet)
         return join_ledger(folder, plan.experiments, *state, write=write)
 
-    def own(self, folder: Path) -> list[Path]:
+    def folders_of(self, folder: Path) -> list[Path]:
         """Every folder that the study itself writes into."""
-        return Folder(folder).own()
+        return Folder(folder).folders()
 
     def measure(self, context: RunContext) -> Measured[StudyFacts]:
         """Run all that is not done yet; raises StudyError where the folder cannot be written."""

@@ -23,9 +23,9 @@ from trisect.experiments.translate.settings import (
 )
 from trisect.hf.small.gpt import Practice, is_model, save
 from trisect.hf.small.translator import Translating, Translator, encode, learn_tokenizer, make_model
-from trisect.lab.command import command_of
 from trisect.lab.experiment import Measured
 from trisect.lab.inputs import changes_of, choose_recipe
+from trisect.lab.records import command
 from trisect.lab.run_folder import DELETE, ResumePlan
 from trisect.lab.training import ModelFiles, ModelJob, TrainingWork, begin
 from trisect.lm.matmul import fast_products, one_thread
@@ -162,7 +162,7 @@ class TranslateWork(TrainingWork[TranslateSettings, TranslationRecipe, Bitext, T
                 links = [(pair.sure or (), pair.possible or ()) for pair in pairs]
                 write_links(home / PAIRS / f"{name}.pharaoh", links, base=0)
         metrics, translations, versions = [], [], {}
-        for spec, files in ((of.asked, of.files) for of in jobs):
+        for spec, files in ((of.request, of.files) for of in jobs):
             run = {"run": f"translation/{spec.seed}"}
             losses = files.loss_rows("", run["run"], "smoothed_loss_nats")
             body: Any = read_json(files.results, DELETE.format(files.results))
@@ -186,5 +186,5 @@ class TranslateWork(TrainingWork[TranslateSettings, TranslationRecipe, Bitext, T
             seconds=plan.wall_seconds,
             packages=("transformers", "tokenizers"),
             paths=models | {name: path for name, path in versions.items() if name not in absent},
-            command=command_of("translate-train", settings),
+            command=command("translate-train", settings),
         )

@@ -28,11 +28,10 @@ from trisect.core.subject import InputSample, TextOrPair, Texts
 from trisect.core.tables import write_table
 from trisect.engine.drive import JobWork
 from trisect.engine.jobs import Files, JobContext, JobOrder, job, land
-from trisect.lab.command import command
 from trisect.lab.experiment import Experiment, Replicates, RunContext, UnitFacts
 from trisect.lab.folder import Folder
 from trisect.lab.inputs import ModelSource, ModelWorkers, TextSource
-from trisect.lab.records import conclusion, draw_page, note_invented, read_about, record_of
+from trisect.lab.records import command, conclusion, draw_page, note_invented, read_about, record_of
 from trisect.lab.run_folder import AGAIN, RunFolder, is_study, read_tables
 from trisect.lab.subject import at_revision, for_texts, is_study_model
 from trisect.report.sheet import write_page
@@ -46,7 +45,7 @@ HERE = "In this process (without --workers and --engine) it can be given."
 S = TypeVar("S")
 
 
-class UnitData(TypedDict):
+class _UnitData(TypedDict):
     """What stands beside one model's tables and record; `hardware` is the processor and how many threads, or the GPU."""
 
     subject: str
@@ -69,27 +68,27 @@ class UnitMeasured(NamedTuple):
     replicates: Mapping[tuple[str | float | int | bool | None, ...], Replicates]
 
 
-def measure_unit(one: Experiment[Any, Any], settings: Any, context: RunContext, place: str = "") -> UnitMeasured:
+def measure_unit(experiment: Experiment[Any, Any], settings: Any, context: RunContext, place: str = "") -> UnitMeasured:
     """The one model of a context as an experiment measures it, with its own page, which is to lie at `place` below all models'."""
     began = time.monotonic()
     context.folder.mkdir(parents=True, exist_ok=True)
-    measured = context.measure(one, settings)
+    measured = context.measure(experiment, settings)
     measured = measured if is_study_model(context.subject) else note_invented(measured, settings)
-    words = command(one.name, settings, context.subjects, context.given_texts)
-    about, tables = conclusion(one, measured, words, time.monotonic() - began)
-    page = write_page(context.folder, draw_page(one, tables, about)).name
-    found, subject = tuple(one.findings(tables, about)), context.subject
-    facts = _unit_facts(subject.name, subject.fingerprint, f"{place}/{page}" if place else page, about, found)
-    return UnitMeasured(facts, tables, found, about, measured.family, measured.packages, measured.replicates)
+    words = command(experiment.name, settings, context.subjects, context.given_texts)
+    about, tables = conclusion(experiment, measured, words, time.monotonic() - began)
+    page = write_page(context.folder, draw_page(experiment, tables, about)).name
+    findings, subject = tuple(experiment.findings(tables, about)), context.subject
+    facts = _unit_facts(subject.name, subject.fingerprint, f"{place}/{page}" if place else page, about, findings)
+    return UnitMeasured(facts, tables, findings, about, measured.family, measured.packages, measured.replicates)
 
 
-def write_unit(one: Experiment[Any, Any], settings: Any, context: RunContext, hardware: str) -> None:
+def write_unit(experiment: Experiment[Any, Any], settings: Any, context: RunContext, hardware: str) -> None:
     """Measure the model of a context and leave all of it in its folder, for `read_unit`."""
-    done, folder = measure_unit(one, settings, context), context.folder
+    done, folder = measure_unit(experiment, settings, context), context.folder
     for name, table in done.tables.items():
         write_table(folder / "tables", name, table)
-    write_json(folder / one.record, record_of(done.about))
-    unit: UnitData = {
+    write_json(folder / experiment.record, record_of(done.about))
+    unit: _UnitData = {
         "subject": done.facts.name,
         "fingerprint": done.facts.fingerprint,
         "family": done.family,
@@ -100,30 +99,30 @@ def write_unit(one: Experiment[Any, Any], settings: Any, context: RunContext, ha
     write_json(folder / UNIT, unit)
 
 
-def read_unit_data(folder: Path) -> UnitData:
+def read_unit_data(folder: Path) -> _UnitData:
     """What stands beside the tables of a unit's folder; raises DamagedFileError where it cannot be read."""
-    return read_record(folder / UNIT, AGAIN, UnitData)
+    return read_record(folder / UNIT, AGAIN, _UnitData)
 
 
-def read_unit(one: Experiment[Any, Any], folder: Path, place: str) -> UnitMeasured:
+def read_unit(experiment: Experiment[Any, Any], folder: Path, place: str) -> UnitMeasured:
     """What `write_unit` left in a folder; its page will lie at `place`."""
-    about, tables, unit = read_about(one, folder), read_tables(folder), read_unit_data(folder)
-    found = tuple(one.findings(tables, about))
-    facts = _unit_facts(unit["subject"], unit["fingerprint"], f"{place}/{unit['page']}", about, found)
-    return UnitMeasured(facts, tables, found, about, unit["family"], tuple(unit["packages"]), {})
+    about, tables, unit = read_about(experiment, folder), read_tables(folder), read_unit_data(folder)
+    findings = tuple(experiment.findings(tables, about))
+    facts = _unit_facts(unit["subject"], unit["fingerprint"], f"{place}/{unit['page']}", about, findings)
+    return UnitMeasured(facts, tables, findings, about, unit["family"], tuple(unit["packages"]), {})
 
 
-def _unit_facts(name: str, mark: str, page: str, about: About[Any], found: Sequence[Finding]) -> UnitFacts:
+def _unit_facts(name: str, mark: str, page: str, about: About[Any], findings: Sequence[Finding]) -> UnitFacts:
     shown = ((fact, getattr(about.facts, fact, None)) for fact in SHOWN)
     facts = tuple((fact, f"{value:,}") for fact, value in shown if value is not None)
-    return UnitFacts(name, mark, page, tuple(map(str, found)), facts)
+    return UnitFacts(name, mark, page, tuple(map(str, findings)), facts)
 
 
 def notes_by_model(done: Sequence[UnitMeasured]) -> tuple[str, ...]:
     """What all models' notes say, then what some say, with their names."""
     shared = [note for note in done[0].about.notes if all(note in of.about.notes for of in done)]
-    own = [f"{of.facts.name}: {note}" for of in done for note in of.about.notes if note not in shared]
-    return tuple(dict.fromkeys((*shared, *own)))
+    by_model = [f"{of.facts.name}: {note}" for of in done for note in of.about.notes if note not in shared]
+    return tuple(dict.fromkeys((*shared, *by_model)))
 
 
 # --- settings as JSON
@@ -138,12 +137,14 @@ def encode_settings(value: Any, sent: set[Path] | None = None) -> Json:
         if isinstance(value, TextSource | ModelWorkers):
             return {"fresh": type(value).__name__}
         places = {
-            one.name
-            for one in settings_of(type(value))
-            if isinstance(one, Group) or one.option.argument or one.has_path
+            field.name
+            for field in settings_of(type(value))
+            if isinstance(field, Group) or field.option.argument or field.has_path
         }
-        items = {one.name: (getattr(value, one.name), sent if one.name in places else None) for one in fields(value)}
-        return {"settings": {name: encode_settings(*given) for name, given in items.items()}}
+        items = {
+            field.name: (getattr(value, field.name), sent if field.name in places else None) for field in fields(value)
+        }
+        return {"settings": {name: encode_settings(*value_and_sent) for name, value_and_sent in items.items()}}
     if isinstance(value, Site):
         return {"site": str(value)}
     if isinstance(value, str | Path) and sent is not None and (packed := _transfer(value, sent)) is not None:
@@ -156,8 +157,8 @@ def encode_settings(value: Any, sent: set[Path] | None = None) -> Json:
         return {"mapping": {str(name): encode_settings(item, sent) for name, item in value.items()}}
     if isinstance(value, list | tuple):
         return {type(value).__name__: [encode_settings(item, sent) for item in value]}
-    known = f"Settings go to another process as JSON, and that is {type(value).__name__}."
-    raise SpecError(f"{str(value)[:80]!r} was given with --workers or --engine.", known, HERE)
+    reason = f"Settings go to another process as JSON, and that is {type(value).__name__}."
+    raise SpecError(f"{str(value)[:80]!r} was given with --workers or --engine.", reason, HERE)
 
 
 def _transfer(value: str | Path, sent: set[Path]) -> Json:
@@ -188,7 +189,7 @@ def decode_settings(kind: type[S], data: Json, laid: Path) -> S:
     def read(kind: Any, data: Any) -> Any:
         match data:
             case {"settings": dict(items)}:
-                groups = {one.name: one.kind for one in settings_of(kind) if isinstance(one, Group)}
+                groups = {field.name: field.kind for field in settings_of(kind) if isinstance(field, Group)}
                 return kind(**{name: read(groups.get(name), item) for name, item in items.items()})
             case {"fresh": _}:
                 return kind()
@@ -242,9 +243,9 @@ def write_texts(texts: Texts, path: Path) -> None:
                 body: Any = text
                 if isinstance(text, InputSample):
                     body = {"text": text.text, "audio": text.audio, "images": text.images}
-                    if not all(isinstance(one, str) for one in (*text.audio, *text.images)):
-                        known = "Another process reads sound and images from their files."
-                        raise SpecError("Samples in memory were given with workers.", known, "Leave --workers out.")
+                    if not all(isinstance(sample, str) for sample in (*text.audio, *text.images)):
+                        reason = "Another process reads sound and images from their files."
+                        raise SpecError("Samples in memory were given with workers.", reason, "Leave --workers out.")
                 file.write(json.dumps([body, next(numbers, None)]) + "\n")
 
     replace_file(path, write, durable=False)
@@ -258,7 +259,7 @@ def read_texts(path: Path) -> Texts:
             for line in file:
                 yield json.loads(line)
 
-    def given(body: Any) -> TextOrPair:
+    def as_text(body: Any) -> TextOrPair:
         if isinstance(body, dict):
             return InputSample(body["text"], tuple(body["audio"]), tuple(body["images"]))
         return tuple(body) if isinstance(body, list) else body
@@ -266,7 +267,7 @@ def read_texts(path: Path) -> Texts:
     head = next(lines())
     articles = (lambda: (article for _, article in islice(lines(), 1, None))) if head["articles"] else None
     notes, options = tuple(head["notes"]), tuple(head["options"])
-    texts = lambda: (given(body) for body, _ in islice(lines(), 1, None))  # noqa: E731
+    texts = lambda: (as_text(body) for body, _ in islice(lines(), 1, None))  # noqa: E731
     return Texts(head["name"], texts, notes, head["fingerprint"], options, articles)
 
 
@@ -274,7 +275,7 @@ def read_texts(path: Path) -> Texts:
 
 
 @record
-class UnitJob:
+class _UnitJob:
     """One model to be measured: by which experiment, declared in which module, with which settings, and what it is called.
 
     `laid` are the places at home of what travelled with it, by the name under which it is fetched.
@@ -292,24 +293,24 @@ class UnitJob:
 def find_experiment(module: str, name: str) -> Experiment[Any, Any]:
     """The experiment of that name which a module declares; a job has it in words."""
     declared = vars(import_module(module)).values()
-    return next(one for one in declared if isinstance(one, Experiment) and one.name == name)
+    return next(value for value in declared if isinstance(value, Experiment) and value.name == name)
 
 
 @job
-def measure_model(asked: UnitJob, context: JobContext) -> None:
+def measure_model(unit: _UnitJob, context: JobContext) -> None:
     """Open a model, measure it as if it were alone, and leave tables, record and page in the scratch folder."""
-    one = find_experiment(asked.module, asked.experiment)
+    experiment = find_experiment(unit.module, unit.experiment)
     with tempfile.TemporaryDirectory(prefix="trisect-") as laid:
-        arrange_files({place: context.fetch(name) for name, place in asked.laid.items()}, Path(laid))
-        settings = decode_settings(one.settings, asked.settings, Path(laid))
-        source: ModelSource = getattr(settings, asked.group)
-        context.say(0.0, f"loading {asked.called}")
+        arrange_files({place: context.fetch(name) for name, place in unit.laid.items()}, Path(laid))
+        settings = decode_settings(experiment.settings, unit.settings, Path(laid))
+        source: ModelSource = getattr(settings, unit.group)
+        context.say(0.0, f"loading {unit.called}")
         subject: Any = source.open()
-        if subject.name != asked.called:
-            subject = replace(subject, name=asked.called)
-        texts = read_texts(context.fetch(TEXTS)) if asked.texts else None
+        if subject.name != unit.called:
+            subject = replace(subject, name=unit.called)
+        texts = read_texts(context.fetch(TEXTS)) if unit.texts else None
         run = RunContext(context.scratch, Machine(quiet=True), (for_texts(subject, texts),), texts, show=context.say)
-        write_unit(one, settings, run, hardware(uses_gpu(source)))
+        write_unit(experiment, settings, run, hardware(uses_gpu(source)))
 
 
 def uses_gpu(source: ModelSource) -> bool:
@@ -333,7 +334,7 @@ class UnitWork(JobWork):
 
     called: str
     key: str
-    one: Experiment[Any, Any]
+    experiment: Experiment[Any, Any]
     settings: Any
     group: str
     folder: RunFolder
@@ -344,7 +345,7 @@ class UnitWork(JobWork):
     @property
     def title(self) -> str:
         """What messages and progress lines call it."""
-        return f"{self.one.name} {self.called}"
+        return f"{self.experiment.name} {self.called}"
 
     def order(self) -> JobOrder:
         """It as a job; on other machines with what lies on this one's disk, checkpoints beside the model's folder too."""
@@ -353,16 +354,16 @@ class UnitWork(JobWork):
         model = getattr(self.settings, self.group).model
         if sent is not None and isinstance(model, str | Path) and (place := Path(model).resolve()).exists():
             beside = (place.parent / name for name in getattr(self.settings, "checkpoints", ()))
-            sent |= {one for one in beside if (one / "config.json").is_file()}
+            sent |= {experiment for experiment in beside if (experiment / "config.json").is_file()}
         places = {f"part-{i}": place for i, place in enumerate(sorted(sent or ()))}
         laid = {name: str(place) for name, place in places.items()}
-        module, has_texts = type(self.one).__module__, self.texts is not None
-        asked = UnitJob(module, self.one.name, settings, self.called, self.group, laid, has_texts)
+        module, has_texts = type(self.experiment).__module__, self.texts is not None
+        unit = _UnitJob(module, self.experiment.name, settings, self.called, self.group, laid, has_texts)
         needs = places if self.texts is None else {**places, TEXTS: self.texts}
-        return JobOrder(measure_model, asked, self.folder.path, needs)
+        return JobOrder(measure_model, unit, self.folder.path, needs)
 
     def land(self, files: Files) -> None:
         """Keep the model's files: all are sent when it is measured."""
-        with self.folder.unit(self.key, self.one.name) as place:
+        with self.folder.unit(self.key, self.experiment.name) as place:
             land(files, place)
             self.check()

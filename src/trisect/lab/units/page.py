@@ -5,8 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from itertools import count
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 import polars as pl
@@ -49,11 +48,11 @@ FINDINGS = {
 
 def concat_tables(tables: Mapping[str, Mapping[str, pl.DataFrame]]) -> dict[str, pl.DataFrame]:
     """Tables by name, each with those of all models, by model; the first column says which one a row is of."""
-    found: dict[str, list[pl.DataFrame]] = {}
-    for model, of in tables.items():
-        for name, table in of.items():
-            found.setdefault(name, []).append(table.select(pl.lit(model, pl.String).alias("model"), pl.all()))
-    return {name: pl.concat(parts, how="diagonal_relaxed") for name, parts in found.items()}
+    parts: dict[str, list[pl.DataFrame]] = {}
+    for model, by_name in tables.items():
+        for name, table in by_name.items():
+            parts.setdefault(name, []).append(table.select(pl.lit(model, pl.String).alias("model"), pl.all()))
+    return {name: pl.concat(tables, how="diagonal_relaxed") for name, tables in parts.items()}
 
 
 def over_models(measures: pl.DataFrame) -> pl.DataFrame:
@@ -61,42 +60,40 @@ def over_models(measures: pl.DataFrame) -> pl.DataFrame:
 
     `n` counts models: a number that fewer of them have says so. There is no interval with one model, or where all agree.
     """
-    found = measures.filter(pl.col("value").is_not_null(), ~pl.col("measure").str.contains(NO_MEANS))
-    grouped = found.group_by(ROW, maintain_order=True).agg(
+    numbers = measures.filter(pl.col("value").is_not_null(), ~pl.col("measure").str.contains(NO_MEANS))
+    table = numbers.group_by(ROW, maintain_order=True).agg(
         pl.col("value").mean(),
         pl.col("value").min().alias("least"),
         pl.col("value").max().alias("most"),
         pl.col("value").alias("each"),
         pl.col("model").n_unique().cast(pl.Int64).alias("n"),
     )
-    samples = [summary(row) for row in grouped["each"].to_list()]
-    whole = Sample(*(np.array([float(getattr(s, field)) for s in samples]) for field in Sample._fields))
-    ends = t_interval(whole)
-    more = {"low": ends.low, "high": ends.high, "spread": whole.spread}
-    columns = [pl.Series(name, [finite(v) for v in values], pl.Float64) for name, values in more.items()]
-    table = grouped.drop("each").with_columns(columns)
+    samples = [summary(row) for row in table["each"].to_list()]
+    sample = Sample(*(np.array([float(getattr(s, field)) for s in samples]) for field in Sample._fields))
+    ends = t_interval(sample)
+    columns = {"low": ends.low, "high": ends.high, "spread": sample.spread}
+    table = table.with_columns(pl.Series(name, [finite(v) for v in of], pl.Float64) for name, of in columns.items())
     return table.select(*ROW, "value", "low", "high", "n", "spread", "least", "most").sort(list(ROW), nulls_last=True)
 
 
 def findings_table(findings: Mapping[str, Iterable[Finding]]) -> pl.DataFrame:
     """Every number that models' findings hold but for verdicts, a row each; findings stand by the name of their model."""
     rows = [
-        {"model": model, **{key: getattr(one, key) for key in KIND}, "groups": ", ".join(one.groups)}
+        {"model": model, **{key: getattr(finding, key) for key in KIND}, "groups": ", ".join(finding.groups)}
         | {"name": number.name, "value": number.mean, "low": number.low, "high": number.high, "n": number.n}
-        for model, of in findings.items()
-        for one in of
-        if one.claim is None
-        for number in one.values
+        for model, of_model in findings.items()
+        for finding in of_model
+        if finding.claim is None
+        for number in finding.values
     ]
     return pl.DataFrame(rows, schema=FINDINGS, orient="row")
 
 
 class _PooledNumber(NamedTuple):
-    """One number of a finding in every model: its name, each model's own estimate in the order of models, and over models."""
+    """One number of a finding: its mean over models, and each model's own estimate in the order of models."""
 
-    name: str
-    each: tuple[Estimate, ...]
     mean: Estimate
+    each: tuple[Estimate, ...]
 
 
 class _PooledFinding(NamedTuple):
@@ -115,8 +112,10 @@ class _PooledFinding(NamedTuple):
     @property
     def compared(self) -> Comparison | None:
         """What models say of q, k and v by paired differences: t over models, Holm over the pairs."""
-        of = {n.name: [float(e.mean or 0.0) for e in n.each] for n in self.numbers if n.name in ("q", "k", "v")}
-        return compare(of, self.margin) if self.margin is not None and len(of) > 1 else None
+        values = {
+            mean.name: [e.mean or 0.0 for e in each] for mean, each in self.numbers if mean.name in ("q", "k", "v")
+        }
+        return compare(values, self.margin) if self.margin is not None and len(values) > 1 else None
 
 
 def pool_findings(table: pl.DataFrame, models: Sequence[str]) -> tuple[_PooledFinding, ...]:
@@ -124,30 +123,30 @@ def pool_findings(table: pl.DataFrame, models: Sequence[str]) -> tuple[_PooledFi
 
     Sites are left out: which are largest is chosen by each model's own numbers, so that their mean would be too far from 0.
     """
-    found = []
-    known = table.filter(~pl.col("name").str.contains("@", literal=True), pl.col("value").is_not_null())
-    for kind, rows in known.group_by(KIND, maintain_order=True):
+    pooled = []
+    table = table.filter(~pl.col("name").str.contains("@", literal=True), pl.col("value").is_not_null())
+    for kind, rows in table.group_by(KIND, maintain_order=True):
         measure, title, what, groups, unit, source, per = map(str, kind[:-1])
         numbers = []
-        for (name,), own in rows.group_by("name", maintain_order=True):
-            of = {row["model"]: row for row in own.iter_rows(named=True)}
-            if all(model in of for model in models):
-                each = [Estimate(m, *(of[m][key] for key in ("value", "low", "high", "n"))) for m in models]
-                numbers.append(_pool_number(str(name), each))
+        for (name,), of_name in rows.group_by("name", maintain_order=True):
+            by_model = {row["model"]: row for row in of_name.iter_rows(named=True)}
+            if all(model in by_model for model in models):
+                each = (Estimate(m, *(by_model[m][key] for key in ("value", "low", "high", "n"))) for m in models)
+                numbers.append(_pool(str(name), each))
         about = tuple(filter(None, groups.split(", ")))
         label = title or what or measure.replace("_", " ")
         label = ", ".join((label, *(group for group in about if group not in label)))
         if numbers:
-            found.append(_PooledFinding(measure, label, unit, source, about, per, bool(kind[-1]), tuple(numbers)))
-    return tuple(found)
+            pooled.append(_PooledFinding(measure, label, unit, source, about, per, bool(kind[-1]), tuple(numbers)))
+    return tuple(pooled)
 
 
-def _pool_number(name: str, each: Iterable[Estimate]) -> _PooledNumber:
-    every = tuple(each)
-    return _PooledNumber(name, every, mean_of(name, [float(one.mean or 0.0) for one in every]))
+def _pool(name: str, each: Iterable[Estimate]) -> _PooledNumber:
+    estimates = tuple(each)
+    return _PooledNumber(_mean(name, [estimate.mean or 0.0 for estimate in estimates]), estimates)
 
 
-def mean_of(name: str, values: Sequence[float]) -> Estimate:
+def _mean(name: str, values: Sequence[float]) -> Estimate:
     """The mean over models with its 95 % Student t interval; none with one model, or where all agree."""
     sample = summary(values)
     low, high = t_interval(sample)
@@ -166,121 +165,122 @@ REFERENCES = (
 
 def page(tables: Mapping[str, pl.DataFrame], about: About[UnitsFacts]) -> Sheet:
     """The page from the tables, whatever the experiment."""
-    facts, one = about.facts, "model" if about.facts.is_sample else "revision"
-    units = (
+    facts, unit = about.facts, "model" if about.facts.is_sample else "revision"
+    explanation = (
         "Each of them counts as one unit: means, intervals and claims speak of the recipe that they were made by, on these texts."
         if facts.is_sample
         else "They are steps on one way and no sample, so that nothing is averaged or tested over them: each has its own numbers, in order."
     )
-    found = [one for one in findings(tables, about) if one.claim is None]
+    pooled = _pooled(tables, facts)
+    answers = [finding for finding in findings(tables, about) if finding.claim is None]
     # findings that are too many for paragraphs are a folded table: the figures show their numbers
-    few, in_words = len(found) <= FEW_SENTENCES, sentences([replace(one, title=capital(one.title)) for one in found])
-    said = (*(capital(str(one)) for one in found if few), *_reading(found, facts))
-    shown = present(None if few else in_words, _pairs(tables, facts) if facts.is_sample else None)
+    few, in_words = len(answers) <= FEW_SENTENCES, sentences([replace(f, title=capital(f.title)) for f in answers])
+    paragraphs = (*(capital(str(finding)) for finding in answers if few), *_reading(answers, facts))
+    shown = present(None if few else in_words, _pairs(pooled, facts) if facts.is_sample else None)
     sections = present(
-        Section(f"Over {one}s", said, tuple(_figures(tables, facts)), shown),
+        Section(f"Over {unit}s", paragraphs, tuple(_figures(pooled, facts)), shown),
         _claims(tables, facts),
         *layer_sections(tables, facts),
-        _own(tables, facts),
+        _each_model(pooled, facts),
         notes_section(about),
     )
     weights = ", ".join(f"{model.name} ({model.fingerprint})" for model in facts.models)
     names = words.display_names(facts.names)
     return Sheet(
-        f"{facts.what.capitalize()} over {words.several(len(facts.models), one)}",
+        f"{facts.what.capitalize()} over {words.several(len(facts.models), unit)}",
         f"trisect · {facts.what} over {facts.units}",
-        f"{('; ' if any(',' in name for name in names) else ', ').join(names)}. {units}",
+        f"{('; ' if any(',' in name for name in names) else ', ').join(names)}. {explanation}",
         sections,
-        provenance(about, (capital(f"{one}s"), weights), timed=False),
+        provenance(about, (capital(f"{unit}s"), weights), timed=False),
         REFERENCES if facts.is_sample else (),
-        capital(next((str(one) for one in found if one.measure != "unedited"), "")),
+        capital(next((str(finding) for finding in answers if finding.measure != "unedited"), "")),
     )
 
 
 def findings(tables: Mapping[str, pl.DataFrame], about: About[UnitsFacts]) -> tuple[Finding, ...]:
     """What all models share, as means over them (of revisions, from the first to the last); then claims' verdicts over models."""
-    names, found = about.facts.names, list[Finding]()
-    for one in _common_findings(tables, about.facts):
-        shared = {"source": one.source, "title": one.label, "groups": one.groups, "signed": one.signed}
+    names, shared = about.facts.names, list[Finding]()
+    for pooled in _pooled(tables, about.facts):
+        more: dict[str, Any] = {"source": pooled.source, "title": pooled.label, "groups": pooled.groups}
         if about.facts.is_sample:
-            sizes = [(n.name, number_words(n.mean, one.signed)) for n in one.numbers]
-            parts = ", ".join(size if name == one.label else f"{name} {size}" for name, size in sizes)
-            side = comparison_words(None if one.compared is None else one.compared.data(), "model")
-            said = f"mean over {words.several(len(names), 'model')}, {one.unit}: {parts}.{side}"
-            shared |= {"per": "model", "comparison": side.strip(), "compared": one.compared}
-            values = tuple(n.mean for n in one.numbers)
+            sizes = [(mean.name, number_words(mean, pooled.signed)) for mean, _ in pooled.numbers]
+            parts = ", ".join(size if name == pooled.label else f"{name} {size}" for name, size in sizes)
+            side = comparison_words(None if pooled.compared is None else pooled.compared.data(), "model")
+            sentence = f"mean over {words.several(len(names), 'model')}, {pooled.unit}: {parts}.{side}"
+            more |= {"per": "model", "comparison": side.strip(), "compared": pooled.compared}
+            values = tuple(mean for mean, _ in pooled.numbers)
         else:
-            ends = [[words.number(n.each[i].mean, one.signed) for i in (0, -1)] for n in one.numbers]
-            parts = ", ".join(f"{n.name} {a} to {b}" for n, (a, b) in zip(one.numbers, ends, strict=True))
-            said = f"from {names[0]} to {names[-1]}, {one.unit}: {parts}."
-            shared |= {"per": one.per}
-            values = tuple(n.each[-1]._replace(name=n.name) for n in one.numbers)
-        found.append(Finding(one.measure, said, one.unit, values, **shared))
-    return (*found, *(verdict_findings(tables["claims"]) if "claims" in tables else ()))
+            ends = [
+                [mean.name, *(words.number(each[i].mean, pooled.signed) for i in (0, -1))]
+                for mean, each in pooled.numbers
+            ]
+            parts = ", ".join(f"{name} {first} to {last}" for name, first, last in ends)
+            sentence = f"from {names[0]} to {names[-1]}, {pooled.unit}: {parts}."
+            more |= {"per": pooled.per}
+            values = tuple(each[-1]._replace(name=mean.name) for mean, each in pooled.numbers)
+        shared.append(Finding(pooled.measure, sentence, pooled.unit, values, signed=pooled.signed, **more))
+    return (*shared, *(verdict_findings(tables["claims"]) if "claims" in tables else ()))
 
 
-def _common_findings(tables: Mapping[str, pl.DataFrame], facts: UnitsFacts) -> tuple[_PooledFinding, ...]:
+def _pooled(tables: Mapping[str, pl.DataFrame], facts: UnitsFacts) -> tuple[_PooledFinding, ...]:
     """What all models share: their findings, and of what is drawn by layer the means over layers that no finding has."""
     means = list(_layer_means(tables["measures"], facts))
 
-    def is_of(one: _PooledFinding, asked: LayerMeasure, panel: str) -> bool:
+    def is_of(pooled: _PooledFinding, layers: LayerMeasure, panel: str) -> bool:
         """Whether a finding is of the measure that is drawn, in its unit and group."""
-        same = (one.measure, one.unit) == (asked.finding, asked.unit)
-        return same and (not panel or not one.groups or not set(panel.split(", ")).isdisjoint(one.groups))
+        same = (pooled.measure, pooled.unit) == (layers.finding, layers.unit)
+        return same and (not panel or not pooled.groups or not set(panel.split(", ")).isdisjoint(pooled.groups))
 
-    def digits(one: _PooledFinding) -> set[tuple[float, ...]]:
-        return {tuple(round(e.mean or 0.0, 9) for e in n.each) for n in one.numbers}
+    def digits(pooled: _PooledFinding) -> set[tuple[float, ...]]:
+        return {tuple(round(e.mean or 0.0, 9) for e in each) for _, each in pooled.numbers}
 
-    found = [
-        one._replace(margin=next((asked.margin for _, asked, panel in means if is_of(one, asked, panel)), None))
-        for one in pool_findings(tables["findings"], facts.names)
-    ]
-    return (
-        *found,
-        *(
-            mean
-            for mean, asked, panel in means
-            if not any(is_of(one, asked, panel) and digits(one) >= digits(mean) for one in found)
-        ),
+    shared = []
+    for pooled in pool_findings(tables["findings"], facts.names):
+        margins = (layers.margin for _, layers, panel in means if is_of(pooled, layers, panel))
+        shared.append(pooled._replace(margin=next(margins, None)))
+    new = (
+        mean
+        for mean, layers, panel in means
+        if not any(is_of(pooled, layers, panel) and digits(pooled) >= digits(mean) for pooled in shared)
     )
+    return (*shared, *tuple(new))
 
 
-def by_title(drawn: Iterable[LayerMeasure]) -> dict[tuple[str, str], list[LayerMeasure]]:
+def by_title(measures: Iterable[LayerMeasure]) -> dict[tuple[str, str], list[LayerMeasure]]:
     """What is drawn by layer, by its title and unit."""
-    found: dict[tuple[str, str], list[LayerMeasure]] = {}
-    for one in drawn:
-        found.setdefault((one.title, one.unit), []).append(one)
-    return found
+    grouped: dict[tuple[str, str], list[LayerMeasure]] = {}
+    for measure in measures:
+        grouped.setdefault((measure.title, measure.unit), []).append(measure)
+    return grouped
 
 
 def _layer_means(measures: pl.DataFrame, facts: UnitsFacts) -> Iterator[tuple[_PooledFinding, LayerMeasure, str]]:
     """Each component's mean over the layers, of every measure that is drawn by layer, with that measure and its panel."""
-    for (title, unit), asked in by_title(facts.by_layer).items():
-        gathered: dict[str, dict[str, dict[str, list[float]]]] = {}
-        for (panel, component, _), of in layer_values(measures, asked).items():
-            for model, value in of.items():
-                gathered.setdefault(panel, {}).setdefault(component, {}).setdefault(model, []).append(value)
-        for panel, components in gathered.items():
-            means = {c: {m: sum(v) / len(v) for m, v in of.items()} for c, of in components.items()}
-            numbers = tuple(
-                _pool_number(c, (Estimate(model, means[c][model]) for model in facts.names))
+    for (title, unit), layers in by_title(facts.by_layer).items():
+        values: dict[str, dict[str, dict[str, list[float]]]] = {}  # by panel, component and model
+        for (panel, component, _), by_model in layer_values(measures, layers).items():
+            for model, value in by_model.items():
+                values.setdefault(panel, {}).setdefault(component, {}).setdefault(model, []).append(value)
+        for panel, components in values.items():
+            numbers = [
+                _pool(c, (Estimate(m, sum(components[c][m]) / len(components[c][m])) for m in facts.names))
                 for c in render.GROUPS
-                if len(means.get(c, {})) == len(facts.names)
-            )
-            label, first = f"{', '.join(filter(None, (title, panel)))}, mean over layers", asked[0]
+                if len(components.get(c, {})) == len(facts.names)
+            ]
+            label, first = f"{', '.join(filter(None, (title, panel)))}, mean over layers", layers[0]
             if numbers:
-                named = (f"mean_{first.measure}", label, unit, "", (), "layer", first.signed)
-                yield _PooledFinding(*named, numbers, first.margin), first, panel
+                about = (f"mean_{first.measure}", label, unit, "", (), "layer", first.signed)
+                yield _PooledFinding(*about, tuple(numbers), first.margin), first, panel
 
 
-def _reading(found: Sequence[Finding], facts: UnitsFacts) -> Iterator[str]:
+def _reading(answers: Sequence[Finding], facts: UnitsFacts) -> Iterator[str]:
     """How to read the numbers of all models."""
-    if not found:
+    if not answers:
         yield "No number stands among the findings of all of them; each model's own page has its own."
     if not facts.is_sample:
         yield "Intervals are each revision's own, over its texts or heads."
         return
-    if any(one.compared is not None for one in found):
+    if any(finding.compared is not None for finding in answers):
         yield (
             "Queries, keys and values are compared by each model's own difference: t over models, Holm over the pairs of a measure, "
             "and two one-sided tests for being alike. The result is about the recipe, not about one model."
@@ -294,47 +294,46 @@ def _reading(found: Sequence[Finding], facts: UnitsFacts) -> Iterator[str]:
         yield f"With {len(facts.models)} models they are wide: t has {words.several(len(facts.models) - 1, 'degree')} of freedom."
 
 
-def _figures(tables: Mapping[str, pl.DataFrame], facts: UnitsFacts) -> Iterator[Figure]:
+def _figures(pooled: Sequence[_PooledFinding], facts: UnitsFacts) -> Iterator[Figure]:
     """A figure for each kind of finding, a panel for each finding.
 
     Over models means with every model's number, a panel for each way that a component is measured in; else revisions in their order.
     """
     kinds: dict[tuple[str, str], list[_PooledFinding]] = {}
-    for one in _common_findings(tables, facts):
-        if one.measure != "unedited":  # what changes are of: one number, which the sentence has
-            kinds.setdefault((one.measure, one.unit), []).append(one)
-    for number, ((measure, unit), found) in enumerate(kinds.items(), start=1):
+    for finding in pooled:
+        if finding.measure != "unedited":  # what changes are of: one number, which the sentence has
+            kinds.setdefault((finding.measure, finding.unit), []).append(finding)
+    for number, ((measure, unit), alike) in enumerate(kinds.items(), start=1):
         panels, small = dict[str, list[Bar]](), dict[str, list[Bar]]()
-        for label, n in [(one.label, n) for one in found for n in one.numbers]:
+        for label, (mean, each) in [(finding.label, number) for finding in alike for number in finding.numbers]:
             if facts.is_sample:
-                component, _, way = n.name.partition(", ")
+                component, _, way = mean.name.partition(", ")
                 split = bool(way) and component in render.GROUPS
-                name, title = (component, f"{label}, {way}") if split else (n.name, label)
-                bar = Bar(_group_of(component), name, n.mean.mean or 0.0, n.mean.low, n.mean.high)
+                name, title = (component, f"{label}, {way}") if split else (mean.name, label)
+                bar = Bar(_group_of(component), name, mean.mean or 0.0, mean.low, mean.high)
                 panels.setdefault(title, []).append(bar)
-                small.setdefault(title, []).extend(Bar(bar.group, name, e.mean or 0.0) for e in n.each)
+                small.setdefault(title, []).extend(Bar(bar.group, name, e.mean or 0.0) for e in each)
             else:
-                group = _group_of(n.name)
-                title = label if group == n.name else f"{label}, {n.name}"
-                panels.setdefault(title, []).extend(
-                    Bar(group, _last_name(e.name), e.mean or 0.0, e.low, e.high) for e in n.each
-                )
+                group = _group_of(mean.name)
+                title = label if group == mean.name else f"{label}, {mean.name}"
+                course = (Bar(group, _last_name(e.name), e.mean or 0.0, e.low, e.high) for e in each)
+                panels.setdefault(title, []).extend(course)
         every = "Every revision in its order, with its own 95 % interval."
-        title = capital(found[0].label if len(found) == 1 else measure.replace("_", " "))
+        title = capital(alike[0].label if len(alike) == 1 else measure.replace("_", " "))
         names = (f"over-{words.slug(measure)}-{number}", f"Figure {number}", title)
         across, caption = ("", f"{_signs(facts)}.") if facts.is_sample else ("revision", every)
         yield layer_figure(names, caption, panels, unit, "0", across, small)
 
 
-def _pairs(tables: Mapping[str, pl.DataFrame], facts: UnitsFacts) -> Table | None:
+def _pairs(pooled: Sequence[_PooledFinding], facts: UnitsFacts) -> Table | None:
     """Paired differences of q, k and v over models, of what they are to be ranked by."""
     rows = []
-    for one in _common_findings(tables, facts):
-        for p in one.compared.pairs if one.compared is not None else ():
+    for finding in pooled:
+        for p in finding.compared.pairs if finding.compared is not None else ():
             side = "alike" if p.alike else f"{p.first} above {p.second}" if p.above else "not distinguished"
             ends = words.ends(Estimate("", p.effect, p.low, p.high), True)
-            of = (one.label, f"{p.first} minus {p.second}", words.number(p.effect, True))
-            rows.append((*of, ends, f"{p.p_holm:.2g}", side))
+            effect = words.number(p.effect, True)
+            rows.append((finding.label, f"{p.first} minus {p.second}", effect, ends, f"{p.p_holm:.2g}", side))
     columns = ("of", "difference", "mean", "95 %", "p, Holm", "reading")
     return Table(columns, tuple(rows), f"Paired by model, n = {len(facts.models)}", wrap=False) if rows else None
 
@@ -345,11 +344,11 @@ def _claims(tables: Mapping[str, pl.DataFrame], facts: UnitsFacts) -> Section | 
         return None
     rows = tables["claims_by_model"].filter(pl.col("part").is_null())
     names = rows["claim"].unique(maintain_order=True).to_list()
-    said = {}
+    verdicts = {}
     for row in rows.iter_rows(named=True):
         effect = f" {words.number(row['effect'], True)}" if isinstance(row["effect"], float) else ""
-        said[row["model"], row["claim"]] = f"{row['verdict']}{effect}"
-    cells = tuple((model, *(said.get((model, name), "–") for name in names)) for model in facts.names)
+        verdicts[row["model"], row["claim"]] = f"{row['verdict']}{effect}"
+    cells = tuple((model, *(verdicts.get((model, name), "–") for name in names)) for model in facts.names)
     alone = Table(("model", *names), cells, "Each model's own verdict, from its own texts or heads", wrap=False)
     over = (
         "A claim's effect is each model's own; it is tested by Student's t over models, and corrected over the claims of its "
@@ -362,110 +361,110 @@ def _claims(tables: Mapping[str, pl.DataFrame], facts: UnitsFacts) -> Section | 
     return Section("What the claims come to", (over,), (), (alone,), tables.get("claims"))
 
 
-def _own(tables: Mapping[str, pl.DataFrame], facts: UnitsFacts) -> Section:
+def _each_model(pooled: Sequence[_PooledFinding], facts: UnitsFacts) -> Section:
     """Each model's own numbers and a link to its own page."""
-    link = Markup('<a href="{}">{}</a>: {}').format
-    said = {model.name: ", ".join(f"{value} {name}" for name, value in model.facts) for model in facts.models}
-    own = Bullets(tuple(link(model.page, model.name, said[model.name]) for model in facts.models), "Their own pages")
+    links = []
+    for model in facts.models:
+        sizes = ", ".join(f"{value} {name}" for name, value in model.facts)
+        links.append(Markup('<a href="{}">{}</a>: {}').format(model.page, model.name, sizes))
     rows = []
-    for one, n in [(finding, n) for finding in _common_findings(tables, facts) for n in finding.numbers]:
-        name = one.label if n.name == one.label else f"{one.label}: {n.name}"
-        over = (words.number(n.mean.mean, one.signed), words.ends(n.mean, one.signed)) if facts.is_sample else ()
-        rows.append((name, *(words.number(e.mean, one.signed) for e in n.each), *over))
+    for finding, (mean, each) in [(shared, number) for shared in pooled for number in shared.numbers]:
+        name = finding.label if mean.name == finding.label else f"{finding.label}: {mean.name}"
+        over = (words.number(mean.mean, finding.signed), words.ends(mean, finding.signed)) if facts.is_sample else ()
+        rows.append((name, *(words.number(e.mean, finding.signed) for e in each), *over))
     columns = ("model", *facts.names, *(("mean", "95 %") if facts.is_sample else ()))
-    tables_of = (Table(columns, tuple(rows), "Every model's numbers", wrap=False),) if rows else ()
-    return Section("Each model", (), (), tables_of, blocks=(own,))
+    numbers = (Table(columns, tuple(rows), "Every model's numbers", wrap=False),) if rows else ()
+    return Section("Each model", (), (), numbers, blocks=(Bullets(tuple(links), "Their own pages"),))
 
 
 LayerSpots = dict[tuple[str, str, int | str], dict[str, float]]  # panel, component, layer -> value of each model
 
 
-def layer_values(measures: pl.DataFrame, asked: Iterable[LayerMeasure], several_at_once: bool = False) -> LayerSpots:
+def layer_values(measures: pl.DataFrame, layers: Iterable[LayerMeasure], several_at_once: bool = False) -> LayerSpots:
     """Of each panel, component and layer the value in every model; where a layer has none of its own, its heads' mean.
 
     Panels stand by name, then layers, then q, k and v. With `several_at_once` it is of what is of more than one layer, in place
     of the layer those layers as the row's group spells them ('1-3').
     """
-    found: LayerSpots = {}
-    for one in asked:
-        rows = measures.filter(pl.col("measure") == one.measure, pl.col("value").is_not_null())
+    spots: LayerSpots = {}
+    for measure in layers:
+        rows = measures.filter(pl.col("measure") == measure.measure, pl.col("value").is_not_null())
         if several_at_once:
-            plain_group = pl.col("group").str.replace(SEVERAL, "")
+            group, head = pl.col("group").str.replace(SEVERAL, ""), pl.col("head")
             rows = rows.with_columns(
                 pl.col("group").str.extract(SEVERAL).alias("layer"),
-                pl.when(pl.col("head").is_null())
-                .then(plain_group)
-                .otherwise(pl.format("{}, head {}", plain_group, "head"))
-                .alias("group"),
+                pl.when(head.is_null()).then(group).otherwise(pl.format("{}, head {}", group, head)).alias("group"),
                 pl.lit(None, pl.Int64).alias("head"),
             )
         rows = rows.filter(pl.col("layer").is_not_null())
         if rows["at"].is_not_null().any():
             rows = rows.filter(pl.col("at").is_null())
         keys = ("model", "stack", "layer", "component", "group")
-        own = rows.filter(pl.col("head").is_null()).select(*keys, "value")
+        by_layer = rows.filter(pl.col("head").is_null()).select(*keys, "value")
         heads = rows.filter(pl.col("head").is_not_null()).group_by(keys).agg(pl.col("value").mean())
-        heads = heads.join(own, on=keys, how="anti", nulls_equal=True)
-        several = {name: rows[name].n_unique() > 1 for name in ("stack", "group")}
-        for row in pl.concat([own, heads]).sort(keys).iter_rows(named=True):
-            component = one.component or row["component"] or ""
-            stack = (stack_words(row["stack"]) or row["stack"]) if several["stack"] else ""
-            group, other = row["group"] if several["group"] else "", "" if component in render.GROUPS else component
+        heads = heads.join(by_layer, on=keys, how="anti", nulls_equal=True)
+        differ = {name: rows[name].n_unique() > 1 for name in ("stack", "group")}
+        for row in pl.concat([by_layer, heads]).sort(keys).iter_rows(named=True):
+            component = measure.component or row["component"] or ""
+            stack = (stack_words(row["stack"]) or row["stack"]) if differ["stack"] else ""
+            group, other = row["group"] if differ["group"] else "", "" if component in render.GROUPS else component
             panel = ", ".join(filter(None, (stack, group, other)))
-            found.setdefault((panel, component, row["layer"]), {})[row["model"]] = row["value"]
+            spots.setdefault((panel, component, row["layer"]), {})[row["model"]] = row["value"]
 
-    def place(spot: tuple[str, str, int | str]) -> tuple[str, list[int], int]:
+    def order(spot: tuple[str, str, int | str]) -> tuple[str, list[int], int]:
         panel, component, layer = spot
-        known = list(render.GROUPS)
-        order = known.index(component) if component in known else len(known)
-        return panel, [int(n) for n in re.findall(r"\d+", str(layer))], order
+        groups = [*render.GROUPS, component]
+        return panel, [int(n) for n in re.findall(r"\d+", str(layer))], groups.index(component)
 
-    return {spot: found[spot] for spot in sorted(found, key=place)}
+    return {spot: spots[spot] for spot in sorted(spots, key=order)}
 
 
 def layer_sections(tables: Mapping[str, pl.DataFrame], facts: UnitsFacts) -> Iterator[Section]:
     """Means over models at every layer, and of several layers at once; of revisions every layer's curve."""
-    numbers = count(1)
-    for several, section in TITLES.items():
+    number = 0
+    for at_once, section in TITLES.items():
         figures, listed = [], []
-        for (title, unit), asked in by_title(facts.by_layer).items():
-            if spots := layer_values(tables["measures"], asked, several):
-                figures.append(_layer_figure(spots, title, unit, facts, several, next(numbers)))
-                drawn = asked[0]
-                rows = []
-                for (panel, component, layer), of in spots.items():
-                    place = (panel, _layer_words(layer), component if component in render.GROUPS else "")
-                    each = [words.number(of.get(model), drawn.signed) for model in facts.names]
-                    if facts.is_sample:
-                        mean = mean_of(component, list(of.values()))
-                        each = [words.number(mean.mean, drawn.signed), words.ends(mean, drawn.signed), *each]
-                    rows.append((", ".join(filter(None, place)), *each))
-                columns = ("mean", "95 %", *facts.names) if facts.is_sample else map(_last_name, facts.names)
-                listed.append(
-                    Table(("where", *columns), tuple(rows), f"{drawn.title.capitalize()}, {drawn.unit}", wrap=False)
-                )
+        for (title, unit), layers in by_title(facts.by_layer).items():
+            spots, first = layer_values(tables["measures"], layers, at_once), layers[0]
+            if not spots:
+                continue
+            number += 1
+            figures.append(_layer_figure(spots, title, unit, facts, at_once, number))
+            rows = []
+            for (panel, component, layer), by_model in spots.items():
+                place = (panel, _layer_words(layer), component if component in render.GROUPS else "")
+                each = [words.number(by_model.get(model), first.signed) for model in facts.names]
+                if facts.is_sample:
+                    mean = _mean(component, list(by_model.values()))
+                    each = [words.number(mean.mean, first.signed), words.ends(mean, first.signed), *each]
+                rows.append((", ".join(filter(None, place)), *each))
+            columns = ("mean", "95 %", *facts.names) if facts.is_sample else map(_last_name, facts.names)
+            caption = f"{title.capitalize()}, {unit}"
+            listed.append(Table(("where", *columns), tuple(rows), caption, wrap=False))
         if figures:
             yield Section(section, (), tuple(figures), tuple(listed))
 
 
-def _layer_figure(spots: LayerSpots, title: str, unit: str, facts: UnitsFacts, several: bool, number: int) -> Figure:
+def _layer_figure(spots: LayerSpots, title: str, unit: str, facts: UnitsFacts, at_once: bool, number: int) -> Figure:
     """By panel the means over models and the models themselves; of revisions every layer's course."""
-    across, whose = ("layers", TITLES[True]) if several else ("layer", "All layers")
+    across, untitled = ("layers", TITLES[True]) if at_once else ("layer", "All layers")
     panels, small = dict[str, list[Bar]](), dict[str, list[Bar]]()
-    for (panel, component, layer), of in spots.items():
+    for (panel, component, layer), by_model in spots.items():
         group = _group_of(component)
         if facts.is_sample:
-            mean = mean_of(component, list(of.values()))
-            bar = Bar(group, str(layer), mean.mean or 0.0, mean.low, mean.high)
-            panels.setdefault(panel or whose, []).append(bar)
-            small.setdefault(panel or whose, []).extend(bar._replace(value=v, low=None, high=None) for v in of.values())
+            mean = _mean(component, list(by_model.values()))
+            panels.setdefault(panel or untitled, []).append(
+                Bar(group, str(layer), mean.mean or 0.0, mean.low, mean.high)
+            )
+            models = (Bar(group, str(layer), value) for value in by_model.values())
+            small.setdefault(panel or untitled, []).extend(models)
         else:
-            course = [Bar(group, _last_name(model), of[model]) for model in facts.names if model in of]
+            course = [Bar(group, _last_name(model), by_model[model]) for model in facts.names if model in by_model]
             panels.setdefault(", ".join(filter(None, (panel, _layer_words(layer)))), []).extend(course)
-    how = TITLES[several].lower()
-    caption = f"{title.capitalize()}, {how}. " if several else f"{title.capitalize()} by layer. "
+    how = TITLES[at_once].lower()
+    caption = f"{title.capitalize()}, {how}. " if at_once else f"{title.capitalize()} by layer. "
     caption += f"{_signs(facts)} where all have the {across}." if facts.is_sample else "Revisions in their order."
-    name = f"{'several-' if several else ''}layers-{words.slug(title)}"
+    name = f"{'several-' if at_once else ''}layers-{words.slug(title)}"
     names = (name, f"Figure L{number}", f"{title.capitalize()}, {how}")
     return layer_figure(names, caption, panels, unit, "0", across if facts.is_sample else "revision", small)
 

@@ -11,7 +11,7 @@ import shutil
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
-from functools import cached_property, partial
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -25,11 +25,11 @@ from trisect.core.machine import code_mark, versions
 from trisect.core.schema import Group, settings_of
 from trisect.core.site import Site
 from trisect.core.subject import Subject, Texts
-from trisect.lab.command import place_marks
 from trisect.lab.experiment import Experiment, Measured, RunContext, UnitsFacts, UnitsResult
 from trisect.lab.inputs import UNITS, ModelSource, ModelWorkers
 from trisect.lab.jobs import run_jobs
 from trisect.lab.passes import plan_edits
+from trisect.lab.records import place_marks
 from trisect.lab.run_folder import RunFolder, is_study
 from trisect.lab.subject import (
     MODEL,
@@ -100,12 +100,12 @@ class SeveralModels:
     @cached_property
     def units(self) -> tuple[_Unit, ...]:
         """The models in their order, each with a name that none before it has."""
-        found = list[_Unit]()
+        units = list[_Unit]()
         for number, model in enumerate(self.models, start=1):
             source, name = replace(getattr(self.settings, self.group), model=model), name_before(model)
-            called = f"{name} ({number})" if any(one.called == name for one in found) else name
-            found.append(_Unit(source, called, f"{FOLDER}/{number:02d}-{slug(called)}"))
-        return tuple(found)
+            called = f"{name} ({number})" if any(unit.called == name for unit in units) else name
+            units.append(_Unit(source, called, f"{FOLDER}/{number:02d}-{slug(called)}"))
+        return tuple(units)
 
     @cached_property
     def marks(self) -> tuple[str, ...]:
@@ -119,20 +119,20 @@ class SeveralModels:
         return [model.fingerprint if isinstance(model, Subject) else mark for model, mark in marked]
 
     def _mark(self, source: ModelSource) -> str:
-        found = files_mark(source.model, source.revision, source.remote_code)
+        mark = files_mark(source.model, source.revision, source.remote_code)
         names: tuple[str, ...] = getattr(self.settings, "checkpoints", ())
-        if not names or not found:
-            return found
+        if not names or not mark:
+            return mark
         with suppress(TrisectError):  # one that is not there: its own error comes where it is opened
             if earlier := checkpoints_mark(source.model, names, source.remote_code):
-                return digest(f"{found}\n{earlier}")
+                return digest(f"{mark}\n{earlier}")
         return ""
 
 
-def _settings_for(several: SeveralModels, source: ModelSource) -> Any:
+def _settings_for(over: SeveralModels, source: ModelSource) -> Any:
     """The settings for one of the models alone."""
-    alone = {"units": None} if hasattr(several.settings, "units") else {}
-    return replace(several.settings, **{several.group: source}, **alone)
+    alone = {"units": None} if hasattr(over.settings, "units") else {}
+    return replace(over.settings, **{over.group: source}, **alone)
 
 
 def several_models(settings: Any) -> SeveralModels | None:
@@ -141,31 +141,31 @@ def several_models(settings: Any) -> SeveralModels | None:
     A folder without a model of its own, whose subfolders are models, stands for all of these; with `units` 'models' a study
     stands for its finished baselines. Raises SpecError for units of one model, and for a model that is named twice.
     """
-    groups = (one for one in settings_of(type(settings)) if isinstance(one, Group))
-    takes_several = (g for g in groups if any(one.option.argument and one.option.many == "models" for one in g.fields))
+    groups = (field for field in settings_of(type(settings)) if isinstance(field, Group))
+    takes_several = (g for g in groups if any(f.option.argument and f.option.many == "models" for f in g.fields))
     group = next(takes_several, None)
     source = None if group is None else getattr(settings, group.name)
     if group is None or not isinstance(source, ModelSource):
         return None
-    wanted = getattr(settings, "units", None)
-    given = source.model if isinstance(source.model, list | tuple) else (source.model,)
-    models = tuple(one for model in given for one in _expand(model, wanted))
+    kind_asked = getattr(settings, "units", None)
+    named = source.model if isinstance(source.model, list | tuple) else (source.model,)
+    models = tuple(model for place in named for model in _expand(place, kind_asked))
     if len(models) < 2:
-        if wanted is not None:
-            known = "Units are several models, and one is named."
-            raise SpecError(f"--units {wanted} was given.", known, "Name at least two models, or leave it out.")
+        if kind_asked is not None:
+            reason = "Units are several models, and one is named."
+            raise SpecError(f"--units {kind_asked} was given.", reason, "Name at least two models, or leave it out.")
         return None
     for number, model in enumerate(models):  # the same weights under two names are met when they are opened
         before = models[:number]
-        if any(model is one or (isinstance(model, str | Path) and str(model) == str(one)) for one in before):
+        if any(model is other or (isinstance(model, str | Path) and str(model) == str(other)) for other in before):
             raise SpecError(f"{_word(model)} was given twice.", ONCE, "Give every model once.")
-    found = [at_revision(model) for model in models]
-    bases = {None if one is None else one.base for one in found}
+    revisions = [at_revision(model) for model in models]
+    bases = {None if revision is None else revision.base for revision in revisions}
     base = next(iter(bases)) if len(bases) == 1 else None
-    if wanted is None and len(given) == 1 and base is not None:
-        known = f"{len(models)} models in subfolders of {_short(given[0])} are read as revisions of one model, in their order."
-        report_step(f"{known} If they are models of one recipe, such as seeds, say --units models.")
-    kind = wanted or (MODELS if base is None else REVISIONS)
+    if kind_asked is None and len(named) == 1 and base is not None:
+        reason = f"{len(models)} models in subfolders of {_short(named[0])} are read as revisions of one model, in their order."
+        report_step(f"{reason} If they are models of one recipe, such as seeds, say --units models.")
+    kind = kind_asked or (MODELS if base is None else REVISIONS)
     title = f"{_short(models[0] if base is None else base)}-{len(models)}-{kind}"
     return SeveralModels(settings, models, kind, group.name, title)
 
@@ -199,9 +199,9 @@ def _short(model: Any) -> str:
 def _word(model: Any) -> str:
     if isinstance(model, Subject):
         return model.options[0]
-    found = at_revision(model)
-    if found is not None:
-        return f"{MODEL if Path(found.base).exists() else found.base}@{found.revision}"
+    revision = at_revision(model)
+    if revision is not None:
+        return f"{MODEL if Path(revision.base).exists() else revision.base}@{revision.revision}"
     return MODEL if not isinstance(model, str) or Path(model).exists() else model
 
 
@@ -231,10 +231,10 @@ def _shape_mark(model: Any) -> str:
         return model.shape.words()
     if not isinstance(model, str | Path):
         return str(id(model))
-    found = at_revision(model)
-    if found is not None and not Path(found.base).is_dir():
-        return found.base
-    file = (Path(model) if found is None else Path(found.base) / found.revision) / "config.json"
+    revision = at_revision(model)
+    if revision is not None and not Path(revision.base).is_dir():
+        return revision.base
+    file = (Path(model) if revision is None else Path(revision.base) / revision.revision) / "config.json"
     if not file.is_file():
         return str(model)  # a model on a hub, or a run of a study
     text = file.read_text(encoding="utf-8")
@@ -245,9 +245,9 @@ def _shape_mark(model: Any) -> str:
 
 def _same(files: Sequence[Path], others: Sequence[Path]) -> bool:
     """Whether two models' files hold the same bytes; models of one recipe differ within the first few thousand."""
-    if not files or [one.name for one in files] != [one.name for one in others]:
+    if not files or [file.name for file in files] != [file.name for file in others]:
         return False
-    return all(filecmp.cmp(one, other, shallow=False) for one, other in zip(files, others, strict=True))
+    return all(filecmp.cmp(file, other, shallow=False) for file, other in zip(files, others, strict=True))
 
 
 def _twice(name: str, before: str) -> ModelError:
@@ -259,12 +259,12 @@ class OverModels(Experiment[Any, UnitsFacts]):
 
     facts = UnitsFacts
 
-    def __init__(self, one: Experiment[Any, Any], models: SeveralModels | None) -> None:
+    def __init__(self, experiment: Experiment[Any, Any], models: SeveralModels | None) -> None:
         """Over these models; None is for what was measured before, and is only read."""
-        self.one, self.models = one, models
-        self.name, self.settings, self.source, self.out = one.name, one.settings, one.source, one.out
-        self.record, self.function, self.single, self.paged = one.record, one.function, one.single, one.paged
-        self.by_layer = one.by_layer
+        self.experiment, self.models = experiment, models
+        copied = ("name", "settings", "source", "out", "record", "function", "single", "paged", "by_layer")
+        for name in copied:
+            setattr(self, name, getattr(experiment, name))
 
     @property
     def returns(self) -> type[UnitsResult]:
@@ -273,18 +273,18 @@ class OverModels(Experiment[Any, UnitsFacts]):
 
     def reads_text(self, settings: Any, texts: Texts | None) -> bool:
         """As the single model's own."""
-        return self.one.reads_text(settings, texts)
+        return self.experiment.reads_text(settings, texts)
 
     def check(self, settings: Any) -> None:
         """As the single model's own, then that every model can be opened, as far as no weights are read."""
-        self.one.check(settings)
+        self.experiment.check(settings)
         if self.models is not None:
             # raise ModelError for any model that cannot be opened, or has another's weights, as far as no weights are read
             workers, seen = self.models.workers, []
             if workers.away and (in_memory := [m for m in self.models.models if not isinstance(m, str | Path)]):
-                given = f"{workers.given} was given with {name_before(in_memory[0])}, which is in memory."
-                known = "Another process opens a model from its files."
-                raise SpecError(given, known, "Give the model's folder or name, or leave that out.")
+                problem = f"{workers.stated} was given with {name_before(in_memory[0])}, which is in memory."
+                reason = "Another process opens a model from its files."
+                raise SpecError(problem, reason, "Give the model's folder or name, or leave that out.")
             for model in self.models.models:  # before a hub is asked for the first
                 check_folder(model)
             for model, word in zip(self.models.models, self.models.words, strict=True):
@@ -307,9 +307,9 @@ class OverModels(Experiment[Any, UnitsFacts]):
         that was stopped goes on with the next. Raises ModelError where two models have the same weights.
         """
         assert self.models is not None
-        several, folder = self.models, RunFolder(context.home or context.folder)
-        places = measure_units(self.one, several, context, folder)
-        done = [self._read(*found, context) for found in zip(several.units, places, strict=True)]
+        over, folder = self.models, RunFolder(context.home or context.folder)
+        places = _measure_units(self.experiment, over, context, folder)
+        done = [self._read(*unit_and_place, context) for unit_and_place in zip(over.units, places, strict=True)]
         seen: dict[str, str] = {}
         for of in done:
             if (before := seen.setdefault(of.facts.fingerprint, of.facts.name)) != of.facts.name:
@@ -319,30 +319,30 @@ class OverModels(Experiment[Any, UnitsFacts]):
         claims = {of.facts.name: of.tables["claims"] for of in done if "claims" in of.tables}
         if claims:
             named["claims_by_model"] = concat_tables({name: {"claims": of} for name, of in claims.items()})["claims"]
-        if several.kind == MODELS:
+        if over.kind == MODELS:
             named["over_models"] = over_models(named["measures"])
-        facts = UnitsFacts(several.kind, self.one.name, tuple(of.facts for of in done), self.one.by_layer)
+        facts = UnitsFacts(over.kind, self.experiment.name, tuple(of.facts for of in done), self.experiment.by_layer)
 
         def judge(about: About[UnitsFacts]) -> pl.DataFrame:
-            own = [{"subject": one.name, "fingerprint": one.fingerprint} for one in about.facts.models]
-            return judge_over_models(list(claims.values()), {"models": own})
+            subjects = [{"subject": model.name, "fingerprint": model.fingerprint} for model in about.facts.models]
+            return judge_over_models(list(claims.values()), {"models": subjects})
 
-        judged = judge if claims and several.kind == MODELS else None
+        judged = judge if claims and over.kind == MODELS else None
         packages = tuple(dict.fromkeys(name for of in done for name in of.packages))
         notes = notes_by_model(done)
         if len(kinds := dict.fromkeys(read_unit_data(place)["hardware"] for place in places)) > 1:
-            said = "Last digits may differ for reasons of their own: models were measured on"
-            notes = (*notes, f"{said} {'; '.join(kinds)}.")
+            words = "Last digits may differ for reasons of their own: models were measured on"
+            notes = (*notes, f"{words} {'; '.join(kinds)}.")
         return Measured(named, facts, notes, judged, done[0].family if claims else None, packages=packages)
 
     def _read(self, unit: _Unit, place: Path, context: RunContext) -> UnitMeasured:
         """One model, its page and figures among the files of this run."""
         for name in RunFolder(place).manifest()["files"]:
-            if name not in (self.one.record, UNIT) and not name.startswith("tables/"):
+            if name not in (self.experiment.record, UNIT) and not name.startswith("tables/"):
                 target = context.folder / unit.page / name
                 target.parent.mkdir(parents=True, exist_ok=True)
                 shutil.copy2(place / name, target)
-        return read_unit(self.one, place, unit.page)
+        return read_unit(self.experiment, place, unit.page)
 
     def findings(self, tables: Mapping[str, pl.DataFrame], about: About[UnitsFacts]) -> Sequence[Finding]:
         """What was found over models, which is the same for every experiment."""
@@ -353,18 +353,26 @@ class OverModels(Experiment[Any, UnitsFacts]):
         return page.page(tables, about)
 
 
-def measure_units(
-    one: Experiment[Any, Any], several: SeveralModels, context: RunContext, folder: RunFolder
+def _measure_units(
+    experiment: Experiment[Any, Any], over: SeveralModels, context: RunContext, folder: RunFolder
 ) -> list[Path]:
     """Where each model's files lie: those that a call before finished, and those that are measured now."""
-    settings, workers = several.settings, several.workers
-    source: ModelSource = getattr(settings, several.group)
-    plain = _settings_for(several, replace(source, model=None))
+    settings, workers = over.settings, over.workers
+    source: ModelSource = getattr(settings, over.group)
+    plain = _settings_for(over, replace(source, model=None))
     marks = place_marks(plain)
-    check = partial(check_same, plain, marks)
+
+    def check() -> None:
+        """Raise StudyError where a file or folder on this machine that a setting names is not what it was."""
+        marks_now = place_marks(plain, hub=False)
+        if changed := [place for place, mark in marks_now.items() if marks.get(place, mark) != mark]:
+            reason = "Every model reads it for itself, so that models would not be measured by the same."
+            problem = f"{changed[0]} was changed while models were measured."
+            raise StudyError(problem, reason, "Call the same command again.")
+
     keys = {
-        unit: unit_key(one.name, plain, marks, context.given_texts, unit.called, mark)
-        for unit, mark in zip(several.units, several.marks, strict=True)
+        unit: _unit_key(experiment.name, plain, marks, context.given_texts, unit.called, mark)
+        for unit, mark in zip(over.units, over.marks, strict=True)
     }
     done = [place for key in keys.values() if (place := folder.resume(key)) is not None]
     left = [unit for unit, key in keys.items() if folder.place(key) not in done]
@@ -382,7 +390,7 @@ def measure_units(
             far = workers.engine == "ray"
             works = [
                 UnitWork(
-                    u.called, keys[u], one, _settings_for(several, u.source), several.group, folder, texts, far, check
+                    u.called, keys[u], experiment, _settings_for(over, u.source), over.group, folder, texts, far, check
                 )
                 for u in left
             ]
@@ -397,17 +405,17 @@ def measure_units(
             if subject.name != unit.called:
                 subject = replace(subject, name=unit.called)
             names[subject.fingerprint] = subject.name
-            with folder.unit(keys[unit], one.name) as place:
+            with folder.unit(keys[unit], experiment.name) as place:
                 subject = for_texts(subject, context.given_texts)
                 alone = RunContext(place, context.machine, (subject,), context.given_texts)
-                write_unit(one, _settings_for(several, unit.source), alone, numerics)
+                write_unit(experiment, _settings_for(over, unit.source), alone, numerics)
                 check()
             del subject, alone
             gc.collect()  # a model's hooks refer to it in circles
     return [folder.place(key) for key in keys.values()]
 
 
-def unit_key(
+def _unit_key(
     experiment: str, plain: Any, marks: Mapping[str, str], texts: Texts | None, called: str, weights: str
 ) -> str:
     """32 hex digits of all that one model's numbers follow from: command, settings, texts, software, and the model's files.
@@ -416,30 +424,22 @@ def unit_key(
     nobody can mark (empty `weights`).
     """
     try:
-        given = encode_settings(plain)
+        data = encode_settings(plain)
     except SpecError:  # data in memory
-        given = secrets.token_hex(16)
+        data = secrets.token_hex(16)
     read = None if texts is None else [texts.name, texts.fingerprint, texts.options, texts.notes]
     software = versions("transformers", "tokenizers", "safetensors", "concept-erasure") | {"code": code_mark()}
-    content = [experiment, given, dict(marks), read, software, called, weights or secrets.token_hex(16)]
+    content = [experiment, data, dict(marks), read, software, called, weights or secrets.token_hex(16)]
     return digest(json.dumps(content, sort_keys=True, default=list))
-
-
-def check_same(settings: Any, before: Mapping[str, str]) -> None:
-    """Raise StudyError where a file or folder on this machine that a setting names is not what it was (`place_marks`)."""
-    now = place_marks(settings, hub=False)
-    if changed := [place for place, mark in now.items() if before.get(place, mark) != mark]:
-        known = "Every model reads it for itself, so that models would not be measured by the same."
-        raise StudyError(f"{changed[0]} was changed while models were measured.", known, "Call the same command again.")
 
 
 def check_workers(settings: Any) -> None:
     """Raise SpecError for workers where one model is named."""
-    if given := _workers(settings).given:
-        known = "A model is measured by one process, so that workers are for several, and one is named."
-        raise SpecError(f"{given} was given.", known, "Name several models, or leave it out.")
+    if stated := _workers(settings).stated:
+        reason = "A model is measured by one process, so that workers are for several, and one is named."
+        raise SpecError(f"{stated} was given.", reason, "Name several models, or leave it out.")
 
 
 def _workers(settings: Any) -> ModelWorkers:
-    found = getattr(settings, "machine", None)
-    return found if isinstance(found, ModelWorkers) else ModelWorkers()
+    machine = getattr(settings, "machine", None)
+    return machine if isinstance(machine, ModelWorkers) else ModelWorkers()
