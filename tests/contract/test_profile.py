@@ -276,9 +276,9 @@ def test_a_raw_text_has_words_positions_and_frequencies_and_its_articles_are_gro
     for split in ("train", "valid", "test"):
         (tmp_path / f"{split}.txt").write_text("\n".join(lines) + "\n")
     got = read(bert, tmp_path)
-    assert [label.name for label in got.labels] == ["word", "position", "frequency"]
-    assert len(got.groups) == 60 * 8  # eight words; <unk> with the full stop that is joined to it is left out
-    assert len(set(got.groups.tolist())) == 10
+    assert [label.name for label in got.sides[0].labels] == ["word", "position", "frequency"]
+    assert len(got.sides[0].groups) == 60 * 8  # eight words; <unk> with the full stop that is joined to it is left out
+    assert len(set(got.sides[0].groups.tolist())) == 10
 
 
 def test_labels_of_a_text(bank):

@@ -161,7 +161,7 @@ def test_the_table_says_verdicts_links_and_how_many_and_escapes():
     odd = line("attack", 0.1, None, 0.9, compared=seeds(0.1, 0.2, 0.9), **change)
     one = Mean(0.5, None, None, 1)
     other = Line("recall", "recall", "x", "nats", dict.fromkeys("qkv", one), "name")
-    shown = section([odd, other], {"A-1": "refuted"}, "Figure 1")
+    shown = section([odd, other], {"A-1": "refuted"})
     first, second = shown.tables[0].rows
     assert first[1:3] == ("Xie and Jiang", "POS, change, nats; n\u00a0=\u00a05 seeds")
     assert first[-2:] == ("v largest", "A-1 refuted; <i>so</i>")

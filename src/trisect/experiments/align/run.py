@@ -80,10 +80,6 @@ class Column(NamedTuple):
         """Whether each word of the source has a link, and not each of the target."""
         return self.setting == "backward"
 
-    def links(self, best: Int[np.ndarray, " J"]) -> set[Link]:
-        """Its links as (source, target) from 0."""
-        return _turn(as_links(best), self.mirrored)
-
 
 class Linked(NamedTuple):
     """The links of one model: for every pair that it read the source word of each target word (−1: none), per column.
@@ -290,11 +286,6 @@ class Scored:
         """The models, as a subject of rows."""
         return ", ".join(self.models)
 
-    @property
-    def layers(self) -> tuple[int, ...]:
-        """The layers that give links."""
-        return tuple(dict.fromkeys(c.layer for c in self.columns))
-
     def where(self, **attributes: Any) -> list[int]:
         """The places of columns with these attributes."""
         return [i for i, c in enumerate(self.columns) if all(getattr(c, k) == v for k, v in attributes.items())]
@@ -313,7 +304,8 @@ class Scored:
         """The error rate of a setting and kind, mean over layers; without a kind that of norms less that of weights."""
         shares = np.zeros(len(self.columns))
         for name, sign in _signs(kind).items():
-            shares[self.where(setting=setting, kind=name, head=None)] = sign / len(self.layers)
+            layers = self.where(setting=setting, kind=name, head=None)
+            shares[layers] = sign / len(layers)
         used = np.flatnonzero(shares)
         counts = [of[:, used] for of in self.counts]
         return redrawn(self.pairs, lambda model, times: error_rates(_sums(counts[model], times)) @ shares[used])
@@ -725,7 +717,8 @@ def _write_links(folder: Path, models: Sequence[Linked], pairs: int) -> pl.DataF
         for i, (setting, kind, layer, head) in enumerate(linked.columns):
             if head is not None:
                 continue
-            lines = [linked.columns[i].links(linked.best[n][i]) if n in linked.best else set() for n in range(pairs)]
+            best = (linked.best[n][i] if n in linked.best else () for n in range(pairs))
+            lines = [_turn(as_links(np.array(of)), linked.columns[i].mirrored) for of in best]
             for ending, base in ((".pharaoh", 0), (".talp", 1)):
                 path = inside(folder, f"{mark}{setting}-{kind}-layer-{layer}{ending}")
                 write_links(path, [(links, ()) for links in lines], base)

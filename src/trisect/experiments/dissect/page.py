@@ -160,7 +160,7 @@ def _link(way: str, name: str) -> Markup:
     return Markup('<a href="{}">{}</a>').format(way, name)
 
 
-def figure(lines: Sequence[Line], number: str = "") -> Figure | None:
+def figure(lines: Sequence[Line]) -> Figure | None:
     """All lines as one picture: each number as a share of the largest of its line; None where nothing can be ranked.
 
     Intervals are drawn as far as the picture goes: twice the largest number.
@@ -198,7 +198,7 @@ def figure(lines: Sequence[Line], number: str = "") -> Figure | None:
     )
     key = tuple(LegendEntry(c, mark.colour, mark.shape) for c, mark in looks.items())
     zero = LegendEntry("nothing", render.BASELINE, None, (5, 3))
-    return Figure("together", number, "q, k and v by every kind of evidence", caption, (panel,), (*key, zero))
+    return Figure("together", "Figure 1", "q, k and v by every kind of evidence", caption, (panel,), (*key, zero))
 
 
 def _line_titles(lines: Sequence[Line]) -> list[str]:
@@ -208,7 +208,7 @@ def _line_titles(lines: Sequence[Line]) -> list[str]:
     return [f"{n} ({names[: i + 1].count(n)})" if names.count(n) > 1 else n for i, n in enumerate(names)]
 
 
-def section(lines: Sequence[Line], verdicts: Mapping[str, str], number: str = "") -> sheet.Section:
+def section(lines: Sequence[Line], verdicts: Mapping[str, str]) -> sheet.Section:
     """The picture, the sentence and the table, a row for each line, as a section of a page."""
     rule = (
         "Which of q, k and v is largest is asked by paired differences over the same seeds, corrected over the three pairs (Holm); alike "
@@ -219,7 +219,7 @@ def section(lines: Sequence[Line], verdicts: Mapping[str, str], number: str = ""
     caption = "q, k and v by every kind of evidence: means with 95 % intervals, and over how many seeds, texts or heads"
     table = sheet.Table(columns, tuple(_row(line, verdicts) for line in lines), caption, prose=True, folded=False)
     texts = tuple(filter(None, (summary(lines), rule)))
-    return sheet.Section("Query, key and value together", texts, sheet.present(figure(lines, number)), (table,))
+    return sheet.Section("Query, key and value together", texts, sheet.present(figure(lines)), (table,))
 
 
 OPEN = ("inconclusive", "not tested")  # verdicts
@@ -258,7 +258,7 @@ def page(tables: Mapping[str, pl.DataFrame], about: About[DissectFacts]) -> shee
         (
             *_first_screen(about, tables, lines),
             *(_section(part, claims) for part in about.facts.parts),
-            section(lines, _by_claim(claims), "Figure 1"),
+            section(lines, _by_claim(claims)),
             *sheet.present(sheet.notes_section(about)),
         ),
         sheet.provenance(about, ("Models", about.facts.models)),

@@ -98,16 +98,6 @@ class WordsRead(NamedTuple):
     texts: int
     notes: tuple[str, ...]
 
-    @property
-    def labels(self) -> tuple[WordClasses, ...]:
-        """The labels of the first side, in a text of all words."""
-        return self.sides[0].labels
-
-    @property
-    def groups(self) -> Int[np.ndarray, " N"]:
-        """The groups of the first side's words, in a text of all."""
-        return self.sides[0].groups
-
 
 # of each side what a layer's projections read, or why there is nothing; empty where nothing is asked for
 LayerInputs: TypeAlias = Sequence[Float[Tensor, "B T D"]] | str

@@ -421,7 +421,7 @@ def measure(settings: ProfileSettings, context: RunContext) -> Measured[ProfileF
     read, scores, mlp_rows = _profile(subject, corpus, settings, context, epochs, settings.mlp)
     erased: tuple[list[NewRow], str | None, int, tuple[str, ...]] = [], None, 0, ()
     if settings.causal is not None and isinstance(corpus.label, WordLabeller):
-        erased = _erase_labels(settings, corpus.label, read.labels, read.layers, context)
+        erased = _erase_labels(settings, corpus.label, read.sides[0].labels, read.layers, context)
     stages: list[_Stage] = [
         (name, [replace(s, heads=s.epochs[i]) for s in scores]) for i, (name, _) in enumerate(epochs)
     ]
@@ -606,19 +606,20 @@ def _facts(
     stages: Sequence[_Stage],
     causal: tuple[str | None, int],
 ) -> ProfileFacts:
+    first, *others = read.sides
     return ProfileFacts(
         context.subject.name,
         context.subject.fingerprint,
         corpus.texts.name,
         corpus.texts.fingerprint,
         read.texts,
-        len(read.groups),
-        len(np.unique(read.groups)),
-        tuple(label.name for label in read.labels),
-        tuple(len(label.classes) for label in read.labels),
+        len(first.groups),
+        len(np.unique(first.groups)),
+        tuple(label.name for label in first.labels),
+        tuple(len(label.classes) for label in first.labels),
         settings.per,
         settings.draws,
-        _folds(settings, read.sides[0]),
+        _folds(settings, first),
         settings.seed,
         settings.limit,
         tuple(name for name, _ in stages),
@@ -626,7 +627,7 @@ def _facts(
         *causal,
         "share" if context.subject.objective == "output" else "nats",
         settings.attention,
-        sum(len(side.groups) for side in read.sides[1:]),
-        tuple(len(label.classes) for side in read.sides[1:] for label in side.labels),
+        sum(len(side.groups) for side in others),
+        tuple(len(label.classes) for side in others for label in side.labels),
         tuple(c for c in COMPONENTS if any(c in layer.as_used for layer in read.layers.values())),
     )

@@ -155,9 +155,7 @@ DRAWS = 10_000  # where few seeds leave few degrees of freedom, the tails of few
 COVERAGES = tuple(i / 20 for i in range(1, 21))
 
 
-def measure_rows(
-    answers: pl.DataFrame, nearest: pl.DataFrame | None = None, seed: int = 0, draws: int = DRAWS
-) -> list[NewRow]:
+def measure_rows(answers: pl.DataFrame, nearest: pl.DataFrame | None = None, draws: int = DRAWS) -> list[NewRow]:
     """Every row of `measures` that the table `answers` gives; `nearest` holds the neighbours of other kinds than n-grams.
 
     Rows without a group are of the valid questions. The subject is the model, or 'baseline' for always answering the
@@ -169,7 +167,7 @@ def measure_rows(
     the model met nowhere). Thresholds are set on answers.threshold_answers. ece, aurc and risk have no interval where no
     answer is right or none is wrong: draws of such answers are all alike, which is no certainty.
     """
-    redrawn, rows = AnswerBootstrap(seed, draws), []
+    redrawn, rows = AnswerBootstrap(0, draws), []
     for model in sorted(set(answers["model"])):
         of_model = answers.filter(pl.col("model") == model)
         rows += [
@@ -190,17 +188,13 @@ def measure_rows(
 
 
 def judge(
-    answers: pl.DataFrame,
-    about: Mapping[str, object],
-    nearest: pl.DataFrame | None = None,
-    seed: int = 0,
-    draws: int = DRAWS,
+    answers: pl.DataFrame, about: Mapping[str, object], nearest: pl.DataFrame | None = None, draws: int = DRAWS
 ) -> pl.DataFrame:
     """The table `claims`: B-1 to B-4 on the answers (claims.sampled), names being resampled, and seeds across them.
 
     B-2 to B-4 are about the model 'left-out', or 'pretrained' where there is none. `about` names the models and texts.
     """
-    redrawn, estimates = AnswerBootstrap(seed, draws), dict[str, CrossedEstimate]()
+    redrawn, estimates = AnswerBootstrap(0, draws), dict[str, CrossedEstimate]()
     for model in ("plain", "pretrained"):
         if seeds := _valid_answers(answers.filter(pl.col("model") == model)):
             estimates[f"accuracy_{model}"] = redrawn.share(seeds, _accuracy)
@@ -331,13 +325,13 @@ def _accuracy(answers: pl.DataFrame, weights: NameWeights) -> Float[np.ndarray, 
 MEASURES = {"mean": "survival", "zero": "survival_zero"}
 
 
-def survival_measures(rows: Iterable[Mapping[str, Json]], seed: int = 0) -> list[NewRow]:
+def survival_measures(rows: Iterable[Mapping[str, Json]]) -> list[NewRow]:
     """Rows of the table `measures`: shares of answers that survive, with intervals over names, and over seeds too.
 
     `rows` are those of `survived`, each with its model and seed. The measure is 'survival' where the mean was put in
     place, 'survival_zero' where zero was; the subject is the model.
     """
-    redrawn, result = AnswerBootstrap(seed), []
+    redrawn, result = AnswerBootstrap(0), []
     seeds_of: dict[tuple[Any, ...], dict[Any, Any]] = {}
     for row in rows:
         key = tuple(row[name] for name in ("model", "group", "how", "stack", "layer", "component"))

@@ -1,0 +1,111 @@
+"""Pages of recall and of an alignment in a browser: no request, no complaint, no sideways scroll, drawings named, shapes beside colours."""
+
+from __future__ import annotations
+
+import pytest
+from tests import aligned, recalled
+from tests.accessible import barriers
+
+from trisect.experiments.align import page as alignment
+from trisect.experiments.recall import page as recall
+from trisect.report.sheet import html
+
+pytestmark = pytest.mark.browser
+
+LONG = "a-word-without-any-place-to-break-it-" * 3
+DRAWINGS = {"recall": 13, "alignment": 2 + 4 + 2 + 3}  # of an alignment error rates, heads, lengths, sentence pairs
+OF = {name: pytest.mark.parametrize("address", [name], indirect=True) for name in DRAWINGS}
+BOTH = pytest.mark.parametrize("address", DRAWINGS, indirect=True)
+
+
+@pytest.fixture(scope="module")
+def addresses(tmp_path_factory) -> dict[str, str]:
+    about = recalled.about(references=[(LONG, (0.02,), (0.2,))], examples=True, notes=["A note."])
+    scored = aligned.planted((0.5, 0.6), (0.8, 0.7), models=3)
+    pairs = aligned.about(scored, corpus=LONG)
+    for side in ("source", "target"):
+        pairs.facts.pictures[0][side] = [LONG, *pairs.facts.pictures[0][side][1:]]
+    pages = {
+        "recall": recall.page(recalled.tables((1, 2)), about),
+        "alignment": alignment.page(aligned.tables(scored), pairs),
+    }
+    folder = tmp_path_factory.mktemp("pages")
+    for name, page in pages.items():
+        (folder / f"{name}.html").write_text(html(page), encoding="utf-8")
+    return {name: (folder / f"{name}.html").as_uri() for name in pages}
+
+
+@pytest.fixture
+def address(request, addresses) -> str:
+    return addresses[request.param]
+
+
+@BOTH
+@pytest.mark.parametrize(("width", "scheme"), [(360, "dark"), (1920, "light")])
+def test_it_fits_and_every_drawing_is_there_and_named(opened, request, width, scheme):
+    tab = opened(width, scheme)
+    assert tab.evaluate("document.documentElement.scrollWidth") == width
+    drawings = tab.locator("figure .panel > svg")
+    assert drawings.count() == DRAWINGS[request.node.callspec.params["address"]]
+    names = [drawings.nth(i).get_attribute("aria-label") for i in range(drawings.count())]
+    assert all(name and len(name) > 40 for name in names)
+    boxes = "[...document.querySelectorAll('.panel')].map(p => [p.scrollWidth > p.clientWidth + 1, p.tabIndex])"
+    assert all(index == 0 for scrolls, index in tab.evaluate(boxes) if scrolls)
+
+
+@BOTH
+def test_axe_finds_no_barrier(opened):
+    tab = opened()
+    assert barriers(tab) == []
+    tab.emulate_media(color_scheme="dark", media="screen")
+    assert barriers(tab, "dark") == []
+
+
+@OF["recall"]
+def test_no_table_is_cut_off_on_a_narrow_screen(opened):
+    tab = opened(360)
+    tab.evaluate("document.querySelectorAll('details').forEach(d => d.open = true)")
+    boxes = "[...document.querySelectorAll('.scroll')].map(b => [b.ariaLabel, b.scrollWidth - b.clientWidth])"
+    found = tab.evaluate(boxes)
+    assert len(found) > 5
+    # a name without a place to break is scrolled to; whatever else there is stands within the screen
+    assert [label for label, over in found if over > 0 and not label.startswith("What others reached")] == []
+
+
+@OF["recall"]
+def test_what_the_examples_were_is_folded_until_it_is_asked_for(opened):
+    tab = opened()
+    cell = tab.get_by_role("cell", name="guessed: in no text").first
+    assert not cell.is_visible()
+    tab.evaluate("document.querySelectorAll('.part, .more').forEach(one => (one.open = true))")
+    tab.get_by_text("What they were", exact=True).focus()
+    tab.keyboard.press("Enter")
+    assert cell.is_visible()
+
+
+@pytest.mark.parametrize(
+    ("address", "figure", "count"),
+    [("recall", "recall-accuracy", 3), ("alignment", "error-rates", 2)],
+    indirect=["address"],
+)
+def test_marks_have_a_shape_of_their_own_beside_their_colour(opened, figure, count):
+    shapes = opened().locator(f"#{figure} .key svg > *")
+    looks = [shapes.nth(i).evaluate("e => e.tagName + (e.getAttribute('d') ?? '')") for i in range(count)]
+    assert len(set(looks)) == count
+
+
+@OF["alignment"]
+def test_the_card_counts_models_and_the_table_can_be_reached_by_keyboard(opened):
+    tab = opened(360)
+    tab.evaluate("document.querySelectorAll('.part, .more').forEach(one => (one.open = true))")
+    assert tab.locator(".card dt").all_inner_texts()[:2] == ["Models (n)", "Models needed"]
+    boxes = "[...document.querySelectorAll('.scroll')].map(b => [b.scrollWidth > b.clientWidth + 1, b.tabIndex])"
+    found = tab.evaluate(boxes)
+    assert found
+    assert all(index == 0 for scrolls, index in found if scrolls)
+
+
+@OF["alignment"]
+def test_words_of_a_pair_stand_beside_its_cells(opened):
+    said = opened().locator("#sentence-pairs .panel > svg").nth(1).locator("text").all_text_contents()
+    assert [said.count(word) for word in "abcde"] == [2] * 5
