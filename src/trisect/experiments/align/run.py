@@ -152,9 +152,8 @@ def link(subject: Pretrained, pairs: Sequence[SentencePair], batch: int, step: C
                 words = len(pairs[number].source), len(pairs[number].target)
                 source = crossed.source[row][trace.key_real[row]]
                 queries = int(trace.query_real[row].sum())
-                for target, scores in product(
-                    (crossed.shifted[row, :queries], crossed.predicted[row, :queries]), every
-                ):
+                targets = (crossed.shifted[row, :queries], crossed.predicted[row, :queries])
+                for target, scores in product(targets, every):
                     by_word = word_scores(scores[row, :, :queries, : len(source)], target, source, words)
                     links[number].append(best_links(by_word, words[0]))
         best |= {number: np.concatenate(parts).astype(np.int16) for number, parts in links.items()}
