@@ -19,6 +19,7 @@ import trisect
 from trisect.core.errors import CorpusError, ModelError, SpecError
 from trisect.core.tables import read_table
 from trisect.experiments.align import ALIGN
+from trisect.experiments.align.run import link
 from trisect.experiments.align.settings import AlignFacts, AlignSettings
 from trisect.hf.load import load
 from trisect.lab.driver import read_about, render, run
@@ -220,26 +221,17 @@ def test_without_gold_there_are_links_and_no_claim_is_judged(barts, files, tmp_p
         trisect.align(barts[0], source, target=target, out=tmp_path, limit=0, quiet=True)
 
 
-def test_the_same_files_give_the_same_rows_in_any_batch(done, barts, files, tmp_path, pageless):
-    test, trial = files
-    other = trisect.align(
-        barts, source=test[0], target=test[1], gold=test[2], trial=trial, out=tmp_path, batch=3, quiet=True, draws=DRAWS
-    )
-    for name, table in done.tables.items():
-        assert table.equals(other.tables[name]), name
-
-
 @pytest.mark.parametrize("name", ["t5", "marian", "mbart", "m2m_100"])
-def test_other_kinds_of_encoder_decoders(name, files, tmp_path, pageless):
-    subject = load(zoo.build(name), tinyhf.tokenizer())
-    made = trisect.align(
-        subject, source=files[0][0], target=files[0][1], gold=files[0][2], out=tmp_path, quiet=True, draws=DRAWS
-    )
-    rows = made.tables["measures"].filter(pl.col("head").is_null(), pl.col("layer").is_null(), measure="aer")
-    mine = rows.filter(subject=subject.name)
-    assert set(mine["group"]) == {f"{way} {by}" for way in ("awi", "awo") for by in ("weight", "norm", "contribution")}
-    assert mine["value"].is_between(0, 1).all()
-    assert set(mine["n"]) == {34}
+def test_other_kinds_of_encoder_decoders(name, files):
+    pairs = read_pairs(*files[0]).pairs
+    linked = link(load(zoo.build(name), tinyhf.tokenizer()), pairs, 16, lambda done, of: None)
+    groups = {f"{way} {by}" for way in ("awi", "awo") for by in ("weight", "norm", "contribution")}
+    assert {column.group for column in linked.columns} == groups
+    assert len(linked.best) == len(pairs) == 34
+    for number, best in linked.best.items():
+        assert best.shape == (len(linked.columns), len(pairs[number].target))
+        assert ((best >= -1) & (best < len(pairs[number].source))).all()
+        assert (best >= 0).any()
 
 
 def test_what_cannot_be_aligned_is_refused(barts, files, tmp_path, pageless):

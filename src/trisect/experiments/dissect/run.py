@@ -45,7 +45,7 @@ PageLinks = Sequence[
 ]  # a page's title, and where it is for each model ('' where there is one)
 
 
-def write_explorer(model: Path, folder: Path, links: Sequence[StudyLink]) -> str:
+def _write_explorer(model: Path, folder: Path, links: Sequence[StudyLink]) -> str:
     """Write the explorer of a trained model over a sentence that it did not learn from, into the folder; its page's name.
 
     The sentence is the first of the embedded corpus that is neither short nor long. A page of the same weights stays.
@@ -114,7 +114,7 @@ class DissectWork:
                     runner.run_part(part, self.settings)
                 pace.end(runner.is_fresh)
             model = next(iter(baseline_models(runner.done).values()))
-            explorer = write_explorer(model, folder, links_from(pages, PAGE))
+            explorer = _write_explorer(model, folder, links_from(pages, PAGE))
         judged, lines, parts, notes = list[pl.DataFrame](), list[Line](), list[PartFacts](), dict[str, None]()
         for part in PARTS:
             results = runner.done[part.name]

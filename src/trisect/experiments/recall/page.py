@@ -546,7 +546,7 @@ def words_for(number: HasInterval | None, signed: bool = False, share: bool = Fa
     return number_words(number, signed, words.share if share else lambda value: words.number(value, signed, PLACES))
 
 
-def thin(values: Sequence[V], most: int = 200) -> list[V]:
+def _thin(values: Sequence[V], most: int = 200) -> list[V]:
     """At most so many of the values, evenly spaced, the first and the last among them."""
     last, count = len(values) - 1, min(most, len(values))
     return [values[round(i * last / max(1, count - 1))] for i in range(count)]
@@ -554,7 +554,7 @@ def thin(values: Sequence[V], most: int = 200) -> list[V]:
 
 def cumulative(values: Sequence[float]) -> list[CurvePoint]:
     """Points (value, share of values up to it) of sorted values, from a share of 0."""
-    return [(values[0], 0.0), *thin([(v, (i + 1) / len(values)) for i, v in enumerate(values)])]
+    return [(values[0], 0.0), *_thin([(v, (i + 1) / len(values)) for i, v in enumerate(values)])]
 
 
 def roc(scores: Sequence[float] | np.ndarray, correct: Sequence[bool] | np.ndarray) -> list[CurvePoint]:
@@ -567,7 +567,7 @@ def roc(scores: Sequence[float] | np.ndarray, correct: Sequence[bool] | np.ndarr
         return []
     levels = np.unique(values)[::-1]
     shares = [(values[which][:, None] >= levels).mean(0).tolist() for which in (~is_right, is_right)]
-    return thin([(0.0, 0.0), *zip(*shares, strict=True)])
+    return _thin([(0.0, 0.0), *zip(*shares, strict=True)])
 
 
 def _keys(names: Iterable[str]) -> tuple[LegendEntry, ...]:
