@@ -103,7 +103,7 @@ def sheet_line(page: Page, address: str) -> str:
         numbers += page.evaluate(AUDIT)
     name = Path(urlsplit(address).path)
     name = name.parent.name if name.stem == "report" else name.stem or "serve"
-    return "| ".join(["", f"`{name}` ", *(f"{number:,} " for number in numbers), ""])
+    return "| ".join(["", f"`{name}` ", *(f"{number:,} " for number in numbers), ""]).rstrip()
 
 
 def write_sheets(addresses: list[str]) -> None:
