@@ -100,15 +100,24 @@ def mutants(path: Path) -> Iterator[Mutant]:
 
 def imported(path: Path) -> set[str]:
     """The modules, or names in them, that a file imports."""
-    nodes = [node for node in ast.walk(ast.parse(path.read_bytes())) if isinstance(node, ast.ImportFrom)]
-    return {
-        name for node in nodes for alias in node.names for name in (f"{node.module}", f"{node.module}.{alias.name}")
-    }
+    names: set[str] = set()
+    for node in ast.walk(ast.parse(path.read_bytes())):
+        if isinstance(node, ast.Import | ast.ImportFrom):
+            base = getattr(node, "module", None)
+            names |= {f"{base}.{alias.name}" if base else alias.name for alias in node.names} | (
+                {base} if base else set()
+            )
+    return names
+
+
+def module_of(name: str) -> str:
+    """The module of a file below src/trisect."""
+    return ".".join(["trisect", *Path(name).with_suffix("").parts]).removesuffix(".__init__")
 
 
 def nearest(mutant: Mutant, sources: dict[str, set[str]], tests: dict[Path, set[str]]) -> list[list[str]]:
     """For each stage, the test files that reach a mutant's module by the fewest imports, those first that name its function."""
-    own = "trisect." + mutant.file.removesuffix(".py").replace("/", ".")
+    own = module_of(mutant.file)
     distance, edge = {own: 0}, {own}
     while edge:
         edge = {name for name, of in sources.items() if of & edge and name not in distance}
@@ -157,7 +166,7 @@ def main() -> None:
     listed = {line.partition(" | ")[0] for line in SURVIVORS.read_text(encoding="utf-8").splitlines()}
     there = [one for path in paths for one in mutants(path) if str(one) not in listed]
     drawn = random.Random(asked.seed).sample(there, min(asked.count, len(there)))
-    sources = {f"trisect.{name[:-3].replace('/', '.')}": imported(path) for path, name in names.items()}
+    sources = {module_of(name): imported(path) for path, name in names.items()}
     tests = {path: imported(path) for path in (ROOT / "tests").glob("*/test_*.py")}
     mark = hashlib.sha256(b"".join(path.read_bytes() for path in (*names, *sorted(tests)))).hexdigest()
     notes = json.loads(NOTES.read_text()) if NOTES.exists() else {}
