@@ -60,7 +60,11 @@ def audit_kind(kind: str) -> list[dict[str, str]]:
                 row |= {question: verdict for question, verdict, _ in audit.rows} | {"axes": audit.axes}
                 row["reason"] = "; ".join(reason for _, verdict, reason in audit.rows if verdict != "right")
             rows.append(row)
-    return rows
+    refusing = {library for library in PACKAGES if all(r["fires"] == "raises" for r in rows if r["library"] == library)}
+    named = {
+        library: next(r for r in rows if r["library"] == library) | {"handle": "", "site": ""} for library in refusing
+    }
+    return [row for row in rows if row["library"] not in refusing] + list(named.values())
 
 
 def main() -> None:
@@ -85,7 +89,12 @@ def main() -> None:
                 table.writerows(rows)
     for (library, name), count in sorted(Counter((row["library"], row["handle"]) for row in rows).items()):
         verdicts = Counter(verdict_of(row) for row in rows if (row["library"], row["handle"]) == (library, name))
-        print(library, name, f"{count} models:", ", ".join(f"{n} {verdict}" for verdict, n in verdicts.most_common()))
+        print(
+            library,
+            name or "does not take the model",
+            f"{count} models:",
+            ", ".join(f"{n} {verdict}" for verdict, n in verdicts.most_common()),
+        )
 
 
 def verdict_of(row: dict[str, str]) -> str:

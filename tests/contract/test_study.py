@@ -200,22 +200,24 @@ def test_anything_else_in_its_folder_is_refused_with_the_difference(whole, chang
 
 
 @pytest.mark.parametrize(
-    "kind",
+    ("kind", "harm"),
     [
-        "runs/*/run.json",
-        "runs/baseline*/final.safetensors",
-        "runs/baseline*/epochs/0000.safetensors",
-        "evaluations/*/rewind-*.json",
+        ("runs/*/run.json", "byte"),
+        ("runs/baseline*/final.safetensors", "byte"),
+        ("runs/baseline*/epochs/0000.safetensors", "cut"),
+        ("evaluations/*/rewind-*.json", "empty"),
     ],
 )
-def test_a_damaged_file_is_named_and_deleting_what_the_message_says_repairs(whole, tmp_path, kind):
+def test_a_damaged_file_is_named_and_deleting_what_the_message_says_repairs(whole, tmp_path, kind, harm):
     folder = tmp_path / "study"
     shutil.copytree(whole.folder, folder)
     for path in folder.glob("evaluations/*/rewind-*.json" if "safetensors" in kind else "nothing"):
         path.unlink()  # so that the snapshot is read again
     victim = sorted(folder.glob(kind))[0]
-    content = victim.read_bytes()
-    victim.write_bytes(content[: len(content) // 2])
+    content = bytearray(victim.read_bytes())
+    if harm == "byte":
+        content[len(content) // 2] ^= 1
+    victim.write_bytes({"byte": content, "cut": content[: len(content) // 2], "empty": b""}[harm])
     with pytest.raises(DamagedFileError) as caught:
         run(folder)
     assert str(victim) in caught.value.given
@@ -459,3 +461,20 @@ def test_what_cannot_be_run_is_refused_before_anything_is_made(tmp_path, monkeyp
     with pytest.raises(StudyError, match="holds no study"):
         trisect.render(tmp_path)
     assert [path.name for path in tmp_path.iterdir()] == ["file"]
+
+
+def test_exact_rewinding_evaluates_every_point(tmp_path):
+    both = {}
+    for mode, least in (("exact", 101), ("adaptive", 17)):
+        wanted = replace(
+            tiny.EXPERIMENT,
+            seeds=(1,),
+            attack=None,
+            freeze=None,
+            rewind=Rewind(tiny.SITES[:1], mode=mode, midstage=False),
+        )
+        sites = run(tmp_path / mode, wanted).tables["sites"]
+        spent = sites.filter(measure="rewind_evaluations")["value"]
+        assert spent.min() == least
+        both[mode] = sites.filter(measure="rewind_loss_nats").sort("split", "at")["value"]
+    assert max((both["exact"] - both["adaptive"]).abs()) < 1e-3

@@ -135,3 +135,15 @@ def test_rank_correlations_are_scipys_from_values_and_from_counts():
     assert spearman_of_counts(table)[0] == pytest.approx(float(wanted.statistic), abs=1e-12)
     assert np.isnan(spearman(np.array([[1.0, 1.0, 1.0], [1.0, 2.0, 3.0]])))
     assert np.isnan(spearman(np.array([[1.0, 2.0], [1.0, 2.0]])))
+
+
+def test_intervals_over_texts_cover_at_about_their_nominal_rate():
+    draw, hits, trials = np.random.default_rng(0), 0, 400
+    for trial in range(trials):
+        counts = draw.integers(5, 40, 80).astype(float)
+        sums = ((0.3 + draw.normal(size=80)) * counts)[:, None]
+        ends = percentile_interval(bootstrap_ratios(sums, counts, trial, draws=400), 80)
+        hits += bool(ends.low[0] <= 0.3 <= ends.high[0])
+    # percentiles of 80 texts fall a little short of 95 %
+    low, high = scipy_stats.binom.ppf([1e-4, 1 - 1e-4], trials, [0.90, 0.96])
+    assert low <= hits <= high

@@ -130,12 +130,12 @@ def check_whole(name: str, value: int) -> int:
 def check_dim(count: int, dim: int, what: str) -> int:
     """Room for `count` orthogonal vectors, and for a table of them in memory."""
     dim, fewer = check_whole("dim", dim), ", or fewer keys." if what == "keys" else "."
-    first = f"dim {dim} was given with {count} orthogonal {what}."
+    message = f"dim {dim} was given with {count} orthogonal {what}."
     if dim < count:
         room = f"R^{dim} has no more than {max(dim, 0)} vectors that are orthogonal to each other."
-        raise TheoryError(first, room, f"Use a dim of {count} or more{fewer}")
+        raise TheoryError(message, room, f"Use a dim of {count} or more{fewer}")
     rows = count if what == "keys" else dim  # words meet matrices
     if rows * dim > ROOM:
         size = f"That needs tables of {rows} × {dim} numbers; up to {ROOM:,} are computed."
-        raise TheoryError(first, size, f"Use a smaller dim{fewer}")
+        raise TheoryError(message, size, f"Use a smaller dim{fewer}")
     return dim

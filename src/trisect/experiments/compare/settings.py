@@ -59,8 +59,8 @@ class CompareSettings:
 
     def __post_init__(self) -> None:
         if (count := len(self.source.models)) != 2:
-            models = "1 model was given." if count == 1 else f"{count} models were given."
-            raise SpecError(models, "Two are compared.", "For several give them to trisect norms, ablate, ….")
+            message = "1 model was given." if count == 1 else f"{count} models were given."
+            raise SpecError(message, "Two are compared.", "For several give them to trisect norms, ablate, ….")
         if wrong := [name for name in self.what or () if name not in PARTS]:
             parts = f"There is {', '.join(PARTS)}."
             raise SpecError(f"{wrong[0]!r} cannot be compared.", parts, "Use some of them.")

@@ -40,14 +40,16 @@ class ExploreSettings:
     ] = ()
 
     def __post_init__(self) -> None:
-        count = f"{len(self.text)} texts were given"
+        message = f"{len(self.text)} texts were given"
         for what, files in (("an image", self.image), ("a sound", self.audio)):
             if files and len(self.text) > 1:
-                raise SpecError(f"{count} beside {what}.", "It stands beside one text, or alone.", "Put it in quotes.")
+                raise SpecError(
+                    f"{message} beside {what}.", "It stands beside one text, or alone.", "Put it in quotes."
+                )
         if self.image and self.audio:
             raise SpecError("--image and --audio were given.", "A page shows one of them.", "Leave one of them out.")
         if not (self.image or self.audio) and not 1 <= len(self.text) <= MOST:
-            raise SpecError(f"{count}.", "A page shows one text, or a source and a target.", "Put it in quotes.")
+            raise SpecError(f"{message}.", "A page shows one text, or a source and a target.", "Put it in quotes.")
 
 
 @dataclass(frozen=True, eq=False)

@@ -575,8 +575,8 @@ def _layers(subject: Subject) -> tuple[tuple[str, ...], list[NewRow], dict[Addre
     if not heads and without is not None:
         output_projection(without)
     if not heads:
-        layer = f"{subject.name} has no attention layer whose norms can be computed."
-        raise ModelError(layer, subject.shape.words(), "Choose another model.")
+        message = f"{subject.name} has no attention layer whose norms can be computed."
+        raise ModelError(message, subject.shape.words(), "Choose another model.")
     return tuple(notes), rows, heads
 
 

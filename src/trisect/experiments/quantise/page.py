@@ -139,7 +139,7 @@ def findings(tables: Mapping[str, pl.DataFrame], about: About[ReadFacts]) -> tup
 
 
 def _figures(changes: Measures, facts: ReadFacts) -> Iterator[Figure]:
-    """All layers at once by bits, and by rank; one layer at a time, each way and amount on an axis of its own; and maps of heads."""
+    """All layers at once by bits, and by rank; one layer at a time, a panel for each way and amount; and maps of heads."""
     unit, ways = axis_unit(facts), _ways_of(changes)
 
     def title(*parts: str) -> str:
