@@ -111,7 +111,10 @@ def write_sheets(addresses: list[str]) -> None:
     head = "| page | words | pixels at 1280 | at 360 | sheets | axe at 360 | undecided | axe at 1280 | undecided |"
     with chromium("") as visit:
         lines = [sheet_line(visit(), one if "://" in one else Path(one).absolute().as_uri()) for one in addresses]
-    told = "Words that are not folded; sheets as folded; axe-core: broken rules and undecided ones with all unfolded (`python bench/pages.py PAGE...`).\n"
+    told = (
+        "Words that are not folded; sheets as folded; axe-core: broken rules and undecided ones with all unfolded "
+        "(`python bench/pages.py PAGE...`).\n"
+    )
     table = [head, "| --- " * 9 + "|", *sorted(lines)]
     PAGE.write_text(
         "\n".join([PAGE.read_text().partition(SHEETS)[0].rstrip() + "\n\n" + SHEETS, told, *table, ""]),
