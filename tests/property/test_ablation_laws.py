@@ -1,4 +1,4 @@
-"""Laws of ablation: an edit does what it says and nothing else, whatever the batch, and its interval covers."""
+"""Laws of ablation: an edit does what it says and nothing else, whatever the batch."""
 
 import numpy as np
 import pytest

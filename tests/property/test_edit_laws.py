@@ -252,6 +252,7 @@ def test_counts_of_parameters_by_hand():
     for edited, without in (
         (run("tie", "q+k+v@all"), 4 * square),
         (run("tie", "q+k@1.h1"), square // HEADS),
+        (run("identity", "v@all"), 2 * square),
         (run("freeze", "q+k@2"), 2 * square),
         (attacked("q@1", "plain"), 0),
     ):

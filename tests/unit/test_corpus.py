@@ -213,6 +213,12 @@ def test_unigram_loss_by_hand():
     )
 
 
+def test_a_place_that_cannot_be_written(small, tmp_path):
+    (tmp_path / "file").write_text("")
+    with pytest.raises(Exception, match="could not be written"):
+        small.save(tmp_path / "file")
+
+
 def test_a_growing_array_that_cannot_grow(monkeypatch):
     grown = text_corpus.GrowingArray(np.int32)
     grown.append([1, 2])

@@ -270,6 +270,7 @@ def test_a_compiled_model_runs_with_its_edits_and_is_compiled_again_afterwards(g
             r"returned \[2, 4, 2, 8\], torch.float32, cpu for v of layer 1, heads 1-4",
         ),
         (lambda tensor, _where: tensor.double(), "returned .*torch.float64"),
+        (lambda tensor, _where: tensor.mean(), r"returned \[\], torch.float32, cpu"),
         (lambda _tensor, _where: None, "returned NoneType"),
     ],
 )

@@ -204,3 +204,14 @@ def test_models_of_one_name_get_numbers_and_none_is_no_answer():
         build(Trio, {"models": ()}).models.open()
     two = Trio(ModelsSource((one, other)), ("a", "b", "c"))
     assert command("made", two, (one, other), None) == "trisect made MODEL MODEL --files a b c"
+
+
+@record
+class _Listed:
+    names: Annotated[tuple[str, ...], Field(description="Names."), Option(many="commas", metavar="NAME")] = ()
+
+
+@pytest.mark.parametrize("name", ["a", ""])
+def test_what_a_list_names_twice_is_refused_also_where_it_is_empty(name):
+    with pytest.raises(SpecError, match="twice"):
+        build(_Listed, {"names": [name, name]})

@@ -219,6 +219,7 @@ BAD = [
     ),
     (lambda: make_edit("freeze", Site.parse("cross.q@1")), "freeze at 'cross.q@1' is not possible in a study"),
     (lambda: read_experiment([], "f.json"), "f.json does not hold a design"),
+    (lambda: read_experiment([], ""), "What was given does not hold a design"),
     (lambda: read_experiment({"nom": 1}, "f.json"), "f.json has nom"),
     (lambda: read_experiment({"model": {"depth": 1}}, "f.json"), "model in f.json has depth"),
     (lambda: read_experiment({"model": 3}, "f.json"), "model in f.json is 3"),

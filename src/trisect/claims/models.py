@@ -69,8 +69,8 @@ def judge_by_draws(
     for all; `estimates` its value on the units themselves. A statistic that is missing or not finite is not measured. `about`
     (model, texts) is what the verdicts speak of and stands in the column `runs`. Where units were drawn by `groups`, these
     are fewer than `n` and count for the degrees of freedom. `each` says so of single statistics that were drawn from other
-    units than the rest; a part that combines several has the fewest of theirs. `tests` are those of statistics that have one of their
-    own, such as a permutation of layers, whose intervals alone are of the draws.
+    units than the rest; a part that combines several has the fewest of theirs. `tests` holds by name the tests that single
+    statistics have of their own, such as a permutation of layers; their intervals alone are of the draws.
     p_for is the share of draws on the wrong side of the bound, p_against that on the claimed side, both made as wide as
     Student's t with n − 1 degrees of freedom (stats.bootstrap); draws that are no number count against both. Where no draw
     moves a statistic p is that of the draws, 1 / (R + 1); one seed gives no verdict; what no outcome could decide is said so.
@@ -230,7 +230,7 @@ def judge_over_models(claims: Sequence[pl.DataFrame], about: Mapping[str, object
             of = [row for table in claims for row in table.filter(*row_of).iter_rows(named=True)]
             values = [row["effect"] for row in of if row["effect"] is not None]
             each = [reason for row in of if (reason := read_reason(row["reason"])) not in (UNDECIDED, SINGLE_SEED)]
-            each = [table for table in each if (table.kind, table.unit) != ("few trained", "layer")]
+            each = [reason for reason in each if (reason.kind, reason.unit) != ("few trained", "layer")]
             why = None
             if values and each:
                 why = Reason("some models", each.count(each[0]), need=len(of), detail=str(each[0]))

@@ -73,7 +73,7 @@ def read_reason(sentence: str | None) -> Reason:
     """The reason that a table's sentence was made of; where there is none, the spread leaves it open."""
     if sentence is None:
         return UNDECIDED
-    singular = {many: singular_unit for singular_unit, many in PLURAL.items()}
+    singular = {many: unit for unit, many in PLURAL.items()}
     for kind, template in SENTENCES.items():
         pattern = re.escape(template)
         for name, group in PATTERNS.items():

@@ -159,7 +159,7 @@ def place(site: Site, verb: str) -> Site:
 
 
 def in_study(site: Site, verb: str, allowed: tuple[str, ...] = WHERE, heads: bool = True) -> Site:
-    """The site itself, if its components are among the known and it is of the only stack; raises SpecError otherwise."""
+    """The site itself, if its components are among those allowed and it is of the only stack; raises SpecError otherwise."""
     if any(c not in allowed for c in site.components) or site.stack or site.pre or (site.heads and not heads):
         raise SpecError(
             f"{verb} at '{site}' is not possible in a study.",

@@ -181,10 +181,18 @@ class Option:
         names = [str(value) for value in values]
         again = next((name for i, name in enumerate(names) if name in names[:i]), None)
         if self.many == "seeds":
-            if not values or again or not all(isinstance(seed, int) and 0 <= seed < 2**32 for seed in values):
+            if (
+                not values
+                or again is not None
+                or not all(isinstance(seed, int) and 0 <= seed < 2**32 for seed in values)
+            ):
                 facts = "They are different whole numbers from 0 to 4,294,967,295, at least one."
                 raise SpecError(f"The seeds {list(values)}.", facts, "Give for example 1, 2 and 3.")
-        elif again and self.many in ("commas", "words", "places"):  # it would be measured, or counted, twice
+        elif again is not None and self.many in (
+            "commas",
+            "words",
+            "places",
+        ):  # it would be measured, or counted, twice
             facts = f"NAME are {', '.join(map(shorten, names))}."
             raise _wrong(f"NAME was given {shorten(again)} twice.", facts, "Give each once.")
         return values
@@ -371,7 +379,7 @@ def in_words(error: ValidationError, kind: type[Any], where: str = "") -> SpecEr
         fault = f"{home} has {names[-1]}{or_closest(names[-1], names_there)}"
         return SpecError(fault, f"Known are {', '.join(names_there)}.", "Correct or remove the others.")
     if not names:
-        fault = f"{where or 'What was fault'} does not hold a {kind.__name__.lower()}."
+        fault = f"{where or 'What was given'} does not hold a {kind.__name__.lower()}."
         names_there = sorted(names_of(kind))
         return SpecError(fault, "It is a JSON object.", f"Its keys are {', '.join(names_there)}.")
     same = [detail for detail in errors if _place(detail["loc"], kind)[0] == names]

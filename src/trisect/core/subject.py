@@ -152,7 +152,11 @@ def edit_writer(targets: Sequence[SiteTarget], function: EditFunction) -> Writer
             changed: Any = function(part, where)
             returned = tuple(getattr(changed, what, None) for what in ("shape", "dtype", "device"))
             if returned[0] is None or (tuple(returned[0]), *returned[1:]) != kind:
-                what = f"{list(returned[0])}, {returned[1]}, {returned[2]}" if returned[0] else type(changed).__name__
+                what = (
+                    f"{list(returned[0])}, {returned[1]}, {returned[2]}"
+                    if returned[0] is not None
+                    else type(changed).__name__
+                )
                 place = f"{where.component} of {where.address}, heads {spell(heads)}"
                 fault = f"The function {edit_name(function)} returned {what} for {place}."
                 facts = f"It was given {list(kind[0])}, {kind[1]}, {kind[2]}."

@@ -142,8 +142,8 @@ class Attackers:
         self.label, self.columns = label, (label,)
         self.reach: Reach = reach
         self._aim: Aim = aim
-        tokens, labels = _labelled_tokens(corpus, label)
         classes = len(corpus.column(label))
+        tokens, labels = _labelled_tokens(corpus, label)
         self.control: Tensor | None = None
         if control:
             of_type, self._control_distance = control_labels(corpus, label, seed)

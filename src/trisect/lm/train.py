@@ -351,9 +351,8 @@ class Trainer:
             self.draw.manual_seed(derive_seed("dropout", self.seed, self.steps_done))
         loss, correct, values = (self.replay if self.replay.fits(window) else work)(window)
         notes: dict[int, dict[str, Tensor]] = {}
-        for (slot, name), value in zip(
-            self._names, values.clone().unbind(), strict=True
-        ):  # the next replay writes there
+        values = values.clone()  # the next replay writes there
+        for (slot, name), value in zip(self._names, values.unbind(), strict=True):
             notes.setdefault(slot, {})[name] = value
         return Scores(loss, correct), notes
 

@@ -283,8 +283,7 @@ def mixing_ratio(trace: Trace, kind: str = "attention") -> Float[Tensor, "B T"]:
 
     0 at padding. Errors as `norms`. Source: Kobayashi et al. 2021, mixing ratio.
     """
-    parts = feed_forward_mixing(trace) if kind == KIND else mixing_parts(trace, kind)
-    itself, context = (torch.linalg.vector_norm(part, dim=-1) for part in parts)
+    itself, context = (torch.linalg.vector_norm(part, dim=-1) for part in mixing_parts(trace, kind))
     total = itself + context
     return torch.where(trace.query_real & (total > 0), context / total.clamp_min(torch.finfo(total.dtype).tiny), 0.0)
 
@@ -298,6 +297,8 @@ def mixing_by_weights(trace: Trace, kind: str = "attention") -> Float[Tensor, "B
 @torch.no_grad()
 def mixing_parts(trace: Trace, kind: str = "attention") -> _Mixed:
     """Both parts of every position's new vector, without β and the output's bias. Errors as `norms`."""
+    if kind == KIND:
+        return feed_forward_mixing(trace)
     w_o = _projection(trace, kind)
     context = project(single(_others(trace)) @ single(trace.values), w_o) * _behind(trace)
     scale = 1.0 if kind == "attention" else _scale(trace, kind)[..., None]

@@ -240,7 +240,7 @@ def match_prediction(answers: ArrayLike, predictions: Mapping[str, ArrayLike]) -
 def logit_ratio(
     patched: Float[np.ndarray, " N"], base: Float[np.ndarray, " N"], other: Float[np.ndarray, " N"]
 ) -> tuple[Float[np.ndarray, " M"], Float[np.ndarray, " M"], Bool[np.ndarray, " N"]]:
-    """What is added up over pairs for Σ (own − patched) / Σ (own − other), 0 as the patched run was, 1 as the other.
+    """What is added up over pairs for Σ (base − patched) / Σ (base − other), 0 as the patched run was, 1 as the other.
 
     The arguments are differences of the logits of the two runs' answers: `base` in the run that is patched, `other` in the run
     patched from, `patched` under the patch. Returned are what each pair that says something adds above and below, and which

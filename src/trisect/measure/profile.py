@@ -204,7 +204,7 @@ def _fit(
     """
     wide, folds = maps.double(), range(len(moments.gram))
     grams = [] if diagonal else [wide.mT @ (gram @ wide) for gram in moments.gram]
-    sums = [total_sums @ wide for total_sums in moments.sums]
+    sums = [of_fold @ wide for of_fold in moments.sums]
     scale = wide[0].diagonal()
     for f in folds:
         gram = wide.new_zeros(len(wide), wide.shape[2], wide.shape[2])

@@ -294,7 +294,7 @@ class _ScoreSums(NamedTuple):
 
 
 def score_row(trace: Trace, row: int) -> _ScoreSums | None:
-    """The _ScoreSums of one row of a batch; None where queries and keys are not of one sequence, or fewer than two are real."""
+    """The sums over scores of one row of a batch; None where queries and keys are not of one sequence, or fewer than two are real."""
     real = trace.query_real[row]
     if trace.crosses or trace.key_real.shape[1] != len(real) or int(real.sum()) < 2:
         return None

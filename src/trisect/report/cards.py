@@ -53,7 +53,7 @@ class _Survival(NamedTuple):
 
 def survivals(controls: pl.DataFrame, source: str, claim: str) -> tuple[_Survival, ...]:
     """The controls of one claim in words; empty where none was run."""
-    rows = controls.filter((pl.col("source") == source) & (pl.col("claim") == claim))
+    rows = controls.filter(pl.col("source") == source, pl.col("claim") == claim, pl.col("control").is_in(CONTROLS))
     results = []
     for (control,), group in rows.sort("part").group_by("control", maintain_order=True):
         parts = []

@@ -69,8 +69,8 @@ def paired_difference(
     beyond = max(beyond - n / 2, 0.0) if beyond > 0 else beyond
     alike = beyond / np.sqrt(margins) if margins > 0 else 0.0
 
-    def reach(first_reach: float, second_reach: float) -> float:
-        return float(np.sqrt(max(first_reach**2 - 2 * alike * first_reach * second_reach + second_reach**2, 0.0)))
+    def reach(first: float, second: float) -> float:
+        return float(np.sqrt(max(first**2 - 2 * alike * first * second + second**2, 0.0)))
 
     difference = float(q - p)
     return difference - reach(q - low_q, high_p - p), difference + reach(high_q - q, p - low_p)

@@ -50,7 +50,7 @@ def read_links(
     if ids and own_ids:
         _check_ids(path, own_ids, ids)
     elif own_ids:  # the sentences have no IDs
-        sizes = [(len(text), text) for text in (number_id.lstrip("0") for number_id in own_ids)]
+        sizes = [(len(text), text) for text in (number.lstrip("0") for number in own_ids)]
         for number, (before, here) in enumerate(pairwise(sizes), start=2):
             if here <= before:
                 this, other = (own_ids[n][:LONGEST_NUMBER] for n in (number - 1, number - 2))

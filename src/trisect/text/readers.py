@@ -98,8 +98,8 @@ class Reader:
 
 def missing_split_error(folder: Path, split: str, patterns: Iterable[str], other: str) -> CorpusError:
     """The error of a folder that has no file of a split of any of these patterns; `other` is what else to do."""
-    facts = ", ".join(sorted(path.name for path in folder.iterdir())[:12]) or "nothing"
-    facts = f"Looked for {' or '.join(patterns)}; the folder holds {facts}."
+    names = ", ".join(sorted(path.name for path in folder.iterdir())[:12]) or "nothing"
+    facts = f"Looked for {' or '.join(patterns)}; the folder holds {names}."
     return CorpusError(f"{folder} has no {split} split.", facts, f"Add that file, or {other}.")
 
 
