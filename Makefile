@@ -53,7 +53,7 @@ dist:
 	$(PYTHON) tools/dist.py
 
 bench: .venv/ready
-	$(BIN)/python bench/table.py
+	PYTHONPATH=. $(BIN)/python bench/table.py
 
 all-types: .venv/ready
 	PYTHONPATH=. OMP_NUM_THREADS=1 $(BIN)/python bench/all_types.py --place build/types

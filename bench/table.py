@@ -1,6 +1,6 @@
 """All measurements of speed in one table, docs/bench.md.
 
-python bench/table.py
+PYTHONPATH=. python bench/table.py
 """
 
 from __future__ import annotations
@@ -68,7 +68,7 @@ def page(kept: dict[str, dict[str, Any]]) -> str:
     text = [
         "# Speed",
         "",
-        "Written by `make bench` (`python bench/table.py`; with the names of parts it measures those again; what is of other",
+        "Written by `make bench` (`PYTHONPATH=. python bench/table.py`; with the names of parts it measures those again; what is of other",
         "parts or of other processors is kept).",
         "Ratios are plain / trisect: both ways in one run, in turn, one thread each unless the row says otherwise; medians of",
         "paired rounds, with the least and the largest round. Seconds are CPU seconds where a row does not say wall time.",

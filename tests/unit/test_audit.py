@@ -239,11 +239,15 @@ def test_on_the_command_line(tmp_path):
     assert (json.loads(shown)["same"], [row["verdict"] for row in json.loads(shown)["rows"]]) == (True, ["right"] * 4)
 
 
+WRAPPED: list[nn.Module] = []  # by the two stand-ins below
+
+
 class Lens:
     """A bridge as TransformerLens has it, by hooks on the modules of a Llama."""
 
     def __init__(self, module: nn.Module) -> None:
         self.module = module
+        WRAPPED.append(module)
 
     @classmethod
     def boot_transformers(cls, _name: str, hf_model: nn.Module, **_settings: Any) -> "Lens":
@@ -254,9 +258,8 @@ class Lens:
 
     def run_with_cache(self, tokens: Any, **_settings: Any) -> Any:
         cache: dict[str, Any] = {}
-        with self._hooked(
-            "1.q", lambda _m, _i, out: cache.update({"blocks.1.attn.hook_q": out.unflatten(-1, (-1, 8))})
-        ):
+        note = lambda _m, _i, out: cache.update({"blocks.1.attn.hook_q": out.unflatten(-1, (-1, 8))})  # noqa: E731
+        with self._hooked("hook_q", note):
             return self.module(tokens), cache
 
     def run_with_hooks(self, tokens: Any, fwd_hooks: Any, **_settings: Any) -> Any:
@@ -265,22 +268,65 @@ class Lens:
             return self.module(tokens)
 
 
+class Intervenable:
+    """A model as pyvene wraps it: what k_proj or v_proj gives, all positions or by head, collected or replaced."""
+
+    def __init__(self, config: dict[str, Any], model: nn.Module) -> None:
+        self.config, self.model = config, model
+        WRAPPED.append(model)
+
+    def __call__(
+        self, base: Any, sources: Any = None, unit_locations: Any = None, source_representations: Any = None
+    ) -> Any:
+        assert (self.config["layer"], sources) == (1, None)
+        by_head, size = self.config["unit"] == "h", self.config["max_number_of_units"]
+        assert unit_locations == {"base": [[list(range(size))]]}
+        collected = []
+
+        def meet(_m: Any, _i: Any, out: Any) -> Any:
+            given = out.unflatten(-1, (size, -1)).transpose(1, 2) if by_head else out
+            if self.config["intervention_type"] == "collect":
+                return collected.append(given)
+            return source_representations.transpose(1, 2).flatten(2) if by_head else source_representations
+
+        name = self.config["component"].removeprefix("head_")[0]
+        with self.model.get_submodule(path_of(1, name)).register_forward_hook(meet):
+            answer = self.model(**base)
+        return (answer, collected), answer
+
+
 def test_names_of_other_libraries_are_audited_in_a_copy_of_the_model(llama, monkeypatch):
-    lens = types.ModuleType("transformer_lens")
-    lens.__dict__["model_bridge"] = bridges = types.ModuleType("transformer_lens.model_bridge")
-    bridges.__dict__["TransformerBridge"] = Lens
-    monkeypatch.setitem(sys.modules, "transformer_lens", lens)
-    monkeypatch.setitem(sys.modules, "transformer_lens.model_bridge", bridges)
+    modules = {name: types.ModuleType(name) for name in ("transformer_lens", "transformer_lens.model_bridge", "pyvene")}
+    modules["transformer_lens.model_bridge"].__dict__["TransformerBridge"] = Lens
+    kinds = {"CollectIntervention": "collect", "VanillaIntervention": "replace"}
+    modules["pyvene"].__dict__.update(kinds, IntervenableModel=Intervenable)
+    for name, module in modules.items():
+        monkeypatch.setitem(sys.modules, name, module)
     monkeypatch.setattr(peers, "need_extra", lambda *_: None)
+    WRAPPED.clear()
     audit = trisect.audit(llama, "transformer_lens:blocks.1.attn.hook_q", site="q@2", text=TEXT)
     assert (verdicts(audit), audit.axes) == (ALL | {"tensor": "different"}, "[B, T, H, E]")
     assert "q of layer 2, before rotation" in reason(audit, "tensor")
     audit = trisect.audit(llama, "transformer_lens:blocks.1.attn.hook_rot_q", site="q@2", text=TEXT)
     assert verdicts(audit) == {"fires": "silent"}
+    audit = trisect.audit(llama, "pyvene:1.key_output", site="k@2", text=TEXT)
+    assert (verdicts(audit), audit.axes) == (ALL | {"tensor": "different"}, "[B, T, H·E]")
+    audit = trisect.audit(llama, "pyvene:1.head_value_output", site="v@2", text=TEXT)
+    assert (verdicts(audit), audit.axes) == (ALL, "[B, H, T, E]")
+    assert {type(module) for module in WRAPPED} == {type(llama.model)}
+    assert all(module is not llama.model for module in WRAPPED)
     monkeypatch.setattr(Lens, "run_with_cache", lambda *_, **__: 1 / 0)
     with pytest.raises(ModelError, match="ZeroDivisionError: division by zero") as error:
         trisect.audit(llama, "transformer_lens:blocks.1.attn.hook_q", site="q@2", text=TEXT)
     assert "transformer_lens:blocks.1.attn.hook_q" in error.value.given
+    monkeypatch.setattr(
+        Lens, "run_with_cache", lambda *_, **__: (_ for _ in ()).throw(torch.OutOfMemoryError("CUDA out of memory"))
+    )
+    with pytest.raises(trisect.TrisectError, match="memory"):
+        trisect.audit(llama, "transformer_lens:blocks.1.attn.hook_q", site="q@2", text=TEXT)
+    for more in ({"end": "input"}, {"write": lambda _model, _inputs, tensor: tensor}, {"text": [TEXT, "w1 w2 w3"]}):
+        with pytest.raises(SpecError):
+            trisect.audit(llama, "pyvene:1.key_output", **{"site": "k@2", "text": TEXT} | more)
 
 
 def test_names_of_libraries_that_are_not_there_are_refused(llama):

@@ -325,6 +325,12 @@ def test_the_longest_line_of_a_file_is_what_counts_wherever_it_is_cut(tmp_path, 
         read(max(sizes) - 1)
 
 
+def test_only_a_line_feed_ends_a_line_of_pairs(tmp_path):
+    path = tmp_path / "p.jsonl"
+    path.write_text('{"base": "a\u2028b", "donor": "c\x85d"}\n', encoding="utf-8")
+    assert [(pair.base, pair.donor) for pair in pairs.read_pairs(path)] == [("a\u2028b", "c\x85d")]
+
+
 @pytest.mark.parametrize(
     "words",
     [("check", ""), ("report", " "), ("norms", "", "--text", "a"), ("corpus", "show", ""), ("similarity", "")],

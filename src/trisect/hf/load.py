@@ -492,9 +492,9 @@ def load(
         name, objective = type(module).__name__, objective_of(module)
         placed = None if device in ("auto", "cpu") else device
         chosen = {"revision": revision, "dtype": dtype, "device_map": device_map, "device": placed}
-        if problem := [option for option, value in chosen.items() if value is not None]:
+        if options := [option for option, value in chosen.items() if value is not None]:
             reason = "It is a module already, and is read as it is."
-            raise ModelError(f"{', '.join(problem)} for {name}.", reason, "Leave that out, or give a name or a folder.")
+            raise ModelError(f"{', '.join(options)} for {name}.", reason, "Leave that out, or give a name or a folder.")
         check_weights(name, module)
         check_finite(name, module)
     else:

@@ -130,7 +130,7 @@ class Board {
 
 const STACK_NAMES = { plain: "all", enc: "encoder", dec: "decoder", cross: "cross" };
 const WORDS = { zero: "zero", half: "half", double: "double", mean: "its mean", second: "the second text's" };
-const HINTS = { "": null, zero: "Zeros in its place", half: "Half of it", double: "Twice of it", mean: "Its mean over this text's positions", second: "What the second text has at the same positions" };
+const HINTS = { "": null, zero: "Zeros in its place", half: "Half as large", double: "Twice as large", mean: "Its mean over this text's positions", second: "What the second text has at the same positions" };
 
 // Whether the site `wide` holds the site `name` of one component: all layers, or all heads.
 function covers(wide, name, component) {

@@ -388,7 +388,10 @@ def rounding_notes(model: nn.Module, projections: Sequence[Projections], moved: 
 
 def coarsest(model: nn.Module) -> float:
     """What share of the largest value is rounding in the coarsest of a model's quantised maps; 0 without any."""
-    return max((TOLERANCE[kind.kind] for _, _, kind in _quantised_maps(model) if kind.kind is not None), default=0.0)
+    return max(
+        (TOLERANCE[quantised.kind] for _, _, quantised in _quantised_maps(model) if quantised.kind is not None),
+        default=0.0,
+    )
 
 
 def _quantised_maps(model: nn.Module) -> list[tuple[str, nn.Module, Quantised]]:

@@ -157,9 +157,15 @@ def audit_handle(
     inputs = own_inputs(model._with_proof, batch.inputs)
     reading = model.trace(batch)
     named = handle if isinstance(handle, str) else getattr(handle, "__name__", type(handle).__name__)
-    if isinstance(handle, str) and ":" in handle:
+    if isinstance(handle, str) and ":" in handle and handle not in dict(model.model.named_modules()):
         from trisect.hf.verify.peers import peer_functions
 
+        if write is not None or end != "output":
+            reason = "A name of another library is written by that library, at its output."
+            raise SpecError(f"{handle} was given with write or end.", reason, "Leave these out.")
+        if len(batch.source.real) != 1 or not batch.source.real.all():
+            reason = "Other libraries are run on one text without padding."
+            raise SpecError(f"{handle} was given with {len(batch.source.real)} rows.", reason, "Give one text.")
         handle, write = peer_functions(model, handle)
     with evaluating(model.model), copy_caches(model.model):
         if isinstance(handle, str):
@@ -320,8 +326,8 @@ def _tensor_rows(
     recovered = torch.stack([flat[places[..., units[0]]] / factor for units, factor in heads.values()], 2)[
         candidate.real.cpu()
     ]
-    layout = candidate.values.transpose(1, 2)[candidate.real.cpu()][:, [head - 1 for head in heads]].cpu().double()
-    words += f"; off by {float((recovered - layout).norm() / layout.norm()):.1e} of its size"
+    values = candidate.values.transpose(1, 2)[candidate.real.cpu()][:, [head - 1 for head in heads]].cpu().double()
+    words += f"; off by {float((recovered - values).norm() / values.norm()):.1e} of its size"
     is_target = (candidate.address, candidate.component) == (target.address, target.component)
     rows = [("tensor", RIGHT if is_target and not candidate.stage and not scaled else DIFFERENT, words)]
     order = sorted((int(copy.min()), head) for head, (units, _) in heads.items() for copy in units)

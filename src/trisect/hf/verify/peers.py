@@ -13,7 +13,7 @@ from typing import Any, TypeAlias
 import torch
 from torch import Tensor
 
-from trisect.core.errors import ModelError, need_extra, unknown
+from trisect.core.errors import ModelError, need_extra, reraise_out_of_memory, unknown
 from trisect.core.subject import ModelInputs
 from trisect.hf.load import Pretrained
 
@@ -40,6 +40,7 @@ def _tell(handle: str, call: Callable[[], Any]) -> Any:
     try:
         return call()
     except Exception as error:
+        reraise_out_of_memory(error)
         why = f"{type(error).__name__}: {(str(error).strip().splitlines() or [''])[-1][:150]}"
         raise ModelError(
             f"{handle} raises {why}.", "It does not take this model, or this name.", "Try another."
@@ -73,24 +74,23 @@ def _pyvene(module: Any, model: Pretrained, name: str) -> Functions:
     layer, _, component = name.partition(".")
     heads = next(count for address, count in model.shape.heads.items() if address.layer == int(layer) + 1)
 
-    def run(inputs: ModelInputs, kind: Any, **settings: Any) -> Any:
-        by_head = component.startswith("head_")
-        size = (
-            (heads.key if "key" in component or component == "head_value_output" else heads.query)
-            if by_head
-            else (inputs["input_ids"].shape[1])
-        )
-        where = {"layer": int(layer), "component": component, "unit": "h" if by_head else "pos"}
-        settings = {**where, "max_number_of_units": size, "intervention_type": kind}
-        wrapped = pyvene.IntervenableModel(settings, model=module)
-        return wrapped(base=dict(inputs), unit_locations={"base": [[list(range(size))]]}, **settings)
+    by_key = component in ("head_key_output", "head_value_output")
+
+    def run(inputs: ModelInputs, kind: Any, source: Tensor | None) -> Any:
+        size, unit = inputs["input_ids"].shape[1], "pos"
+        if component.startswith("head_"):
+            size, unit = heads.key if by_key else heads.query, "h"
+        place = {"layer": int(layer), "component": component, "unit": unit, "max_number_of_units": size}
+        wrapped = pyvene.IntervenableModel({**place, "intervention_type": kind}, model=module)
+        locations = {"base": [[list(range(size))]]}
+        return wrapped(base=dict(inputs), unit_locations=locations, source_representations=source)
 
     def capture(_model: Any, inputs: ModelInputs) -> Tensor | None:
-        (_, collected), _ = run(inputs, pyvene.CollectIntervention)
+        (_, collected), _ = run(inputs, pyvene.CollectIntervention, None)
         return torch.cat(list(collected)) if collected else None
 
     def write(_model: Any, inputs: ModelInputs, tensor: Tensor) -> Any:
-        return run(inputs, pyvene.VanillaIntervention, source_representations=tensor)[1]
+        return run(inputs, pyvene.VanillaIntervention, tensor)[1]
 
     return capture, write
 

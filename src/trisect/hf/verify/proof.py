@@ -306,7 +306,7 @@ class Proof:
         """All that has to be known of what is read: what is left out, what is no plain map, part of a sum or shared, and why."""
         failed = zip(self.addresses, self.laws, strict=True)
         left = [f"Left out, {address}: {law.failure}." for address, law in failed if law.failure]
-        left += [f"Left out, {text.module}: {text.words}." for text in self.unread]
+        left += [f"Left out, {missing.module}: {missing.words}." for missing in self.unread]
         alike: dict[str, tuple[str, list[Address]]] = {}
         for address, weights, law in zip(self.addresses, self.weights, self.laws, strict=True):
             origins = weights.projections.origins

@@ -243,7 +243,7 @@ def write_texts(texts: Texts, path: Path) -> None:
                 body: Any = text
                 if isinstance(text, InputSample):
                     body = {"text": text.text, "audio": text.audio, "images": text.images}
-                    if not all(isinstance(sample, str) for sample in (*text.audio, *text.images)):
+                    if not all(isinstance(file, str) for file in (*text.audio, *text.images)):
                         reason = "Another process reads sound and images from their files."
                         raise SpecError("Samples in memory were given with workers.", reason, "Leave --workers out.")
                 file.write(json.dumps([body, next(numbers, None)]) + "\n")
@@ -354,7 +354,7 @@ class UnitWork(JobWork):
         model = getattr(self.settings, self.group).model
         if sent is not None and isinstance(model, str | Path) and (place := Path(model).resolve()).exists():
             beside = (place.parent / name for name in getattr(self.settings, "checkpoints", ()))
-            sent |= {experiment for experiment in beside if (experiment / "config.json").is_file()}
+            sent |= {folder for folder in beside if (folder / "config.json").is_file()}
         places = {f"part-{i}": place for i, place in enumerate(sorted(sent or ()))}
         laid = {name: str(place) for name, place in places.items()}
         module, has_texts = type(self.experiment).__module__, self.texts is not None
