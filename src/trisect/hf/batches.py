@@ -1,4 +1,4 @@
-"""Texts and a model's own inputs as batches, and what a pass over them gives: traces and losses."""
+"""Batches of texts or of a model's own inputs, and the traces and losses of a forward pass over them."""
 
 from __future__ import annotations
 
@@ -21,16 +21,19 @@ from trisect.hf.files.tokenizers import tokenize
 from trisect.hf.hooks.calls import Call, tensors_in
 from trisect.measure.intervention import relative_change
 
-LONGEST = 512  # tokens a window where neither model nor tokenizer has a limit
-USUAL = 1_024  # tokens a window at most, where none is asked for: weights grow with its square
-BOUNDLESS = 1_000_000  # tokenizers without a limit report a very large one
+DEFAULT_WINDOW = 512  # default window, in tokens, where neither model nor tokenizer has a limit
+LARGEST_DEFAULT_WINDOW = 1_024  # largest default window, in tokens: memory for attention weights grows with its square
+NO_LIMIT = 1_000_000  # tokenizers without a limit report a very large `model_max_length`
 MASKED_SHARE = 0.15
-OFFSET = ("roberta", "xlm-roberta", "camembert", "mpnet", "longformer")
+TYPES_WITH_OFFSET = ("roberta", "xlm-roberta", "camembert", "mpnet", "longformer")
 IGNORED = -100  # of labels: not predicted
 
 
 class _TokenWindow(NamedTuple):
-    """One row of a batch: which text, where in it, its token ids, which of them were added; `alike`: source and target are one text."""
+    """One row of a batch: the text's number, the window's first token, token ids and which are special; of source and target.
+
+    `single_text` is true where one text serves as source and target.
+    """
 
     text: int
     start: int
@@ -38,12 +41,12 @@ class _TokenWindow(NamedTuple):
     special: list[bool]
     target: list[int]
     target_special: list[bool]
-    alike: bool
+    single_text: bool
 
 
 @dataclass(frozen=True, eq=False)
 class TextBatcher:
-    """What is needed to make texts ready for one model; `limit` is how long it reads, None where nothing says."""
+    """Turns texts into batches for one model; `limit` is its longest input in tokens, None where it states none."""
 
     name: str
     tokenizer: Any
@@ -57,7 +60,7 @@ class TextBatcher:
 
     @classmethod
     def of(cls, name: str, model: nn.Module, tokenizer: Any, objective: str, window: int | None) -> TextBatcher:
-        """The batcher of a model; `window` overrides what model and tokenizer say of their longest input."""
+        """The batcher of a model; `window` overrides the longest input that model and tokenizer state."""
         kinds = inspect.Parameter.VAR_KEYWORD, inspect.Parameter.VAR_POSITIONAL
         config = getattr(model, "config", None)
         parameters = inspect.signature(model.forward).parameters.values()
@@ -72,7 +75,7 @@ class TextBatcher:
         return cls(name, tokenizer, objective, chosen, accepts, int(start), device, limit, main)
 
     def batches(self, texts: Iterable[tuple[int, TextOrPair]], size: int, scored: bool) -> Iterator[Batch]:
-        """Batches of at most `size` windows, in the order of the texts, which have a number each."""
+        """Batches of at most `size` windows, in the order of `texts`, which are pairs of a number and a text."""
         if self.main in TAKES:
             raise takes_no_text(self.name, self.main)
         if self.tokenizer is None:
@@ -85,19 +88,22 @@ class TextBatcher:
     def _windows(self, number: int, text: TextOrPair) -> Iterator[_TokenWindow]:
         paired = self.objective == "seq2seq" or "decoder_input_ids" in self.accepts
         source, target = check_text(self.name, number, text, paired)
-        pieces, aims = list(self._cut(source)), list(self._cut(target, True)) if paired else []
-        if aims and len(aims) != len(pieces):
-            problem = f"Text {number + 1} is {len(pieces)} windows of source and {len(aims)} of target."
+        sources, targets = list(self._split_text(source)), list(self._split_text(target, True)) if paired else []
+        if targets and len(targets) != len(sources):
+            problem = f"Text {number + 1} is {len(sources)} windows of source and {len(targets)} of target."
             reason = "Each window of a source is read with its own of the target."
             raise ModelError(problem, reason, "Give shorter texts.")
-        for i, (start, ids, special) in enumerate(pieces):
-            _, aim, aim_special = aims[i] if aims else (0, [], [])
-            yield _TokenWindow(number, start, ids, special, aim, aim_special, not isinstance(text, tuple))
+        for i, (start, ids, special) in enumerate(sources):
+            _, target_ids, target_special = targets[i] if targets else (0, [], [])
+            yield _TokenWindow(number, start, ids, special, target_ids, target_special, not isinstance(text, tuple))
 
-    def _cut(self, text: str, aim: bool = False) -> Iterator[tuple[int, list[int], list[bool]]]:
-        """Windows of a text, special tokens in each: where it begins, ids, which are special; some cut a target (`aim`) otherwise."""
+    def _split_text(self, text: str, is_target: bool = False) -> Iterator[tuple[int, list[int], list[bool]]]:
+        """Yield each window of a text, with special tokens: its first token, ids, and which are special.
+
+        `is_target` tokenizes a target, for which some tokenizers have other rules.
+        """
         options = {"add_special_tokens": True, "return_special_tokens_mask": True}
-        encoded = tokenize(self.name, self.tokenizer, text, aim, **options)
+        encoded = tokenize(self.name, self.tokenizer, text, is_target, **options)
         ids, special = list(encoded["input_ids"]), [bool(m) for m in encoded["special_tokens_mask"]]
         if len(ids) <= self.window:
             if not ids:
@@ -107,43 +113,45 @@ class TextBatcher:
             return
         inner_places = [i for i, s in enumerate(special) if not s]
         before, after = ids[: inner_places[0]], ids[inner_places[-1] + 1 :]
-        room = self.window - len(before) - len(after)
-        if room < 1:
+        size = self.window - len(before) - len(after)
+        if size < 1:
             reason = f"The tokenizer adds {len(before) + len(after)} tokens to every text."
             raise ModelError(f"A window of {self.window} tokens.", reason, "Use a longer window.")
         inner, flags = ids[inner_places[0] : inner_places[-1] + 1], special[inner_places[0] : inner_places[-1] + 1]
-        for start in range(0, len(inner), room):
-            piece = inner[start : start + room]
-            marks = [True] * len(before) + flags[start : start + room] + [True] * len(after)
+        for start in range(0, len(inner), size):
+            piece = inner[start : start + size]
+            marks = [True] * len(before) + flags[start : start + size] + [True] * len(after)
             yield start, [*before, *piece, *after], marks
 
     def _batch(self, rows: list[_TokenWindow], scored: bool) -> Batch:
         ids, real = self._pad([row.ids for row in rows])
         special = _flags([row.special for row in rows], ids.shape[1])
-        shown = ids
+        unmasked_ids = ids
         inputs: dict[str, Tensor] = {}
         if scored and self.objective == "masked":
-            ids, labels = self._hide(ids, real & ~special, rows)
+            ids, labels = self._mask_tokens(ids, real & ~special, rows)
             inputs["labels"] = labels
         inputs |= {"input_ids": ids, "attention_mask": real.long()}
         target = None
         if rows[0].target:
-            aim, aim_real = self._pad([row.target for row in rows])
-            shifted = torch.cat([torch.full_like(aim[:, :1], self.start), aim[:, :-1]], 1)
-            inputs |= {"decoder_input_ids": shifted, "labels": torch.where(aim_real, aim, IGNORED)}
-            flags = _flags([[True, *row.target_special[:-1]] for row in rows], aim.shape[1])
-            target = Side(self._pieces(shifted, aim_real), aim_real, flags, shifted)
+            target_ids, target_real = self._pad([row.target for row in rows])
+            shifted = torch.cat([torch.full_like(target_ids[:, :1], self.start), target_ids[:, :-1]], 1)
+            inputs |= {"decoder_input_ids": shifted, "labels": torch.where(target_real, target_ids, IGNORED)}
+            flags = _flags([[True, *row.target_special[:-1]] for row in rows], target_ids.shape[1])
+            target = Side(self._pieces(shifted, target_real), target_real, flags, shifted)
         notes = []
-        if rows[0].target and any(row.alike for row in rows):
+        if rows[0].target and any(row.single_text for row in rows):
             notes.append("A single text was given where the model takes two: it is both source and target.")
         if any(row.start for row in rows):
-            is_chosen = self.window != USUAL or self.limit is None or self.limit <= USUAL
+            is_chosen = (
+                self.window != LARGEST_DEFAULT_WINDOW or self.limit is None or self.limit <= LARGEST_DEFAULT_WINDOW
+            )
             more = "" if is_chosen else f" The model reads up to {self.limit:,}: choose a longer window for that."
             notes.append(
                 f"Texts longer than {self.window:,} tokens were cut into windows that do not see each other.{more}"
             )
         accepted = {name: t.to(self.device) for name, t in inputs.items() if name in self.accepts or name == "labels"}
-        source = Side(self._pieces(shown, real), real, special, shown)
+        source = Side(self._pieces(unmasked_ids, real), real, special, unmasked_ids)
         return Batch(accepted, source, target, tuple((row.text, row.start) for row in rows), tuple(notes))
 
     def _pad(self, rows: list[list[int]]) -> tuple[Tensor, Tensor]:
@@ -164,8 +172,8 @@ class TextBatcher:
             rows.append(tuple("" if not ok or piece is None else piece for piece, ok in pairs))
         return tuple(rows)
 
-    def _hide(self, ids: Tensor, may: Tensor, rows: list[_TokenWindow]) -> tuple[Tensor, Tensor]:
-        """Replace 15 % of each row's own tokens, at least one, by the mask; a function of text and window alone."""
+    def _mask_tokens(self, ids: Tensor, eligible: Tensor, rows: list[_TokenWindow]) -> tuple[Tensor, Tensor]:
+        """Replace 15 % of each row's tokens, at least one, by the mask token; the choice depends on text and window alone."""
         mask = self.tokenizer.mask_token_id
         if mask is None:
             problem, reason = f"The loss of {self.name} cannot be computed.", "Its tokenizer has no mask token."
@@ -173,7 +181,7 @@ class TextBatcher:
         hidden, labels = ids.clone(), torch.full_like(ids, IGNORED)
         for i, row in enumerate(rows):
             draw = torch.Generator().manual_seed(row.text * 1_000_003 + row.start)
-            places = may[i].nonzero().flatten()
+            places = eligible[i].nonzero().flatten()
             count = max(1, round(MASKED_SHARE * len(places)))
             chosen = places[torch.randperm(len(places), generator=draw)[:count]]
             labels[i, chosen] = ids[i, chosen]
@@ -182,7 +190,7 @@ class TextBatcher:
 
 
 def takes_any(model: nn.Module) -> bool:
-    """Whether its forward takes names that it does not list."""
+    """Whether the model's forward method accepts arbitrary keyword arguments."""
     parameters = inspect.signature(model.forward).parameters.values()
     return any(p.kind is inspect.Parameter.VAR_KEYWORD for p in parameters)
 
@@ -192,19 +200,19 @@ def _flags(rows: list[list[bool]], width: int) -> Tensor:
 
 
 def longest_window(config: Any, tokenizer: Any) -> int | None:
-    """The longest input that model and tokenizer both allow; None where neither says."""
+    """The longest input, in tokens, that model and tokenizer both allow; None where neither states a limit."""
     # RoBERTa and its kin count positions from the padding index on, so that two of them are never used
-    offset = 2 if getattr(config, "model_type", "") in OFFSET else 0
+    offset = 2 if getattr(config, "model_type", "") in TYPES_WITH_OFFSET else 0
     limits = [getattr(config, name, None) for name in ("max_position_embeddings", "n_positions", "max_seq_len")]
     limits = [n - offset if isinstance(n, int) else None for n in limits]
     limits.append(getattr(tokenizer, "model_max_length", None))
-    return min((int(n) for n in limits if isinstance(n, (int, float)) and 0 < n < BOUNDLESS), default=None)
+    return min((int(n) for n in limits if isinstance(n, (int, float)) and 0 < n < NO_LIMIT), default=None)
 
 
 def choose_window(name: str, window: int | None, limit: int | None) -> int:
-    """The window asked for, else the limit, but 1,024 at most; raises ModelError where it does not fit."""
+    """`window` if given, else the limit or 1,024, whichever is smaller; raises ModelError if `window` exceeds the limit."""
     if window is None:
-        return min(limit or LONGEST, USUAL)
+        return min(limit or DEFAULT_WINDOW, LARGEST_DEFAULT_WINDOW)
     if not isinstance(cast(object, window), int) or window < 1 or (limit is not None and window > limit):
         reason = "A window is 1 token or more" + ("." if limit is None else f", and {name} reads at most {limit}.")
         raise ModelError(f"A window of {window} tokens.", reason, "Choose another, or leave it out.")
@@ -218,29 +226,29 @@ PLACEHOLDERS = ("image", "video", "audio")
 
 @dataclass(frozen=True, eq=False)
 class _Stack:
-    """The calls of one stack, as far as their positions go."""
+    """The attention calls of one stack, and the shapes of their queries and keys."""
 
     name: str
     calls: Sequence[Call]
 
     @property
-    def asks(self) -> tuple[int, int]:
-        """Rows, and the most positions that are asked from."""
+    def query_shape(self) -> tuple[int, int]:
+        """Rows, and the largest number of query positions."""
         return self.calls[0].q.shape[0], max(c.q.shape[2] for c in self.calls)
 
     @property
-    def sees(self) -> tuple[int, int]:
-        """Rows, and the most positions that are seen."""
+    def key_shape(self) -> tuple[int, int]:
+        """Rows, and the largest number of key positions."""
         return self.calls[0].k.shape[0], max(c.k.shape[2] for c in self.calls)
 
     @property
-    def main(self) -> bool:
-        """Whether it is one of those whose positions are a text's, where the model is given a text."""
+    def is_text(self) -> bool:
+        """Whether its positions are those of the text, for a model that is given one."""
         return self.name.rstrip("0123456789") in MAIN or self.name.split("_")[0] == "text"
 
-    def seen(self) -> Tensor:
-        """Which keys any query gives weight to, in any layer that sees the most positions."""
-        rows, length = self.sees
+    def attended_keys(self) -> Tensor:
+        """Which keys get weight from any query, over the layers with the most keys."""
+        rows, length = self.key_shape
         weights = [c.weights for c in self.calls if c.weights is not None and c.weights.shape[3] == length]
         positions = [w.detach().ne(0).flatten(1, 2).any(1).cpu() for w in weights if w.shape[0] == rows]
         return torch.stack(positions).any(0) if positions else torch.ones(rows, length, dtype=torch.bool)
@@ -249,60 +257,66 @@ class _Stack:
 def find_sides(
     inputs: ModelInputs, tokenizer: Any, calls: Sequence[Call], addresses: Sequence[Address]
 ) -> tuple[Side, Side | None, dict[str, Side]]:
-    """Source, target and the sides of other stacks, of a dict of the model's own inputs: for as many positions as attention saw."""
+    """Source, target and the sides of other stacks for a dict of the model's own inputs, as long as attention's queries and keys."""
     stacks = [
         _Stack(name, [c for c, a in zip(calls, addresses, strict=True) if a.stack == name])
         for name in dict.fromkeys(a.stack for a in addresses)
     ]
     by_name = {stack.name: stack for stack in stacks}
-    # of an encoder without attention, or whose output is given, cross-attention still sees the positions
-    rest = "cross" if {"dec", "cross"} <= by_name.keys() else stacks[0].name
-    named = next((n for n in ("enc", "plain", "text") if n in by_name), rest)
-    first, targets = by_name[named], {stack.name: stack for stack in stacks if stack.name in ("dec", "merged")}
-    source = _side(inputs, "input_ids", tokenizer, first, first.sees if crosses(named) else first.asks)
+    # an encoder without attention, or whose output is given, shows its positions in cross-attention only
+    default_name = "cross" if {"dec", "cross"} <= by_name.keys() else stacks[0].name
+    source_name = next((n for n in ("enc", "plain", "text") if n in by_name), default_name)
+    first, targets = by_name[source_name], {stack.name: stack for stack in stacks if stack.name in ("dec", "merged")}
+    source = _side(
+        inputs, "input_ids", tokenizer, first, first.key_shape if crosses(source_name) else first.query_shape
+    )
     target = None
     for stack in targets.values():
-        target = target or _side(inputs, "decoder_input_ids", tokenizer, stack, stack.asks)
-    beside: dict[str, Side] = {}
+        target = target or _side(inputs, "decoder_input_ids", tokenizer, stack, stack.query_shape)
+    other_sides: dict[str, Side] = {}
     for stack in stacks:
-        usual = side_of(stack.name, source, target, beside)
-        if stack.name != named and not (stack.main and tuple(usual.real.shape) == stack.asks):
-            beside[stack.name] = _side(inputs, "input_ids", tokenizer, stack, stack.asks)
+        default_side = side_of(stack.name, source, target, other_sides)
+        if stack.name != source_name and not (stack.is_text and tuple(default_side.real.shape) == stack.query_shape):
+            other_sides[stack.name] = _side(inputs, "input_ids", tokenizer, stack, stack.query_shape)
     for stack in stacks:
-        beside |= _keys(stack, source, target, beside)
-    return source, target, beside
+        other_sides |= _keys(stack, source, target, other_sides)
+    return source, target, other_sides
 
 
-def _keys(stack: _Stack, source: Side, target: Side | None, beside: Mapping[str, Side]) -> dict[str, Side]:
-    """The side of a stack's keys, where it is not the usual one."""
-    usual = key_side_of(stack.name, source, target, beside)
+def _keys(stack: _Stack, source: Side, target: Side | None, other_sides: Mapping[str, Side]) -> dict[str, Side]:
+    """The side of a stack's keys by name, empty where `key_side_of` finds it by default."""
+    default_side = key_side_of(stack.name, source, target, other_sides)
     joined = stack.name.split("_")[-1] == "merged"
-    if not joined and tuple(usual.real.shape) == stack.sees and (stack.main or not crosses(stack.name)):
+    if not joined and tuple(default_side.real.shape) == stack.key_shape and (stack.is_text or not crosses(stack.name)):
         return {}
-    asks = side_of(stack.name, source, target, beside)
-    if joined and asks.real.shape[0] == stack.sees[0] == source.real.shape[0]:
-        # where the queries' own keys come first, they are not looked ahead to
-        length = stack.asks[1]
+    query_side = side_of(stack.name, source, target, other_sides)
+    if joined and query_side.real.shape[0] == stack.key_shape[0] == source.real.shape[0]:
+        # keys of the queries' own sequence come first if attention to the first keys is causal
+        length = stack.query_shape[1]
         causal = (c.weights is not None and not bool(c.weights[..., :length].triu(1).any()) for c in stack.calls)
-        both = [asks, source] if all(causal) else [source, asks]
-        if sum(side.real.shape[1] for side in both) == stack.sees[1]:
+        both = [query_side, source] if all(causal) else [source, query_side]
+        if sum(side.real.shape[1] for side in both) == stack.key_shape[1]:
             pairs = zip(both[0].tokens, both[1].tokens, strict=True)
             real, special = (torch.cat(parts, 1) for parts in zip(*((s.real, s.special) for s in both), strict=True))
             ids = [s.ids for s in both if s.ids is not None]
             joined = torch.cat(ids, 1) if len(ids) == len(both) else None
             return {keys_of(stack.name): Side(tuple((*a, *b) for a, b in pairs), real, special, joined)}
-    others = [s for name, s in beside.items() if name != stack.name] + [source] if crosses(stack.name) else []
-    fitting = [side for side in others if tuple(side.real.shape) == stack.sees]
-    return {keys_of(stack.name): fitting[0] if fitting else _nameless(stack.seen())}
+    others = [s for name, s in other_sides.items() if name != stack.name] + [source] if crosses(stack.name) else []
+    fitting = [side for side in others if tuple(side.real.shape) == stack.key_shape]
+    return {keys_of(stack.name): fitting[0] if fitting else _unnamed_side(stack.attended_keys())}
 
 
 def _side(inputs: ModelInputs, key: str, tokenizer: Any, stack: _Stack, shape: tuple[int, int]) -> Side:
     entry, mask = inputs.get(key), inputs.get(MASKS[key])
-    fits = stack.main and isinstance(entry, Tensor) and tuple(entry.shape) == shape
-    masked = stack.main and isinstance(mask, Tensor) and tuple(mask.shape) == shape
+    fits = stack.is_text and isinstance(entry, Tensor) and tuple(entry.shape) == shape
+    masked = stack.is_text and isinstance(mask, Tensor) and tuple(mask.shape) == shape
     if not fits:
-        seen = stack.seen() if stack.sees == shape and not crosses(stack.name) else torch.ones(shape, dtype=torch.bool)
-        return _nameless(mask.bool().cpu() if masked and isinstance(mask, Tensor) else seen)
+        seen = (
+            stack.attended_keys()
+            if stack.key_shape == shape and not crosses(stack.name)
+            else torch.ones(shape, dtype=torch.bool)
+        )
+        return _unnamed_side(mask.bool().cpu() if masked and isinstance(mask, Tensor) else seen)
     assert isinstance(entry, Tensor)
     ids = entry.cpu()
     real = mask.bool().cpu() if masked and isinstance(mask, Tensor) else torch.ones(shape, dtype=torch.bool)
@@ -314,13 +328,13 @@ def _side(inputs: ModelInputs, key: str, tokenizer: Any, stack: _Stack, shape: t
     return Side(tokens, real, special | torch.tensor([[i in specials for i in row] for row in ids.tolist()]), ids)
 
 
-def _nameless(real: Tensor) -> Side:
+def _unnamed_side(real: Tensor) -> Side:
     rows, length = real.shape
     return Side(tuple(tuple(f"position {n + 1}" for n in range(length)) for _ in range(rows)), real, ~real)
 
 
 def labelled(inputs: ModelInputs, config: Any) -> dict[str, object]:
-    """The inputs; where token ids stand for images, sounds or videos, with labels that leave those out."""
+    """The inputs, with labels that ignore the placeholder tokens of images, sounds or videos."""
     ids, result = inputs.get("input_ids"), dict(inputs)
     names = [f"{kind}_token_{end}" for kind in PLACEHOLDERS for end in ("id", "index")]
     marks = [n for name in names if isinstance(n := getattr(config, name, None), int)]
@@ -332,11 +346,11 @@ def labelled(inputs: ModelInputs, config: Any) -> dict[str, object]:
 
 
 CPU = torch.device("cpu")
-SINGLE = ("mps",)  # devices without float64, in which norms are added up
+WITHOUT_FLOAT64 = ("mps",)  # devices without float64, in which norms are summed
 
 
 class Seen(NamedTuple):
-    """One attention call that was read, and the residual around it, on one device."""
+    """A recorded attention call with its projections and its residual block, on one device."""
 
     projections: Projections
     call: Call
@@ -344,20 +358,20 @@ class Seen(NamedTuple):
 
 
 def computed_at(call: Call) -> torch.device:
-    """Where measures of a call are computed: where the call was, if that device has float64; else the CPU."""
-    return CPU if call.q.device.type in SINGLE else call.q.device
+    """The device on which measures of a call are computed: the call's own if it has float64, else the CPU."""
+    return CPU if call.q.device.type in WITHOUT_FLOAT64 else call.q.device
 
 
 def seen_at(
     device: torch.device, projections: Projections, call: Call, block: ResidualBlock | None, copies: bool
 ) -> Seen:
-    """A call with copies of its weights, all on a device; `copies` are made of the rest too, as the model may write to it."""
+    """A recorded call on `device`; `copies` clones its tensors even if they are there already, as the model may overwrite them."""
     weights = None if call.weights is None else call.weights.detach().to(device, copy=copies)
     q, k, v, output = (t.detach().to(device, copy=copies) for t in (call.q, call.k, call.v, call.output))
     moved = Call(call.module, call.order, q, k, v, weights, output, call.scale)
     if block is None:
         return Seen(projections.copied(device), moved, None)
-    # its feed-forward block stays where the model has it, which few measures need
+    # the feed-forward block, which few measures need, stays on the model's device
     after, beta = block.after, None if block.beta is None else block.beta.to(device)
     if after is not None:
         shift = None if after.beta is None else after.beta.to(device)
@@ -372,25 +386,25 @@ def trace_of(batch: Batch, seen: Seen) -> Trace:
     projections, call, block = seen
     address, weights = projections.address, call.weights
     assert weights is not None
-    asks, sees = batch.queries(address.stack).real, batch.keys(address.stack).real
-    real = _fit(asks, call.q), _fit(sees, call.k)
+    query_real, key_real = batch.queries(address.stack).real, batch.keys(address.stack).real
+    real = _real_or_all(query_real, call.q), _real_or_all(key_real, call.k)
     parts = (call.q, call.k, call.v, weights, call.output)
     return Trace(address, *parts, *real, projections, call.scale, block)
 
 
-def _fit(real: Tensor, part: Tensor) -> Tensor:
-    """Which positions are real, for a layer that sees another number of them (pooled, or patched): all of them."""
+def _real_or_all(real: Tensor, part: Tensor) -> Tensor:
+    """`real` if it has as many positions as `part`, else all true: layers may pool or cut positions."""
     shape = part.shape[0], part.shape[2]
     fits = real.shape == shape
     return real.to(part.device) if fits else torch.ones(shape, dtype=torch.bool, device=part.device)
 
 
-LOGIT_ROWS = 1 << 21  # logits whose losses are computed at once
+LOGIT_ROWS = 1 << 21  # size of a block of logits whose losses are computed at once
 UNSCORED = "The model's loss cannot be computed."
 
 
 def first_tensor(answer: Any) -> Tensor:
-    """Logits, else the last hidden state, else whatever comes first in a model's answer."""
+    """Logits, else the last hidden state, else the first floating-point tensor of a model's output."""
     if isinstance(answer, Tensor):
         return answer
     if isinstance(answer, Mapping):
@@ -406,7 +420,7 @@ def first_tensor(answer: Any) -> Tensor:
 
 
 def output_at(answer: Any, places: Int[Tensor, "B ..."] | None) -> Float[Tensor, "B T V"]:
-    """Logits, else last hidden states, on the CPU; at each row's place, or places, alone where `places` are given."""
+    """Logits, else last hidden states, on the CPU; only at each row's `places` where those are given."""
     tensor = first_tensor(answer).detach()
     if places is None:
         return tensor.cpu()
@@ -415,21 +429,21 @@ def output_at(answer: Any, places: Int[Tensor, "B ..."] | None) -> Float[Tensor,
 
 
 def row_scores(model_answer: Any, batch: Batch, objective: str, clean: RowScores | None) -> RowScores:
-    """Sums over predicted tokens and their number, per row; see `core.subject.RowScores` for the units.
+    """Sums of losses over predicted tokens, and the number of these tokens, per row; see `core.subject.RowScores` for the units.
 
-    Labels say which tokens are predicted, where the inputs have some; else a causal model predicts every next one.
+    Labels, where the inputs have them, say which tokens are predicted; without labels a causal model predicts every next token.
     """
     answer = first_tensor(model_answer)
     if objective == "output":
-        # relative squared change of the answer at real positions; an answer without positions counts as one
+        # relative squared change of the output at real positions; an output without positions counts as one position
         output = answer.detach().cpu()
         output = output.flatten(2) if output.dim() > 2 else output[:, None]
         real = batch.queries("dec").real if batch.target is not None else batch.source.real
         if real.shape != output.shape[:2]:
             real = torch.ones(output.shape[:2], dtype=torch.bool)
         if clean is None or clean.output is None:
-            copy = output.clone()  # a model may write its next answer into the same memory
-            return RowScores(torch.zeros(len(output), dtype=torch.float64), real.sum(1).double(), copy)
+            clone = output.clone()  # a model may write its next answer into the same memory
+            return RowScores(torch.zeros(len(output), dtype=torch.float64), real.sum(1).double(), clone)
         total = torch.where(real, relative_change(output, clean.output), 0.0).sum(1)
         return RowScores(total, real.sum(1).double())
     labels = batch.inputs.get("labels")
@@ -438,16 +452,16 @@ def row_scores(model_answer: Any, batch: Batch, objective: str, clean: RowScores
         ids, real = batch.inputs.get("input_ids"), batch.source.real.to(answer.device)
         if ids is None or ids.shape != answer.shape[:2] or real.shape != ids.shape:
             shape = "none" if ids is None else str(tuple(ids.shape))
-            reason = f"Its answer is of shape {tuple(answer.shape)}. Its token ids, of shape {shape}, would have to be as many."
+            reason = f"Its answer is of shape {tuple(answer.shape)}. Rows and positions of its token ids, of shape {shape}, have to agree."
             raise ModelError(UNSCORED, reason, "Give input_ids, a token for every position.")
         if labels is not None and labels.shape != ids.shape:
             problem = f"Labels of shape {tuple(labels.shape)} were given."
-            reason = f"The token ids are of shape {tuple(ids.shape)}, and a label is of one of them."
+            reason = f"The token ids are of shape {tuple(ids.shape)}, and each of them has one label."
             raise ModelError(problem, reason, "Give a label for every token id.")
         predicted = (ids if labels is None else labels).to(answer.device)
         return _sums(answer[:, :-1], torch.where(real[:, :-1] & real[:, 1:], predicted[:, 1:], IGNORED))
     if labels is None:
-        reason = "The batch says of no token that it is to be predicted."
+        reason = "The batch has no labels."
         raise ModelError(UNSCORED, reason, "Make the batch with batches(texts, scored=True).")
     if labels.shape != answer.shape[:2]:
         reason = f"Its answer is of shape {tuple(answer.shape)}."
@@ -456,7 +470,7 @@ def row_scores(model_answer: Any, batch: Batch, objective: str, clean: RowScores
 
 
 def _sums(logits: Float[Tensor, "B T V"], labels: Int[Tensor, "B T"]) -> RowScores:
-    """The losses of every row, over the last axis, as logits lie in memory, and some positions at once: no row is held a second time."""
+    """Sum of losses and number of labels per row, computed in blocks of positions so that the logits are never copied whole."""
     kind = torch.float64 if logits.dtype == torch.float64 else torch.float32
     size, rows = max(1, LOGIT_ROWS // logits.shape[2]), list[Tensor]()
     for row, row_labels in zip(logits, labels, strict=True):

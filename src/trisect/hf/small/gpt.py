@@ -32,7 +32,7 @@ from trisect.core.errors import (
 from trisect.core.files import canonical, digest, inside, replace_file
 from trisect.core.subject import Parts, Shape, Writer
 from trisect.core.trace import Address
-from trisect.hf.batches import BOUNDLESS
+from trisect.hf.batches import NO_LIMIT
 from trisect.hf.files.fetch import OwnTokenizer, quiet
 from trisect.hf.load import Pretrained, load
 from trisect.measure.intervention import Means
@@ -217,7 +217,7 @@ class Answerer:
     @property
     def block(self) -> int:
         """Characters that it reads at once."""
-        return int(min(BOUNDLESS, self.subject.tokenizer.model_max_length))
+        return int(min(NO_LIMIT, self.subject.tokenizer.model_max_length))
 
     def unknown(self, text: str) -> tuple[str, ...]:
         """The characters of a text that the model has no token for, each as often as it stands there."""

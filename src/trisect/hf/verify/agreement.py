@@ -1,4 +1,4 @@
-"""Whether a model answers read as it does unread: with a cache, over longer texts, and within what quantisation rounds."""
+"""Checks that recording a model does not change its output: with a cache, on longer texts, and with quantised weights."""
 
 from __future__ import annotations
 
@@ -38,19 +38,22 @@ from trisect.hf.hooks.calls import (
 )
 from trisect.hf.locate.affine import TOLERANCE, Quantised, affine_modules, affine_of, ends_of, quantisation_of, share_of
 
-FIRST, SHARE = 2, 1 / 16  # reads of a kind of inputs in which laws are looked at, and the share of later ones
-LOOSE = 4  # sums over more positions round more
-AT_ONCE = 1 << 17  # numbers of an answer that are compared at once
+FIRST_READS, CHECKED_SHARE = (
+    2,
+    1 / 16,
+)  # laws are checked in so many first reads of a kind of inputs, and in this share of later reads
+LONGER_FACTOR = 4  # factor on the tolerance for longer texts: sums over more positions round more
+AT_ONCE = 1 << 17  # numbers of an output that are compared at once
 TINY = torch.finfo(torch.float32).tiny
-MASKS = ("attention_mask", "decoder_attention_mask")  # which say what is padding; others say something else
+MASKS = ("attention_mask", "decoder_attention_mask")  # these mark padding; other masks mark something else
 
 
 @dataclass(eq=False)
 class Agreement:
-    """Over how many positions the two answers were compared, what share of an answer's length is rounding, and under which autocast.
+    """What was verified on loading: the longest input in positions, the relative rounding error allowed, and the autocast precision.
 
-    With a `draw`, inside a command, laws are looked at in some reads: `counts` are those of each kind of inputs, `left` what was read
-    last without a look.
+    With a random generator `draw`, as commands have it, laws are checked in some reads only: `counts` are the reads of each kind of
+    inputs, `left` the inputs of the last read if its laws were not checked.
     """
 
     longest: int
@@ -61,9 +64,9 @@ class Agreement:
     left: ModelInputs | None = None
 
     def is_looked_at(self, inputs: ModelInputs) -> bool:
-        """Whether the laws are looked at in this read: in every one, but inside a command in the first of a kind and some at random.
+        """Whether laws are checked in this read: always without `draw`, else in the first reads of each kind of inputs and some later ones.
 
-        A kind is one of names, types and shapes of inputs, of lengths up to the next power of two, and of masks with and without padding.
+        Inputs are of one kind if names, types and shapes agree, with lengths up to the next power of two, and padding in the same masks.
         """
         if self.draw is None:
             return True
@@ -73,12 +76,12 @@ class Agreement:
             for name, t in tensors
         )
         self.counts[kind] += 1
-        looks = self.counts[kind] <= FIRST or self.draw.random() < SHARE
-        self.left = None if looks else inputs
-        return looks
+        is_checked = self.counts[kind] <= FIRST_READS or self.draw.random() < CHECKED_SHARE
+        self.left = None if is_checked else inputs
+        return is_checked
 
     def check_autocast(self, name: str, model: nn.Module) -> None:
-        """Raise ModelError where a pass would be under another autocast than the verification was."""
+        """Raise ModelError if the current autocast differs from the one at verification."""
         if (now := autocast_of(model)) == self.autocast:
             return
         words = "inside torch.autocast, in {}"
@@ -90,10 +93,10 @@ class Agreement:
     def confirm(
         self, name: str, model: nn.Module, inputs: ModelInputs, calls: Sequence[Call], answer: ModelOutput
     ) -> None:
-        """Run the model by itself where its attention saw more positions than ever before, and compare; raises ModelError.
+        """For the longest input so far, run the model without hooks too and compare the outputs; raises ModelError if they differ.
 
-        What is read is its eager attention, with hooks in place: another implementation, or a model that looks for hooks,
-        may compute something else as soon as a text is long.
+        Reading uses eager attention with hooks. Another implementation of attention, or a model that behaves differently when hooked,
+        may compute something else on long texts only.
         """
         masks = [t for name, t in inputs.items() if name in MASKS and isinstance(t, Tensor) and t.dim() == 2]
         length = longest(calls) - min((t.shape[1] - int(t.bool().sum(1).max()) for t in masks), default=0)
@@ -105,7 +108,7 @@ class Agreement:
                 around.enter_context(context)
             plain = first_tensor(model(**inputs))
             share = apart(first_tensor(answer), plain, masks)
-        if not share <= LOOSE * self.allowed:
+        if not share <= LONGER_FACTOR * self.allowed:
             reason = f"Over {length} positions the two answers are apart by a share of {share:.1e}; "
             reason += f"on loading, over {self.longest}, they agreed."
             todo = "Read shorter texts, or find what depends on the length, its attention's implementation or hooks."
@@ -114,21 +117,21 @@ class Agreement:
 
 
 def autocast_of(model: nn.Module) -> str:
-    """The precisions of torch.autocast in which a model's operations are, by its devices; empty where it is off."""
+    """The dtypes of torch.autocast on the model's devices, in words; empty where autocast is off."""
     kinds = sorted({p.device.type for p in model.parameters() if not p.is_meta})
     names = (str(torch.get_autocast_dtype(kind)) for kind in kinds if torch.is_autocast_enabled(kind))
     return " and ".join(dict.fromkeys(name.removeprefix("torch.") for name in names))
 
 
 def longest(calls: Sequence[Call]) -> int:
-    """The most positions that any call asks from or sees."""
+    """The largest number of queries or keys in any call."""
     return max((max(call.q.shape[2], call.k.shape[2]) for call in calls), default=0)
 
 
 def apart(answer: Tensor, plain: Tensor, masks: Sequence[Tensor]) -> float:
-    """How long the difference of two answers is, beside the answer, where no padding stands; a part at a time.
+    """Relative error ‖answer − plain‖ / ‖plain‖ over positions without padding, computed in blocks.
 
-    Infinite where they are of other shapes, where one holds numbers and the other none, and where only padding stands.
+    Infinite if shapes differ, if only one of the two is finite at some place, or if all positions are padding.
     """
     if answer.shape != plain.shape or not plain.numel():
         return float("inf")
@@ -136,27 +139,28 @@ def apart(answer: Tensor, plain: Tensor, masks: Sequence[Tensor]) -> float:
     for mask in masks:
         if mask.shape == real.shape:
             real &= mask.bool().to(real.device)
-    places, (first, second) = real.flatten(), (t.reshape(real.numel(), -1) for t in (answer, plain))
-    off = size = 0.0
-    for part in places.nonzero().flatten().split(max(1, AT_ONCE // first.shape[1])):
-        here, expected = first[part].float(), second[part].to(first.device).float()
-        is_finite = here.isfinite()
+    flat_real, (first, second) = real.flatten(), (t.reshape(real.numel(), -1) for t in (answer, plain))
+    error = size = 0.0
+    for part in flat_real.nonzero().flatten().split(max(1, AT_ONCE // first.shape[1])):
+        values, expected = first[part].float(), second[part].to(first.device).float()
+        is_finite = values.isfinite()
         if not torch.equal(is_finite, expected.isfinite()):
             return float("inf")
-        off += float((here - expected).masked_fill_(~is_finite, 0).double().square().sum())
+        error += float((values - expected).masked_fill_(~is_finite, 0).double().square().sum())
         size += float(expected.masked_fill(~is_finite, 0).double().square().sum())
-    return (off / max(size, TINY)) ** 0.5 if bool(places.any()) else float("inf")
+    return (error / max(size, TINY)) ** 0.5 if bool(flat_real.any()) else float("inf")
 
 
-# of the largest derivative; in half precision sums of products round more
+# tolerances relative to the largest derivative; sums of products round more in half precision
 NEAR = {torch.float64: 1e-3, torch.float32: 1e-3}
 COARSE = 5e-2
 
 
 class Response(NamedTuple):
-    """Whether weights move as the softmax of `scale` q·k, whatever is added to it, and what forbids to read them at all.
+    """Whether the derivatives of attention weights are those of a softmax of `scale` q·k plus any bias.
 
-    `sink` says that what rows are short of one stands in the softmax's denominator: that it falls where keys rise.
+    `fault` says why the weights cannot be read at all. `sink` is true where rows sum to less than 1 because of a further term in the
+    softmax's denominator, as an attention sink adds it.
     """
 
     scaled: bool = True
@@ -165,64 +169,64 @@ class Response(NamedTuple):
 
 
 def find_response(call: Call, q: Tensor, k: Tensor) -> Response:
-    """Derivatives of one head's weights by q and k of a call, `q` and `k` being what was added to them, in their graph.
+    """Compare the derivatives of one head's weights by q and k with those of a softmax; `q` and `k` are zeros added in the graph.
 
-    With ds = w (r − Σ w r) of weights w and random r, those are scale · ds k and scale · dsᵀ q. A softcap has no one scale;
-    weights that are mixed over heads move with the queries of others.
+    For weights w and a random r, with ds = w (r − Σ w r), the derivatives of Σ w r are scale · ds k and scale · dsᵀ q. They fail for a
+    softcap, which has no single scale; weights that are mixed over heads also depend on the queries of other heads.
     """
     weights = call.weights
     if weights is None or not weights.requires_grad:
-        return Response()  # computed apart, of what PyTorch's own attention makes
+        return Response()  # PyTorch's fused attention returns no weights: they were computed separately
     heads, group = weights.shape[1], weights.shape[1] // k.shape[1]
     head, draw = call.order % heads, torch.Generator().manual_seed(call.order)
-    mixed = torch.zeros_like(weights)
-    mixed[:, head] = torch.randn(weights[:, head].shape, generator=draw).to(weights)
-    gradients = torch.autograd.grad((weights * mixed).sum(), (q, k), retain_graph=True, allow_unused=True)
+    direction = torch.zeros_like(weights)
+    direction[:, head] = torch.randn(weights[:, head].shape, generator=draw).to(weights)
+    gradients = torch.autograd.grad((weights * direction).sum(), (q, k), retain_graph=True, allow_unused=True)
     by_q, by_k = (torch.zeros_like(t) if g is None else g.double() for t, g in zip((q, k), gradients, strict=True))
-    near = max(NEAR.get(kind, COARSE) for kind in (call.q.dtype, weights.dtype))
+    tolerance = max(NEAR.get(kind, COARSE) for kind in (call.q.dtype, weights.dtype))
     for name, by_head, index in (("queries", by_q, head), ("keys", by_k, head // group)):
         rest = by_head.abs().amax((0, 2, 3))
         size, rest[index] = float(rest[index]), 0
-        if float(rest.max()) > near * size:
+        if float(rest.max()) > tolerance * size:
             return Response(False, f"the weights of a head depend on {name} of other heads")
-    sink = _absorbs(call, k, near, float(by_k.abs().max()))
+    sink = _has_sink(call, k, tolerance, float(by_k.abs().max()))
     if call.scale is None:
         return Response(False, sink=sink)
-    w, r = weights.detach()[:, head].double(), mixed[:, head].double()
+    w, r = weights.detach()[:, head].double(), direction[:, head].double()
     scores = call.scale * w * (r - (w * r).sum(-1, keepdim=True))
-    given_q, given_k = call.q.detach()[:, head].double(), call.k.detach()[:, head // group].double()
-    pairs = (by_q[:, head], scores @ given_k), (by_k[:, head // group], scores.transpose(1, 2) @ given_q)
-    return Response(all(float((a - b).abs().max()) <= near * float(b.abs().max()) for a, b in pairs), sink=sink)
+    head_q, head_k = call.q.detach()[:, head].double(), call.k.detach()[:, head // group].double()
+    pairs = (by_q[:, head], scores @ head_k), (by_k[:, head // group], scores.transpose(1, 2) @ head_q)
+    return Response(all(float((a - b).abs().max()) <= tolerance * float(b.abs().max()) for a, b in pairs), sink=sink)
 
 
-def _absorbs(call: Call, k: Tensor, near: float, size: float) -> bool:
-    """Whether rows' sums S move with keys as those of a softmax with a sink do, dS = S (1 − S) times scores'; a gate behind does not."""
+def _has_sink(call: Call, k: Tensor, tolerance: float, size: float) -> bool:
+    """Whether row sums S change with the keys as in a softmax with a sink, dS = S (1 − S) · dscore; after a gate they do not."""
     assert call.weights is not None
     w = call.weights.detach().double()
     sums = w.sum(-1)
-    short = (1 - sums).clamp_min(0).masked_fill(sums == 0, 0)  # a padded position may attend to nothing at all
-    if float(short.max()) <= near:
-        return True  # too little to be seen beside rounding, or nothing
-    draw = torch.randn(short.shape, generator=torch.Generator().manual_seed(call.order), dtype=torch.float64).to(w)
+    deficit = (1 - sums).clamp_min(0).masked_fill(sums == 0, 0)  # a padded position may attend to nothing at all
+    if float(deficit.max()) <= tolerance:
+        return True  # rows sum to 1, within rounding
+    draw = torch.randn(deficit.shape, generator=torch.Generator().manual_seed(call.order), dtype=torch.float64).to(w)
     (by_keys,) = torch.autograd.grad((call.weights.sum(-1) * draw).sum(), k, retain_graph=True, allow_unused=True)
-    moved = torch.zeros_like(k, dtype=torch.float64) if by_keys is None else by_keys.double()
+    gradient = torch.zeros_like(k, dtype=torch.float64) if by_keys is None else by_keys.double()
     if call.scale is None:
-        return float(moved.abs().max()) > near * size * float(short.max())
-    expected = call.scale * (w * (draw * short)[..., None]).transpose(2, 3) @ call.q.detach().double()
+        return float(gradient.abs().max()) > tolerance * size * float(deficit.max())
+    expected = call.scale * (w * (draw * deficit)[..., None]).transpose(2, 3) @ call.q.detach().double()
     expected = expected.unflatten(1, (k.shape[1], -1)).sum(2)
-    return float((moved - expected).abs().max()) <= 10 * near * float(expected.abs().max())
+    return float((gradient - expected).abs().max()) <= 10 * tolerance * float(expected.abs().max())
 
 
-STEP = 0.25  # of the size of queries and keys
-SEEN = 1e-2  # weights whose logarithms are compared
+NOISE = 0.25  # added noise, relative to the size of queries and keys
+SMALLEST_WEIGHT = 1e-2  # logarithms are compared for weights above this
 
 
 @torch.no_grad()
 def find_other_scales(model: nn.Module, inputs: ModelInputs, hook: CallHook, calls: Sequence[Call]) -> set[int]:
-    """Calls whose weights are not, by their values, a softmax of scale · q·k with something added, by their order.
+    """The orders of calls whose weights, by their values, are not a softmax of scale · q·k plus a bias.
 
-    A little is added to all queries and keys, with values of 0, so that every layer is given the same. A derivative alone would not
-    say that scores are rounded "straight through".
+    Noise is added to all queries and keys. All values are set to 0, so that each layer's input stays the same. Derivatives alone
+    (`find_response`) would miss scores that are rounded with a straight-through gradient.
     """
 
     def run(step: float) -> list[Call]:
@@ -245,31 +249,31 @@ def find_other_scales(model: nn.Module, inputs: ModelInputs, hook: CallHook, cal
 
     unscaled = set[int]()
     try:
-        pairs = list(zip(run(0.0), run(STEP), strict=True))
-    except Exception as error:  # of some nothing can be replaced
+        pairs = list(zip(run(0.0), run(NOISE), strict=True))
+    except Exception as error:  # q, k and v of some models cannot be replaced
         reraise_out_of_memory(error)
         return unscaled
     for still, stepped in pairs:
         if still.scale is None or still.scale != stepped.scale or still.weights is None or stepped.weights is None:
             continue
-        was, now = still.weights.double(), stepped.weights.double()
-        is_seen = (was > SEEN) & (now > SEEN)
+        before_weights, after_weights = still.weights.double(), stepped.weights.double()
+        is_seen = (before_weights > SMALLEST_WEIGHT) & (after_weights > SMALLEST_WEIGHT)
         is_seen &= is_seen.sum(-1, keepdim=True) > 1
         before, after = scores(still), scores(stepped)
-        both = torch.stack([now.log() - was.log(), after - before]).masked_fill(~is_seen, 0)
+        both = torch.stack([after_weights.log() - before_weights.log(), after - before]).masked_fill(~is_seen, 0)
         both = (both - both.sum(-1, keepdim=True) / is_seen.sum(-1, keepdim=True).clamp_min(1)).masked_fill(~is_seen, 0)
         kinds = [t.dtype for t in (still.q, still.weights)]
-        size = 1 / SEEN + float(before.masked_fill(~is_seen, 0).abs().max())
+        size = 1 / SMALLEST_WEIGHT + float(before.masked_fill(~is_seen, 0).abs().max())
         rounding = 8 * max(torch.finfo(kind).eps for kind in kinds) * size
-        most = max(NEAR.get(kind, COARSE) for kind in kinds) * float(both[1].abs().max()) + rounding
-        if float((both[0] - both[1]).abs().max()) > most:
+        tolerance = max(NEAR.get(kind, COARSE) for kind in kinds) * float(both[1].abs().max()) + rounding
+        if float((both[0] - both[1]).abs().max()) > tolerance:
             unscaled.add(still.order)
     return unscaled
 
 
 @contextlib.contextmanager
 def copy_saved_tensors(model: nn.Module) -> Iterator[None]:
-    """Inside, what gradients need is copied, so that a model may write over it, as inference code does."""
+    """Copy the tensors that autograd saves, so that a model may overwrite them in place, as inference code does."""
     tensors = itertools.chain(model.parameters(), model.buffers())
     stored = {t.untyped_storage().data_ptr() for t in tensors if not t.is_meta}
 
@@ -284,17 +288,17 @@ def copy_saved_tensors(model: nn.Module) -> Iterator[None]:
 def check_kv_cache(
     name: str, model: nn.Module, inputs: ModelInputs, calls: Sequence[Call], answer: Tensor, allowed: float
 ) -> ModelError | None:
-    """Why a model is refused that keeps keys of several calls in one place of its cache; None where it does not.
+    """The error for a model that keeps keys of several calls in one entry of its cache; None for any other model.
 
-    Reads leave caches out. A module that stands at two places of a list of layers has one number there, by which a cache
-    knows it, so that it is given keys of both.
+    Models are read without a cache. A module that is used twice in a list of layers has one layer index, so that a cache stores the
+    keys of both uses in one entry.
     """
     module, times = Counter(call.module for call in calls).most_common(1)[0]
     if times == 1 or "use_cache" not in inspect.signature(model.forward).parameters:
         return None
     with traceable_forward():
         without = first_tensor(model(**{**inputs, "use_cache": False}))
-    if apart(answer, without, ()) <= LOOSE * allowed:
+    if apart(answer, without, ()) <= LONGER_FACTOR * allowed:
         return None
     problem = f"{name} computes something else with a cache than without."
     reason = f"Its module {module!r} attends {times} times in a pass, and the cache gives each the others' keys too."
@@ -303,15 +307,15 @@ def check_kv_cache(
 
 
 def differentiate_quantisation(model: nn.Module) -> contextlib.AbstractContextManager[None]:
-    """Inside, gradients pass quantised maps as those of their weights; what they make stays the same, bit for bit.
+    """Give quantised maps the gradient of the linear map by their weights; their outputs stay the same, bit for bit.
 
-    Of some there is no derivative, or a wrong one that PyTorch warns of.
+    Some of them have no derivative, or a wrong one that PyTorch warns about.
     """
     maps = [module for _, module in affine_modules(model) if quantisation_of(module) is not None]
-    return replace_forwards({m: functools.partial(_straight, m, m.forward) for m in maps})
+    return replace_forwards({m: functools.partial(_straight_through, m, m.forward) for m in maps})
 
 
-def _straight(module: nn.Module, forward: Callable[..., Any], x: Tensor) -> Tensor:
+def _straight_through(module: nn.Module, forward: Callable[..., Any], x: Tensor) -> Tensor:
     with torch.no_grad():
         out = forward(x.detach())
     if not torch.is_grad_enabled() or not x.requires_grad:
@@ -322,7 +326,7 @@ def _straight(module: nn.Module, forward: Callable[..., Any], x: Tensor) -> Tens
 
 
 class Rounding(NamedTuple):
-    """By what share of their largest number q, k and v of every call, and the answer, move when no map rounds its input."""
+    """Largest change of q, k and v of every call, and of the output, without rounding of inputs; relative to their largest number."""
 
     parts: tuple[tuple[float, float, float], ...] = ()
     answer: float = 0.0
@@ -335,9 +339,9 @@ NO_ROUNDING = Rounding()
 def rounding_of(
     model: nn.Module, inputs: ModelInputs, hook: CallHook, calls: Sequence[Call], answer: Tensor
 ) -> Rounding:
-    """What rounding moves, in all maps at once: a layer's q, k and v move with what those below it add; 0 where none rounds.
+    """The effect of switching off the rounding of inputs in all quantised maps at once; 0 where no map rounds its input.
 
-    `calls` and `answer` are those of the model as it is, `hook` is what recorded them.
+    Changes accumulate over layers. `calls` and `answer` were recorded from the unchanged model by `hook`.
     """
     maps = [(name, module) for name, module, kind in _quantised_maps(model) if kind.rounds is not None]
     if not maps:
@@ -345,7 +349,7 @@ def rounding_of(
     probing = False
 
     def unrounded(name: str, module: nn.Module, args: Any, kwargs: dict[str, Any], out: Any) -> Any:
-        """x Wᵀ + b of x itself."""
+        """x Wᵀ + b of the unrounded input x."""
         nonlocal probing
         ends = None if probing else ends_of(module, args, kwargs, out)
         if ends is None:
@@ -358,18 +362,23 @@ def rounding_of(
 
     with ExitStack() as stack:
         for name, module in maps:
-            remake = functools.partial(unrounded, name)
-            stack.callback(module.register_forward_hook(remake, with_kwargs=True).remove)
+            hook_of_map = functools.partial(unrounded, name)
+            stack.callback(module.register_forward_hook(hook_of_map, with_kwargs=True).remove)
         others = stack.enter_context(hook(model))
         exact = first_tensor(model(**inputs))
-    both = zip(calls, others, strict=False)  # a pass that makes more or fewer calls moves what both have
-    pairs = [((was.q, new.q), (was.k, new.k), (was.v, new.v)) for was, new in both]
+    both = zip(
+        calls, others, strict=False
+    )  # if the passes make different numbers of calls, compare those that both have
+    pairs = [
+        ((rounded.q, exact_call.q), (rounded.k, exact_call.k), (rounded.v, exact_call.v))
+        for rounded, exact_call in both
+    ]
     shares = [[share_of(n.detach() - w.detach(), w.detach()) for w, n in parts] for parts in pairs]
     return Rounding(tuple((q, k, v) for q, k, v in shares), share_of(exact.to(answer) - answer, answer))
 
 
 def rounding_notes(model: nn.Module, projections: Sequence[Projections], moved: Rounding) -> tuple[str, ...]:
-    """What is said of a model with quantised maps: of which kinds they are, and by how much their rounding moved what was seen."""
+    """Notes on a model with quantised maps: their kinds, and how much rounding of inputs changed q, k, v and the output."""
     kinds = {kind.words: kind for _, _, kind in _quantised_maps(model)}
     if not kinds:
         return ()
@@ -387,7 +396,7 @@ def rounding_notes(model: nn.Module, projections: Sequence[Projections], moved: 
 
 
 def coarsest(model: nn.Module) -> float:
-    """What share of the largest value is rounding in the coarsest of a model's quantised maps; 0 without any."""
+    """The largest relative rounding tolerance among a model's quantised maps; 0 if it has none."""
     return max(
         (TOLERANCE[quantised.kind] for _, _, quantised in _quantised_maps(model) if quantised.kind is not None),
         default=0.0,
@@ -401,14 +410,14 @@ def _quantised_maps(model: nn.Module) -> list[tuple[str, nn.Module, Quantised]]:
 
 
 def check_weights(name: str, model: nn.Module) -> None:
-    """Raise ModelError for weights without gradients, and for those that are no plain tensors, as torchao has them."""
+    """Raise ModelError for weights made in inference mode, and for wrapper subclasses of tensors such as those of torchao."""
     for key, tensor in model.named_parameters():
         if tensor.is_inference():
-            reason = "No gradient can be followed through it, by which a model is verified."
-            todo = "Make or load the model outside torch.inference_mode; reading inside is no matter."
+            reason = "A model is verified by gradients, and none can be computed through such a tensor."
+            todo = "Make or load the model outside torch.inference_mode; reading it inside is fine."
             raise ModelError(f"{key} of {name} was made in inference mode.", reason, todo)
         if is_traceable_wrapper_subclass(tensor):
             kind = type(tensor.data)
             problem = f"{key} of {name} is a {kind.__module__.split('.')[0]} {kind.__name__}."
             todo = "Give the model as it was before, or quantised by torch.ao's quantize_dynamic or bitsandbytes."
-            raise ModelError(problem, "A tensor of that kind gives away neither its numbers nor its rows.", todo)
+            raise ModelError(problem, "Neither the numbers nor the rows of such a tensor can be accessed.", todo)
