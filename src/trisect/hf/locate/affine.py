@@ -1,4 +1,4 @@
-"""Affine maps of a model: their modules and weights as [out, in], quantised ones too, and sketches to compare every read with."""
+"""Affine maps of a model, quantised or not: modules, weights as [out, in], and random projections that every read is checked by."""
 
 from __future__ import annotations
 
@@ -25,19 +25,19 @@ LEVELS = 127.0
 
 
 class Quantised(NamedTuple):
-    """How a quantised map computes: how it rounds its input (None: not), and its coarsest precision (None: the model's)."""
+    """How a quantised map computes: `rounds` its input (None: it does not), `kind` its coarsest precision (None: the model's)."""
 
     words: str
     rounds: Callable[[Float[Tensor, "... in"]], Float[Tensor, "... in"]] | None = None
     kind: torch.dtype | None = None
 
     def entered(self, x: Float[Tensor, "... in"]) -> Float[Tensor, "... in"]:
-        """x as it is multiplied."""
+        """x as the weight multiplies it, rounded where the map rounds its input."""
         return x if self.rounds is None else self.rounds(x.detach())
 
 
 def quantisation_of(module: nn.Module) -> Quantised | None:
-    """What is known of a quantised map; None for one that is not, or of a kind that is not known."""
+    """How a quantised map computes; None if the module is not quantised, or in a way that is not known."""
     kinds = [kind.__name__ for kind in type(module).__mro__]
     if type(module).__module__.startswith(DYNAMIC) and kinds[0] == "Linear":
         if getattr(getattr(module, "_packed_params", None), "dtype", None) == torch.qint8:
@@ -51,7 +51,7 @@ def quantisation_of(module: nn.Module) -> Quantised | None:
         words = "8-bit integers, with inputs rounded to 8 bits at every position"
         return Quantised(words, lambda x: _by_row(x, limit), torch.float16)
     if any(kind in kinds for kind in FOUR):
-        # bfloat16 where its processor's kernel may be used, else what it computes in
+        # bfloat16 where the fast CPU kernel may run, else the dtype that it computes in
         fast = getattr(module, "support_avx512bf16_for_cpu", False)
         return Quantised("4-bit numbers", None, torch.bfloat16 if fast else getattr(module, "compute_dtype", None))
     return None
@@ -74,8 +74,8 @@ def _by_row(x: Tensor, limit: float) -> Tensor:
 
 
 PROBES = 64  # columns of the identity that are fed at once
-# a residual above this share of the largest value is no rounding: sums over a few thousand terms, and half precision;
-# models in float64 still turn positions and take norms in float32
+# relative residuals up to these are rounding, in sums over a few thousand terms;
+# models in float64 still compute rotary positions and norms in float32
 TOLERANCE = {torch.float64: 1e-5, torch.float32: 1e-4, torch.bfloat16: 5e-2, torch.float16: 1e-2}
 
 
@@ -95,8 +95,8 @@ class Passed:
     """One use of an affine map in a forward pass: what went in, what came out (cut from its graph), and when.
 
     x [N... in] and leaf [N... out] have their units last; `leaf` is what the rest of the model goes on with.
-    `calls` attention calls came before; it is the nth use of that map. `quantised` says how it computes, if it is;
-    `followed` is false where the model switched gradients off.
+    `calls` is how many attention calls came before, `nth` how often the map was used before. `quantised` says how a quantised
+    map computes; `followed` is false where the model switched gradients off.
     """
 
     name: str
@@ -115,12 +115,12 @@ class Passed:
 
     @property
     def allowed(self) -> float:
-        """What share of the largest value is rounding on the way, where that is coarser than its output's."""
+        """The relative rounding tolerance of a quantised map; 0 where the output's own dtype decides."""
         kind = None if self.quantised is None else self.quantised.kind
         return 0.0 if kind is None else TOLERANCE[kind]
 
     def rounding_loss(self) -> Tensor:
-        """What rounding its input took from what it made [N... out]; 0 where it rounds nothing."""
+        """Exact output less the output from rounded input [N... out]; 0 for maps that do not round their input."""
         if self.quantised is None or self.quantised.rounds is None:
             return torch.zeros_like(self.leaf)
         weight = self.map().weight.detach()
@@ -129,7 +129,7 @@ class Passed:
 
 @dataclass(frozen=True, eq=False)
 class Normed:
-    """One use of a layer norm: what went in and what came out; the nth use of that norm. `traced` is x in its graph."""
+    """One use of a layer norm: input x and output y; `nth` counts its earlier uses, `traced` is x with its autograd graph."""
 
     name: str
     module: nn.Module
@@ -142,20 +142,20 @@ class Normed:
 
 @dataclass(eq=False)
 class PassRecord:
-    """What a forward pass did outside attention, in its order."""
+    """Uses of affine maps and norms in a forward pass, in the order of execution."""
 
     passed: list[Passed] = field(default_factory=list)
     normed: list[Normed] = field(default_factory=list)
     uses: dict[str, int] = field(default_factory=dict)
 
     def use(self, name: str) -> int:
-        """How often that map was used before; counts this use."""
+        """Count one more use of a map; returns how often it was used before."""
         self.uses[name] = self.uses.get(name, 0) + 1
         return self.uses[name] - 1
 
 
 def is_affine(module: nn.Module) -> bool:
-    """Whether a module is an affine map of its input's units, by its kind or by having in_features and out_features."""
+    """Whether a module is an affine map of the last axis: by its class, or because it has in_features and out_features."""
     if isinstance(module, nn.Conv1d):
         return module.kernel_size == (1,) and module.stride == (1,) and module.padding in ((0,), 0, "valid")
     sized = all(isinstance(getattr(module, name, None), int) for name in ("in_features", "out_features"))
@@ -163,7 +163,7 @@ def is_affine(module: nn.Module) -> bool:
 
 
 def affine_modules(model: nn.Module) -> Iterator[tuple[str, nn.Module]]:
-    """The outermost affine modules: of an adapted projection the whole, not its parts."""
+    """The outermost affine modules with their names: a projection with an adapter is one module."""
     inside: list[str] = []
     for name, module in model.named_modules():
         if not any(name.startswith(f"{outer}.") for outer in inside) and is_affine(module):
@@ -172,10 +172,10 @@ def affine_modules(model: nn.Module) -> Iterator[tuple[str, nn.Module]]:
 
 
 def affine_of(name: str, module: nn.Module, width: int, like: Tensor) -> Affine:
-    """The map of a module with `width` inputs, from its parameters where it simply has them, else by feeding 0 and I."""
+    """The map of a module with `width` inputs: from its parameters if they are stored plainly, else from its outputs on 0 and I."""
     parameters = (getattr(module, part, None) for part in ("weight", "bias"))
     weight, bias = (p if isinstance(p, Tensor) else None for p in parameters)
-    # names in the state dict; None of a parameter that is made of others, as a normed or masked one
+    # names in the state dict; None for a parameter that is computed from others, by weight norm or a mask
     stored = {n for n in ("weight", "bias") if module._parameters.get(n) is not None or n in module._buffers}
     names = f"{name}.weight" if "weight" in stored else None, f"{name}.bias" if "bias" in stored else None
     if list(module.children()) or weight is None or not weight.is_floating_point():
@@ -191,7 +191,7 @@ def affine_of(name: str, module: nn.Module, width: int, like: Tensor) -> Affine:
 
 
 def rows_of(weight: Float[Tensor, "out in"], units: Int[Tensor, "H E"]) -> Float[Tensor, "H E in"]:
-    """The rows of a matrix that are the given units: a view where they follow one another, which takes no memory."""
+    """The rows of a matrix for the given units; a view, without a copy, if they are contiguous."""
     flat = units.flatten()
     first = int(flat[0])
     if torch.equal(flat.cpu(), torch.arange(first, first + len(flat))):
@@ -203,10 +203,10 @@ def rows_of(weight: Float[Tensor, "out in"], units: Int[Tensor, "H E"]) -> Float
 def _probe_map(
     module: nn.Module, width: int, like: Tensor, weight: Tensor | None, names: tuple[str | None, str | None]
 ) -> Affine:
-    """The map of a module by feeding it 0 and I; its parameters' names where a module of another class stores just this."""
+    """The map of a module from its outputs on 0 and I; parameters are named where the stored ones equal the result."""
     identity = torch.eye(width, dtype=like.dtype, device=like.device)
     feed: Callable[[Tensor], Tensor] = lambda x: module(x[:, None])[:, 0]  # noqa: E731
-    try:  # some take nothing else than positions of rows
+    try:  # some modules require an axis of positions
         module(identity.new_zeros(1, 1, width))
     except (RuntimeError, ValueError, IndexError, TypeError) as error:
         reraise_out_of_memory(error)
@@ -224,7 +224,7 @@ def _probe_map(
 
 
 def ends_of(module: nn.Module, args: Any, kwargs: NamedArguments, out: Any) -> tuple[Tensor, Tensor] | None:
-    """What entered an affine module and what it made, units last; None where it was given or made no numbers."""
+    """Input and output of an affine module, units last; None if either is not a floating-point tensor."""
     x = args[0] if args else next(iter(kwargs.values()))
     if not isinstance(out, Tensor) or not isinstance(x, Tensor) or not out.is_floating_point() or out.is_nested:
         return None
@@ -235,15 +235,15 @@ def ends_of(module: nn.Module, args: Any, kwargs: NamedArguments, out: Any) -> t
 def watch_uses(
     model: nn.Module, names: Collection[str], note: Callable[[str, Tensor, Tensor], object]
 ) -> Iterator[None]:
-    """Inside, uses of the named maps and norms are noted: the name, what entered and what came out, units last.
+    """Call `note` with name, input and output, units last, at every use of the named maps and norms.
 
-    A parameter is noted where something is multiplied by it, but not where the map that owns it is at work, as `cut` notes them.
+    A bare parameter is noted where something is multiplied by it outside any affine module, as in `cut`.
     """
     modules, running = dict(model.named_modules()), list[None]()
     bare = set(names) - modules.keys()  # XLNet multiplies by parameters
 
     def use(name: str, module: nn.Module, args: Arguments, kwargs: NamedArguments, out: Any) -> None:
-        with torch._C.DisableTorchFunction():  # what is computed here is no operation of the model
+        with torch._C.DisableTorchFunction():  # operations of the hook are not the model's
             if (ends := ends_of(module, args, kwargs, out)) is not None:
                 note(name, *ends)
 
@@ -265,7 +265,7 @@ def watch_uses(
 
 
 class _Parameters(TorchFunctionMode):
-    """Notes products with a bare parameter (no module of its own), as XLNet and nn.MultiheadAttention have them."""
+    """Notes products with parameters that no affine module owns, as in XLNet and nn.MultiheadAttention."""
 
     def __init__(self, model: nn.Module, note: Callable[..., Tensor | None]) -> None:
         super().__init__()
@@ -275,7 +275,7 @@ class _Parameters(TorchFunctionMode):
     def __torch_function__(
         self, func: Callable[..., Any], types: Any, args: Arguments = (), kwargs: NamedArguments | None = None
     ) -> Any:
-        """Run one of torch's functions; a product with a parameter is cut from its graph."""
+        """Run a function of torch; the result of a product with a parameter is detached from its graph."""
         if (parts := parts_of(func)) is not None:
             with self:
                 return parts(*args, **(kwargs or {}))
@@ -308,9 +308,9 @@ class _Parameters(TorchFunctionMode):
 
 @contextlib.contextmanager
 def cut(model: nn.Module, calls: Sequence[object]) -> Iterator[PassRecord]:
-    """Forward passes inside go on from fresh leaves after every affine map, so that a gradient reaches only the nearest.
+    """Detach the output of every affine map in forward passes, so that gradients reach back to the nearest map only.
 
-    The values are unchanged. `calls` is the growing list of attention calls, by which uses are dated.
+    Values do not change. `calls` is the list of attention calls so far; its length is stored with each use.
     """
     record = PassRecord()
     depth = [0]
@@ -340,7 +340,7 @@ def cut(model: nn.Module, calls: Sequence[object]) -> Iterator[PassRecord]:
 
     def norm(name: str, module: nn.Module, args: Any, out: Any) -> None:
         if args and isinstance(out, Tensor) and isinstance(args[0], Tensor) and args[0].shape == out.shape:
-            x, y = args[0].clone(), out.detach().clone()  # a model may write over either
+            x, y = args[0].clone(), out.detach().clone()  # a model may overwrite either
             record.normed.append(Normed(name, module, x.detach(), y, len(calls), record.use(name), x))
 
     with contextlib.ExitStack() as stack:
@@ -358,9 +358,9 @@ def cut(model: nn.Module, calls: Sequence[object]) -> Iterator[PassRecord]:
 def holding(
     model: nn.Module, values: Mapping[tuple[str, int], Tensor], met: Callable[[str, int, Tensor], object]
 ) -> Iterator[None]:
-    """Inside, the nth uses of maps and norms make the values that are given for them, whatever enters them.
+    """Make the nth uses of maps and norms return given values, whatever their input.
 
-    Nothing is multiplied for it. `met` gets what enters each, units last, as `cut` records both.
+    `values` is indexed by name and n. The map itself is not computed. `met` is called with name, n and input, units last, as in `cut`.
     """
     uses: dict[str, int] = {}
 
@@ -371,37 +371,39 @@ def holding(
             return None
         uses[name] = nth + 1
         met(name, nth, x)
-        return value.clone()  # which the model may write to
+        return value.clone()  # the model may overwrite it
 
-    def giving(name: str, module: nn.Module, forward: Callable[..., Any]) -> Callable[..., Any]:
+    def replacement_of(name: str, module: nn.Module, forward: Callable[..., Any]) -> Callable[..., Any]:
         def run(*args: Any, **kwargs: Any) -> Any:
-            x, turned = args[0] if args else next(iter(kwargs.values()), None), isinstance(module, nn.Conv1d)
-            value = take(name, x.transpose(1, 2) if turned else x) if isinstance(x, Tensor) else None
+            x, is_transposed = args[0] if args else next(iter(kwargs.values()), None), isinstance(module, nn.Conv1d)
+            value = take(name, x.transpose(1, 2) if is_transposed else x) if isinstance(x, Tensor) else None
             if value is None:
                 return forward(*args, **kwargs)
-            return value.transpose(1, 2) if turned else value
+            return value.transpose(1, 2) if is_transposed else value
 
         return run
 
     modules = dict((*affine_modules(model), *norm_modules(model)))
     bare = {name for name, _ in values} - modules.keys()
-    following = _Parameters(model, lambda n, _made, x, _y: take(n, x) if n in bare else None) if bare else nullcontext()
-    with replace_forwards({m: giving(name, m, m.forward) for name, m in modules.items()}), following:
+    parameter_mode = (
+        _Parameters(model, lambda n, _made, x, _y: take(n, x) if n in bare else None) if bare else nullcontext()
+    )
+    with replace_forwards({m: replacement_of(name, m, m.forward) for name, m in modules.items()}), parameter_mode:
         yield
 
 
 def norm_modules(model: nn.Module) -> Iterator[tuple[str, nn.Module]]:
-    """The modules that call themselves a norm and have no parts."""
+    """The modules without children whose class name contains "norm"."""
     for name, module in model.named_modules():
         if "norm" in type(module).__name__.lower() and not list(module.children()):
             yield name, module
 
 
-DIRECTIONS = 3  # one alone may happen to be blind to what is off
+DIRECTIONS = 3  # a single direction may be orthogonal to an error
 
 
 class MapLaw(NamedTuple):
-    """One use of an affine map, and what it makes of random directions: g, Wᵀg, b·g, and how long y is for x of length 1."""
+    """Random projections of one use of an affine map: g, Wᵀg, b·g, and the typical length of y for x of length 1."""
 
     name: str
     nth: int
@@ -412,9 +414,9 @@ class MapLaw(NamedTuple):
 
 
 class PartLaw(NamedTuple):
-    """q, k or v as units of what a map makes, times factors, with something added; `turned` by rotary positions.
+    """How q, k or v follow from a map: some units of its output, times `factors`, plus `extra`; `turned` by rotary positions or not.
 
-    `norm` is what those units [N H E] go through before, where they are normed.
+    `norm` is applied to those units [N H E] first, where there is one.
     """
 
     map: MapLaw
@@ -427,7 +429,7 @@ class PartLaw(NamedTuple):
 
 
 class OutLaw(NamedTuple):
-    """W_O's map; the images of the columns that are attention's, [in r] and by head; the module that gives the result on."""
+    """W_O's map; Wᵀg of the columns that attention feeds, as [in r] and by head; the module whose output is the result."""
 
     map: MapLaw
     images: Float[Tensor, "in r"]
@@ -440,7 +442,7 @@ Rows = tuple[tuple[str, int], slice]  # units of the nth use of a map
 
 
 class ForwardLaw(NamedTuple):
-    """A feed-forward block: its maps, and that what enters the `last` is the activation of one's units, times a gate's."""
+    """A feed-forward block: its maps; the input of `last` is the activation of the units `operand`, times the units `gate` if any."""
 
     maps: tuple[MapLaw, ...]
     activation: str
@@ -450,9 +452,9 @@ class ForwardLaw(NamedTuple):
 
 
 class CallLaws(NamedTuple):
-    """What was found of one attention call, to be looked at again on every read.
+    """The laws found for one attention call, which every read is checked against.
 
-    `forward` is the feed-forward block behind; `bare` are marks of the parameters that are maps without a module of their own.
+    `forward` is the feed-forward block that follows; `bare` holds checksums of the parameters that are used without an affine module.
     """
 
     parts: Mapping[str, PartLaw] = {}
@@ -469,7 +471,9 @@ def map_law(name: str, nth: int, affine: Affine) -> MapLaw:
     draw = torch.Generator().manual_seed(nth)
     g = torch.randn(weight.shape[0], DIRECTIONS, generator=draw, dtype=kind).to(weight.device)
     images, shift = g.new_zeros(weight.shape[1], DIRECTIONS), g.new_zeros(DIRECTIONS)
-    for rows, directions in zip(weight.split(4096), g.split(4096), strict=True):  # never a vocabulary's worth at once
+    for rows, directions in zip(
+        weight.split(4096), g.split(4096), strict=True
+    ):  # in blocks, as an output layer has as many rows as the vocabulary
         images += rows.to(kind).T @ directions
     if affine.bias is not None:
         shift = affine.bias.detach().to(kind) @ g
@@ -478,7 +482,7 @@ def map_law(name: str, nth: int, affine: Affine) -> MapLaw:
 
 
 def out_law(law: MapLaw, columns: Int[Tensor, "H E"], owner: str | None, time_first: bool) -> OutLaw:
-    """The law of W_O, whose input units are the given ones."""
+    """The law of W_O, given its input units per head."""
     flat = columns.flatten().to(law.images.device)
     images = torch.zeros_like(law.images)
     images[flat] = law.images[flat]
@@ -487,7 +491,7 @@ def out_law(law: MapLaw, columns: Int[Tensor, "H E"], owner: str | None, time_fi
 
 @torch.no_grad()
 def marks_of(model: nn.Module, names: Iterable[str]) -> dict[str, Float[Tensor, " r"]]:
-    """A few random sums over each of the named parameters, and its size: others where its values are; names of modules are passed over."""
+    """Checksums of the named parameters: a few random sums and the norm, which change with the values; names of modules are skipped."""
     parameters, marks = dict(model.named_parameters()), {}
     for name in dict.fromkeys(names):
         parameter = parameters.get(name)
