@@ -19,19 +19,19 @@ from trisect.report.sheet import Section, Sheet, Table, present, provenance, qui
 if TYPE_CHECKING:
     from trisect.experiments.ablate.settings import AblateFacts
 
-SHOWN = 10  # rows of the table of what changes most
+LARGEST_ROWS = 10  # rows of the table of what changes most
 NAMES = {"q": "queries", "k": "keys", "v": "values"}
-HOW = {
+REPLACEMENT_WORDS = {
     "zero": "replaced by 0",
     "mean": "replaced by their mean over all tokens of the texts",
     "resample": "replaced by those of another text, place by place",
 }
-HELD = (
+PATTERN_HELD_NOTE = (
     "Every layer's attention weights stay those of the unedited pass; where q or k is edited, those of the edited "
     "layer are its own. What is left is what an edit of v carries along the values, and what an edit of q or k "
     "does through the one pattern that it makes."
 )
-EVEN = (
+ZERO_NOTE = (
     "Queries or keys of 0 make every product of theirs 0, so that both leave a head the same pattern: an even one, "
     "unless the model adds something to the products, such as a position's bias."
 )
@@ -46,28 +46,28 @@ def page(tables: Mapping[str, pl.DataFrame], about: About[AblateFacts]) -> Sheet
     """The page from the table measures."""
     facts, changes = about.facts, _changes(tables["measures"])
     name = words.display_name(facts.subject, about.command)
-    lede = f"{name} · {facts.corpus} · {sample_words(facts)} · {_words_of(facts)}, in one {facts.per} at a time"
+    lede = f"{name} · {facts.corpus} · {sample_words(facts)} · {_edit_words(facts)}, in one {facts.per} at a time"
     lede += ", attention weights held" * facts.hold
     notes = (
-        *((HELD,) * facts.hold),
+        *((PATTERN_HELD_NOTE,) * facts.hold),
         f"Intervals are 95 % of a bootstrap over {sample_words(facts)}, each edit compared with the "
         "unedited pass over the same text, and are not corrected for how many there are.",
         *words.too_few(facts),
-        *((EVEN,) * (facts.how == "zero")),
+        *((ZERO_NOTE,) * (facts.how == "zero")),
     )
     results = findings(tables, about)
-    shown = (*present(_short(results, facts)), *_figures(changes.known, facts))
+    shown = (*present(_summary_figure(results, facts)), *_figures(changes.known, facts))
     answer = Section("What breaks", (), shown, present(sentences(results)), blocks=quiet(notes))
     edit = f"{facts.how}, per {facts.per}{', pattern held' if facts.hold else ''}, seed {facts.seed}"
     sources = provenance(about, *words.read_facts(facts), ("Edit", edit), timed=False)
-    title = f"What breaks in {name} {'without its' if facts.how in HOW else 'with edited'} queries, keys or values?"
+    title = f"What breaks in {name} {'without its' if facts.how in REPLACEMENT_WORDS else 'with edited'} queries, keys or values?"
     sections = (answer, _numbers(changes, about))
     return Sheet(title, "trisect · ablation", lede, sections, sources, REFERENCES, lead(results, facts))
 
 
-def _words_of(facts: AblateFacts) -> str:
-    """What q, k and v are replaced by, or which functions change them."""
-    return HOW.get(facts.how, f"changed by {facts.how}")
+def _edit_words(facts: AblateFacts) -> str:
+    """What q, k or v is replaced by, or the function that changes it, in words."""
+    return REPLACEMENT_WORDS.get(facts.how, f"changed by {facts.how}")
 
 
 def _changes(measures: pl.DataFrame) -> Measures:
@@ -75,7 +75,7 @@ def _changes(measures: pl.DataFrame) -> Measures:
 
 
 def findings(tables: Mapping[str, pl.DataFrame], about: About[AblateFacts]) -> tuple[Finding, ...]:
-    """What is measured; where each component matters most, and how much it does over the layers whose heads are edited together."""
+    """The baseline, the site with the largest change of each component, and each component's mean change over whole layers."""
     facts, changes = about.facts, _changes(tables["measures"]).known
     results = [words.baseline_finding("Changes", tables["measures"], facts, " 0 is no change.")]
     kind, of = ("change", "as a share") if facts.objective == "output" else ("rise", "in nats")
@@ -101,13 +101,14 @@ def findings(tables: Mapping[str, pl.DataFrame], about: About[AblateFacts]) -> t
     return tuple(results)
 
 
-def _what(facts: AblateFacts) -> str:
+def _outcome_words(facts: AblateFacts) -> str:
     return "the output" if facts.objective == "output" else "the loss"
 
 
-def _short(results: Sequence[Finding], facts: AblateFacts) -> Figure | None:
-    """The findings that have one number for each component, side by side."""
-    caption = f"Change of {_what(facts)} by component; lines are 95 % intervals where there are such. n\u00a0=\u00a0{sample_words(facts)}."
+def _summary_figure(results: Sequence[Finding], facts: AblateFacts) -> Figure | None:
+    """A figure of the findings with one number per component, side by side."""
+    outcome = _outcome_words(facts)
+    caption = f"Change of {outcome} by component; lines are 95 % intervals, where available. n\u00a0=\u00a0{sample_words(facts)}."
     titles, short = {"mean_change": "mean over layers", "largest_change": "where it is largest"}, []
     for finding in reversed(results):
         names = [e.name.partition("@")[0].rpartition(".")[2] for e in finding.values]
@@ -118,7 +119,10 @@ def _short(results: Sequence[Finding], facts: AblateFacts) -> Figure | None:
 
 
 def lead(results: Sequence[Finding], facts: AblateFacts) -> str:
-    """What each component does, in a sentence; empty where no edit has a number. Which does most is said by paired differences alone."""
+    """The page's first sentence: the change per component; empty if no edit has a number.
+
+    It ranks components by size, but calls them different only by paired differences.
+    """
     named = {finding.measure: finding for finding in results}
     finding = named.get("mean_change") or named.get("largest_change")
     if finding is None:
@@ -130,26 +134,25 @@ def lead(results: Sequence[Finding], facts: AblateFacts) -> str:
         at = f" ({e.name if place else component})" * (plain != e.name)
         sizes.append(f"{NAMES.get(plain, plain)}{at} by {words.number(e.mean, signed)}")
     unit_of = "nats" if signed else "of its squared length"
-    state = "without its" if facts.how in HOW else "with a function in its"
+    state = "without its" if facts.how in REPLACEMENT_WORDS else "with a function in its"
     more = "".join(f", {state} {size}" for size in sizes[1:])
     tail = "" if finding.compared is None else f" ({finding.compared.words(facts.unit)}, paired by {facts.unit})"
     over = ", mean over layers" * ("mean_change" in named)
-    return f"With one {facts.per} edited{over}, {_what(facts)} moves {state} {sizes[0]} {unit_of}{more}{tail}."
+    return f"With one {facts.per} edited{over}, {_outcome_words(facts)} moves {state} {sizes[0]} {unit_of}{more}{tail}."
 
 
 def _figures(changes: Measures, facts: AblateFacts) -> Iterable[Figure]:
-    """By layer all stacks in one figure, by head a figure for each stack."""
+    """One figure by layer for all stacks, and a figure by head for each stack."""
+    outcome = _outcome_words(facts)
     n, axis, signed = f"n\u00a0=\u00a0{sample_words(facts)}.", axis_unit(facts), facts.objective != "output"
     if layers := changes.where(head=None).by("stack"):
         panels = {stack_words(s).capitalize() or "All layers": [row.bar for row in rows] for s, rows in layers.items()}
-        caption = (
-            f"Change of {_what(facts)} with one layer's component {_words_of(facts)}. Bars are 95 % intervals, {n}"
-        )
+        caption = f"Change of {outcome} with one layer's component {_edit_words(facts)}. Bars are 95 % intervals, {n}"
         yield layer_figure(("ablation-layers", "Figure 1", "By layer"), caption, panels, axis)
     single = Measures(tuple(row for row in changes if row.head is not None))
     most = max((abs(row.value) for row in single), default=0.0) or 1.0
-    dots = "; a dot where the 95 % interval leaves 0 out" * signed
-    caption = f"Change of {_what(facts)} with one head's component {_words_of(facts)}{dots}. The same colours in every panel, {n}"
+    dots = "; a dot where the 95 % interval excludes 0" * signed
+    caption = f"Change of {outcome} with one head's component {_edit_words(facts)}{dots}. The same colours in every panel, {n}"
     for number, (stack, rows) in enumerate(single.by("stack").items(), start=1 + bool(layers)):
         name = "ablation-heads" + ("" if stack == "plain" else f"-{stack}")
         title = ", ".join(filter(None, ("By head", stack_words(stack))))
@@ -158,7 +161,7 @@ def _figures(changes: Measures, facts: AblateFacts) -> Iterable[Figure]:
 
 
 def _numbers(changes: Measures, about: About[AblateFacts]) -> Section:
-    """Every edit as a row, and before it the few that change most."""
+    """A table of all edits, after one of the largest changes."""
     ranked = sorted(changes, key=lambda row: -abs(row.value) if row.mean is not None else float("inf"))
     places = words.decimals([row.value for row in changes.known])
     columns = ("site", f"change, {axis_unit(about.facts)}", "95 % interval")
@@ -167,5 +170,5 @@ def _numbers(changes: Measures, about: About[AblateFacts]) -> Section:
         cells = ((row.site, words.number(row.mean, True, places), words.ends(row, True, places)) for row in rows)
         return Table(columns, tuple(cells), caption)
 
-    few = (table(ranked[:SHOWN], "What changes it most"),) if len(changes) > SHOWN else ()
+    few = (table(ranked[:LARGEST_ROWS], "What changes it most"),) if len(changes) > LARGEST_ROWS else ()
     return Section("Numbers", tuple(about.notes), (), (*few, table(changes, "Every edit")))

@@ -1,4 +1,4 @@
-"""Run every part of a dissection, those that are finished aside, and gather claims, evidence and findings."""
+"""Run the unfinished parts of a dissection, and gather claims, evidence and findings of all parts."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ from trisect.lab.run_folder import RunFolder
 from trisect.report.sheet import StudyLink, present
 
 PAGE = "explore.html"
-TUTORIAL = Path("docs", "one-head.md")  # of a clone of the project; a package that was installed has none
+TUTORIAL = Path("docs", "one-head.md")  # in a clone of the project; an installed package has none
 NOTES = "parts.json"  # beside the front page: the steps that have begun, by their folders
 _WEIGHTS = re.compile(rb"<!-- weights [0-9a-f]+ -->\n$")
 PageLinks = Sequence[
@@ -46,16 +46,16 @@ PageLinks = Sequence[
 
 
 def _write_explorer(model: Path, folder: Path, links: Sequence[StudyLink]) -> str:
-    """Write the explorer of a trained model over a sentence that it did not learn from, into the folder; its page's name.
+    """Write the explorer of a trained model over a held-out sentence into the folder; returns the page's name.
 
-    The sentence is the first of the embedded corpus that is neither short nor long. A page of the same weights stays.
+    The sentence is the first of 6 to 14 words in the embedded corpus. A page that was made from the same weights is kept.
     """
     weights = digest(b"".join(path.read_bytes() for path in sorted(model.glob("*.safetensors"))))
     page, mark = folder / PAGE, f"<!-- weights {weights} -->\n"
     if page.exists() and page.read_bytes().endswith(mark.encode()):
         return PAGE
     if page.exists() and _WEIGHTS.search(page.read_bytes()[-200:]):
-        page.unlink()  # of other weights, perhaps by a version that did not sign its pages
+        page.unlink()  # made from other weights
     texts = [str(text) for text in islice(TextSource("embedded").open().texts(), 50)]
     sentence = next((text for text in texts if 6 <= len(text.split()) <= 14), texts[0])
     driver.run(EXPLORE, ExploreSettings(ModelSource(model), (sentence,)), page, True, links)
@@ -65,7 +65,7 @@ def _write_explorer(model: Path, folder: Path, links: Sequence[StudyLink]) -> st
 
 
 def tutorial(folder: Path) -> str | None:
-    """Where the tutorial lies, seen from a folder inside a clone of the project; None elsewhere, where no link would last."""
+    """The path to the tutorial, relative to a folder inside a clone of the project; None for a folder elsewhere."""
     clone = Path(trisect.__file__).resolve().parents[2]
     inside = folder.resolve().is_relative_to(clone) and (clone / TUTORIAL).exists()
     return os.path.relpath(clone / TUTORIAL, folder.resolve()) if inside else None
@@ -73,7 +73,7 @@ def tutorial(folder: Path) -> str | None:
 
 @dataclass(frozen=True)
 class DissectWork:
-    """A dissection that can be run: `works` are its steps that can be checked before anything is run."""
+    """A dissection that is ready to run; `works` are the steps that can be checked beforehand."""
 
     settings: DissectSettings
     machine: Machine
@@ -82,15 +82,15 @@ class DissectWork:
 
     @classmethod
     def prepare(cls, settings: DissectSettings, machine: Machine) -> DissectWork:
-        """The dissection that the settings ask for; raises TrisectError for what cannot be run."""
+        """Make the dissection for these settings; raises TrisectError if a step cannot run."""
         if settings.model is not None:
-            ModelSource(settings.model).open()  # what cannot be read is refused before anything is trained
+            ModelSource(settings.model).open()  # fail on a model that cannot be read before anything is trained
         steps = [step for part in PARTS for step in part.begins(settings)]
         works = tuple((step, driver.prepare_work(step.experiment, step.settings, machine.quiet)) for step in steps)
         return cls(settings, machine, works)
 
     def check(self, folder: Path) -> None:
-        """Raise where the folder holds something else, or a part could not go on."""
+        """Raise if the folder holds other results, or if a step cannot be resumed in it."""
         if not (folder / NOTES).exists() and not (folder / RECORD).exists():
             RunFolder(folder).check_empty("dissection")
         _read_notes(folder)
@@ -98,12 +98,12 @@ class DissectWork:
             work.check(folder / step.place)
 
     def folders_of(self, folder: Path) -> list[Path]:
-        """Every folder of a step that has begun; those that go on by themselves look after their own besides."""
+        """The folders that this dissection writes, of every step that has begun; steps that resume may have more of their own."""
         places = [folder, *(folder / place for place in _read_notes(folder)["steps"])]
         return [*places, *(place / name for place in places for name in ("tables", "figures", "links"))]
 
     def measure(self, context: RunContext) -> Measured[DissectFacts]:
-        """Run what is not finished yet, and put together the findings of all parts, each line with the page of its numbers."""
+        """Run the unfinished steps and gather the findings of all parts, each with a link to the page that has its numbers."""
         folder, quiet = context.folder, self.machine.quiet
         costs = {part.name: part.seconds for part in PARTS}
         with reuse_workers(), jobs.track_jobs("dissect", costs, quiet) as pace:
@@ -115,26 +115,32 @@ class DissectWork:
                 pace.end(runner.is_fresh)
             model = next(iter(baseline_models(runner.done).values()))
             explorer = _write_explorer(model, folder, links_from(pages, PAGE))
-        judged, lines, parts, notes = list[pl.DataFrame](), list[Line](), list[PartFacts](), dict[str, None]()
+        claim_tables, lines, parts, notes = list[pl.DataFrame](), list[Line](), list[PartFacts](), dict[str, None]()
         for part in PARTS:
             results = runner.done[part.name]
-            firsts = tuple({result.about.experiment: result for result in reversed(results)}.values())[::-1]
-            claims = [result.tables["claims"] for result in firsts if "claims" in result.tables]
-            link = os.path.relpath(results[-1 if len(firsts) > 1 else 0].report, folder)
+            first_results = tuple({result.about.experiment: result for result in reversed(results)}.values())[::-1]
+            claims = [result.tables["claims"] for result in first_results if "claims" in result.tables]
+            link = os.path.relpath(results[-1 if len(first_results) > 1 else 0].report, folder)
             evidence = present(*part.evidence([result.findings for result in results]))
-            judged, lines = judged + claims, [*lines, *(line._replace(link=link) for line in evidence)]
+            claim_tables, lines = claim_tables + claims, [*lines, *(line._replace(link=link) for line in evidence)]
             ids = tuple(claim for table in claims for claim in table["claim"].unique(maintain_order=True))
             places = {
-                result.about.experiment: os.path.relpath(result.report, folder) for result in firsts if result.paged
+                result.about.experiment: os.path.relpath(result.report, folder)
+                for result in first_results
+                if result.paged
             }
-            parts.append(PartFacts(part.name, part.title, part.question, tuple(part.says(firsts)), ids, places))
-            notes |= dict.fromkeys(note for result in firsts for note in result.notes)
+            parts.append(PartFacts(part.name, part.title, part.question, tuple(part.says(first_results)), ids, places))
+            notes |= dict.fromkeys(note for result in first_results for note in result.notes)
         runs, lookup = runner.done["training"][0].tables["runs"], runner.done["lookup"][0]
         recipe = LookupRecipe(**lookup.about.facts.settings)
         models = f"{len(runs)} language models of the training study, those of lookup, recall and translation"
         tables = {name: table for name, table in lookup.tables.items() if name not in ("claims", "metrics")}
         return Measured(
-            {**tables, "claims": pl.concat(judged) if judged else frame("claims", ()), "evidence": as_table(lines)},
+            {
+                **tables,
+                "claims": pl.concat(claim_tables) if claim_tables else frame("claims", ()),
+                "evidence": as_table(lines),
+            },
             DissectFacts(
                 tuple(parts), models, explorer, tutorial(folder), f"{recipe.words()}, on {lookup.about.facts.corpus}"
             ),
@@ -147,34 +153,34 @@ class DissectWork:
 
 
 def page_links(settings: DissectSettings) -> PageLinks:
-    """Every page that the dissection will have: the front page, one or several for each part, and the explorer."""
+    """Titles and paths of all pages of a dissection: the front page, one or more for each part, and the explorer."""
     seeds = designs(DesignSource(settings.study, seeds=settings.seeds))[0].seeds[:FEW]
     pages = [("The answer", {"": "report.html"})]
     for part in PARTS:
         place = part.page or f"{part.name}/report.html"
-        many = {f"seed {seed}": place.format(seed=seed) for seed in seeds}
-        pages.append((part.title, many if "{seed}" in place else {"": place}))
+        paths = {f"seed {seed}": place.format(seed=seed) for seed in seeds}
+        pages.append((part.title, paths if "{seed}" in place else {"": place}))
     return (*pages, ("One sentence, head by head", {"": PAGE}))
 
 
 def links_from(pages: PageLinks, page: str) -> tuple[StudyLink, ...]:
-    """Links from one page of a dissection to all of its pages, this one marked; none where it is no page of it."""
+    """Links from one page of a dissection to all its pages, with the page itself marked; empty for a page that is not listed."""
 
-    def way(to: str) -> str:
+    def relative_path(to: str) -> str:
         return "" if to == page else os.path.relpath(to, PurePosixPath(page).parent).replace(os.sep, "/")
 
     links = list[StudyLink]()
     for title, models in pages:
         here, first = page in models.values(), next(iter(models.values()))
-        others = tuple((name, way(to)) for name, to in models.items()) if len(models) > 1 else ()
-        links.append(StudyLink(title, "" if here else way(first), here, others))
+        others = tuple((name, relative_path(to)) for name, to in models.items()) if len(models) > 1 else ()
+        links.append(StudyLink(title, "" if here else relative_path(first), here, others))
     return tuple(links) if any(link.here for link in links) else ()
 
 
 class _Notes(TypedDict):
-    """Contents of `parts.json`: seconds of all calls, and of each step, by its folder, its key and the paths that it made.
+    """Contents of `parts.json`: seconds that all calls took, and for each step, by its folder, a key and the paths it wrote.
 
-    A key is made of all that a step depends on; it is empty while the step goes on.
+    The key is a hash of all that the step depends on; it is empty until the step has finished.
     """
 
     seconds: float
@@ -190,9 +196,9 @@ def _read_notes(folder: Path) -> _Notes:
 
 
 class _Runner:
-    """Runs parts, with notes of the steps that are finished; `done` are the results of each part that was run.
+    """Runs parts and records their finished steps; `done` maps each part to its results.
 
-    `is_fresh` says of the last part whether anything of it was run.
+    `is_fresh` says whether any step of the last part had to run.
     """
 
     def __init__(self, out: Path, quiet: bool, notes: _Notes, pace: jobs.Pace, pages: PageLinks) -> None:
@@ -216,15 +222,15 @@ class _Runner:
         key, place = step_key(step, self.out), self.out / step.place
         self.pace.begin_step(self._start, step.share)
         self._start += step.share
-        noted = self.notes["steps"].get(step.place, {})
-        if noted.get("key") == key and isinstance(paths := noted["paths"], dict):
-            with suppress(StudyError):  # nothing there, or damaged: it is run again
+        note = self.notes["steps"].get(step.place, {})
+        if note.get("key") == key and isinstance(paths := note["paths"], dict):
+            with suppress(StudyError):  # missing or damaged results: run the step again
                 return driver.read(step.experiment, place, {name: self.out / str(path) for name, path in paths.items()})
         self.is_fresh = True
         self.notes["steps"][step.place] = {"key": "", "paths": {}}
         self._write()
-        ways = (way for _, models in self.pages for way in models.values())
-        page = next((way for way in ways if PurePosixPath(way).parent.as_posix() == step.place), "")
+        page_paths = (path for _, models in self.pages for path in models.values())
+        page = next((path for path in page_paths if PurePosixPath(path).parent.as_posix() == step.place), "")
         links = links_from(self.pages, page)
         result = driver.run(step.experiment, step.settings, place, self.quiet, links, is_part=True)
         places: dict[str, Json] = {name: os.path.relpath(path, self.out) for name, path in result.paths.items()}
@@ -233,15 +239,15 @@ class _Runner:
         return result
 
     def _write(self) -> None:
-        with suppress(StudyError):  # on a full disk the first file that found it so is the one to name
+        with suppress(StudyError):  # on a full disk, report the error that was raised first
             write_json(self.out / NOTES, self.notes)
 
 
 def step_key(step: DissectStep, out: Path) -> str:
-    """A hash of all that a step depends on: its experiment, its settings, the weights that it reads, and software."""
+    """A hash of all that a step depends on: experiment, settings, weights of the models, and versions of software."""
 
     def simplify(value: Any) -> Any:
-        """A value of settings as JSON-ready data: of a folder, also one named in words, its place and a hash of its weights."""
+        """A setting as JSON data; a folder, given as Path or string, becomes its relative path and hashes of its weights."""
         if is_dataclass(value) and not isinstance(value, type):
             names = [field.name for field in fields(value)]
             names = ["fingerprint"] if "fingerprint" in names else names
