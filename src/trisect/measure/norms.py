@@ -1,4 +1,4 @@
-"""Norm-based analysis of attention: lengths of the vectors that it adds up, and what lies around them in a block."""
+"""Norm-based analysis of attention: norms of the vectors that it sums, optionally with residual, layer norm and feed-forward block."""
 
 from __future__ import annotations
 
@@ -15,30 +15,30 @@ from torch.nn import functional as F
 from trisect.core.errors import ModelError, SpecError
 from trisect.core.trace import FeedForward, Projections, Rescaling, ResidualBlock, Trace
 
-BLOCK = 1 << 22  # numbers of the largest array in between: 16 MiB in single precision
+BLOCK = 1 << 22  # numbers in the largest temporary array: 16 MiB in single precision
 _WIDE_BLOCK = 1 << 25  # the same on a GPU: 256 MiB in double precision
 
 
 def transformed_norms(trace: Trace) -> Float[Tensor, "B H S"]:
     """‖f_h(x_j)‖ of every head and position, f_h(x) = v_h W_O^h with the value's bias and without the output's.
 
-    By W_O^h = L_h Q_h with orthonormal rows in Q_h, ‖v W_O^h‖ = ‖v L_h‖, so nothing is wider than a head; 0 at padding.
-    Where a norm or a factor lies behind W_O, f_h goes on through what of it is linear; a norm's deviation is a query's, and
-    not in it (`query_scale`). Raises ModelError where the layer's output projection is unknown.
+    By W_O^h = L_h Q_h with orthonormal rows in Q_h, ‖v W_O^h‖ = ‖v L_h‖, so no array is wider than a head. 0 at padding.
+    If a norm or a factor follows W_O, f_h includes its linear part (`effective_projection`), without the division by the deviation,
+    which depends on the query (`query_scale`). Raises ModelError where the layer's output projection is unknown.
     Source: Kobayashi et al. 2020, f(x) and its norm.
     """
     return lengths(trace.values, effective_projection(trace)).masked_fill(~trace.key_real[:, None], 0.0)
 
 
 def per_head(trace: Trace) -> Float[Tensor, "B H T S"]:
-    """‖a^h_ij f_h(x_j)‖ = a^h_ij ‖f_h(x_j)‖, as it is added; 0 where query or key is padding. Raises ModelError as transformed_norms."""
+    """‖a^h_ij f_h(x_j)‖ = a^h_ij ‖f_h(x_j)‖, as added up; 0 where query or key is padding. Raises ModelError as transformed_norms."""
     norms = transformed_norms(trace)
     added = _effective_weights(trace).to(norms.dtype) * norms[:, :, None]
     return added.masked_fill(~trace.query_real[:, None, :, None], 0.0)
 
 
 def per_layer(trace: Trace) -> Float[Tensor, "B T S"]:
-    """‖Σ_h a^h_ij f_h(x_j)‖: the heads' vectors added, as the residual stream gets them, then the norm.
+    """‖Σ_h a^h_ij f_h(x_j)‖: the norm of the sum of the heads' vectors, which is what the residual stream receives.
 
     0 where query or key is padding. Raises ModelError as transformed_norms. Source: Kobayashi et al. 2020.
     """
@@ -46,7 +46,7 @@ def per_layer(trace: Trace) -> Float[Tensor, "B T S"]:
 
 
 def both(trace: Trace) -> tuple[Float[Tensor, "B H S"], Float[Tensor, "B T S"]]:
-    """`transformed_norms` and `per_layer` in the time of the second. Raises ModelError as transformed_norms."""
+    """`transformed_norms` and `per_layer`, computed together in the time of `per_layer`. Raises ModelError as transformed_norms."""
     alone, pairs = sum_norms(trace.weights, trace.values, effective_projection(trace))
     scale = query_scale(trace)
     pairs = pairs if scale is None else pairs.mul_(scale[..., None].to(pairs))
@@ -57,9 +57,10 @@ def both(trace: Trace) -> tuple[Float[Tensor, "B H S"], Float[Tensor, "B T S"]]:
 def contributions(trace: Trace, residual: bool = False) -> tuple[Float[Tensor, "B H T S"], Float[Tensor, "B T S"]]:
     """Contribution weights a_ij f(x_j)·o_i / ‖o_i‖² of every head, o_i = Σ_j a_ij f(x_j), and of the layer, whose o_i is the heads' sum.
 
-    The share of what query i is given that comes from key j: they sum to 1 over j, and are below 0 where j points against the rest.
-    0 at padding, and where o_i is 0. With `residual` x_i is part of the layer's o_i, and its share is position i's own (not of stack
-    'cross'). In double precision. Raises ModelError as transformed_norms, and with `residual` where the block is not known. Source:
+    The share of query i's output o_i that comes from key j. Shares sum to 1 over j; one is negative if the vector from j points away
+    from o_i. 0 at padding, and where o_i is 0. With `residual`, x_i is added to the layer's o_i, and counts as a share of position i
+    (of no position in stack 'cross'). In double precision. Raises ModelError as transformed_norms, and with `residual` if the block
+    is not known. Source:
     arXiv 2606.07604, contribution weights.
     """
     w_o = effective_projection(trace).double()
@@ -85,12 +86,12 @@ def contributions(trace: Trace, residual: bool = False) -> tuple[Float[Tensor, "
 
 @torch.no_grad()
 def rollout_step(trace: Trace, kind: str) -> Float[Tensor, "B T T"]:
-    """How much of position i behind attention and the residual comes from j, by 'weight', 'norm' or 'contribution'; rows sum to 1.
+    """How much of position i after attention and residual comes from j, by `kind` 'weight', 'norm' or 'contribution'; rows sum to 1.
 
-    By weight half the mean over heads of a and half the position itself; by norm the lengths of `norms` with the residual; by
-    contribution the layer's weights with the residual, those below 0 left out. A product of these, the last layer first, is a
-    rollout: Abnar & Zuidema 2020; by norms Modarressi et al. 2022 (GlobEnc); by contribution after Ferrando et al. 2022 (ALTI).
-    Raises ModelError where the block is not known.
+    'weight': half the mean of a over heads, half the position itself. 'norm': `norms` with the residual. 'contribution': the layer's
+    contribution weights with the residual, negative ones set to 0. A rollout is the product of these matrices, last layer first:
+    Abnar & Zuidema 2020; by norm Modarressi et al. 2022 (GlobEnc); by contribution after Ferrando et al. 2022 (ALTI). Raises
+    ModelError if the block is not known.
     """
     real = trace.query_real[:, :, None] & trace.key_real[:, None]
     if kind == "weight":
@@ -105,12 +106,12 @@ def rollout_step(trace: Trace, kind: str) -> Float[Tensor, "B T T"]:
 
 
 def _mask_padding(trace: Trace, pairs: Float[Tensor, "B T S"]) -> Float[Tensor, "B T S"]:
-    """The same numbers, 0 where query or key is padding."""
+    """`pairs` with 0 where query or key is padding."""
     return pairs.masked_fill(~(trace.query_real[:, :, None] & trace.key_real[:, None]), 0.0)
 
 
 def output_projection(projections: Projections) -> Float[Tensor, "H E D"]:
-    """W_O per head; raises ModelError, in the proof's words, where attention's output is not simply projected."""
+    """W_O per head; raises ModelError with the proof's reason if attention's output has no plain projection."""
     if projections.w_o is None:
         origin = projections.origins.get("o")
         reason = f"The proof says of its output: {origin.words}." if origin else "The proof found no output projection."
@@ -120,7 +121,7 @@ def output_projection(projections: Projections) -> Float[Tensor, "H E D"]:
 
 
 def effective_projection(trace: Trace) -> Float[Tensor, "H E D"]:
-    """W_O, followed by what is linear of the norm or the factor behind it. Raises ModelError as output_projection."""
+    """W_O times the linear part of a norm or a factor that follows it. Raises ModelError as output_projection."""
     w_o, after = output_projection(trace.projections), None if trace.block is None else trace.block.after
     if after is None:
         return w_o
@@ -129,9 +130,9 @@ def effective_projection(trace: Trace) -> Float[Tensor, "H E D"]:
 
 
 def query_scale(trace: Trace) -> Float[Tensor, "B T"] | None:
-    """One over the deviation of W_O's result at every query, by which a norm behind it multiplies; None where there is none.
+    """One over the deviation of W_O's result at every query, the factor in a norm that follows W_O; None if none follows.
 
-    Given it the norm is linear, so that every part of what is added is scaled alike.
+    With this factor fixed the norm is linear, so that it scales all terms of the sum alike.
     """
     after = None if trace.block is None else trace.block.after
     if after is None or after.epsilon is None:
@@ -142,22 +143,22 @@ def query_scale(trace: Trace) -> Float[Tensor, "B T"] | None:
 
 
 def _effective_weights(trace: Trace) -> Float[Tensor, "B H T S"]:
-    """The weights, times `query_scale`: with `effective_projection` they give what is added."""
+    """The weights times `query_scale`; together with `effective_projection` they give the vectors added to the residual."""
     scale = query_scale(trace)
     return single(trace.weights) if scale is None else single(trace.weights) * scale[:, None, :, None]
 
 
 @torch.no_grad()
 def attention_output(trace: Trace) -> Float[Tensor, "B T D"]:
-    """What W_O makes, with its bias: Σ_h output_h W_O^h + b_O. Raises ModelError as output_projection."""
+    """The result of W_O with its bias: Σ_h output_h W_O^h + b_O. Raises ModelError as output_projection."""
     y = project(single(trace.output), output_projection(trace.projections))
     return y if trace.projections.b_o is None else y + single(trace.projections.b_o)
 
 
 def effective_bias(trace: Trace) -> Float[Tensor, "B T D"]:
-    """What is added without coming from any position: the output's bias behind the norm or factor, and that norm's own bias.
+    """The constant part of attention's result: b_O, passed through the norm or factor that follows, plus the bias of that norm.
 
-    With the parts Σ_h a f_h(x_j) it makes the whole.
+    Added to Σ_j Σ_h a f_h(x_j), it gives the whole result.
     """
     w_o, b_o = output_projection(trace.projections), trace.projections.b_o
     y = single(trace.output).new_zeros(*trace.output.shape[::2], w_o.shape[2])
@@ -166,7 +167,7 @@ def effective_bias(trace: Trace) -> Float[Tensor, "B T D"]:
     if after is None:
         return y
     y = y - y.mean(-1, keepdim=True) if after.centred else y
-    y = y * single(after.gamma) * _behind(trace)
+    y = y * single(after.gamma) * _query_factor(trace)
     return y if after.beta is None else y + single(after.beta)
 
 
@@ -177,7 +178,7 @@ def project(parts: Float[Tensor, "B H T E"], w_o: Float[Tensor, "H E D"]) -> Flo
 
 
 def single(values: Tensor) -> Tensor:
-    """Half precision as single; norms of hundreds of squares need it. Other precisions stay."""
+    """Half precision converted to single, which sums of hundreds of squares need; other dtypes unchanged."""
     return values.float() if values.dtype in (torch.float16, torch.bfloat16) else values
 
 
@@ -195,8 +196,8 @@ def sum_norms(
     """‖v_j^h w_o[h]‖ of every head and j, and ‖Σ_h weights_ij^h v_j^h w_o[h]‖ for every i and j, in blocks of positions j.
 
     With f_j as D × H and f_j = Q_j R_j, the norm of the sum is ‖R_j a_ij‖, and those of the heads are the lengths of R_j's columns.
-    R_j comes from f_j itself, not from f_jᵀ f_j, whose condition is the square: where heads cancel, single precision would leave
-    nothing right there.
+    R_j is computed from f_j, not from f_jᵀ f_j, whose condition number is squared: where heads cancel, single precision would
+    leave no correct digit.
     """
     weights, v = single(weights), single(v)
     if v.device.type != "cpu":
@@ -205,14 +206,14 @@ def sum_norms(
     width = w_o.shape[2]
     step = min(keys, max(1, BLOCK // (heads * max(width, queries))))
     sums, alone = weights.new_empty(texts, queries, keys), weights.new_empty(texts, heads, keys)
-    room = v.new_empty(step, heads, width), v.new_empty(step, min(heads, width))
+    buffers = v.new_empty(step, heads, width), v.new_empty(step, min(heads, width))
     for text in range(texts):
         for start in range(0, keys, step):
             part = slice(start, min(start + step, keys))
-            f, scales = (buffer[: part.stop - start] for buffer in room)
+            f, scales = (buffer[: part.stop - start] for buffer in buffers)
             for head, projection in enumerate(w_o):
                 torch.mm(v[text, head, part], projection, out=f[:, head])
-            # In its own place: a fresh array of this size would cost as much as the decomposition.
+            # in place, since allocating an array of this size takes as long as the decomposition
             torch.geqrf(f.mT, out=(f.mT, scales))
             upper = f.mT[:, : scales.shape[1]].triu()  # R_j: min(D, H) rows
             mixed = torch.bmm(upper, weights[text, :, :, part].permute(2, 0, 1).contiguous())
@@ -224,9 +225,9 @@ def sum_norms(
 def _norms_by_gram(
     weights: Float[Tensor, "B H T S"], v: Float[Tensor, "B H S E"], w_o: Float[Tensor, "H E D"]
 ) -> tuple[Float[Tensor, "B H S"], Float[Tensor, "B T S"]]:
-    """The same by a_ijᵀ (f_j f_jᵀ) a_ij in double precision, in which its square of a condition does no harm.
+    """`sum_norms` by a_ijᵀ (f_j f_jᵀ) a_ij in double precision, which is enough for its squared condition number.
 
-    For GPUs, which multiply many small matrices at once but decompose tall ones one by one.
+    For GPUs, where many small products run at once but QR decompositions one by one.
     """
     texts, heads, queries, keys = weights.shape
     step = max(1, _WIDE_BLOCK // (texts * heads * max(w_o.shape[2], queries)))
@@ -241,30 +242,30 @@ def _norms_by_gram(
 
 
 KINDS = ("attention", "residual", "full")
-# what share of its size v may differ by from what W_V makes of x: a norm's ε is known to about 1e-3
+# tolerances for v against x W_V, relative to its size: a norm's ε is known to about 1e-3
 NEAR, COARSE = {torch.float64: 5e-3, torch.float32: 5e-3}, 5e-2
 
 
 class _Expansion(NamedTuple):
-    """By how much an affine map lengthens a vector of unit variance: of the whole layer, and of every head alone."""
+    """Factors by which affine maps lengthen a vector of unit variance: that of the layer, and that of every head."""
 
     layer: float
     heads: Float[Tensor, " H"]
 
 
-class _Mixed(NamedTuple):
-    """What position i's new vector takes from itself, and what from the other positions; in the layer's own width."""
+class _MixingParts(NamedTuple):
+    """Position i's new vector as the part from position i and the part from all other positions."""
 
     itself: Float[Tensor, "B T D"]
     context: Float[Tensor, "B T D"]
 
 
 def norms(trace: Trace, kind: str = "attention") -> Float[Tensor, "B T S"]:
-    """‖F_ij‖ of what position i takes from j: Σ_h a f_h(x_j), where i = j plus x_i, then through the layer norm.
+    """‖F_ij‖, the norm of the part of position i's new vector that comes from position j.
 
-    'attention' stops at the sum, 'residual' adds x_i, 'full' also subtracts the mean, scales by γ and divides by the
-    deviation of the sum that enters the norm; in a pre-LN block the norm is inside f already, and 'full' is 'residual'.
-    In stack 'cross' the residual is no position's. 0 at padding. Raises ModelError where the block is not known,
+    For 'attention', F_ij = Σ_h a f_h(x_j). 'residual' adds x_i where i = j. 'full' also applies the layer norm: it subtracts the mean,
+    scales by γ and divides by the deviation of the whole sum; in a pre-LN block the norm is part of f, and 'full' is 'residual'.
+    In stack 'cross' the residual belongs to no position. 0 at padding. Raises ModelError if the block is not known,
     SpecError for another kind. 'feed-forward' is `feed_forward_norms`. Source: Kobayashi et al. 2021 (Attn-N, AttnRes-N,
     AttnResLn-N).
     """
@@ -279,7 +280,7 @@ def norms(trace: Trace, kind: str = "attention") -> Float[Tensor, "B T S"]:
 
 
 def mixing_ratio(trace: Trace, kind: str = "attention") -> Float[Tensor, "B T"]:
-    """‖context‖ / (‖context‖ + ‖own‖): 0 where a position keeps only itself, 1 where nothing of it is left.
+    """‖context‖ / (‖context‖ + ‖own‖): 0 if a position's new vector comes from itself alone, 1 if all comes from others.
 
     0 at padding. Errors as `norms`. Source: Kobayashi et al. 2021, mixing ratio.
     """
@@ -289,27 +290,27 @@ def mixing_ratio(trace: Trace, kind: str = "attention") -> Float[Tensor, "B T"]:
 
 
 def mixing_by_weights(trace: Trace, kind: str = "attention") -> Float[Tensor, "B T"]:
-    """The same from the weights alone, mean over heads: Σ_{j≠i} a_ij; half of it where the residual counts as a weight 1."""
-    away = single(_others(trace)).sum(-1).mean(1) * (1.0 if kind == "attention" else 0.5)
-    return away.masked_fill(~trace.query_real, 0.0)
+    """The mixing ratio by weights alone: Σ_{j≠i} a_ij, mean over heads; half of that for other kinds, the residual counting as weight 1."""
+    from_others = single(_other_weights(trace)).sum(-1).mean(1) * (1.0 if kind == "attention" else 0.5)
+    return from_others.masked_fill(~trace.query_real, 0.0)
 
 
 @torch.no_grad()
-def mixing_parts(trace: Trace, kind: str = "attention") -> _Mixed:
-    """Both parts of every position's new vector, without β and the output's bias. Errors as `norms`."""
+def mixing_parts(trace: Trace, kind: str = "attention") -> _MixingParts:
+    """Every position's new vector as its own part and that of the context, without β and b_O. Errors as `norms`."""
     if kind == KIND:
         return feed_forward_mixing(trace)
     w_o = _projection(trace, kind)
-    context = project(single(_others(trace)) @ single(trace.values), w_o) * _behind(trace)
+    context = project(single(_other_weights(trace)) @ single(trace.values), w_o) * _query_factor(trace)
     scale = 1.0 if kind == "attention" else _scale(trace, kind)[..., None]
-    return _Mixed(_own_part(trace, kind) * scale, context * scale)
+    return _MixingParts(_own_part(trace, kind) * scale, context * scale)
 
 
 def expansion_rate(projections: Projections) -> _Expansion:
     """‖M‖ / √(D + 1) in Frobenius' norm, M being the affine map x ↦ Σ_h (x W_V^h + b_V^h) W_O^h + b_O on (x, 1).
 
     √ of the mean squared length of the output over that of the input, for inputs (x, 1) of independent unit variance.
-    A head's is without b_O. Raises ModelError where values or output are not plainly projected.
+    Rates of heads leave b_O out. Raises ModelError if values or output have no plain projection.
     Source: Kobayashi et al. 2021, expansion rate; the layer's M has the 1 in its corner, as in their numbers.
     """
     w_o, w_v, b_v = output_projection(projections).double(), projections.w_v, projections.b_v
@@ -330,7 +331,7 @@ def expansion_rate(projections: Projections) -> _Expansion:
 
 
 def layer_input(trace: Trace) -> Float[Tensor, "B T D"] | None:
-    """The vectors x that attention projects, as far as the block gives them: behind the norm in a pre-LN block."""
+    """The vectors x that attention projects, which in a pre-LN block are normed; None if the block is not known."""
     block = trace.block
     if block is None or block.kind != "pre":
         return None if block is None else block.residual
@@ -341,19 +342,19 @@ def layer_input(trace: Trace) -> Float[Tensor, "B T D"] | None:
 
 
 def makes_values(trace: Trace, x: Float[Tensor, "B T D"]) -> Bool[Tensor, "B S"]:
-    """At which positions v = x W_V + b_V, to rounding; at none where W_V is not known.
+    """Positions at which v = x W_V + b_V up to rounding; all false if W_V is not known.
 
-    What stands between the block's input and W_V, and changes what enters it, is not part of the block.
+    It fails if the model changes x between the residual block's input and W_V.
     """
     w, b, v = trace.projections.w_v, trace.projections.b_v, single(trace.v)
     if w is None or x.shape[:2] != trace.key_real.shape or x.shape[2] != w.shape[1]:
         return torch.zeros_like(trace.key_real)
-    again = torch.einsum("bsd,kde->bkse", x.to(v), w.to(v))
-    again = again if b is None else again + b.to(v)[:, None]
-    size = again.norm(dim=(1, 3)) + x.to(v).norm(dim=2) * w.to(v).norm() / w.shape[1] ** 0.5
+    expected = torch.einsum("bsd,kde->bkse", x.to(v), w.to(v))
+    expected = expected if b is None else expected + b.to(v)[:, None]
+    size = expected.norm(dim=(1, 3)) + x.to(v).norm(dim=2) * w.to(v).norm() / w.shape[1] ** 0.5
     origin = trace.projections.origins.get("v")
     rounding = max(NEAR.get(trace.v.dtype, COARSE), 4 * ((origin and origin.rounding) or 0.0))
-    return (again - v).norm(dim=(1, 3)) <= rounding * size
+    return (expected - v).norm(dim=(1, 3)) <= rounding * size
 
 
 def _block_of(trace: Trace, kind: str) -> ResidualBlock:
@@ -365,7 +366,7 @@ def _block_of(trace: Trace, kind: str) -> ResidualBlock:
 
 
 def _projection(trace: Trace, kind: str) -> Float[Tensor, "H E D"]:
-    """W_O and what is linear behind it, followed by what of the layer norm is: centring and γ."""
+    """`effective_projection`, times the linear part of the layer norm for 'full': centring and γ."""
     if kind not in KINDS:
         reason = f"There are {', '.join((*KINDS, KIND))}."
         raise SpecError(f"The kind of block '{kind}' is not known.", reason, "Use one of them.")
@@ -385,12 +386,12 @@ def _scale(trace: Trace, kind: str) -> Float[Tensor, "B T"]:
     block = _block_of(trace, kind)
     if kind != "full" or block.kind != "post":
         return torch.ones_like(single(block.residual[..., 0]))
-    summed = project(single(trace.output), effective_projection(trace)) * _behind(trace) + effective_bias(trace)
+    summed = project(single(trace.output), effective_projection(trace)) * _query_factor(trace) + effective_bias(trace)
     return _deviation(summed + single(block.residual), block)
 
 
-def _behind(trace: Trace) -> Float[Tensor, "B T 1"] | float:
-    """What a norm behind W_O multiplies every query's parts by."""
+def _query_factor(trace: Trace) -> Float[Tensor, "B T 1"] | float:
+    """`query_scale` with a last axis, 1 if no norm follows W_O."""
     return 1.0 if (scale := query_scale(trace)) is None else scale[..., None]
 
 
@@ -400,20 +401,20 @@ def _deviation(x: Float[Tensor, "B T D"], block: ResidualBlock) -> Float[Tensor,
 
 
 def _own_part(trace: Trace, kind: str) -> Float[Tensor, "B T D"]:
-    """What a position takes from itself, before the scale: its own weight's share, and the residual."""
+    """The part of a position's new vector that comes from itself, before division by the deviation."""
     w_o = _projection(trace, kind)
     if trace.crosses:
         part = torch.zeros_like(project(single(trace.output), w_o))
     else:
         itself = torch.diagonal(single(trace.weights), dim1=2, dim2=3)
-        part = project(itself[..., None] * single(trace.values), w_o) * _behind(trace)
+        part = project(itself[..., None] * single(trace.values), w_o) * _query_factor(trace)
     if kind == "attention":
         return part
     block = _block_of(trace, kind)
     return part + _linear(single(block.residual), block, kind)
 
 
-def _others(trace: Trace) -> Float[Tensor, "B H T S"]:
+def _other_weights(trace: Trace) -> Float[Tensor, "B H T S"]:
     """The weights on other positions that are real; in stack 'cross' all keys are other positions."""
     weights = trace.weights * trace.key_real[:, None, None]
     if trace.crosses:
@@ -441,13 +442,13 @@ def activation(name: str) -> Callable[[Tensor], Tensor]:
 
 
 KIND = "feed-forward"
-ROOM = 1 << 24  # numbers of the largest array in between: 64 MiB in single precision
-NODES = 32  # of Gauss and Legendre's quadrature, for the path of a gate
-SMALL = 1e-3  # operands below this share of 1, where a quotient would lose digits
+ROOM = 1 << 24  # numbers in the largest temporary array: 64 MiB in single precision
+NODES = 32  # nodes of Gauss-Legendre quadrature along the path of a gate
+SMALL = 1e-3  # operands below this, for which a quotient would lose digits
 
 
 class _Stage(NamedTuple):
-    """What of a layer all queries share: W_O, values, weights, the block and its feed-forward block, in one precision."""
+    """A layer's W_O, residual block and feed-forward block, on one device and in one precision."""
 
     w_o: Float[Tensor, "H E D"]
     block: ResidualBlock
@@ -456,10 +457,10 @@ class _Stage(NamedTuple):
 
 @torch.no_grad()
 def feed_forward_norms(trace: Trace) -> Float[Tensor, "B T S"]:
-    """‖F_ij‖ of what position i's vector behind the feed-forward block takes from j; where i = j the residual is with it.
+    """‖F_ij‖ of position i's vector after the feed-forward block, for the part from j; where i = j it includes the residual.
 
-    In cross-attention the residual is no position's. 0 at padding. Takes about as many passes through the feed-forward
-    block as there are positions. Raises ModelError where no such block was found.
+    In cross-attention the residual belongs to no position. 0 at padding. Costs about as many passes through the feed-forward
+    block as there are positions. Raises ModelError if no such block was found.
     """
     stage = _stage(trace)
     rows, _, queries, keys = trace.weights.shape
@@ -467,14 +468,14 @@ def feed_forward_norms(trace: Trace) -> Float[Tensor, "B T S"]:
     step = max(1, ROOM // ((keys + 1) * len(stage.forward.inner)))
     for row in range(rows):
         for start in range(0, queries, step):
-            few = torch.arange(start, min(start + step, queries), device=lengths.device)
-            lengths[row, few] = _parts(stage, trace, row, few)[:, :keys].norm(dim=-1)
+            some_queries = torch.arange(start, min(start + step, queries), device=lengths.device)
+            lengths[row, some_queries] = _parts(stage, trace, row, some_queries)[:, :keys].norm(dim=-1)
     return _mask_padding(trace, lengths)
 
 
 @torch.no_grad()
-def feed_forward_mixing(trace: Trace) -> _Mixed:
-    """What position i's vector behind the feed-forward block takes from itself, and from all others. Errors as `norms`."""
+def feed_forward_mixing(trace: Trace) -> _MixingParts:
+    """Position i's vector after the feed-forward block as the part from itself and the part from all others. Errors as `norms`."""
     stage = _stage(trace)
     itself, context = [], []
     for row in range(len(trace.weights)):
@@ -482,30 +483,32 @@ def feed_forward_mixing(trace: Trace) -> _Mixed:
         diagonal = torch.zeros_like(weights) if trace.crosses else torch.diag_embed(torch.diagonal(weights, 0, 1, 2))
         both = [project((part @ values)[None], stage.w_o)[0] for part in (diagonal, weights - diagonal)]
         queries = torch.arange(len(both[0]), device=both[0].device)
-        first, second, _ = _through(stage, trace, row, torch.stack(both, 1), queries, 0).unbind(1)
+        first, second, _ = _pass_through_block(stage, trace, row, torch.stack(both, 1), queries, 0).unbind(1)
         itself.append(first)
         context.append(second)
-    return _Mixed(torch.stack(itself), torch.stack(context))
+    return _MixingParts(torch.stack(itself), torch.stack(context))
 
 
 @torch.no_grad()
 def parts(trace: Trace, row: int, queries: Tensor) -> Float[Tensor, "Q P D"]:
-    """The vectors behind the feed-forward block of some queries of a row, as a part of every key and a last one of all biases.
+    """For some queries of a row, the block's output as one part for each key and a last part for all biases.
 
-    They sum to what the block gives. In cross-attention the residual is in the last. Errors as `norms`.
+    The parts sum to the output. In cross-attention the last part includes the residual. Errors as `norms`.
     """
     return _parts(_stage(trace), trace, row, queries)
 
 
 def _parts(stage: _Stage, trace: Trace, row: int, queries: Tensor) -> Float[Tensor, "Q P D"]:
     weights, values = single(trace.weights[row])[:, queries], single(trace.values[row])
-    return _through(stage, trace, row, torch.einsum("hqs,hsd->qsd", weights, values @ stage.w_o), queries, None)
+    return _pass_through_block(
+        stage, trace, row, torch.einsum("hqs,hsd->qsd", weights, values @ stage.w_o), queries, None
+    )
 
 
-def _through(
+def _pass_through_block(
     stage: _Stage, trace: Trace, row: int, parts: Float[Tensor, "Q P D"], queries: Tensor, at: int | None
 ) -> Float[Tensor, "Q P1 D"]:
-    """Parts of W_O's output, through all that follows; the residual goes to part `at`, None for the part of the query itself."""
+    """Pass parts of W_O's output through the rest of the block; the residual joins part `at`, or the query's own part if None."""
     block, forward = stage.block, stage.forward
     parts = torch.cat([parts, torch.zeros_like(parts[:, :1])], 1)
     _shift(parts, trace.projections.b_o)
@@ -521,41 +524,41 @@ def _through(
     return rescale_parts(parts + rescale_parts(added, forward.behind), forward.after)
 
 
-def _inner_units(forward: FeedForward, inside: Float[Tensor, "Q P D"]) -> Float[Tensor, "Q P F"]:
-    """The parts of the hidden units: of each operand the parts times the mean slope of the activation on the path."""
-    operand = inside @ forward.inner.T
+def _inner_units(forward: FeedForward, block_input: Float[Tensor, "Q P D"]) -> Float[Tensor, "Q P F"]:
+    """The hidden units in parts: each operand's parts times the mean slope of the activation along the path from 0."""
+    operand = block_input @ forward.inner.T
     _shift(operand, forward.inner_bias)
     total = operand.sum(1)
     if forward.gate is None:
         hidden = operand * _mean_slope(forward.activation, total)[:, None]
         hidden[:, -1] += activation(forward.activation)(torch.zeros_like(total))
         return hidden
-    beside = inside @ forward.gate.T
-    _shift(beside, forward.gate_bias)
-    slopes = _gate_slopes(forward.activation, total, beside.sum(1))
-    return operand * slopes[0][:, None] + beside * slopes[1][:, None]
+    gate_input = block_input @ forward.gate.T
+    _shift(gate_input, forward.gate_bias)
+    slopes = _gate_slopes(forward.activation, total, gate_input.sum(1))
+    return operand * slopes[0][:, None] + gate_input * slopes[1][:, None]
 
 
 def _mean_slope(name: str, x: Tensor) -> Tensor:
     """∫ φ'(αx) dα over α from 0 to 1: (φ(x) − φ(0)) / x, and the slope at x / 2 where x is small."""
     phi = activation(name)
-    near = x.abs() < SMALL
-    quotient = (phi(x) - phi(torch.zeros_like(x))) / torch.where(near, 1.0, x)
-    return torch.where(near, slope(name, x / 2), quotient)
+    is_small = x.abs() < SMALL
+    quotient = (phi(x) - phi(torch.zeros_like(x))) / torch.where(is_small, 1.0, x)
+    return torch.where(is_small, slope(name, x / 2), quotient)
 
 
 def _gate_slopes(name: str, a: Tensor, b: Tensor) -> tuple[Tensor, Tensor]:
-    """∫ φ'(αa) αb dα and ∫ φ(αa) dα: what parts of a and of b are multiplied by, for φ(a) b along the straight path.
+    """∫ φ'(αa) αb dα and ∫ φ(αa) dα, the factors for parts of a and of b in φ(a) b along the straight path from 0.
 
-    The second by quadrature, the first from it by parts, so that both together give φ(a) b whatever the quadrature missed.
+    The second is computed by quadrature, the first from it by integration by parts, so that an error of the quadrature cancels in the sum.
     """
     phi = activation(name)
     points, weights = np.polynomial.legendre.leggauss(NODES)
     mean = sum(float(w) / 2 * phi(a * ((float(p) + 1) / 2)) for p, w in zip(points, weights, strict=True))
     assert isinstance(mean, Tensor)
-    near = a.abs() < SMALL
-    quotient = (phi(a) - mean) / torch.where(near, 1.0, a)
-    return b * torch.where(near, slope(name, 2 * a / 3) / 2, quotient), mean
+    is_small = a.abs() < SMALL
+    quotient = (phi(a) - mean) / torch.where(is_small, 1.0, a)
+    return b * torch.where(is_small, slope(name, 2 * a / 3) / 2, quotient), mean
 
 
 def slope(name: str, x: Tensor) -> Tensor:
@@ -573,7 +576,7 @@ def _shift(parts: Float[Tensor, "Q P D"], bias: Tensor | None) -> None:
 
 
 def rescale_parts(parts: Float[Tensor, "Q P D"], norm: Rescaling | None) -> Float[Tensor, "Q P D"]:
-    """Parts behind a norm or a factor, linear given the deviation of their sum; the norm's shift goes to the last part."""
+    """Parts after a norm or a factor, which is linear for a given deviation of their sum; the norm's bias joins the last part."""
     if norm is None:
         return parts
     total = parts.sum(1)
@@ -590,9 +593,11 @@ def _stage(trace: Trace) -> _Stage:
     w_o, block = output_projection(trace.projections), trace.block
     if block is None or block.forward is None:
         problem = f"The kind '{KIND}' needs the feed-forward block behind attention at {trace.address}."
-        reason = "There is none of one map, a known activation (perhaps gated), and a second map."
+        reason = (
+            "None was found there that is a linear map, a known activation (perhaps gated) and a second linear map."
+        )
         raise ModelError(problem, reason, "Use 'attention', 'residual' or 'full'.")
     tensors = ((f.name, getattr(block.forward, f.name)) for f in fields(block.forward))
-    # they lie where the model does
-    near = {name: single(t).to(w_o) for name, t in tensors if isinstance(t, Tensor)}
-    return _Stage(w_o, block, replace(block.forward, **near))
+    # they may be on another device
+    converted = {name: single(t).to(w_o) for name, t in tensors if isinstance(t, Tensor)}
+    return _Stage(w_o, block, replace(block.forward, **converted))
