@@ -20,10 +20,10 @@ from trisect.stats.tested import number as as_number
 
 
 class SharedAxis(NamedTuple):
-    """The vertical axis that the panels of a figure share: its unit, its ends, and where it turns logarithmic.
+    """The vertical axis that the panels of a figure share: its unit, its range, and where it becomes logarithmic.
 
-    `linear` is None on a linear axis; else the size up to which the axis is linear around zero. Values outside are
-    drawn at the edge.
+    `linear` is None for a linear axis, else the size up to which the axis is linear around zero. Values outside the range are
+    drawn at its edge.
     """
 
     unit: str
@@ -32,7 +32,7 @@ class SharedAxis(NamedTuple):
     linear: float | None = None
 
     def scale(self) -> alt.Scale:
-        """The axis as a scale that keeps what lies outside at its edge."""
+        """The axis as an Altair scale that clamps values outside its range."""
         domain = [self.low, self.high]
         if self.linear is None:
             return alt.Scale(domain=domain, nice=False, zero=False, clamp=True)
@@ -41,7 +41,7 @@ class SharedAxis(NamedTuple):
     def axis(self, field: str) -> alt.Y:
         """The axis as an encoding of `field`."""
         axis = (
-            alt.Axis(format=".6~g")  # without digits of its own a lone 10 is 1e+1
+            alt.Axis(format=".6~g")  # the default format writes a single tick 10 as 1e+1
             if self.linear is None
             else alt.Axis(format="~g", values=list(self.ticks()), tickCount=40)
         )
@@ -55,35 +55,35 @@ class SharedAxis(NamedTuple):
         return tuple(float(f"{m:.3g}") for m in marks if self.low <= m <= self.high)
 
     def outside(self, values: Iterable[float]) -> int:
-        """How many of the values are drawn at the edge because they lie beyond it."""
+        """How many of the values lie outside the range and are drawn at its edge."""
         return sum(not self.low <= v <= self.high for v in values)
 
 
 def around(
     values: Sequence[float], unit: str, zero: bool = False, most: float = math.inf, bend: bool = False
 ) -> SharedAxis:
-    """The frame that holds the values with a little air, at most up to `most`; `zero` makes sure that 0 is in it.
+    """An axis whose range covers the values up to `most`, with a margin; with `zero` the range includes 0.
 
-    With `bend`, values of very unequal size get an axis that is linear near zero and logarithmic beyond.
+    With `bend`, values of very different size get an axis that is linear near zero and logarithmic beyond.
     """
-    inside = [v for v in values if v <= most] or [0.0]
+    shown = [v for v in values if v <= most] or [0.0]
     if max(values, default=0.0) > most:
-        inside.append(most)
-    low, high = min(inside), max(inside)
+        shown.append(most)
+    low, high = min(shown), max(shown)
     if zero:
         low, high = min(low, 0.0), max(high, 0.0)
-    air = 0.06 * (high - low) or 0.05 * abs(high) or 0.1
-    frame = SharedAxis(unit, low - air, high + air)
-    sizes = sorted(abs(v) for v in inside if v)
+    margin = 0.06 * (high - low) or 0.05 * abs(high) or 0.1
+    linear_axis = SharedAxis(unit, low - margin, high + margin)
+    sizes = sorted(abs(v) for v in shown if v)
     if bend and sizes and sizes[-1] > 15 * max(sizes[len(sizes) // 2], 1e-4):
         return SharedAxis(unit, low - 0.5 * abs(low) - 0.01, high * 1.4 + 0.01, 0.01)
-    return frame
+    return linear_axis
 
 
 def _label_heights(values: Sequence[float], axis: SharedAxis, gap: float) -> list[float]:
-    """Where labels of these values stand: neighbours `gap` apart, inside the axis, and near their values.
+    """Heights of labels for these values: at least `gap` apart, inside the axis, and near their values.
 
-    When they do not all fit, those at the top go beyond it.
+    If they do not all fit, the topmost lie above the axis.
     """
 
     def centre(value: float, size: int) -> float:
@@ -106,14 +106,14 @@ def _label_heights(values: Sequence[float], axis: SharedAxis, gap: float) -> lis
 
 
 def _whole_ticks(last: float) -> list[int]:
-    """Ticks of an axis of whole numbers from 0 to `last`: at most seven, and none twice."""
+    """Ticks of an integer axis from 0 to `last`: at most seven."""
     steps = (s * 10**k for k in range(9) for s in (1, 2, 5))
     step = next(s for s in steps if last / s <= 6)
     return list(range(0, math.floor(last) + 1, step))
 
 
 def few_ticks(low: float, high: float, most: int) -> tuple[float, ...]:
-    """Round numbers in an axis's range, multiples of one step of 1, 2 or 5 and as many as there can be up to `most`."""
+    """At most `most` round ticks in a range, as many as possible: multiples of 1, 2 or 5 times a power of ten."""
     if not high > low:
         return (low,)
     first = math.floor(math.log10((high - low) / (most + 1))) - 1
@@ -123,15 +123,15 @@ def few_ticks(low: float, high: float, most: int) -> tuple[float, ...]:
             start, end = math.ceil(low / step), math.floor(high / step)
             if end - start < most:
                 ticks = (float(f"{i * digit}e{k}") for i in range(start, end + 1))
-                return tuple(t for t in ticks if low <= t <= high) or (low,)  # the quotients are rounded
+                return tuple(t for t in ticks if low <= t <= high) or (low,)  # rounding may put a tick outside
     return (low,)
 
 
-DIGITS = 8  # that count; losses are sums of float32 products, so that the rest is noise
+DIGITS = 8  # significant digits stored; losses are sums of float32 products, further digits are noise
 
 
 class Measure(NamedTuple):
-    """What a number is: its name, its unit, and whether it is a difference, which shows its sign."""
+    """The quantity that numbers measure: name, unit, and whether to show a sign, as for differences."""
 
     name: str
     unit: str
@@ -157,9 +157,9 @@ class Series(NamedTuple):
 
 
 class Stroke(NamedTuple):
-    """One drawn mark: the name in the key that hides it, and the numbers under it.
+    """One drawn mark: the legend entry that toggles it, and the numbers that it shows.
 
-    `series` is None for marks that are no numbers; a line has `length` vertices, from number `offset` of its series.
+    `series` is None for marks without numbers; a line has `length` vertices, from number `offset` of its series.
     """
 
     key: str
@@ -187,29 +187,29 @@ def of_runs(points: Iterable[Point], measure: Measure) -> list[Series]:
 
 
 def mean_of(runs: Sequence[Series]) -> Series:
-    """The mean of several seeds' series of one site, where most of them have a number; a single one is its own mean."""
+    """The mean over seeds of one site's series, at the positions for which the most seeds have a number; a single series is returned."""
     assert runs
     if len(runs) == 1:
         return runs[0]
     columns = [dict(zip(run.at or (None,), run.values, strict=True)) for run in runs]
     count = Counter(at for column in columns for at in column)
-    full = max(count.values())
-    places = [at for at in dict.fromkeys(at for column in columns for at in column) if count[at] == full]
+    most = max(count.values())
+    places = [at for at in dict.fromkeys(at for column in columns for at in column) if count[at] == most]
     places.sort(key=lambda at: at or 0.0)
     sample = summary([[column[at] for column in columns if at in column] for at in places])
     low, high = t_interval(sample)
     ends = [[as_number(v) for v in end] for end in (low, high)]
     at = tuple(at for at in places if at is not None)
     means = tuple(float(m) for m in sample.mean)
-    off = any(run.diverged for run in runs)
-    return Series(runs[0].measure, runs[0].site, "", None, at, means, tuple(ends[0]), tuple(ends[1]), full, off)
+    diverged = any(run.diverged for run in runs)
+    return Series(runs[0].measure, runs[0].site, "", None, at, means, tuple(ends[0]), tuple(ends[1]), most, diverged)
 
 
 def pack(views: Sequence[tuple[str, Sequence[tuple[Sequence[Series], Strokes]]]], at: str) -> dict[str, object]:
-    """A figure's numbers as the page's script reads them: words by kind, series, and which strokes show which.
+    """A figure's numbers for the page's script: tables of words, the series, and the series that each stroke shows.
 
-    `views` are the ways of arranging the figure: a name, and for every panel its series and its strokes; each series is there
-    once, however often it is drawn. `at` is the word for what the numbers of one series run over.
+    `views` are the arrangements of the figure: a name, and for every panel its series and its strokes. Each series is stored
+    once, however often it is drawn. `at` names the horizontal axis of curves, such as epoch.
     """
     words: dict[str, list[Any]] = {"measures": [], "sites": [], "runs": [], "axes": [], "keys": []}
     index: dict[tuple[str, Any], int] = {}
@@ -255,11 +255,11 @@ def _short(values: Iterable[float | None]) -> list[float | int | None]:
 
 PANEL_WIDTH, HEIGHT = 246, 176
 LINE_HEIGHT = 13.5
-DOTS = 6  # at most so many marks on a curve
+DOTS = 6  # most marks on a curve
 
 
 class Panel(NamedTuple):
-    """One plot of a figure, with the words for those who do not see it, and the numbers under its marks."""
+    """One plot of a figure, with its alternative text and the numbers that its marks show."""
 
     title: str
     chart: alt.LayerChart
@@ -275,7 +275,7 @@ class Panel(NamedTuple):
 
 
 class LegendEntry(NamedTuple):
-    """One entry of a figure's key: its name, and the look of its marks; without a shape it is a line."""
+    """One legend entry: its name, and colour, shape and dash of its marks; without a shape it is a line."""
 
     name: str
     colour: str
@@ -284,12 +284,12 @@ class LegendEntry(NamedTuple):
 
 
 def by_kind_key(kinds: Mapping[str, render.Mark] = render.KINDS) -> tuple[LegendEntry, ...]:
-    """The key of a figure by weight and by norm, or by these `kinds`."""
+    """The legend of a figure that compares weight and norm, or the given `kinds`."""
     return tuple(LegendEntry(f"by {name}", mark.colour, mark.shape) for name, mark in kinds.items())
 
 
 class FigureView(NamedTuple):
-    """Another arrangement of a figure's rows: what its panels stand for, the panels, and their key."""
+    """Another arrangement of a figure's data: what its panels show, the panels, and their legend."""
 
     name: str
     panels: tuple[Panel, ...]
@@ -298,10 +298,10 @@ class FigureView(NamedTuple):
 
 @dataclass(frozen=True)
 class Figure:
-    """A figure of the report: its panels side by side, and what the page says about them.
+    """A figure of the report: its panels side by side, with title and caption.
 
-    `key` names the marks; `ramp` gives the ends of a heat map's colours and their unit, `stops` the colours between.
-    `at` is the word for what curves run over. `view` says what a panel stands for where `others` arrange the same rows differently.
+    `key` is the legend; `ramp` gives the range of a heat map's colours and their unit, `stops` the colours.
+    `at` names the horizontal axis of curves. `view` says what a panel shows if `others` arrange the same data differently.
     """
 
     name: str
@@ -318,12 +318,12 @@ class Figure:
 
     @property
     def views(self) -> tuple[FigureView, ...]:
-        """Every arrangement, the one of paper and of the stored file first."""
+        """All arrangements; the first is the one that is printed and stored."""
         return (FigureView(self.view, self.panels, self.key), *self.others)
 
     def chart(self) -> alt.ConcatChart:
-        """All panels as one chart, as it is stored and shown in a notebook."""
-        # each panel keeps its own colours and offsets: shared, they would be taken from all panels' series at once
+        """All panels as one chart, which is stored and shown in notebooks."""
+        # scales per panel: shared ones would have the series of all panels in their domains
         scale = alt.ScaleResolveMap(
             color="independent", shape="independent", strokeDash="independent", x="independent", xOffset="independent"
         )
@@ -332,14 +332,14 @@ class Figure:
 
 
 def chart_of(name: str, rows: Sequence[Mapping[str, object]]) -> alt.Chart:
-    """A layer of a panel: its rows, by a name that the page knows it by."""
-    # As text, since the chart library copies and checks every value of a list several times over.
+    """A layer of a panel from its rows, with the name that the page's script uses."""
+    # as a JSON string, since Altair copies and validates every value of a list several times
     data = alt.InlineData(values=json.dumps(rows), format=alt.JsonDataFormat(type="json"))
     return alt.Chart(data, name=name)
 
 
 def overlay(title: str, *layers: alt.Chart, width: float = PANEL_WIDTH, height: float = HEIGHT) -> alt.LayerChart:
-    """Layers over one another, with a title."""
+    """A chart of layers with a title."""
     chart = alt.LayerChart(layer=list(layers))
     chart.title, chart.width, chart.height = title, width, height
     return chart
@@ -357,7 +357,7 @@ def heat(
     dots: Sequence[Mapping[str, object]] = (),
     dot: float = 0.0,
 ) -> alt.LayerChart:
-    """A heat map of each row's `value` between the ends of the colours; white `dots` of that area stand on some of its cells."""
+    """A heat map of each row's `value`, with colours from `ends[0]` to `ends[1]`; `dots` are white marks of area `dot` on some cells."""
     scale = alt.Scale(domain=list(ends), range=list(stops), interpolate="rgb", clamp=True)
     cells = chart_of("cells", rows).mark_rect().encode(x, *y, alt.Color("value:Q", scale=scale, title=unit))
     if not dots:
@@ -387,10 +387,10 @@ def marks(
     small: Sequence[Mapping[str, Any]] = (),
     behind: Sequence[alt.Chart] = (),
 ) -> list[alt.Chart]:
-    """The layers of a panel of numbers: dashed levels, `small` marks of what they are of, 95 % intervals, and marks on top.
+    """The layers of a panel of numbers: dashed levels, `small` marks of single seeds, 95 % intervals, and the main marks on top.
 
-    A row has its `group`, its `value` and the ends of its interval, `low` and `high`, or nulls. Groups stand beside each other at one
-    place of `x`, or each row at its own `slot` where there are `slots`; where `x` is a number, each at its number.
+    A row has a `group`, a `value`, and `low` and `high`, the ends of its interval, or nulls. Groups at the same `x` are drawn side by
+    side, or each row at its own `slot` if `slots` are given; if `x` is quantitative, all are drawn at its value.
     """
     colour, shape = look_of(looks)
     at, numeric = list(slots or looks), str(x["shorthand"]).endswith(":Q")
@@ -411,7 +411,7 @@ def marks(
 
 
 class Level(NamedTuple):
-    """A horizontal line that sites are compared with: its name in the key, its height, and how it is dashed."""
+    """A horizontal reference line: its name in the legend, its height, and its dashes."""
 
     name: str
     value: float
@@ -428,9 +428,9 @@ def site_panel(
     levels: Sequence[Level] = (ZERO,),
     measure: Measure | None = None,
 ) -> Panel:
-    """Mean and 95 % interval per site, each seed's point beside it; x is the layer, colour and shape the component.
+    """Mean and 95 % interval per site, with the seeds' points beside it; x is the layer, colour and shape the component.
 
-    `levels` are drawn as grey dashed lines; `measure` says what the numbers are (else: the title, in the axis' unit).
+    `levels` are drawn as grey dashed lines; `measure` says what the numbers are (by default the title, in the axis' unit).
     """
     means = by_site(points)
     places = {site: place(site) for site in means}
@@ -442,27 +442,27 @@ def site_panel(
         return {"layers": places[site].layers, "group": places[site].group, "slot": places[site].group + slot}
 
     runs = of_runs(points, measure or Measure(title, axis.unit.partition(",")[0]))
-    wholes = {site: mean_of([r for r in runs if r.site == site]) for site in means}
+    run_means = {site: mean_of([r for r in runs if r.site == site]) for site in means}
     main = [row(s, "") | {"value": m.mean, "low": m.low, "high": m.high} for s, m in means.items()]
     seeds = [row(r.site, " seeds") | {"value": r.values[0], "seed": r.seed} for r in runs]
     small = seeds if max(m.n for m in means.values()) > 1 else ()
     slots = [slot for group in groups for slot in (group, f"{group} seeds")]
     layers = marks(main, axis, x, {g: render.mark(g) for g in groups}, slots, levels, small)
-    every = {f"level{i}": (Stroke(level.name),) for i, level in enumerate(levels)} | {
+    all_strokes = {f"level{i}": (Stroke(level.name),) for i, level in enumerate(levels)} | {
         "seeds": tuple(Stroke(places[r.site].group, r) for r in runs),
         "bars": tuple(Stroke(places[s].group) for s, m in means.items() if m.low is not None),
-        "main": tuple(Stroke(places[s].group, wholes[s]) for s in means),
+        "main": tuple(Stroke(places[s].group, run_means[s]) for s in means),
     }
-    strokes = {str(layer.name): every[str(layer.name)] for layer in layers}
+    strokes = {str(layer.name): all_strokes[str(layer.name)] for layer in layers}
     width = max(PANEL_WIDTH, 13 * len(columns) * len(groups))
     ends = ((word, extreme(means, way)) for word, way in (("Highest", 1), ("lowest", -1)))
     extremes = ", ".join(f"{word} mean {means[sites[0]].mean:.3g} at {', '.join(sites)}" for word, sites in ends)
-    words = f"{title}, in {axis.unit}, for {len(means)} sites. {extremes}."
-    return Panel(title, overlay(title, *layers, width=width), words, (*runs, *wholes.values()), strokes)
+    alt_text = f"{title}, in {axis.unit}, for {len(means)} sites. {extremes}."
+    return Panel(title, overlay(title, *layers, width=width), alt_text, (*runs, *run_means.values()), strokes)
 
 
 class CurveLine(NamedTuple):
-    """One curve of a panel: every seed thin, the mean bold, a word at its end; `shape` marks it beside its colour."""
+    """One curve of a panel: seeds as thin lines, the mean as a bold one, its name at the end; `shape` distinguishes it besides colour."""
 
     name: str
     colour: str
@@ -472,12 +472,12 @@ class CurveLine(NamedTuple):
 
     @property
     def key(self) -> LegendEntry:
-        """Its entry in the figure's key."""
+        """Its entry in the figure's legend."""
         return LegendEntry(self.name, self.colour, self.shape, self.dash)
 
     @property
     def last(self) -> float:
-        """How far to the right its numbers go."""
+        """The largest `at` of its series."""
         return max(at for series in self.series for at in series.at)
 
 
@@ -487,17 +487,17 @@ MarkRow = dict[str, Any]
 def curve_panel(
     title: str, lines: Sequence[CurveLine], axis: SharedAxis, x_title: str = "epoch", meet: bool = False
 ) -> Panel:
-    """Curves over `at`: seeds as thin lines, their mean as a bold one for as long as every seed is there.
+    """Curves over `at`: seeds as thin lines, and their mean as a bold line.
 
-    Names stand at the ends of the curves; where the curves `meet` at their ends, names stand as a list beside them.
+    Names are written at the ends of the curves, or as a list beside them if the curves `meet` at their ends.
     """
     thin: list[MarkRow] = []
     bold: list[MarkRow] = []
     dots: list[MarkRow] = []
     ends: list[MarkRow] = []
     strokes: dict[str, list[Stroke]] = {name: [] for name in ("seeds", "main", "dots", "signs", "dashes", "names")}
-    wholes = [mean_of(line.series) for line in lines]
-    for number, (line, mean) in enumerate(zip(lines, wholes, strict=True)):
+    means = [mean_of(line.series) for line in lines]
+    for number, (line, mean) in enumerate(zip(lines, means, strict=True)):
         look = {"line": f"{number}", "colour": line.colour, "dash": list(line.dash)}
         for run in line.series:
             thin += [look | {"at": a, "value": v, "seed": f"{number} {run.seed}"} for a, v in _numbers(run)]
@@ -522,12 +522,12 @@ def curve_panel(
     whole_x = alt.Axis(values=_whole_ticks(last), tickCount=40, format="d")
     x = alt.X("at:Q", scale=alt.Scale(domain=[0, last or 1], nice=False), title=x_title, axis=whole_x)
     layers = _curves(thin, bold, dots, ends, axis, x)
-    ends_at = "; ".join(f"{line.name} ends at {mean.values[-1]:.3g}" for line, mean in zip(lines, wholes, strict=True))
-    words = f"{title}: curves over {x_title}, in {axis.unit}. {ends_at}."
-    series = tuple(s for line, mean in zip(lines, wholes, strict=True) for s in (*line.series, mean))
+    ends_at = "; ".join(f"{line.name} ends at {mean.values[-1]:.3g}" for line, mean in zip(lines, means, strict=True))
+    alt_text = f"{title}: curves over {x_title}, in {axis.unit}. {ends_at}."
+    series = tuple(s for line, mean in zip(lines, means, strict=True) for s in (*line.series, mean))
     names = {layer.name for layer in layers}
     kept_strokes = {name: tuple(group) for name, group in strokes.items() if name in names}
-    return Panel(title, overlay(title, *layers, width=PANEL_WIDTH - 50), words, series, kept_strokes)
+    return Panel(title, overlay(title, *layers, width=PANEL_WIDTH - 50), alt_text, series, kept_strokes)
 
 
 def _numbers(series: Series) -> list[tuple[float, float]]:
@@ -537,7 +537,7 @@ def _numbers(series: Series) -> list[tuple[float, float]]:
 def _curves(
     thin: list[MarkRow], bold: list[MarkRow], dots: list[MarkRow], ends: list[MarkRow], axis: SharedAxis, x: alt.X
 ) -> list[alt.Chart]:
-    """The layers of a panel of curves. A name is ink; the mark before it has the look of its curve."""
+    """The layers of a panel of curves. Names are in text colour, after a mark in the colour and shape of the curve."""
     colour, dash, y = alt.Color("colour:N", scale=None), alt.StrokeDash("dash:N", scale=None), axis.axis("value")
     shape = alt.Shape("shape:N", scale=None)
     layers = []
@@ -562,16 +562,16 @@ def _curves(
 
 
 def heat_panel(title: str, cells: Sequence[Point], low: float, high: float, measure: Measure) -> Panel:
-    """Mean over seeds as colour: x is the layer, y the alpha of `at`; `low` and `high` are the ends of the ramp."""
+    """A heat map of means over seeds: x is the layer, y is α (`at`); colours range from `low` to `high`."""
     runs = of_runs(cells, measure)
     sites = sorted({r.site for r in runs}, key=order)
-    wholes = {site: mean_of([r for r in runs if r.site == site]) for site in sites}
-    heights = sorted({at for mean in wholes.values() for at in mean.at})
+    means = {site: mean_of([r for r in runs if r.site == site]) for site in sites}
+    heights = sorted({at for mean in means.values() for at in mean.at})
     half = (heights[-1] - heights[0]) / max(1, len(heights) - 1) / 2 or 0.5
     names = {site: place(site).layers for site in sites}
     rows = [
         {"layers": names[s], "from": at - half, "to": at + half, "value": value}
-        for s, mean in wholes.items()
+        for s, mean in means.items()
         for at, value in _numbers(mean)
     ]
     x = alt.X(
@@ -581,15 +581,15 @@ def heat_panel(title: str, cells: Sequence[Point], low: float, high: float, meas
     y = alt.Y("from:Q", scale=ends, title="α (0: initial weights, 1: final)", axis=alt.Axis(grid=False))
     chart = heat(title, rows, x, (y, alt.Y2("to")), (low, high), measure.unit, size=(PANEL_WIDTH, 202))
     most = max(rows, key=lambda r: r["value"])
-    words = f"{title}: heat map over alpha and layer, in {measure.unit}. Highest {most['value']:.3g} at layer {most['layers']}."
-    strokes = tuple(Stroke("", mean, i) for mean in wholes.values() for i in range(len(mean.at)))
-    return Panel(title, chart, words, (*runs, *wholes.values()), {"cells": strokes})
+    alt_text = f"{title}: heat map over alpha and layer, in {measure.unit}. Highest {most['value']:.3g} at layer {most['layers']}."
+    strokes = tuple(Stroke("", mean, i) for mean in means.values() for i in range(len(mean.at)))
+    return Panel(title, chart, alt_text, (*runs, *means.values()), {"cells": strokes})
 
 
 MarkFields = Mapping[str, Json]
 DRAWN = ("point", "rect", "bar", "line")
 LOOKS = {"colour", "fill", "shape", "dash", "slot", "line", "order", "x", "y", "x2", "y2", "from", "to", "low", "high"}
-APART = ("color", "detail", "strokeDash")  # what splits the rows of a line into several
+APART = ("color", "detail", "strokeDash")  # encodings that split the rows of a layer into several lines
 
 
 class _Channel(NamedTuple):
@@ -600,12 +600,12 @@ class _Channel(NamedTuple):
     title: str
 
 
-_Layer = tuple[str, str, Mapping[str, _Channel], Sequence[MarkFields]]  # its name, what its marks are, encodings, rows
+_Layer = tuple[str, str, Mapping[str, _Channel], Sequence[MarkFields]]  # name, type of marks, encodings, rows
 
 
 def read_out(figure: Figure) -> Figure:
-    """The figure with numbers under its marks; panels that have series keep theirs."""
-    panels, titles = list[Panel](), set[str]()  # of the axes that lines run along, the first of each panel
+    """The figure with the numbers that its marks show, read from its charts; panels that have series keep theirs."""
+    panels, titles = list[Panel](), set[str]()  # titles of the horizontal axes of lines, the first of each panel
     for panel in figure.panels:
         layers = [] if panel.series else list(_layers(panel))
         panels.append(_with_numbers(panel, figure.key, layers))
@@ -620,7 +620,7 @@ def read_out(figure: Figure) -> Figure:
 
 
 def _layers(panel: Panel) -> Iterator[_Layer]:
-    """Every layer that has a name, with its rows; the chart library keeps them in one place, by a name of their own."""
+    """Every named layer with its rows, which Altair may store apart, under the name of a dataset."""
     spec = panel.chart.to_dict(validate=False)
     for layer in spec["layer"]:
         data = layer.get("data", spec.get("data", {}))
@@ -628,7 +628,7 @@ def _layers(panel: Panel) -> Iterator[_Layer]:
         channels = {}
         for name, code in layer["encoding"].items():
             if isinstance(code, dict) and isinstance(code.get("field"), str):
-                # a place without an axis is a matter of drawing
+                # a position without an axis shows no number
                 number = code.get("type") == "quantitative" and code.get("axis", {}) is not None
                 channels[name] = _Channel(code["field"], number, str(code.get("title", code["field"]) or ""))
         if "name" in layer:
@@ -651,14 +651,14 @@ def _with_numbers(panel: Panel, key: Sequence[LegendEntry], layers: Iterable[_La
 
 
 def _strokes(title: str, layer: _Layer, key: Sequence[LegendEntry]) -> Iterator[Stroke]:
-    """A stroke for every mark of a layer, in the order of drawing; a row whose place is no number has none."""
+    """A stroke for every mark of a layer, in the order of drawing; rows without a finite position are not drawn."""
     _, kind, channels, rows = layer
     ends = [channels[name].field for name in ("x", "y") if name in channels and channels[name].number]
     rows = [row for row in rows if all(math.isfinite(_number(row, end)) for end in ends)]
     value = _value(channels)
 
-    def hides(row: MarkFields) -> str:
-        """The name in the key that a mark belongs to: one of the row's words, else that of its colour; empty for none."""
+    def legend_name(row: MarkFields) -> str:
+        """The legend entry of a mark: one that the row names, else the one of its colour; empty if there is none."""
         words = {word for word in row.values() if isinstance(word, str)}
         named = [entry.name for entry in key if entry.name in words]
         return next(iter(named or [entry.name for entry in key if entry.colour in words]), "")
@@ -675,35 +675,35 @@ def _strokes(title: str, layer: _Layer, key: Sequence[LegendEntry]) -> Iterator[
         for group in groups.values():
             line = sorted(group, key=lambda row: _number(row, along))
             if value is None or not channels["x"].number:
-                yield Stroke(hides(line[0]))
+                yield Stroke(legend_name(line[0]))
                 continue
             field, _, unit = value
             at, values = (tuple(_number(row, name) for row in line) for name in (channels["x"].field, field))
             place = _place(line[0], {}, {field, channels["x"].field})
             series = Series(measure(unit, min(values) < 0), place, "", None, at, values, n=0)
-            yield Stroke(hides(line[0]), series, 0, len(at))
+            yield Stroke(legend_name(line[0]), series, 0, len(at))
         return
     for row in rows:
         if value is None or kind not in DRAWN:
-            yield Stroke(hides(row))
+            yield Stroke(legend_name(row))
             continue
-        field, less, unit = value
-        number = _number(row, field) - (_number(row, less) if less else 0.0)
-        low, high = ((None if less or math.isnan(v := _number(row, end)) else v,) for end in ("low", "high"))
-        place = _place(row, channels, {field, less})
-        yield Stroke(hides(row), Series(measure(unit, number < 0), place, "", None, (), (number,), low, high, 0))
+        field, subtracted, unit = value
+        number = _number(row, field) - (_number(row, subtracted) if subtracted else 0.0)
+        low, high = ((None if subtracted or math.isnan(v := _number(row, end)) else v,) for end in ("low", "high"))
+        place = _place(row, channels, {field, subtracted})
+        yield Stroke(legend_name(row), Series(measure(unit, number < 0), place, "", None, (), (number,), low, high, 0))
 
 
 def _number(row: MarkFields, field: str) -> float:
-    """A number of a row; NaN where it is none."""
+    """A field of a row as a float; NaN if it is not a number."""
     value = row.get(field)
     return float(value) if isinstance(value, int | float) else math.nan
 
 
 def _value(channels: Mapping[str, _Channel]) -> tuple[str, str, str] | None:
-    """The number of a layer: its colour, a bar's length, or the axis that is a number; None where it shows none.
+    """What the marks of a layer show: colour, length of a bar, or position on a quantitative axis; None if they show no number.
 
-    That is one field, or the difference of two, and the title of the axis that it is read on.
+    It is given as a field, a field to subtract or '', and the title of the axis.
     """
     colour = channels.get("color")
     if colour is not None and colour.number:
@@ -715,21 +715,21 @@ def _value(channels: Mapping[str, _Channel]) -> tuple[str, str, str] | None:
     return None
 
 
-def _place(row: MarkFields, channels: Mapping[str, _Channel], passed: set[str]) -> str:
-    """Where a mark stands, in words: what names it, and where it lies on axes that are not its number."""
+def _place(row: MarkFields, channels: Mapping[str, _Channel], excluded: set[str]) -> str:
+    """The position of a mark in words: its names, and its values on the axes that do not show its number."""
     axes = {channels[name].field: channels[name].title for name in ("x", "y") if name in channels}
     places = []
     for field, value in row.items():
         counted = field in ("layer", "head")
         named = isinstance(value, str) or field in axes or counted
-        if field in passed or value is None or not named or (field in LOOKS and field not in axes):
+        if field in excluded or value is None or not named or (field in LOOKS and field not in axes):
             continue
         plain = f"{value:.4g}" if isinstance(value, float) else str(value)
-        # a field's own name says nothing to a reader but for layers and heads
+        # names of fields are shown for layers and heads only
         title = axes.get(field, field if counted else "")
         title = "" if title == field and not counted else title
-        between = ": " if " " in title else " "
-        places.append(f"{title}{between * bool(title)}{plain}".replace("\n", " "))
+        separator = ": " if " " in title else " "
+        places.append(f"{title}{separator * bool(title)}{plain}".replace("\n", " "))
     return ", ".join(dict.fromkeys(places))
 
 
@@ -747,10 +747,10 @@ _SHAPES = {
 
 
 def arrangement(name: str, view: FigureView) -> dict[str, object]:
-    """One way to arrange a figure, ready for a template.
+    """One arrangement of a figure as data for a template.
 
-    Its `panels`, each as `svg` with its words (`alt`), its `width` in pixels, and whether it needs the whole width (`wide`); the
-    `key`, signs with their names and whether each can hide marks; and the `width` of the widest panel.
+    `panels` have `svg`, alternative text (`alt`), `width` in pixels, and whether they need the whole line (`wide`). `key` is the
+    legend: symbols, names, and whether each can hide marks. `width` is that of the widest panel.
     """
     panels: list[dict[str, Any]] = []
     for i, panel in enumerate(view.panels, start=1):
