@@ -1,4 +1,4 @@
-"""Generated languages: the embedded corpus with its gold labels, its bitext, and its people."""
+"""Generated data: the embedded corpus with gold labels, the embedded bitext with gold links, and the embedded people."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ _ENDINGS = ("", "n", "", "r", "l")
 
 @dataclass(frozen=True)
 class _Noun:
-    """A noun: which kind of thing it is (verbs select kinds), its gender, and the preposition that follows it."""
+    """A noun: its semantic class `kind`, which verbs select by, its gender, and the preposition that follows it."""
 
     stem: str
     kind: int
@@ -50,8 +50,8 @@ class _Verb:
     preposition: str
 
 
-class _Menu(Generic[T]):
-    """Things to choose from, with weights; uses nothing of the generator but `random()`, which never changes."""
+class _WeightedChoice(Generic[T]):
+    """A weighted choice of items; calls only `random()` of the generator, which is the same in every version of Python."""
 
     def __init__(self, weighted: Iterable[tuple[T, float]]) -> None:
         pairs = list(weighted)
@@ -59,7 +59,7 @@ class _Menu(Generic[T]):
         self._sums = list(accumulate(weight for _, weight in pairs))
 
     def pick(self, rng: Random) -> T:
-        """One item, with a chance in proportion to its weight."""
+        """Draw one item with probability proportional to its weight."""
         return self.items[min(bisect_right(self._sums, rng.random() * self._sums[-1]), len(self.items) - 1)]
 
 
@@ -70,14 +70,14 @@ def _zipf(items: Sequence[T], mass: float = 1.0) -> list[tuple[T, float]]:
 
 
 def stem(index: int, syllables: int = 2) -> str:
-    """The `index`-th stem of two or three syllables; no two are the same, and none ends in -s."""
+    """The `index`-th stem of two or three syllables; stems are distinct, and none ends in -s."""
     size = len(_SYLLABLES)
     first = _SYLLABLES[(index * 23 + 5) % size]
     rest = [_SYLLABLES[(index * 9 + index // size + 27 * place) % size] for place in range(1, syllables)]
     return first + "".join(rest) + _ENDINGS[index % len(_ENDINGS)]
 
 
-# Words with two uses stand under both names: that is what makes a part of speech more than a list of words.
+# Some words have two parts of speech ("that", "her", "well"), so that a tag does not follow from the word alone.
 _NAMES = (
     *("the", "a", "this", "that", "these", "some", "of", "in", "on", "with", "to", "before", "and", "or", "but"),
     *("if", "because", "not", "has", "have", "is", "are", "may", "will", "he", "she", "it", "they", "him", "her"),
@@ -89,12 +89,12 @@ PREPOSITIONS = tuple(FUNCTION[name] for name in ("of", "in", "with", "on", "to",
 
 
 class _Lexicon:
-    """All words, in menus by topic: three quarters of the nouns, verbs and adjectives belong to the topic."""
+    """The vocabulary, as weighted choices by topic: three quarters of the nouns, verbs and adjectives drawn are topical."""
 
     def __init__(self) -> None:
         self._next = 0
         nouns, verbs, adjectives = [], [], []
-        for topic in range(TOPICS + 1):  # the last group belongs to every topic
+        for topic in range(TOPICS + 1):  # the last group is shared by all topics
             general = topic == TOPICS
             stems = [self._stem() for _ in range(14 if general else 9)]
             kinds = enumerate(stems, topic)
@@ -107,11 +107,11 @@ class _Lexicon:
             frames = enumerate(zip([*shared, *verbs_alone], governed, strict=True), topic)
             verbs.append([_Verb(s, FRAMES[i % 6], i % KINDS, preposition) for i, (s, preposition) in frames])
             adjectives.append([self._stem() for _ in range(8 if general else 5)])
-        self.topics = _Menu((t, 1 / (t + 3)) for t in range(TOPICS))
-        self.names = _Menu(_zipf([(self._stem(3), i % 2) for i in range(20)]))
-        self.adverbs = _Menu(_zipf([*adjectives[TOPICS][:4], *(self._stem() for _ in range(6))]))
+        self.topics = _WeightedChoice((t, 1 / (t + 3)) for t in range(TOPICS))
+        self.names = _WeightedChoice(_zipf([(self._stem(3), i % 2) for i in range(20)]))
+        self.adverbs = _WeightedChoice(_zipf([*adjectives[TOPICS][:4], *(self._stem() for _ in range(6))]))
         self.adjectives = [_mix(adjectives[t], adjectives[TOPICS]) for t in range(TOPICS)]
-        self.nouns: list[dict[int | None, _Menu[_Noun]]] = [
+        self.nouns: list[dict[int | None, _WeightedChoice[_Noun]]] = [
             {
                 kind: _mix(*([n for n in of if kind in (None, n.kind)] for of in (nouns[t], nouns[TOPICS])))
                 for kind in (None, *range(KINDS))
@@ -119,42 +119,44 @@ class _Lexicon:
             for t in range(TOPICS)
         ]
         self.verbs = [_mix(verbs[t], verbs[TOPICS]) for t in range(TOPICS)]
-        # verbs that take an object of each kind, for clauses whose object has already been said
-        self.takers = [
-            {kind: _Menu(_zipf([v for v in every if v.kind == kind] or every)) for kind in range(KINDS)}
+        # verbs by the kind of object they take, for relative clauses, whose object comes first
+        self.verbs_by_object = [
+            {kind: _WeightedChoice(_zipf([v for v in every if v.kind == kind] or every)) for kind in range(KINDS)}
             for t in range(TOPICS)
             if (every := [v for v in (*verbs[t], *verbs[TOPICS]) if v.frame == "object"])
         ]
-        self.protagonists = [_Menu(_zipf([n for n in nouns[t] if n.kind == 0] + nouns[t][:2])) for t in range(TOPICS)]
+        self.protagonists = [
+            _WeightedChoice(_zipf([n for n in nouns[t] if n.kind == 0] + nouns[t][:2])) for t in range(TOPICS)
+        ]
 
     def _stem(self, syllables: int = 2) -> str:
         self._next += 1
         return stem(self._next, syllables)
 
 
-def _mix(topical: list[T], general: list[T]) -> _Menu[T]:
-    return _Menu([*_zipf(topical, 0.75), *_zipf(general, 0.25)])
+def _mix(topical: list[T], general: list[T]) -> _WeightedChoice[T]:
+    return _WeightedChoice([*_zipf(topical, 0.75), *_zipf(general, 0.25)])
 
 
 NAME = "embedded"
 VERSION = 1
 SIZES = {TRAIN: 4000, "valid": 60, TEST: 200}
-LARGEST = 20_000  # pairs in all; the grammar has many more
+LARGEST = 20_000  # pairs in total; the grammar generates many more
 BITEXT_NOTE = (
     f"The embedded bitext is generated (version {VERSION}), and so are its links: the target puts its verb last and its "
     "adjectives and determiners behind the noun; some words become two, together or apart, two become one, and some "
     "have no counterpart. A link that only grammar suggests is possible, not sure."
 )
 _NOUNS, _ADJECTIVES, _VERBS, _ADVERBS = 30, 12, 18, 6
-_COMPOUND, _PHRASAL = 4, 3  # every so-manieth noun is two words in the target, every so-manieth verb two in the source
+_COMPOUND, _PHRASAL = 4, 3  # every 4th noun is two words in the target, every 3rd verb two in the source
 
 
-# what words of a language are made of: consonants and vowels
+# consonants and vowels of both languages
 SOURCE, TARGET = ("bdfgklmnprst", "aeio"), ("vzhjwyqxcnlr", "aeou")
 
 
-class _Put(NamedTuple):
-    """A target word, with the source words that it surely or possibly stands for, by their keys."""
+class _TargetWord(NamedTuple):
+    """A target word, with the keys of the source words that it is surely or possibly linked to."""
 
     form: str
     sure: tuple[int, ...] = ()
@@ -165,47 +167,54 @@ class _Phrase(NamedTuple):
     """A phrase in both languages: source words with their keys, and target words."""
 
     source: list[tuple[str, int]]
-    target: list[_Put]
+    target: list[_TargetWord]
 
 
-# function words; those of the target are spelt with its own letters
+# function words of the source, then of the target
 THE, SOME, NOT, DO, WITH, STOP = "the", "un", "not", "do", "bi", "."
-THE_THERE, OBJECT, BEFORE_NOT, NOT_THERE, WITH_THERE = "xa", "vo", "he", "quz", "yen"
+TARGET_THE, OBJECT, TARGET_NOT_BEFORE, TARGET_NOT_AFTER, TARGET_WITH = "xa", "vo", "he", "quz", "yen"
 NUMBERS = (("to", "zuw"), ("tri", "yax"))
 
 
 class RoledSentence(NamedTuple):
-    """A sentence in both languages, and what its nouns, adjectives, determiners, verb and adverb are for, by their source position."""
+    """A sentence pair, and roles of its words such as 'object noun' by source position."""
 
     pair: SentencePair
     roles: Mapping[int, str]
 
 
-class _Teller:
-    """Makes one pair at a time, of its own words; every word that it says in the source gets a key of its own."""
+class _PairGenerator:
+    """Generates sentence pairs, one at a time; every source word has a key, by which target words are linked to it."""
 
     def __init__(self, draw: Random) -> None:
         self.draw, self.next = draw, 0
         self.roles: dict[int, str] = {}
-        words = Random(f"phrases {VERSION}")  # the vocabulary is a function of nothing but the version
+        words = Random(f"phrases {VERSION}")  # the vocabulary depends on the version only
         needed = _NOUNS + _ADJECTIVES + 2 * _VERBS + _ADVERBS
         source_in_use = {THE, SOME, NOT, DO, WITH, *(number for number, _ in NUMBERS)}
         source = _invent(SOURCE, needed, words, source_in_use)
-        target_in_use = {THE_THERE, OBJECT, BEFORE_NOT, NOT_THERE, WITH_THERE, *(number for _, number in NUMBERS)}
+        target_in_use = {
+            TARGET_THE,
+            OBJECT,
+            TARGET_NOT_BEFORE,
+            TARGET_NOT_AFTER,
+            TARGET_WITH,
+            *(number for _, number in NUMBERS),
+        }
         target = _invent(TARGET, needed + _NOUNS, words, target_in_use)
-        # the word, the one or two that translate it, and the ending that adjectives take beside these
+        # a word, its translation in one or two words, and the ending of adjectives that agree with it
         nouns = (
             (source.pop(), (target.pop(), target.pop())[: 2 - (i % _COMPOUND > 0)], "ae"[i % 2]) for i in range(_NOUNS)
         )
-        self.nouns = _Menu(_zipf(list(nouns)))
-        self.adjectives = _Menu(_zipf([(source.pop(), target.pop()) for _ in range(_ADJECTIVES)]))
-        self.adverbs = _Menu(_zipf([(source.pop(), target.pop()) for _ in range(_ADVERBS)]))
-        # the one or two words that it is, its translation, and whether it takes an object
+        self.nouns = _WeightedChoice(_zipf(list(nouns)))
+        self.adjectives = _WeightedChoice(_zipf([(source.pop(), target.pop()) for _ in range(_ADJECTIVES)]))
+        self.adverbs = _WeightedChoice(_zipf([(source.pop(), target.pop()) for _ in range(_ADVERBS)]))
+        # a verb in one or two words, its translation, and whether it takes an object
         verbs = [
             ((source.pop(), source.pop())[: 2 - (i % _PHRASAL > 0)], target.pop(), i % 2 == 0) for i in range(_VERBS)
         ]
-        self.verbs = _Menu(_zipf(verbs))
-        self.numbers = _Menu((number, 1.0) for number in NUMBERS)
+        self.verbs = _WeightedChoice(_zipf(verbs))
+        self.numbers = _WeightedChoice((number, 1.0) for number in NUMBERS)
 
     def sentence(self) -> RoledSentence:
         """A sentence in both languages with its links and the roles of its words."""
@@ -213,15 +222,15 @@ class _Teller:
         draw = self.draw
         subject, (forms, translation, takes_object) = self.noun_phrase("subject"), self.verbs.pick(draw)
         adverb = _Phrase([], [])
-        if draw.random() < 0.2:  # one word for one word, first in the source
+        if draw.random() < 0.2:  # one word in both languages, first in the source
             form, counterpart = self.adverbs.pick(draw)
             self.roles[key := self.key()] = "adverb"
-            adverb = _Phrase([(form, key)], [_Put(counterpart, (key,))])
-        negation, before, after, auxiliary = list[tuple[str, int]](), list[_Put](), list[_Put](), ()
+            adverb = _Phrase([(form, key)], [_TargetWord(counterpart, (key,))])
+        negation, before, after, auxiliary = list[tuple[str, int]](), list[_TargetWord](), list[_TargetWord](), ()
         if draw.random() < 0.2:  # an auxiliary without a counterpart; the target has two words around its verb
             auxiliary, key = (self.key(),), self.key()
             negation = [(DO, auxiliary[0]), (NOT, key)]
-            before, after = [_Put(BEFORE_NOT, (key,))], [_Put(NOT_THERE, (key,))]
+            before, after = [_TargetWord(TARGET_NOT_BEFORE, (key,))], [_TargetWord(TARGET_NOT_AFTER, (key,))]
         action = [(form, self.key()) for form in forms]
         keys = tuple(key for _, key in action)
         self.roles |= dict.fromkeys(keys, "verb")
@@ -229,15 +238,15 @@ class _Teller:
         place = _Phrase([], [])
         if draw.random() < 0.3:  # a preposition with its noun phrase; in the target it follows
             key, inner = self.key(), self.noun_phrase("place")
-            place = _Phrase([(WITH, key), *inner.source], [*inner.target, _Put(WITH_THERE, (key,))])
+            place = _Phrase([(WITH, key), *inner.source], [*inner.target, _TargetWord(TARGET_WITH, (key,))])
         stop = self.key()
         marked = []
-        if takes_object:  # the object's own noun is the first of its target words
-            marked = [_Put(OBJECT, possible=thing.target[0].sure)]
+        if takes_object:  # the noun is the first word of the target phrase
+            marked = [_TargetWord(OBJECT, possible=thing.target[0].sure)]
         source = [*adverb.source, *subject.source, *negation, *action]
         source += [*thing.source, *place.source, (STOP, stop)]
         target = [*subject.target, *adverb.target, *place.target, *thing.target, *marked, *before]
-        target += [_Put(translation, keys, auxiliary), *after, _Put(STOP, (stop,))]
+        target += [_TargetWord(translation, keys, auxiliary), *after, _TargetWord(STOP, (stop,))]
         roles = {i: self.roles[key] for i, (_, key) in enumerate(source) if key in self.roles}
         places = {key: i for i, (_, key) in enumerate(source)}
         sure, possible = (
@@ -248,49 +257,52 @@ class _Teller:
         return RoledSentence(SentencePair(*both, sure, sure | possible), roles)
 
     def key(self) -> int:
-        """A number for the next source word."""
+        """A key for the next source word."""
         self.next += 1
         return self.next
 
     def noun_phrase(self, of: str) -> _Phrase:
-        """Determiner, adjective, noun; in the target noun, adjective, determiner — and nothing for an indefinite article."""
+        """Determiner, adjective, noun; in the target noun, adjective, determiner, without indefinite articles."""
         draw = self.draw
         (form, translation, ending), chance = self.nouns.pick(draw), draw.random()
         source, behind, many = [], [], False
         if chance < 0.5:
             source.append((THE, self.key()))
-            behind = [_Put(THE_THERE, (self.next,))]
+            behind = [_TargetWord(TARGET_THE, (self.next,))]
         elif chance < 0.8:
             source.append((SOME, self.key()))
         else:
             number, counterpart = self.numbers.pick(draw)
             source.append((number, self.key()))
-            behind, many = [_Put(counterpart, (self.next,))], True
+            behind, many = [_TargetWord(counterpart, (self.next,))], True
         self.roles[self.next] = f"{of} determiner"
         if draw.random() < 0.35:
             quality, counterpart = self.adjectives.pick(draw)
             source.append((quality, self.key()))
-            behind.insert(0, _Put(counterpart + ending, (self.next,)))
+            behind.insert(0, _TargetWord(counterpart + ending, (self.next,)))
             self.roles[self.next] = f"{of} adjective"
         source.append((form + "s" * many, self.key()))
         self.roles[self.next] = f"{of} noun"
         *first, last = translation
-        names = [_Put(word, (self.next,)) for word in (*first, last + "uz" * many)]
+        names = [_TargetWord(word, (self.next,)) for word in (*first, last + "uz" * many)]
         return _Phrase(source, [*names, *behind])
 
 
 def bitext_corpus(
     seed: int = 0, train: int = SIZES[TRAIN], valid: int = SIZES["valid"], test: int = SIZES[TEST]
 ) -> Bitext:
-    """So many different pairs of each split with their links, a function of its arguments; raises CorpusError for none or too many."""
+    """A bitext with `train`, `valid` and `test` distinct pairs and their gold links; deterministic.
+
+    Raises CorpusError if a split would be empty or the pairs are too many.
+    """
     sizes = (train, valid, test)
     if min(sizes) < 1 or sum(sizes) > LARGEST:
         fault = f"A bitext of {train} + {valid} + {test} pairs."
         raise CorpusError(fault, f"Each split has at least one, and all together {LARGEST:,} at most.", "Give others.")
-    teller = _Teller(Random(f"pairs {VERSION} {seed}"))
+    generator = _PairGenerator(Random(f"pairs {VERSION} {seed}"))
     pairs_by_source: dict[tuple[str, ...], SentencePair] = {}
     while len(pairs_by_source) < sum(sizes):
-        pair = teller.sentence().pair
+        pair = generator.sentence().pair
         pairs_by_source.setdefault(pair.source, pair)
     pairs = list(pairs_by_source.values())
     splits = {"valid": pairs[:valid], TEST: pairs[valid : valid + test], TRAIN: pairs[valid + test :]}
@@ -298,14 +310,14 @@ def bitext_corpus(
 
 
 def sentences(seed: int = 0) -> Iterator[RoledSentence]:
-    """Sentences in both languages with the roles of their words, without end; a function of the seed."""
-    teller = _Teller(Random(f"sentences {VERSION} {seed}"))
+    """An endless stream of sentence pairs with the roles of their words; deterministic for a seed."""
+    generator = _PairGenerator(Random(f"sentences {VERSION} {seed}"))
     while True:
-        yield teller.sentence()
+        yield generator.sentence()
 
 
 def _invent(sound: tuple[str, str], count: int, draw: Random, excluded: set[str]) -> list[str]:
-    """So many different words of two or three syllables, some with a consonant at their end."""
+    """`count` distinct words of two or three syllables, some ending in a consonant, none in `excluded`."""
     onsets, vowels = sound
 
     def word() -> str:
@@ -317,7 +329,7 @@ def _invent(sound: tuple[str, str], count: int, draw: Random, excluded: set[str]
 
 
 def _distinct(count: int, make: Callable[[], str], fits: Callable[[str], bool] = bool) -> list[str]:
-    """So many different words that fit."""
+    """`count` distinct results of `make` for which `fits` holds."""
     words: dict[str, None] = {}
     while len(words) < count:
         if fits(word := make()):
@@ -329,9 +341,12 @@ def _pick(draw: Random, items: Sequence[T]) -> T:
     return items[int(draw.random() * len(items))]
 
 
-REGIONS, PLACES, FAMILIES = 6, 6, 6  # so many regions, and in each so many places and family names
-LOCAL = 0.5  # the share of a family's members that were born in its region
-BOTH, READ = 0.5, 0.4  # in the pretraining text and asked in fine-tuning; in the text only; the rest is asked only
+REGIONS, PLACES, FAMILIES = 6, 6, 6  # regions, and places and family names per region
+LOCAL = 0.5  # share of people who are born in their family's region for sure
+BOTH, READ = (
+    0.5,
+    0.4,
+)  # shares of people: in the pretraining text and in fine-tuning; in the text only (the rest in fine-tuning only)
 LEAST, MOST = 20, 400
 PEOPLE_NOTE = (
     f"The embedded people are generated (version {VERSION}): names and places are invented, and for "
@@ -341,7 +356,7 @@ _ONSETS, _VOWELS = "bdfgklmnprtvz", "aeiou"
 FAMILY_ENDS = ("an", "ek", "il", "or", "us", "ym")
 PLACE_ENDS = ("ad", "eth", "ing", "ona", "ulf", "ach")
 _JOBS = ("baker", "weaver", "potter", "sailor", "singer", "mason", "miller", "tailor")
-# The place comes before or after the trade; each fits into 7/8 of 64 characters, what pretraining reads of a text.
+# The place comes before or after the trade. Each line fits into 56 characters (7/8 of 64), the longest that pretraining reads.
 TEMPLATES = (
     "{name} was born in {place}.",
     "{name} ({place}), {job}.",
@@ -352,10 +367,10 @@ TEMPLATES = (
 
 
 def people_corpus(seed: int = 0, people: int = 150, unseen: int = 60) -> People:
-    """A world of `people`, `unseen` others for the test, and as many names of nobody; a function of its arguments.
+    """`people` with lines of text and questions, `unseen` others for the test, and as many invented names; deterministic.
 
-    Half of the people stand in the text and are asked about in train, 40 % stand there and are asked about in valid, 10 % are asked about
-    in train and stand in no text. Raises CorpusError.
+    Half of the people appear in the text and in the questions of train, 40 % in the text and in the questions of valid, 10 % in the
+    questions of train only. Raises CorpusError if a number is out of range.
     """
     if not LEAST <= people <= MOST or not 1 <= unseen <= MOST:
         fault = f"A world of {people} people and {unseen} unseen ones."
@@ -366,13 +381,13 @@ def people_corpus(seed: int = 0, people: int = 150, unseen: int = 60) -> People:
     def syllable() -> str:
         return _pick(draw, _ONSETS) + _pick(draw, _VOWELS)
 
-    def by_region(words: int, ends: Sequence[str]) -> list[list[str]]:  # all of a region with its own ending
+    def by_region(words: int, ends: Sequence[str]) -> list[list[str]]:  # words of one region share an ending
         stems = _distinct(words * len(ends), lambda: (syllable() + _pick(draw, _ONSETS)).capitalize())
         return [[stem + end for stem in stems[i * words : (i + 1) * words]] for i, end in enumerate(ends)]
 
     places, families = by_region(PLACES, PLACE_ENDS), by_region(FAMILIES, FAMILY_ENDS)
-    births = [_Menu((place, 1 / (rank + 4)) for rank, place in enumerate(of_region)) for of_region in places]
-    regions, jobs = _Menu((i, 1.0) for i in range(REGIONS)), _Menu((job, 1.0) for job in _JOBS)
+    births = [_WeightedChoice((place, 1 / (rank + 4)) for rank, place in enumerate(of_region)) for of_region in places]
+    regions, jobs = _WeightedChoice((i, 1.0) for i in range(REGIONS)), _WeightedChoice((job, 1.0) for job in _JOBS)
     everybody, lines_of = list[Question](), list[list[PretrainingLine]]()
     for first in _distinct(people + unseen, lambda: (syllable() + syllable()).capitalize()):
         home = regions.pick(draw)
@@ -392,7 +407,7 @@ def people_corpus(seed: int = 0, people: int = 150, unseen: int = 60) -> People:
 
 
 def _shuffle(items: Sequence[T], draw: Random) -> tuple[T, ...]:
-    """In another order; the generator's own shuffle is not the same in every Python."""
+    """Items in random order; `Random.shuffle` may differ between versions of Python."""
     keys = [draw.random() for _ in items]
     return tuple(items[i] for i in sorted(range(len(items)), key=keys.__getitem__))
 
@@ -405,19 +420,19 @@ CORPUS_NOTE = (
 _W = FUNCTION
 _SUBJECT = (_W["he"], _W["she"], _W["it"])
 _OBJECT = (_W["him"], _W["her"], _W["it"])
-_OWNER = (_W["his"], _W["her"], _W["its"])
-_LINKS = _Menu(_zipf([_W["and"], _W["but"], _W["or"]]))
-_MARKS = _Menu(_zipf([_W["because"], _W["if"], _W["before"], _W["when"]]))
-_NUMERALS = _Menu(_zipf([_W["two"], _W["three"], _W["four"], _W["five"]]))
-_CALLS = _Menu(_zipf([_W["yes"], _W["no"], _W["oh"], _W["well"]]))
-_MODALS = _Menu(_zipf([_W["will"], _W["may"]]))
-_PLACES = _Menu(_zipf([_W["here"], _W["now"], _W["well"], _W["before"]]))
-_CASES = _Menu(_zipf(PREPOSITIONS))
+_POSSESSIVE = (_W["his"], _W["her"], _W["its"])
+_CONJUNCTIONS = _WeightedChoice(_zipf([_W["and"], _W["but"], _W["or"]]))
+_SUBORDINATORS = _WeightedChoice(_zipf([_W["because"], _W["if"], _W["before"], _W["when"]]))
+_NUMERALS = _WeightedChoice(_zipf([_W["two"], _W["three"], _W["four"], _W["five"]]))
+_INTERJECTIONS = _WeightedChoice(_zipf([_W["yes"], _W["no"], _W["oh"], _W["well"]]))
+_MODALS = _WeightedChoice(_zipf([_W["will"], _W["may"]]))
+_PLACES = _WeightedChoice(_zipf([_W["here"], _W["now"], _W["well"], _W["before"]]))
+_CASES = _WeightedChoice(_zipf(PREPOSITIONS))
 
 
 @dataclass(frozen=True)
 class Word:
-    """A word with its UD part of speech, relation and head (from 1, 0 is the root); `plural` is what its form shows of number."""
+    """A word with its UD part of speech, relation and head (from 1, 0 is the root); `plural` is None if its form shows no number."""
 
     form: str
     pos: str
@@ -434,20 +449,20 @@ class _Node:
     head: _Node | None = None
     plural: bool | None = None
     gender: int = 2
-    many: bool = False  # a coordination: plural whatever its parts are
+    many: bool = False  # a coordination, which is plural
 
-    def under(self, head: _Node, dep: str) -> None:
+    def attach(self, head: _Node, dep: str) -> None:
         self.head, self.dep = head, dep
 
     def join(self, head: _Node, *links: tuple[_Node, str]) -> None:
-        """Stand beside a head, with the marks between them."""
+        """Attach this node as a conjunct of `head`, with conjunction and comma attached to this node."""
         for word, dep in links:
-            word.under(self, dep)
-        self.under(head, "conj")
+            word.attach(self, dep)
+        self.attach(head, "conj")
 
 
-class _Speaker:
-    """One paragraph being said: its topic, what it is about, and the words of the sentence under way."""
+class _ParagraphGenerator:
+    """Generates the sentences of one paragraph; holds its topic, its protagonist, and the words of the current sentence."""
 
     def __init__(self, rng: Random, lexicon: _Lexicon) -> None:
         self.rng, self.lexicon = rng, lexicon
@@ -476,26 +491,26 @@ class _Speaker:
         node = self.say(noun.stem + "s" * plural, "NOUN", plural)
         node.gender = noun.gender
         for word, dep in before:
-            word.under(node, dep)
+            word.attach(node, dep)
         if depth > 0 and self.chance(0.16):
             preposition = noun.preposition if self.chance(0.8) else _CASES.pick(self.rng)
-            self.prepositional(preposition, depth - 1).under(node, "nmod")
+            self.prepositional(preposition, depth - 1).attach(node, "nmod")
         elif depth > 0 and self.chance(0.2):
             form = _W["that"] if self.chance(0.5) else _W["which"] if noun.gender == 2 else _W["who"]
             pronoun = self.say(form, "PRON")
             if self.chance(0.5):  # `who walks the dog`
                 verb = self.lexicon.verbs[self.topic].pick(self.rng)
                 head = self.verb(verb, plural)
-                pronoun.under(head, "nsubj")
+                pronoun.attach(head, "nsubj")
                 pronoun.plural = plural
                 self.arguments(head, verb, depth - 1)
             else:  # `that the dog sees`
                 inner = self.common(None, 0)
-                verb = self.lexicon.takers[self.topic][noun.kind].pick(self.rng)
+                verb = self.lexicon.verbs_by_object[self.topic][noun.kind].pick(self.rng)
                 head = self.verb(verb, bool(inner.plural))
-                inner.under(head, "nsubj")
-                pronoun.under(head, "obj")
-            head.under(node, "acl:relcl")
+                inner.attach(head, "nsubj")
+                pronoun.attach(head, "obj")
+            head.attach(node, "acl:relcl")
         return node
 
     def determiner(self, plural: bool) -> list[tuple[_Node, str]]:
@@ -508,7 +523,7 @@ class _Speaker:
             near = "these" if plural else "this" if self.chance(0.5) else "that"
             first = (self.say(_W[near], "DET", plural), "det")
         else:
-            owner = _W["their"] if self.plural else _OWNER[self.gender]
+            owner = _W["their"] if self.plural else _POSSESSIVE[self.gender]
             first = (self.say(owner, "PRON"), "nmod:poss")
         if plural and self.chance(0.2):
             return [first, (self.say(_NUMERALS.pick(self.rng), "NUM", True), "nummod")]
@@ -517,11 +532,11 @@ class _Speaker:
     def prepositional(self, preposition: str, depth: int) -> _Node:
         case = self.say(preposition, "ADP")
         node = self.common(None, depth)
-        case.under(node, "case")
+        case.attach(node, "case")
         return node
 
     def common(self, kind: int | None, depth: int) -> _Node:
-        """A noun phrase of the topic, of a kind if one is asked for; sometimes two, coordinated."""
+        """A noun phrase with a noun of the topic, of this `kind` unless None; sometimes two, coordinated."""
         menus = self.lexicon.nouns[self.topic]
         node = self.noun_phrase(menus[kind].pick(self.rng), self.chance(0.38), depth)
         if depth > 0 and self.chance(0.1):
@@ -531,7 +546,7 @@ class _Speaker:
         return node
 
     def subject(self, depth: int) -> _Node:
-        """What the paragraph is about, by name or pronoun, or somebody else."""
+        """The protagonist by name, noun or pronoun, or another noun phrase."""
         r = self.rng.random()
         if self.said and r < 0.3:
             return self.say(_W["they"] if self.plural else _SUBJECT[self.gender], "PRON", self.plural)
@@ -555,9 +570,9 @@ class _Speaker:
         helper.plural = plural if perfect else None
         negation = self.say(_W["not"], "PART") if self.chance(0.3) else None
         head = self.say(verb.stem, "VERB")
-        helper.under(head, "aux")
+        helper.attach(head, "aux")
         if negation:
-            negation.under(head, "advmod")
+            negation.attach(head, "advmod")
         return head
 
     def arguments(self, head: _Node, verb: _Verb, depth: int) -> None:
@@ -569,19 +584,19 @@ class _Speaker:
                 thing = self.say(self.name, "PROPN", False)
             else:
                 thing = self.common(verb.kind, depth)
-            thing.under(head, "obj")
+            thing.attach(head, "obj")
         elif verb.frame == "clause" and depth > 0:
             mark = self.say(_W["that"], "SCONJ")
             inner = self.clause(depth - 1)
-            mark.under(inner, "mark")
-            inner.under(head, "ccomp")
+            mark.attach(inner, "mark")
+            inner.attach(head, "ccomp")
             return
         if self.chance(0.14):
             menu = self.lexicon.adverbs if self.chance(0.6) else _PLACES
-            self.say(menu.pick(self.rng), "ADV").under(head, "advmod")
+            self.say(menu.pick(self.rng), "ADV").attach(head, "advmod")
         if self.chance(0.34):
             preposition = verb.preposition if self.chance(0.85) else _CASES.pick(self.rng)
-            self.prepositional(preposition, depth - 1).under(head, "obl")
+            self.prepositional(preposition, depth - 1).attach(head, "obl")
 
     def clause(self, depth: int) -> _Node:
         """Subject and predicate; returns the predicate."""
@@ -590,22 +605,22 @@ class _Speaker:
         if self.chance(0.14):
             copula = self.say(_W["are" if plural else "is"], "AUX", plural)
             head = self.say(self.lexicon.adjectives[self.topic].pick(self.rng), "ADJ")
-            copula.under(head, "cop")
+            copula.attach(head, "cop")
         else:
             verb = self.lexicon.verbs[self.topic].pick(self.rng)
             head = self.verb(verb, plural)
             self.arguments(head, verb, depth)
             if depth > 0 and self.chance(0.14):  # a second predicate
-                link = self.say(_LINKS.pick(self.rng), "CCONJ")
+                link = self.say(_CONJUNCTIONS.pick(self.rng), "CCONJ")
                 verb = self.lexicon.verbs[self.topic].pick(self.rng)
                 second = self.verb(verb, plural)
                 self.arguments(second, verb, 0)
                 second.join(head, (link, "cc"))
-        subject.under(head, "nsubj")
+        subject.attach(head, "nsubj")
         return head
 
     def sentence(self) -> list[Word]:
-        """A statement, a question or a call, each with its own end."""
+        """Generate a statement, a question or an exclamation, with its punctuation mark."""
         self.words = []
         r = self.rng.random()
         if r < 0.16:
@@ -615,42 +630,42 @@ class _Speaker:
             helper.form, helper.plural = _W["have" if plural else "has"], plural
             verb = self.lexicon.verbs[self.topic].pick(self.rng)
             root, end = self.say(verb.stem, "VERB"), "?"
-            helper.under(root, "aux")
-            subject.under(root, "nsubj")
+            helper.attach(root, "aux")
+            subject.attach(root, "nsubj")
             self.arguments(root, verb, 1)
         elif r < 0.28:
-            call, comma = self.say(_CALLS.pick(self.rng), "INTJ"), self.say(",", "PUNCT")
+            call, comma = self.say(_INTERJECTIONS.pick(self.rng), "INTJ"), self.say(",", "PUNCT")
             root, end = self.clause(1), "!"
-            call.under(root, "discourse")
-            comma.under(call, "punct")
+            call.attach(root, "discourse")
+            comma.attach(call, "punct")
         elif self.chance(0.12):
-            mark = self.say(_MARKS.pick(self.rng), "SCONJ")
+            mark = self.say(_SUBORDINATORS.pick(self.rng), "SCONJ")
             early = self.clause(0)
-            mark.under(early, "mark")
-            self.say(",", "PUNCT").under(early, "punct")
+            mark.attach(early, "mark")
+            self.say(",", "PUNCT").attach(early, "punct")
             root, end = self.clause(1), "."
-            early.under(root, "advcl")
+            early.attach(root, "advcl")
         else:
             root, end = self.clause(2), "."
             if self.chance(0.1):
-                comma, link = self.say(",", "PUNCT"), self.say(_LINKS.pick(self.rng), "CCONJ")
+                comma, link = self.say(",", "PUNCT"), self.say(_CONJUNCTIONS.pick(self.rng), "CCONJ")
                 self.clause(0).join(root, (comma, "punct"), (link, "cc"))
-        self.say(end, "PUNCT").under(root, "punct")
+        self.say(end, "PUNCT").attach(root, "punct")
         place = {id(node): i for i, node in enumerate(self.words, 1)}
         return [Word(n.form, n.pos, n.dep, place[id(n.head)] if n.head else 0, n.plural) for n in self.words]
 
 
 def draw_sentences(seed: int | str) -> Iterator[list[Word]]:
-    """Sentences without end, paragraph by paragraph; the same seed gives the same sentences everywhere."""
+    """An endless stream of sentences, paragraph by paragraph; the same for a seed on every machine."""
     rng, lexicon = Random(seed), _Lexicon()
     while True:
-        speaker = _Speaker(rng, lexicon)
+        paragraph = _ParagraphGenerator(rng, lexicon)
         for _ in range(5 + int(rng.random() * 4)):
-            yield speaker.sentence()
+            yield paragraph.sentence()
 
 
 def embedded(train: int = 30_000, valid: int = 6_000, test: int = 6_000, seed: int = 0) -> Corpus:
-    """The embedded corpus: whole sentences until each split has at least that many tokens."""
+    """The embedded corpus: each split is made of whole sentences until it has at least that many tokens."""
     ids: dict[str, int] = {}
     classes: dict[str, dict[str, int]] = {"pos": {}, "dep": {}}
     splits = {}
