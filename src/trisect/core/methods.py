@@ -14,13 +14,13 @@ from trisect.core.site import Site
 VARIANTS = ("plain", "control", "bounded", "site")
 METHODS = ("attack", "control", "rewind", "freeze", "tie", "probe", "erase", "ablate", "interchange")
 PAPER_SITES = tuple(Site((c,), (layer,)) for layer in range(1, 6) for c in ("q", "k", "v"))
-# One component, or several, in all layers at once (definitions A): where the effect is when single layers stand in for each other.
+# One component, or several, in all layers at once (definitions A): shows effects for which single layers compensate.
 ALL_LAYERS = tuple(Site(c, None) for c in (("q",), ("k",), ("v",), ("q", "k"), ("q", "k", "v")))
 PROBES = ("linear", "mlp")
 
 
 def spell_variant(text: str) -> str | None:
-    """The one spelling of a variant of an attack, or None where it is none: 'plain', or controls joined by '+' in order.
+    """The canonical spelling of a variant of an attack, None if it is invalid: 'plain', or controls joined by '+' in order.
 
     'control' (labels that each word type drew by chance), 'bounded' (the adversary's output is pushed towards the label
     prior) and 'site' (the attack trains the site's own projection alone) change different parts of an attack.
@@ -32,7 +32,7 @@ def spell_variant(text: str) -> str | None:
 
 
 def _control(text: str) -> str:
-    """One spelling of a control; raises SpecError for a text that is none."""
+    """The canonical spelling of a control; raises SpecError if the text is not one."""
     variant = spell_variant(text)
     if variant is None or variant == "plain":
         facts = f"Controls are {', '.join(VARIANTS[1:])}, or several of them joined by '+'."
@@ -41,12 +41,12 @@ def _control(text: str) -> str:
 
 
 _read_site = BeforeValidator(lambda site: Site.parse(site) if isinstance(site, str) else site)
-SiteText = Annotated[Site, _read_site, PlainSerializer(str)]  # which JSON has as its spelling
+SiteText = Annotated[Site, _read_site, PlainSerializer(str)]  # stored in JSON as its spelling
 
 
 @record
 class Attack:
-    """Experiment 1 (definitions A4): every site × label × strength. `epochs` of None means as many as the training has."""
+    """Experiment 1 (definitions A4): every site × label × strength. With `epochs` None, as many as in training."""
 
     sites: Some[SiteText] = PAPER_SITES
     labels: Each[str] = ("pos", "dep")
@@ -59,9 +59,9 @@ class Rewind:
     """Experiments 2a and 2b (definitions A5, A6): convex rewinding at steps of 1/(points − 1), and every stored epoch.
 
     `epsilon` is the share of the final loss that counts as a drop. `mode` 'adaptive' interpolates the smooth loss
-    between as many exact evaluations as its own check asks for, and is exact at the crossings; 'exact' evaluates all.
-    `sample_tokens` of each split, in whole rows drawn once by `sample_seed`, stand for all of them: the same rows at
-    every point and site, so that each rise of the loss has an interval; None evaluates every row.
+    between exact evaluations, adds evaluations until its own error check passes, and is exact at the crossings; 'exact'
+    evaluates all points. `sample_tokens` is the size of a sample of each split, in whole rows drawn once by `sample_seed`: the
+    same rows at every point and site, so that each rise of the loss has an interval. None evaluates every row.
     """
 
     sites: Some[SiteText] = (*PAPER_SITES, *ALL_LAYERS)
@@ -86,7 +86,7 @@ class Control:
 
     'control' attacks labels that each word type drew by chance, 'bounded' pushes the adversary's output towards the
     label prior, 'site' lets the attack train nothing but the site's own projection; joined by '+', as in 'bounded+site',
-    one attack has several. As many epochs as the attacks.
+    one attack has several. Epochs are those of the attacks.
     """
 
     sites: Each[SiteText] = PAPER_SITES
@@ -97,10 +97,10 @@ class Control:
 
 @record
 class Tie:
-    """Three matrices or fewer (definitions D2): the components of each of `sites` share one matrix from the first step.
+    """Models with fewer than three matrices (definitions D2): the components of each of `sites` share one matrix from the first step.
 
-    At each of `identity` a component is the input itself, cut into heads. `narrow` adds, for every number of
-    parameters that this leaves, a model with separate matrices and narrower heads of as nearly as many.
+    At each site of `identity` a component is the input itself, split into heads. With `narrow`, each number of parameters that
+    results is matched by a model with separate matrices and narrower heads, as closely as possible.
     """
 
     sites: Many[SiteText] = tuple(Site(c, None) for c in (("q", "k"), ("k", "v"), ("q", "v"), ("q", "k", "v")))
@@ -113,30 +113,30 @@ class Tie:
 
 
 def reads_head(site: Site) -> bool:
-    """Whether a site is a head, or several, of what is read from a layer's input."""
+    """Whether a site is one or several heads of q, k or v."""
     return site.heads is not None and set(site.components) <= {"q", "k", "v"}
 
 
 def layers_with_heads(sites: Iterable[Site]) -> list[int]:
-    """The layers of which a head of q, k or v is probed, at resolved sites."""
+    """The layers in which resolved sites name heads of q, k or v."""
     return sorted({layer for site in sites if reads_head(site) for layer in site.layers or ()})
 
 
 def input_site(layer: int) -> Site:
-    """The site of a layer's random maps: q, k and v, which all read what enters it."""
+    """The site of a layer's random maps: q, k and v, since all of them read the layer's input."""
     return Site(("q", "k", "v"), (layer,))
 
 
 @record
 class Probe:
-    """What was really removed (definitions A4): fresh probes of every baseline and of every attacked run.
+    """What an attack removed (definitions A4): new probes of every baseline and of every attacked run.
 
-    A probe learns a label of the next word from the representation at one site. It is fitted on validation, where whole articles
-    are dealt into folds and each is scored by the probes that did not read it; rows are dealt only where no folds of whole
-    articles are even enough. `sites` of None are q, k and v of every layer.
+    A probe learns a label of the next word from the representation at one site. Probes are cross-validated on the validation split,
+    in folds of whole articles; folds of rows are used only if articles cannot be divided evenly enough. With `sites` None, q, k and v
+    of every layer are probed.
 
-    `random_maps` are so many random linear maps of the input of each layer of which a head is probed, as wide as a head and probed
-    alike: what a head holds, or loses to an attack, is compared with what any map of that input does.
+    `random_maps` is how many random linear maps of a layer's input are probed as well, in each layer of which a head is probed. They
+    are as wide as a head: what a head holds, or loses to an attack, is compared with random maps of the same input.
     """
 
     sites: Each[SiteText] | None = None
@@ -157,8 +157,8 @@ class Probe:
 class Erase:
     """Closed-form erasure (definitions A4): a label removed linearly from a site of each trained baseline (LEACE).
 
-    Its control takes out `draws` random subspaces of the same rank. It is fitted as in Probe. `shrinkage` shrinks the covariance
-    by which representations are whitened, as concept-erasure does where nobody says otherwise.
+    The control removes `draws` random subspaces of the same rank. Erasers are fitted in the folds of Probe. `shrinkage` shrinks the
+    covariance by which representations are whitened, as the package concept-erasure does by default.
     """
 
     sites: Each[SiteText] = PAPER_SITES
@@ -178,8 +178,8 @@ class Ablate:
 class Interchange:
     """Interchange interventions (activation patching, definitions F1) on each trained baseline of a synthetic task with known roles.
 
-    `pairs` documents, each with a donor: another order, another pairing, another question. One of q, k and v of a site
-    comes from the donor, and the answer shows for what it is used.
+    `pairs` is the number of documents, each with donors that differ in order, pairing or question. q, k or v of a site is replaced by
+    the donor's, and the answer shows what it is used for.
     """
 
     sites: Each[SiteText] = PAPER_SITES
@@ -190,6 +190,6 @@ class Interchange:
         require(
             single,
             f"The interchange is at {', '.join(map(str, self.sites))}.",
-            "Each site is one of q, k and v at one layer: what comes from the donor has a prediction of its own.",
+            "Each site has to be one of q, k and v at one layer, since each of them predicts an answer of its own.",
             "Use sites such as k@2.",
         )

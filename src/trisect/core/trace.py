@@ -66,14 +66,14 @@ def keys_of(stack: str) -> str:
 
 
 def side_of(stack: str, source: Side, target: Side | None, sides: Mapping[str, Side]) -> Side:
-    """The side that a stack's queries are of."""
+    """The side whose positions are the queries of a stack."""
     if stack in sides:
         return sides[stack]
     return target if target is not None and stack in ("dec", "cross", "merged") else source
 
 
 def key_side_of(stack: str, source: Side, target: Side | None, sides: Mapping[str, Side]) -> Side:
-    """The side that a stack's keys and values are of."""
+    """The side whose positions are the keys and values of a stack."""
     if keys_of(stack) in sides:
         return sides[keys_of(stack)]
     if stack in sides and not crosses(stack):
@@ -82,7 +82,7 @@ def key_side_of(stack: str, source: Side, target: Side | None, sides: Mapping[st
 
 
 def crosses(stack: str) -> bool:
-    """Whether a stack's keys are of another sequence than its queries."""
+    """Whether the keys of a stack come from another sequence than its queries."""
     return bool({"cross", "merged"} & set(re.split(r"[_0-9]", stack)))
 
 
@@ -91,11 +91,11 @@ class Origin:
     """Where q, k, v or the output's map comes from, as the proof found it.
 
     `how` is 'rows' where it is a plain selection of rows of one affine module's [out, in] weight (columns for o), else
-    what it is instead: 'normed', 'mixed', 'gated', 'unknown'; `words` says it for people. `parameter` is the owning
+    what it is instead: 'normed', 'mixed', 'gated', 'unknown'; `words` is the same as a phrase. `parameter` is the owning
     weight's name in the state dict, `rows` [H, E] its output units (for o: its input units) per head, `transposed`
-    whether the stored array is [in, out]. `scale` multiplies q or k on top of the weight (1 for most). `rounding` is the
-    share of its largest number by which a quantised map moves what it makes when it rounds its own input, seen on loading;
-    what layers below moved is not in it.
+    whether the stored array is [in, out]. `scale` multiplies q or k on top of the weight (1 for most). `rounding` is
+    by how much rounding the input of a quantised map changes its output, relative to the largest number, as measured on loading;
+    effects of rounding in layers below are not included.
     """
 
     how: str
@@ -110,7 +110,7 @@ class Origin:
 
 
 class NormedMap(NamedTuple):
-    """The weights and bias under a norm: a head reads of its input what these read; how long it is the norm decides."""
+    """Weights and bias whose result a norm rescales (as in QK norm): they set its direction, the norm its length."""
 
     weight: Float[Tensor, "H D E"]
     bias: Float[Tensor, "H E"] | None
@@ -137,12 +137,12 @@ class Projections:
     normed: Mapping[str, NormedMap] = field(default_factory=dict)
 
     def copied(self, device: torch.device) -> Projections:
-        """The same with weights of its own on a device, which stay what they are when the model's change."""
+        """A copy whose weights are cloned to a device, so that they do not change with the model's."""
         tensors: dict[str, Tensor | None] = {name: getattr(self, name) for name in WEIGHTS}
         return replace(self, **{name: None if t is None else t.to(device, copy=True) for name, t in tensors.items()})
 
     def hashes(self) -> dict[str, tuple[str, str]]:
-        """Hashes of the weight and of the bias of q, k, v and o, the same for the same numbers; none of what has no matrix."""
+        """Hashes of weight and bias of q, k, v and o, equal for equal numbers; those without a matrix are left out."""
         maps = {n: (getattr(self, f"w_{n}"), getattr(self, f"b_{n}")) for n in NAMES}
         maps |= {n: (under.weight, under.bias) for n, under in self.normed.items()}
         return {n: (_hash(weight), _hash(bias)) for n, (weight, bias) in maps.items() if weight is not None}
@@ -157,35 +157,35 @@ def _hash(t: Tensor | None) -> str:
 def find_shared_weights(layers: Mapping[Address, Mapping[str, Hashable]]) -> tuple[str, ...]:
     """A sentence for each set of layers that use the same matrices, and for each of q, k, v and o that are one matrix.
 
-    `layers` holds for every layer what tells its matrices apart: equal values are one matrix.
+    `layers` maps q, k, v and o of every layer to a key, such as a hash: equal keys mean one matrix.
     """
     users: dict[tuple[str, Hashable], list[Address]] = {}
-    alike: dict[tuple[str, ...], list[Address]] = {}
+    users_within: dict[tuple[str, ...], list[Address]] = {}
     for address, matrices in layers.items():
-        inside: dict[Hashable, list[str]] = {}
+        names_of: dict[Hashable, list[str]] = {}
         for name, matrix in matrices.items():
             users.setdefault((name, matrix), []).append(address)
-            inside.setdefault(matrix, []).append(name)
-        for names in inside.values():
-            alike.setdefault(tuple(names), []).append(address)
-    together: dict[tuple[Address, ...], list[str]] = {}
+            names_of.setdefault(matrix, []).append(name)
+        for names in names_of.values():
+            users_within.setdefault(tuple(names), []).append(address)
+    names_shared: dict[tuple[Address, ...], list[str]] = {}
     for (name, _), where in users.items():
-        together.setdefault(tuple(where), []).append(name)
+        names_shared.setdefault(tuple(where), []).append(name)
     across = (
         f"{spell_layers(where)} share {'one set of weights' if len(names) == len(layers[where[0]]) else f'one {list_words(names)}'}."
-        for where, names in together.items()
+        for where, names in names_shared.items()
         if len(where) > 1
     )
     within = (
         f"{spell_layers(where)}: {list_words(names)} are one matrix."
-        for names, where in alike.items()
+        for names, where in users_within.items()
         if len(names) > 1
     )
     return tuple(f"{words[0].upper()}{words[1:]}" for words in (*across, *within))
 
 
 def spell_addresses(where: Sequence[Address]) -> str:
-    """Addresses one by one, of more than four the first three and how many more there are."""
+    """Addresses as a list; if there are more than four, the first three and the number of the others."""
     named = [str(address) for address in where]
     return ", ".join(named) if len(named) <= 4 else f"{', '.join(named[:3])} and {len(named) - 3} more"
 
@@ -203,9 +203,9 @@ def spell_layers(where: Sequence[Address]) -> str:
 
 @dataclass(frozen=True, eq=False)
 class Rescaling:
-    """What a norm or a factor makes of W_O's result y before it is added: γ (y − mean) / deviation + β.
+    """A norm or a factor applied to a vector y, such as W_O's result before it is added: γ (y − mean) / deviation + β.
 
-    γ y where `epsilon` is None. The mean is subtracted where `centred`.
+    It is γ y if `epsilon` is None. The mean is subtracted only if `centred`.
     """
 
     gamma: Float[Tensor, " D"]
@@ -216,10 +216,10 @@ class Rescaling:
 
 @dataclass(frozen=True, eq=False)
 class FeedForward:
-    """The feed-forward block behind an attention layer: z + N(W_2 φ(W_1 u + b_1) + b_2), u being z or a norm of it.
+    """The feed-forward block that follows an attention layer: z + N(W_2 φ(W_1 u + b_1) + b_2), where u is z or its norm.
 
-    Gated where there is `gate`: φ(W_1 u + b_1) (W_3 u + b_3). `before` makes u of z, `behind` is N, and `after` is a norm
-    of the sum; None where there is none. `activation` names φ, one of measure.activations.NAMES.
+    With a `gate`, W_2 is applied to φ(W_1 u + b_1) (W_3 u + b_3). `before` is the norm from z to u, `behind` is N, and `after` is a
+    norm of the sum; each is None if the block has none. `activation` names φ, one of measure.activations.NAMES.
     """
 
     activation: str
@@ -236,7 +236,7 @@ class FeedForward:
 
 @dataclass(frozen=True, eq=False)
 class ResidualBlock:
-    """What stands around an attention layer: the residual added to its output, and the layer norm it meets.
+    """The surroundings of an attention layer: the residual that is added to its output, and the layer norm before or after it.
 
     kind 'post': LN(x + attention(x)) follows; 'pre': x + attention(LN(x)), so that the norm lies inside attention;
     'bare': x + attention(x) without either, γ being ones. `centred` is false for RMS norms, which do not subtract the
@@ -254,7 +254,7 @@ class ResidualBlock:
 
 
 class StreamWriter(NamedTuple):
-    """Something that adds to the residual stream: the embedding, the positions, a head, a feed-forward block or a bias (head 0)."""
+    """A term of the residual stream: the embedding, the positions, a head, a feed-forward block or a bias (head 0)."""
 
     name: str
     layer: int = 0
@@ -262,18 +262,18 @@ class StreamWriter(NamedTuple):
 
     @property
     def is_bias(self) -> bool:
-        """Whether it is the shift of a layer's W_O, the same for any text."""
+        """Whether it is the bias of a layer's output projection, which is the same for every text."""
         return self.name.endswith(".bias")
 
 
 @dataclass(frozen=True, eq=False)
 class WrittenStream:
-    """The residual stream of one batch as the sum of what its writers add, which was verified.
+    """The residual stream of one batch as a sum of its writers' contributions; that they sum to it was verified.
 
     `inputs` are what enters each layer's block, `output` what leaves the last one, `written` the contribution of each writer; all
     [B T D], on the device where the model computes. `stream["3.h2"]` is that of head 2 of layer 3, `stream["3.mlp"]` that of the
-    feed-forward block, `stream["3.bias"]` the shift of W_O, `stream["embedding"]` (and "position") what enters the first layer that
-    attends.
+    feed-forward block, `stream["3.bias"]` the bias of W_O; `stream["embedding"]` (and "position") make up the input of the first
+    attention layer.
     """
 
     inputs: Mapping[int, Float[Tensor, "B T D"]]
@@ -286,7 +286,7 @@ class WrittenStream:
         return f"<WrittenStream {list(self.output.shape)}: {len(names)} writers, {names[0]!r} to {names[-1]!r}>"
 
     def __getitem__(self, name: str) -> Float[Tensor, "B T D"]:
-        """What the writer of a name adds; raises SiteError where there is none."""
+        """The contribution of the writer with this name; raises SiteError if there is none."""
         by_name = {writer.name: values for writer, values in self.written.items()}
         if name not in by_name:
             facts = f"The stream is written by {', '.join(list(by_name)[:8])}{', …' * (len(by_name) > 8)}."
@@ -294,12 +294,12 @@ class WrittenStream:
         return by_name[name]
 
     def before(self, layer: int) -> tuple[StreamWriter, ...]:
-        """The writers that a layer's attention reads, less the biases."""
+        """The writers that a layer's attention reads, without the biases."""
         return tuple(writer for writer in self.written if writer.layer < layer and not writer.is_bias)
 
 
 class Unembedding(NamedTuple):
-    """How a model makes logits of the stream that leaves its last layer: N(x) weightᵀ + bias, N being its final norm."""
+    """How a model computes logits from the last layer's output x: N(x) weightᵀ + bias, where N is the final norm."""
 
     norm: Rescaling
     weight: Float[Tensor, "V D"]
@@ -328,8 +328,8 @@ class Trace:
     block: ResidualBlock | None = None
 
     def __repr__(self) -> str:
-        rows, heads, ask, see = self.weights.shape
-        return f"<Trace of {self.address}: {rows} rows, {heads} heads, {ask} queries × {see} keys>"
+        rows, heads, queries, keys = self.weights.shape
+        return f"<Trace of {self.address}: {rows} rows, {heads} heads, {queries} queries × {keys} keys>"
 
     @property
     def stack(self) -> str:
@@ -338,7 +338,7 @@ class Trace:
 
     @property
     def crosses(self) -> bool:
-        """Whether its keys are of another sequence than its queries."""
+        """Whether its keys come from another sequence than its queries."""
         return crosses(self.stack)
 
     @property
@@ -353,22 +353,22 @@ class Trace:
 
     @property
     def heads(self) -> int:
-        """Query heads."""
+        """Number of query heads."""
         return self.weights.shape[1]
 
     @property
     def group(self) -> int:
-        """Query heads that share one key/value head."""
+        """Number of query heads that share one key/value head."""
         return self.weights.shape[1] // self.v.shape[1]
 
     @property
     def values(self) -> Float[Tensor, "B H S E"]:
-        """v of every query head."""
+        """v for every query head, with key/value heads repeated."""
         return self.v.repeat_interleave(self.group, 1) if self.group > 1 else self.v
 
     @property
     def keys(self) -> Float[Tensor, "B H S E"]:
-        """k of every query head."""
+        """k for every query head, with key/value heads repeated."""
         return self.k.repeat_interleave(self.weights.shape[1] // self.k.shape[1], 1)
 
     @property
@@ -397,9 +397,9 @@ class Reading:
     """One batch of texts read by a model: a Trace per layer and stack, and what the positions are.
 
     `rows` says for each row of the batch which text it is from (counted from 0) and at which token of that text its
-    window begins. `notes` say what was done to the texts (cut into windows, used as source and target alike). `sides`
-    are those of stacks whose positions are neither the source's nor the target's, see `side_of`. `output` is the model's where
-    it was read with gradients, `stream` what its writers add where that was asked for.
+    window begins. `notes` say what was done to the texts (cut into windows, used as both source and target). `sides`
+    are those of stacks whose positions are neither the source's nor the target's, see `side_of`. `output` is the model's output
+    if it was read with gradients, `stream` the contributions of writers if they were asked for.
     """
 
     model: str
@@ -424,8 +424,8 @@ class Reading:
     def __getitem__(self, where: str | Site | Address) -> Trace:
         """The trace of an address, as in `reading["layer 3"]`, `reading["enc layer 1"]` and `reading["enc.k@1"]`.
 
-        A site with heads gives those alone, as in `reading["q@1.h2"]`: heads of k and v with all queries that share them.
-        Raises SiteError for what was not read, and for components that a trace does not hold.
+        A site with heads gives a trace of these heads, as in `reading["q@1.h2"]`; a head of k or v comes with all query heads that
+        share it. Raises SiteError for layers that were not read, and for components that a trace does not hold.
         """
         return _trace_at(self.traces, where)
 
@@ -442,7 +442,7 @@ class Reading:
     def save(self, path: str | Path) -> Path:
         """Write q, k, v, weights and output of every trace into one safetensors file, with the tokens beside them.
 
-        What writers add to the stream, where it was read, is there as 'stream.3.h2' and so on.
+        Contributions to the residual stream, if they were read, are stored as 'stream.3.h2' and so on.
         """
         from safetensors.torch import save_file
 
@@ -462,7 +462,7 @@ class Reading:
     def to_xarray(self) -> Any:
         """q, k, v, weights and output of every trace as one xarray.Dataset; needs the package xarray.
 
-        Axes are called by their kind and length, so that lengths agree.
+        An axis is named by its kind and length, such as 'head_12', since layers may differ in size.
         """
         if not is_installed("xarray"):
             facts, todo = "It is not installed here.", "Run: pip install xarray."
@@ -490,11 +490,20 @@ class Reading:
         names = ("stack", "layer", "head", "row", "query", "key", "query_token", "key_token", "weight")
         columns: dict[str, list[object]] = {name: [] for name in names}
         for trace in self.traces:
-            asks, sees = self.queries(trace).tokens, self.keys(trace).tokens
+            query_tokens, key_tokens = self.queries(trace).tokens, self.keys(trace).tokens
             real = trace.query_real[:, None, :, None] & trace.key_real[:, None, None, :]
             weights = trace.weights.detach()
             for row, head, query, key in real.expand_as(weights).nonzero().tolist():
-                place = (trace.stack, trace.layer, head + 1, row, query, key, asks[row][query], sees[row][key])
+                place = (
+                    trace.stack,
+                    trace.layer,
+                    head + 1,
+                    row,
+                    query,
+                    key,
+                    query_tokens[row][query],
+                    key_tokens[row][key],
+                )
                 for name, cell in zip(names, (*place, float(weights[row, head, query, key])), strict=True):
                     columns[name].append(cell)
         return pandas_frame(columns)
@@ -505,16 +514,16 @@ class Reading:
                 yield trace.address, name, getattr(trace, name)
 
     def queries(self, trace: Trace) -> Side:
-        """The side that a trace's queries are of."""
+        """The side whose positions are the queries of a trace."""
         return side_of(trace.stack, self.source, self.target, self.sides)
 
     def keys(self, trace: Trace) -> Side:
-        """The side that a trace's keys and values are of."""
+        """The side whose positions are the keys and values of a trace."""
         return key_side_of(trace.stack, self.source, self.target, self.sides)
 
 
 def _trace_at(traces: Sequence[Trace], where: str | Site | Address) -> Trace:
-    """The trace of an address, of the heads alone that a site names; raises SiteError for what is not there."""
+    """The trace at an address, cut to the heads that a site names; raises SiteError if there is none."""
     by_name = {str(trace.address): trace for trace in traces}
     if (trace := by_name.get(str(where))) is not None:
         return trace
@@ -538,7 +547,7 @@ def _trace_at(traces: Sequence[Trace], where: str | Site | Address) -> Trace:
 
 
 def _trace_of_heads(trace: Trace, site: Site, fault: str) -> Trace:
-    """A trace of some heads, which count as those of the site's component; the layer's own bias and block are not theirs."""
+    """A trace of some heads, numbered as heads of the site's component; it has neither output bias nor residual block."""
     counts = {c: getattr(trace, c).shape[1] for c in site.components}
     facts = f"{str(trace.address).capitalize()} has {', '.join(f'heads 1-{n} of {c}' for c, n in counts.items())}."
     if len(set(counts.values())) > 1:
