@@ -24,8 +24,8 @@ from trisect.text.readers import HELP
 def report(out: str, opens: bool, as_json: bool, quiet: bool) -> None:
     """Rebuild the page and figures of a folder without training or measuring.
 
-    OUT is what any command left: its tables and its record. Of a study the tables are rebuilt too, from its finished runs;
-    of several models the page over all of them. A README.md says the same in short; one that was written by hand is left alone.
+    OUT is the results folder of any command. For a study the tables are rebuilt too, from its finished runs; for several models
+    the page that covers all of them. A README.md with a summary is written, unless the folder has one that was written by hand.
 
     \b
     trisect report study
@@ -106,14 +106,14 @@ def show(folder: str, reader: str | None, as_json: bool, quiet: bool) -> None:
 @click.option("--pipeline", required=True, help="Name or folder of a spaCy pipeline.")
 @click.option("--out", required=True, help="Folder for the annotated corpus; --corpus takes it.")
 @click.option("--reader", help=f"{HELP}.  [default: detected]")
-@click.option("--placeholder", default="Unk", show_default=True, help="What the tagger is shown for <unk>.")
+@click.option("--placeholder", default="Unk", show_default=True, help="What the tagger reads in place of <unk>.")
 @click.option(
     "--columns",
     multiple=True,
-    help="Some of pos,tag,dep,ent.  [default: pos,dep, and tag,ent where the pipeline sets them]",
+    help="Columns to add, out of pos,tag,dep,ent.  [default: pos,dep, and tag,ent where the pipeline sets them]",
 )
 @click.option("--workers", type=int, help="Worker processes.  [default: one a core]")
-@click.option("--json", "as_json", is_flag=True, help="Print the folder and what there is to note as JSON.")
+@click.option("--json", "as_json", is_flag=True, help="Print the folder and any notes as JSON.")
 @click.option("--quiet", is_flag=True, help="Show no progress.")
 def annotate(
     source: str,
@@ -168,8 +168,8 @@ def _model_options(function: C) -> C:
 def check(model: str, as_json: bool, quiet: bool, **fetched: Any) -> None:
     """Verify that a model is read exactly as it computes, layer by layer; or check every file of a results folder.
 
-    Of a model: coverage, laws, projections with residuals and cause, with a verdict per layer. Of a folder of results:
-    each file that is not what its run wrote; of a study also what it goes on from, and what to delete.
+    For a model it prints coverage, laws, projections with residuals, and cause, with a verdict per layer. For a folder of results
+    it lists each file that differs from what its run wrote; for a study also where it resumes, and what to delete.
 
     \b
     trisect check sentence-transformers/all-MiniLM-L6-v2

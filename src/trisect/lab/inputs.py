@@ -39,7 +39,9 @@ Sites = Annotated[
     Option(many="words", metavar="SITE", unset="q, k and v of every layer", grammar=Site.parse),
 ]
 Per = Annotated[
-    str, Field(description="What is edited at a time: layer or head."), Option(choices=("layer", "head"), metavar="PER")
+    str,
+    Field(description="What is edited at a time: a whole layer or one head."),
+    Option(choices=("layer", "head"), metavar="PER"),
 ]
 Revision = Annotated[str, Field(description="A branch, tag or commit of a model on a hub."), Option(metavar="REVISION")]
 Dtype = Annotated[

@@ -39,7 +39,9 @@ class AblateSettings:
     per: Per = "layer"
     hold: Annotated[
         bool,
-        Field(description="pattern: keep all attention weights but those of a layer whose q or k is replaced."),
+        Field(
+            description="pattern: keep all attention weights of the unedited pass, except in a layer whose q or k is replaced."
+        ),
         Option(value="pattern", metavar="WHAT"),
     ] = False
     batch: BatchSize = 8

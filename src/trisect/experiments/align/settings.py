@@ -29,7 +29,7 @@ class AlignSettings:
     source: Annotated[
         str | Path,
         Field(
-            description="A file of source sentences, one a line, words apart by spaces; or of texts that hold both sides."
+            description="A file of source sentences, one a line, words separated by spaces; or of texts that contain both sides."
         ),
         Option(metavar="FILE", placed=True),
     ]

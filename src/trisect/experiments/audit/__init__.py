@@ -40,7 +40,7 @@ class AuditSettings:
     ]
     end: Annotated[
         str,
-        Field(description="What of a module is meant: its output or its input."),
+        Field(description="Which tensor of a module: its output or its input."),
         Option(choices=("output", "input"), metavar="END"),
     ] = "output"
     write: (
@@ -54,7 +54,7 @@ class AuditSettings:
 
 
 class _Audit(Utility[AuditSettings]):
-    """Audit a handle: does it fire, is it the same tensor as q, k or v of a site, and does a write there reach the answer?
+    """Audit a handle on q, k or v: is it called, is it the same tensor as at the site, does writing to it change the output?
 
     Names of TransformerLens, pyvene, nnsight and nnterp, whose layers count from 0, need the extra `peers`. In Python a handle is
     also a function; `.assert_same()` of what is returned raises AssertionError in a test unless every verdict is right.

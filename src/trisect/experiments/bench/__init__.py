@@ -17,8 +17,8 @@ class RolesBenchmark(Experiment[BenchmarkSettings, BenchmarkFacts]):
     A score is a number for a site (q, k or v of a head) and a property of the texts: the larger, the more the property
     reaches the answer there. By construction it does so at a few sites (positive); at the others patching the donor's moves
     the answer by noise at most (negative). AUROC is the probability that a positive scores above a negative, ties
-    counting half: 0.5 by chance, 1 for the truth. It is of all sites and properties of one model; a world has one for each
-    seed (bases, heads, noise and texts). Reported are means over seeds with Student's 95 % intervals.
+    counting half: 0.5 by chance, 1 for the truth. It is computed over all sites and properties of one model. A world has one model
+    for each seed (bases, heads, noise and texts). Means over seeds are reported, with Student's 95 % intervals.
 
     \b
     trisect bench METHOD.py --worlds "roles induction" --seeds 10

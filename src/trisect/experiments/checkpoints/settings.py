@@ -44,7 +44,7 @@ class RewindSettings:
     epsilon: Annotated[
         float,
         Field(
-            description="Share of the final loss (without a loss: of the output's squared length) that criticality counts as a drop.",
+            description="Tolerance of criticality, as a share of the final loss (without a loss: of the output's squared length).",
             gt=0,
             lt=1,
         ),

@@ -75,7 +75,11 @@ class ComposeSettings:
     count: Annotated[int, Field(description="Pairs that a task makes.", ge=1, le=RESAMPLES)] = COUNT
     exact: Annotated[
         int,
-        Field(description="Of all heads' paths, how many of the strongest are patched exactly.", ge=1, le=RESAMPLES),
+        Field(
+            description="How many of the strongest paths are patched exactly, when all heads are asked for.",
+            ge=1,
+            le=RESAMPLES,
+        ),
     ] = 20
     batch: BatchSize = 16
     seed: Seed = 0

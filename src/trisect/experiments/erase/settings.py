@@ -47,21 +47,21 @@ class EraseSettings:
     whose: (
         Annotated[
             str,
-            Field(description="own or next: whose label a position carries, that of its word or of the next piece's."),
+            Field(description="Whose label a position has: own (its word's) or next (that of the next piece's word)."),
             Option(choices=WHOSE, metavar="WHOSE", unset="next for causal models"),
         ]
         | None
     ) = None
     tokens: Annotated[
         int,
-        Field(description="Labelled positions of the train split that erasers are fitted to, about.", ge=2, le=WHOLE),
+        Field(
+            description="About how many labelled positions of the train split erasers are fitted to.", ge=2, le=WHOLE
+        ),
         Option(name=""),
     ] = FITTED
     shrinkage: Annotated[
         bool,
-        Field(
-            description="The covariance that erasers whiten by is shrunk; with --no-shrinkage it is as the positions have it."
-        ),
+        Field(description="Shrink the covariance by which erasers whiten; --no-shrinkage uses the sample covariance."),
         Option(name="no-shrinkage"),
     ] = True
     batch: BatchSize = 8

@@ -7,7 +7,7 @@ from trisect.lab.experiment import Experiment, Measured, PageModule, RunContext
 
 
 class Explore(Experiment[ExploreSettings, ExploreFacts]):
-    """Show every attention head on one page: weights beside norms or contributions, what is behind each cell, and what it says.
+    """Show every attention head on one page: weights beside norms or contributions, and what is behind each cell.
 
     An encoder-decoder takes two texts, source and target.
 

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 
 class LookupStudy(TrainingExperiment[LookupSettings, LookupFacts]):
-    """Train small language models until they look up what followed a word before; what do q, k and v do meanwhile, and who makes them?
+    """Train small language models until they look up what followed a word before; measure what q, k and v do, and which part makes them.
 
     Call it again to resume.
 

@@ -29,7 +29,9 @@ class QuantiseSettings:
     ] = (2, 3, 4, 8)
     by: Annotated[
         tuple[str, ...],
-        Field(description="What shares a scale: a channel of a head over a text, a token of a head, or both."),
+        Field(
+            description="Which numbers share a scale: channel (one of a head, over a text), token (one of a head), or both."
+        ),
         Option(choices=("channel", "token"), many="commas", metavar="BY"),
     ] = ("channel", "token")
     rank: Annotated[

@@ -17,7 +17,9 @@ from trisect.lab.inputs import Workers
 
 FleetSize = Annotated[
     int,
-    Field(description="Runs that a new study trains side by side in one job, for all its life.", ge=1, le=FLEET),
+    Field(
+        description="How many runs a new study trains side by side in one job; fixed once it has begun.", ge=1, le=FLEET
+    ),
     Option(unset="8, on a GPU 32"),
 ]
 Force = Annotated[bool, Field(description="Run even if more memory or disk is needed than this machine has.")]
@@ -60,7 +62,7 @@ class DesignSource:
     only: (
         Annotated[
             tuple[str, ...],
-            Field(description=f"Some of {','.join(METHODS)},edits."),
+            Field(description=f"Methods to run, out of {','.join(METHODS)},edits."),
             Option(many="commas", metavar="METHODS"),
         ]
         | None

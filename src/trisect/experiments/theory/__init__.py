@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 
 class Theory(Experiment[TheorySettings, TheoryFacts]):
-    """Compute eight constructions of attention by hand with their closed forms, and an interactive page of them.
+    """Compute eight hand-built constructions of attention, compare them with closed forms, and make an interactive page.
 
     \b
     trisect theory average stretched_key_two_heads --beta 2,8
