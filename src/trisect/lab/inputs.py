@@ -29,7 +29,7 @@ Seeds = Annotated[
 ]
 Changes = Annotated[
     Mapping[str, Any],
-    Field(description="Another value for one of its settings."),
+    Field(description="A setting of the recipe to override (repeatable)."),
     Option(name="set", many="pairs", metavar="NAME=VALUE"),
 ]
 BatchSize = Annotated[int, Field(description="Texts read at once.", ge=1, le=TRAINING["columns"]), Option(name="")]
@@ -98,8 +98,8 @@ UNITS = ("models", "revisions")
 Units = Annotated[
     str,
     Field(
-        description="What several models are: models of one recipe, over which means and claims are tested, or revisions of "
-        "one model, in their order."
+        description="How several models are related: models (of one recipe: means and claims are over them), or revisions "
+        "(of one model, in the given order)."
     ),
     Option(choices=UNITS, metavar="UNITS", unset="revisions where all are of one model, else models"),
 ]
@@ -174,14 +174,14 @@ class TextSource:
     audio: Annotated[
         tuple[Any, ...],
         Field(
-            description="A sound file, for a model of speech; --text is what is said in it, for each or for none (repeatable)."
+            description="A sound file, for a model of speech (repeatable). --text gives its transcript: one for each file, or none."
         ),
         Option(metavar="FILE"),
     ] = ()
     image: Annotated[
         tuple[Any, ...],
         Field(
-            description="An image file, for a model of images; --text stands beside it, for each or for none (repeatable)."
+            description="An image file, for a model of images (repeatable). --text goes with it: one for each file, or none."
         ),
         Option(metavar="FILE"),
     ] = ()

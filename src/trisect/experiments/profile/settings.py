@@ -44,7 +44,7 @@ class ProfileSettings:
         Annotated[
             tuple[str, ...],
             Field(
-                description="Labels with commas: word, position, frequency, a column such as pos, or one of another word, as in "
+                description="Labels separated by commas: word, position, frequency, a column such as pos, or one of another word, as in "
                 "previous, next, head, previous.dep; of sentence pairs word, position, frequency, linked and linked.position."
             ),
             Option(
