@@ -27,13 +27,12 @@ REPLACEMENT_WORDS = {
     "resample": "replaced by those of another text, place by place",
 }
 PATTERN_HELD_NOTE = (
-    "Every layer's attention weights stay those of the unedited pass; where q or k is edited, those of the edited "
-    "layer are its own. What is left is what an edit of v carries along the values, and what an edit of q or k "
-    "does through the one pattern that it makes."
+    "All attention weights are held at those of the unedited pass, except in a layer whose q or k is edited. An edit "
+    "of v thus acts through values only, and an edit of q or k through the attention weights of its own layer only."
 )
 ZERO_NOTE = (
-    "Queries or keys of 0 make every product of theirs 0, so that both leave a head the same pattern: an even one, "
-    "unless the model adds something to the products, such as a position's bias."
+    "With queries or keys of 0 all products q·k are 0, so that both edits give a head the same attention weights: "
+    "uniform ones, unless the model adds something to the products, such as a position bias."
 )
 REFERENCES = (
     "Paul Michel, Omer Levy, Graham Neubig. Are Sixteen Heads Really Better than One? NeurIPS 2019.",
