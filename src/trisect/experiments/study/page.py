@@ -83,10 +83,10 @@ def answer_sentence(rows: StudyRows) -> str:
     if not answers:
         return ""
     if answers[0].unit == "of pairs":
-        shares = [f"its {NAMES[answer.groups[0]]} in {percent(answer.values[0].mean or 0.0, 1)}" for answer in answers]
+        shares = [f"the {NAMES[answer.groups[0]]} in {percent(answer.values[0].mean or 0.0, 1)}" for answer in answers]
         return (
-            "With one part of another text in place of its own, the model gives the answer that this predicts: "
-            f"{words.join_words(shares)} of pairs."
+            "When its query, key or value is replaced by that of another text, the model gives the answer that the replacement predicts: "
+            f"for {words.join_words(shares)} of pairs."
         )
     how = answers[0].values[0].name
     everywhere = any(all_layers for name, all_layers, _ in _costs_of(rows) if name == how)
@@ -189,12 +189,13 @@ def first_sections(rows: StudyRows, checks: Sequence[Check], findings: Sequence[
     """The first screen: the answer, how sure it is, and what could not be distinguished."""
     answers, many = sheet.answers_of(findings), words.several(len(rows.seeds), "seed")
     shares = (
-        f"Which answer comes when one of q, k and v is another text's: its own prediction, another component's, or the answer as it was. "
-        f"The three predict different answers, so that it shows which of them does what. Means over {many}, 95 % intervals."
+        "The model's answer when q, k or v is replaced by that of another text: the one that the replacement predicts, "
+        "another component's, or the original. "
+        f"q, k and v predict different answers, and so the answer shows what each of them does. Means over {many}, 95 % intervals."
     )
     costs = f"What the validation loss changes by when q, k or v of the model is ablated: means over {many}, 95 % intervals."
     alone = " One seed gives numbers and no verdict: training varies." if len(rows.seeds) == 1 else ""
-    lines = [f"{words.capital(many)}: every interval is over models trained from another start.{alone}"]
+    lines = [f"{words.capital(many)}: intervals are over models trained from different initial weights.{alone}"]
     lines += [f"{'Holds' if check.ok else 'Does not hold'}: {check.name}." for check in checks]
     claim = roles.CLAIMS[0]
     for verdict in rows.claims.filter(pl.col("claim") == claim.id, pl.col("part").is_null())["verdict"]:
