@@ -396,7 +396,7 @@ def test_a_corpus_that_broke_off_while_landing_lands_by_the_next_call(whole, sou
 
     with monkeypatch.context() as patch:
         patch.setattr(Path, "replace", full)
-        with pytest.raises(OSError, match="No space"):
+        with pytest.raises(StudyError, match="The disk is full"):
             annotate(source, tagger, out, workers=1)
     assert not (out / "corpus.json").exists()
     again = annotate(source, tagger, out, workers=1, progress=lambda *_: pytest.fail("labelled again"))
