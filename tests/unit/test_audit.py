@@ -325,7 +325,12 @@ def test_names_of_other_libraries_are_audited_in_a_copy_of_the_model(llama, monk
     with pytest.raises(trisect.TrisectError, match="memory"):
         trisect.audit(llama, "transformer_lens:blocks.1.attn.hook_q", site="q@2", text=TEXT)
     settings: dict[str, Any] = {"site": "k@2", "text": TEXT}
-    for more in ({"end": "input"}, {"write": lambda _model, _inputs, tensor: tensor}, {"text": [TEXT, "w1 w2 w3"]}):
+    changes: tuple[dict[str, Any], ...] = (
+        {"end": "input"},
+        {"write": lambda _model, _inputs, tensor: tensor},
+        {"text": [TEXT, "w1 w2 w3"]},
+    )
+    for more in changes:
         with pytest.raises(SpecError):
             trisect.audit(llama, "pyvene:1.key_output", **(settings | more))
 
