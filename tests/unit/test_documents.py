@@ -146,5 +146,5 @@ def test_putting_a_layers_own_representations_back_changes_nothing():
 
 def test_interchange_is_asked_at_single_components_of_single_layers():
     assert Interchange((Site.parse("q@2"),)).pairs == 1_000
-    with pytest.raises(SpecError, match=r"(?s)interchange is at q\+k@2.*prediction of its own.*such as k@2"):
+    with pytest.raises(SpecError, match=r"(?s)interchange is at q\+k@2.*answer of its own.*such as k@2"):
         Interchange((Site.parse("q+k@2"),))

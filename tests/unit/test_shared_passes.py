@@ -111,7 +111,7 @@ def change_nothing(_model: Any) -> None:
 def test_a_command_looks_at_the_laws_of_some_reads_and_finds_at_its_end_what_changed_in_it(
     change, words, clean, monkeypatch
 ):
-    monkeypatch.setattr(agreement, "SHARE", 0.0)
+    monkeypatch.setattr(agreement, "CHECKED_SHARE", 0.0)
     subject, looked = load(tinyhf.llama()), list[int]()
     batch, own = of(subject), Checker.judge
     monkeypatch.setattr(Checker, "judge", lambda self, *given: looked.append(len(self.findings)) or own(self, *given))

@@ -38,10 +38,8 @@ from trisect.hf.hooks.calls import (
 )
 from trisect.hf.locate.affine import TOLERANCE, Quantised, affine_modules, affine_of, ends_of, quantisation_of, share_of
 
-FIRST_READS, CHECKED_SHARE = (
-    2,
-    1 / 16,
-)  # laws are checked in so many first reads of a kind of inputs, and in this share of later reads
+FIRST_READS = 2  # of a kind of inputs, in which laws are checked
+CHECKED_SHARE = 1 / 16  # of later reads
 LONGER_FACTOR = 4  # factor on the tolerance for longer texts: sums over more positions round more
 AT_ONCE = 1 << 17  # numbers of an output that are compared at once
 TINY = torch.finfo(torch.float32).tiny

@@ -25,6 +25,7 @@ from trisect.hf.hooks.calls import alone, copy_caches, evaluating
 from trisect.hf.load import Pretrained, single_batch
 from trisect.hf.locate.affine import watch_uses
 from trisect.hf.locate.blocks import loose
+from trisect.hf.verify.peers import peer_functions
 
 RIGHT, DIFFERENT, SILENT = "right", "different", "silent"
 LONGEST = 60  # characters of the units of an axis
@@ -158,15 +159,10 @@ def audit_handle(
     reading = model.trace(batch)
     named = handle if isinstance(handle, str) else getattr(handle, "__name__", type(handle).__name__)
     if isinstance(handle, str) and ":" in handle and handle not in dict(model.model.named_modules()):
-        from trisect.hf.verify.peers import peer_functions
-
         if write is not None or end != "output":
             reason = "A name of another library is written by that library, at its output."
             raise SpecError(f"{handle} was given with write or end.", reason, "Leave these out.")
-        if len(batch.source.real) != 1 or not batch.source.real.all():
-            reason = "Other libraries are run on one text without padding."
-            raise SpecError(f"{handle} was given with {len(batch.source.real)} rows.", reason, "Give one text.")
-        handle, write = peer_functions(model, handle)
+        handle, write = peer_functions(model, handle, batch)
     with evaluating(model.model), copy_caches(model.model):
         if isinstance(handle, str):
             if handle not in (modules := dict(model.model.named_modules())):

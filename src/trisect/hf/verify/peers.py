@@ -13,19 +13,23 @@ from typing import Any, TypeAlias
 import torch
 from torch import Tensor
 
-from trisect.core.errors import ModelError, need_extra, reraise_out_of_memory, unknown
-from trisect.core.subject import ModelInputs
+from trisect.core.errors import ModelError, SpecError, need_extra, reraise_out_of_memory, unknown
+from trisect.core.subject import Batch, ModelInputs
 from trisect.hf.load import Pretrained
 
 Functions: TypeAlias = tuple[Callable[[Any, ModelInputs], "Tensor | None"], Callable[[Any, ModelInputs, Tensor], Any]]
 
 
-def peer_functions(model: Pretrained, handle: str) -> Functions:
+def peer_functions(model: Pretrained, handle: str, batch: Batch) -> Functions:
     """`capture(model, inputs)` and `write(model, inputs, tensor)` of a handle 'library:name', where the name is the library's.
 
     transformer_lens:blocks.1.attn.hook_q · pyvene:1.query_output · nnsight:model.layers.1.self_attn.q_proj.output · nnterp:the same
-    after its renaming. Layers count from 0, as in these libraries. Raises ModelError with what the library raised.
+    after its renaming. Layers count from 0, as in these libraries. Raises ModelError with what the library raised, and SpecError
+    where `batch`, what will be read, is not one text without padding.
     """
+    if len(batch.source.real) != 1 or not batch.source.real.all():
+        reason = "Other libraries are run on one text without padding."
+        raise SpecError(f"{handle} was given with {len(batch.source.real)} rows.", reason, "Give one text.")
     library, _, name = handle.partition(":")
     if library not in PEERS:
         reason = f"Handles of other libraries begin with {', '.join(f'{peer}:' for peer in PEERS)}."
