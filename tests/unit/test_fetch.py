@@ -152,7 +152,7 @@ def test_a_hub_without_an_answer_is_asked_once_and_said_to_be_silent(monkeypatch
     assert asked == [files_fetch.ANSWER]
     assert [words.split(" http")[0] for words in said] == ["Asking", "No answer from"]
     error = refused("nobody/nothing-of-this-name")
-    assert error.known.startswith(f"{HfApi().endpoint} gave no answer in the last 60 seconds, and was not asked again.")
+    assert error.known.startswith(f"{HfApi().endpoint} gave no answer, and is not asked again for 60 seconds.")
     assert len(asked) == 1
 
 

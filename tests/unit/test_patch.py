@@ -2,8 +2,10 @@
 
 import json
 from pathlib import Path
+from typing import Any
 
 import pytest
+import torch
 from tests import interchanged, tinyhf
 
 import trisect
@@ -144,6 +146,12 @@ def test_files_that_hold_no_pair_are_refused(tmp_path):
 def test_pairs_that_do_not_fit_the_model_are_named(gpt2, tmp_path, pair, words):
     refused(lambda: trisect.patch(gpt2, given=[pair], out=tmp_path / "out", quiet=True), *words, "Correct the pair")
     assert not list(tmp_path.glob("out/*"))
+
+
+def test_inputs_of_several_rows_are_no_side_of_a_pair(gpt2, tmp_path):
+    rows: Any = {"input_ids": torch.arange(5, 17).view(2, 6)}
+    with pytest.raises(SpecError, match="Inputs of 2 rows were given"):
+        trisect.patch(gpt2, base=rows, donor=rows, out=tmp_path / "out", quiet=True)
 
 
 def test_pairs_come_from_one_place(gpt2, tmp_path):

@@ -342,7 +342,11 @@ def prepare_pairs(settings: PairSettings, subject: AnsweringSubject, targets: Se
     reader: AnsweringSubject | None = None
     if samples:
         reader, both = _read_samples(subject, pairs, all(target.address.stack != "enc" for target in targets))
-        notes |= dict.fromkeys(note for batches in both for batch in batches.values() for note in batch.notes)
+        batches = [batch for sides in both for batch in sides.values()]
+        if (rows := max(len(batch.source.real) for batch in batches)) > 1:
+            reason = "Each side of a pair is one text, one sound or one set of images."
+            raise SpecError(f"Inputs of {rows} rows were given.", reason, "Give a pair for each row.")
+        notes |= dict.fromkeys(note for batch in batches for note in batch.notes)
         read = [_of_batch(batches[side]) for batches in both for side in ("base", "donor")]
     else:
         texts = [text for pair in pairs for text in (pair.base, pair.donor)]
