@@ -196,6 +196,6 @@ def test_tensors_that_give_away_no_rows_are_refused_by_name():
     with pytest.raises(ModelError) as caught:
         load(model)
     assert str(caught.value).replace("\n  ", " ") == (
-        "model.layers.0.self_attn.k_proj.weight of LlamaForCausalLM is a torch TwoTensor. Neither the numbers nor the "
-        "rows of such a tensor can be accessed. Give the model as it was before, or quantised by torch.ao's quantize_dynamic or bitsandbytes."
+        "model.layers.0.self_attn.k_proj.weight of LlamaForCausalLM is a torch TwoTensor. Neither the numbers nor the rows "
+        "of such a tensor can be accessed. Give the model as it was before, or quantised by torch.ao's quantize_dynamic or bitsandbytes."
     )
