@@ -15,7 +15,7 @@ from trisect.core.errors import ModelError
 from trisect.hf.files.model_errors import ModelOutOfMemoryError
 from trisect.hf.hooks.calls import Call
 from trisect.hf.load import load
-from trisect.hf.verify import agreement
+from trisect.hf.verify import agreement, laws
 from trisect.hf.verify.agreement import Agreement, apart
 
 LONG = {"input_ids": torch.randint(6, 40, (2, 20), generator=torch.Generator().manual_seed(3))}
@@ -137,3 +137,16 @@ def test_what_enters_the_maps_may_be_written_over_before_attention_is_called():
     for trace in reading.traces:
         assert_close(trace.weights.sum(-1), torch.ones_like(trace.weights.sum(-1)))
     assert len(reading.traces) == len(model.layers)
+
+
+def test_rounding_is_wider_where_products_of_float32_may_be_of_fewer_bits():
+    single, double = torch.ones(1), torch.ones(1, dtype=torch.float64)
+    before = torch.get_float32_matmul_precision()
+    try:
+        torch.set_float32_matmul_precision("high")
+        assert laws._rounding(single) == laws.ROUNDED_PRODUCTS
+        assert laws._rounding(double) == 1e-5
+        torch.set_float32_matmul_precision("highest")
+        assert laws._rounding(single) == 1e-4
+    finally:
+        torch.set_float32_matmul_precision(before)

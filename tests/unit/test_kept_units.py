@@ -561,3 +561,12 @@ def test_texts_come_back_as_they_were(tmp_path):
     units_jobs.write_texts(plain, tmp_path / "texts")
     again = units_jobs.read_texts(tmp_path / "texts")
     assert (list(again.texts()), again.articles) == (["x"], None)
+
+
+@pytest.mark.parametrize(
+    ("name", "parts"),
+    [("owner/model@step1", ("owner/model", "step1")), ("model@", None), ("@step1", None), ("model", None)],
+)
+def test_a_revision_has_a_name_on_both_sides(name, parts):
+    revision = subject.at_revision(name)
+    assert (revision if revision is None else (revision.base, revision.revision)) == parts
