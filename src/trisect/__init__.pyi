@@ -390,8 +390,12 @@ def quantise(
     rank: int | Sequence[int] = (),
     per: str = 'layer',
     memory: float = 3.0,
+    tolerance: float | None = None,
     batch: int = 8,
     seed: int = 0,
+    units: str | None = None,
+    workers: int | None = None,
+    engine: str | None = None,
     out: str | Path | None = None,
     quiet: bool = False,
 ) -> Result[ReadFacts]: ...

@@ -237,6 +237,10 @@ def test_on_the_command_line(tmp_path):
     assert "tensor  right      k of layer 2, as [B, T, H·E]" in shown
     shown = CliRunner().invoke(main, [*map(str, words), "--json", "--quiet"], catch_exceptions=False).output
     assert (json.loads(shown)["same"], [row["verdict"] for row in json.loads(shown)["rows"]]) == (True, ["right"] * 4)
+    for place, words[5], status in (("right", "k@2", 0), ("of another layer", "k@1", 1), ("no site of it", "k@9", 2)):
+        assert CliRunner().invoke(main, [*map(str, words), "--quiet"], catch_exceptions=False).exit_code == status, (
+            place
+        )
 
 
 WRAPPED: list[nn.Module] = []  # by the two stand-ins below

@@ -6,13 +6,15 @@ import numpy as np
 import polars as pl
 import pytest
 import torch
-from tests import tiny
+from click.testing import CliRunner
+from tests import tiny, tinyhf
 
 import trisect
+from trisect.cli import main
 from trisect.core.errors import SpecError
 from trisect.core.subject import Texts
 from trisect.experiments.quantise.page import findings
-from trisect.experiments.quantise.run import plan_bits
+from trisect.experiments.quantise.run import even_bits, plan_bits
 from trisect.lm.fleet import initial, layout, views
 from trisect.lm.reading import OwnModel
 from trisect.measure.intervention import cut_to_rank, round_to_bits
@@ -86,6 +88,39 @@ def test_a_plan_is_the_best_that_fits_and_never_needs_more_memory(seed):
     assert total[0] == pytest.approx(min(total[1:]))
 
 
+@pytest.mark.parametrize("memory", [2.0, 2.5, 3.3, 6.0, 7.9])
+@pytest.mark.parametrize("sizes", [[4] * 6, [8, 4, 4, 8], [4, 6, 8]])
+def test_even_bits_are_next_to_the_memory_and_spend_it_but_for_less_than_a_bit_of_one_place(sizes, memory):
+    bits = even_bits(sizes, memory)
+    assert {int(memory), int(np.ceil(memory))} >= set(bits)
+    assert 0 <= memory * sum(sizes) - sum(np.multiply(bits, sizes)) + 1e-9 < max(sizes)
+
+
+def test_a_plan_is_held_to_a_tolerance_and_few_texts_are_said_to_raise_the_least_bits(done, tmp_path):
+    texts = Texts("made", lambda: iter(LINES), options=("--corpus", "made"))
+    plan = done.tables["measures"].filter(measure="plan_change_nats")
+    for factor, verdict in ((1.01, "passed"), (0.99, "failed")):
+        limit = factor * plan["high"].item()
+        again = trisect.quantise(
+            OWN, texts, bits=(1, 2, 16), rank=(1,), memory=3, tolerance=limit, out=tmp_path / verdict, quiet=True
+        )
+        check = again.findings[0]
+        assert (check.measure, check.verdict) == ("check", verdict)
+        assert check.words in again.report.read_text()
+        assert (again.tables["measures"].filter(measure="tolerance").select("value", "group").row(0)) == (
+            limit,
+            "checked",
+        )
+    assert all(one.measure != "check" for one in done.findings)
+    with pytest.raises(SpecError, match="A tolerance of 1, which is of a plan"):
+        trisect.quantise(OWN, LINES[3:4], tolerance=1.0, out=tmp_path / "one", quiet=True)
+    rows = done.tables["measures"]
+    wide = rows.with_columns(pl.when(pl.col("measure") == "loss_change_nats").then(1.0).otherwise("high").alias("high"))
+    for table, count in ((wide, 4), (rows.with_columns(high="value"), 0)):
+        (least,) = (one for one in findings({"measures": table}, done.about) if one.measure == "least_bits")
+        assert (f"For {count} of 4 numbers the mean alone allows fewer bits" in least.words) == bool(count)
+
+
 def test_a_memory_that_holds_nothing_is_refused():
     with pytest.raises(SpecError, match=r"A memory of 1.5 bits a number") as error:
         plan_bits([{2: 0.1, 3: 0.0}] * 2, [4, 4], 1.5)
@@ -132,8 +167,9 @@ def test_a_change_is_that_of_the_loss_with_the_function_in_the_model(done):
 def test_the_plan_stays_within_its_memory_and_is_tried_on_other_texts(done):
     rows = done.tables["measures"]
     used = {one["measure"]: one["value"] for one in rows.to_dicts() if one["measure"].endswith("_memory")}
-    assert used["uniform_memory"] == 2
+    assert used["uniform_memory"] == 3
     assert used["plan_memory"] <= 3
+    assert rows.filter(measure="uniform_bits")["value"].to_list() == [3.0] * 4
     bits = rows.filter(measure="plan_bits")
     assert bits["value"].mean() == used["plan_memory"]
     assert sorted(bits.select("component", "layer").rows()) == [("k", 1), ("k", 2), ("v", 1), ("v", 2)]
@@ -183,6 +219,29 @@ def test_heads_are_a_map_and_one_text_has_no_plan(tmp_path):
     assert sorted(changes["head"].drop_nulls()) == [1, 1, 2, 2]
     assert any("No bits were planned" in note for note in made.notes)
     assert (tmp_path / "figures" / "quantise-heads-bits-by-token.svg").exists()
+
+
+def test_the_command_exits_with_1_where_the_plan_costs_more_than_the_tolerance_and_with_2_without_a_plan(tmp_path):
+    model = tinyhf.save(tinyhf.gpt2(), tmp_path / "gpt2")
+    for number, (limit, tolerance, status) in enumerate(((4, "1e-9", 1), (4, "5", 0), (1, "5", 2))):
+        words = ["quantise", model, "--corpus", "sample", "--limit", limit, "--bits", "3,4", "--tolerance", tolerance]
+        words += ["--out", tmp_path / f"out-{number}", "--quiet"]
+        done = CliRunner().invoke(main, [str(word) for word in words], catch_exceptions=False)
+        assert done.exit_code == status, done.output
+        assert ("Failed: a plan at 3 bits" in done.stderr) == (status == 1)
+
+
+def test_over_several_models_planned_bits_are_averaged_and_no_tolerance_is_taken(tmp_path):
+    two = [trisect.load(tinyhf.gpt2(seed), tokenizer=tinyhf.tokenizer(False)) for seed in (1, 2)]
+    lines, asked = ["w1 w2 w3 , w4", "w5 w6 w7 ,"] * 2, {"bits": (3, 4), "by": "token", "out": tmp_path / "out"}
+    done = trisect.quantise(two, lines, units="models", quiet=True, **asked)
+    rows = done.tables["measures"].filter(measure="plan_bits", component="k", layer=1)
+    assert rows["model"].n_unique() == 2
+    mean = done.tables["over_models"].filter(measure="plan_bits", component="k", layer=1)["value"].item()
+    assert mean == pytest.approx(rows["value"].mean())
+    assert {"k_less_v", "plan_change"} <= {one.measure for one in done.findings}
+    with pytest.raises(SpecError, match="A tolerance was given for several models"):
+        trisect.quantise(two, lines, units="models", tolerance=1.0, quiet=True, **asked)
 
 
 @pytest.mark.parametrize(

@@ -13,7 +13,7 @@ import click
 
 from trisect.cli.group import open_page, say, say_json, say_step
 from trisect.core.errors import SpecError
-from trisect.core.finding import NOT_TESTED, Finding
+from trisect.core.finding import FAILED, NOT_TESTED, Finding
 from trisect.core.schema import MOST_SEEDS, Setting, build, flat, read_word
 from trisect.lab.experiment import Experiment, Result, Utility
 
@@ -64,6 +64,10 @@ def command(experiment: Experiment[Any, Any], show: Callable[[Result[Any]], None
             show(done)
         if opens:
             open_page(done.report)
+        failed = [finding for finding in done.findings if finding.verdict == FAILED]
+        for finding in failed if as_json or quiet else ():
+            say(f"trisect: {finding}", err=True)
+        _exit(bool(failed))
 
     parameters = [
         *parameters_of(experiment.settings),
@@ -87,9 +91,16 @@ def utility(tool: Utility[Any]) -> click.Command:
             say_json(reply.data())
         else:
             say("\n".join(reply.words()))
+        _exit(tool.failed(reply))
 
     flag = click.Option(["--json", "as_json"], is_flag=True, help="Print the reply as JSON.")
     return make(tool.name, tool.help, tool.settings, [*parameters_of(tool.settings), flag, QUIET], call)
+
+
+def _exit(failed: bool) -> None:
+    """Leave with 1 where a check failed."""
+    if failed:
+        click.get_current_context().exit(1)
 
 
 def make(

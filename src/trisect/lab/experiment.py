@@ -395,6 +395,10 @@ class Utility(Command[S]):
         """What it says to these settings; raises TrisectError."""
         raise NotImplementedError(self.name)
 
+    def failed(self, reply: Any) -> bool:
+        """Whether a reply says that what was checked is not so: the command then exits with 1."""
+        return False
+
     @translate_system_errors()
     def reply(self, settings: S) -> Reply:
         """What it says to these settings; what the system refuses is a TrisectError too."""

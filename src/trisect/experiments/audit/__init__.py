@@ -57,7 +57,8 @@ class _Audit(Utility[AuditSettings]):
     """Audit a handle on q, k or v: is it called, is it the same tensor as at the site, does writing to it change the output?
 
     Names of TransformerLens, pyvene, nnsight and nnterp, whose layers count from 0, need the extra `peers`. In Python a handle is
-    also a function; `.assert_same()` of what is returned raises AssertionError in a test unless every verdict is right.
+    also a function. Unless every verdict is right the command exits with 1, and `.assert_same()` of what is returned in Python
+    raises AssertionError.
 
     \b
     trisect audit MODEL --handle encoder.layer.2.attention.self.value --site v@3.h2 --text "The cat sat on the mat."
@@ -85,6 +86,10 @@ class _Audit(Utility[AuditSettings]):
             raise ModelError(f"A handle of {subject.name} was given.", weights, "Choose a model of Hugging Face's.")
         site = site if isinstance(site, Site) else Site.parse(site)
         return audit_handle(subject, settings.handle, site, settings.text, settings.end, settings.write)
+
+    def failed(self, reply: Audit) -> bool:
+        """Whether any verdict is not right."""
+        return not reply.same
 
 
 AUDIT = _Audit()

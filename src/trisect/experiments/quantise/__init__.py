@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import field
 from typing import Annotated
 
 from pydantic import Field
@@ -10,7 +11,7 @@ from trisect.core.errors import SpecError
 from trisect.core.finding import ReadFacts
 from trisect.core.schema import MODEL, Option, record
 from trisect.lab.experiment import Experiment, Measured, PageModule, RunContext
-from trisect.lab.inputs import BatchSize, ModelSource, Seed, Sites, TextSource
+from trisect.lab.inputs import BatchSize, Models, ModelWorkers, Seed, Sites, TextSource, Units
 
 MOST = 16  # bits: beyond that float32 rounds by itself
 
@@ -19,7 +20,7 @@ MOST = 16  # bits: beyond that float32 rounds by itself
 class QuantiseSettings:
     """To how many bits, or to which rank, which parts of a model's queries, keys and values are reduced, over texts."""
 
-    source: ModelSource
+    source: Models
     read: TextSource
     sites: Sites | None = None
     bits: Annotated[
@@ -47,8 +48,21 @@ class QuantiseSettings:
     memory: Annotated[
         float, Field(description="Bits of a number of k and v, on average, that a plan may use.", gt=0, le=MOST)
     ] = 3.0
+    tolerance: (
+        Annotated[
+            float,
+            Field(
+                description="The change that counts as small. Where given, the command exits with 1 unless the plan costs surely less.",
+                gt=0,
+            ),
+            Option(metavar="NATS", unset="0.02, and nothing fails"),
+        ]
+        | None
+    ) = None
     batch: BatchSize = 8
     seed: Seed = 0
+    units: Units | None = None
+    machine: ModelWorkers = field(default_factory=ModelWorkers)
 
     def __post_init__(self) -> None:
         """Raise SpecError where nothing is to be reduced, or a plan has no room."""
@@ -75,6 +89,7 @@ class _Quantise(Experiment[QuantiseSettings, ReadFacts]):
 
     \b
     trisect quantise MODEL --corpus sample --sites k@all v@all --rank 4,8 --memory 3.5
+    trisect quantise MODEL --corpus sample --memory 4 --tolerance 0.05
     trisect quantise lookup/models/seed-1 --corpus embedded --limit 200
     """
 
@@ -84,13 +99,20 @@ class _Quantise(Experiment[QuantiseSettings, ReadFacts]):
     out = "quantise-{model}"
     record = "quantise.json"
 
+    def check(self, settings: QuantiseSettings) -> None:
+        """Raise SpecError for a tolerance of several models."""
+        from trisect.lab.units.run import several_models
+
+        if settings.tolerance is not None and several_models(settings) is not None:
+            reason = "A plan is of one model."
+            raise SpecError("A tolerance was given for several models.", reason, "Call it for each, or leave it out.")
+
     def measure(self, settings: QuantiseSettings, context: RunContext) -> Measured[ReadFacts]:
         """Do the work; raises TrisectError."""
         from trisect.experiments.quantise.run import measure
 
-        return measure(
-            context, settings.sites, settings.per, settings.ways, settings.memory, settings.batch, settings.seed
-        )
+        asked = (settings.sites, settings.per, settings.ways, settings.memory, settings.tolerance)
+        return measure(context, *asked, settings.batch, settings.seed)
 
     def page_module(self) -> PageModule[ReadFacts]:
         """Findings and page."""

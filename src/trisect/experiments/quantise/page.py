@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping
 
 import polars as pl
 
-from trisect.core.finding import ALIKE, About, Estimate, Finding, ReadFacts
+from trisect.core.finding import ALIKE, FAILED, PASSED, About, Estimate, Finding, ReadFacts
 from trisect.report import format as words
 from trisect.report.charts import Figure
 from trisect.report.format import axis_unit, number_words, sample_words, stack_words
@@ -16,7 +16,7 @@ from trisect.report.measures import Measures, layer_figure
 from trisect.report.sheet import Section, Sheet, Table, present, provenance, quiet, sentences
 
 CHANGES = ("loss_change_nats", "output_change")
-COMPARED = {"planned": "plan", "the same everywhere": "uniform", "planned less the same": "plan_less_uniform"}
+COMPARED = {"planned": "plan", "even": "uniform", "planned less even": "plan_less_uniform"}
 SCALES = (
     "Rounded to n bits a number is at the nearest of 2ⁿ levels between the smallest and the largest of its channel (one of a head's "
     "numbers, over all positions of the text) or of its token (a head's numbers at one position); q and k as they enter the dot "
@@ -40,10 +40,11 @@ def page(tables: Mapping[str, pl.DataFrame], about: About[ReadFacts]) -> Sheet:
         *SCALES[: 1 + ("rank" in _ways_of(changes))],
         f"Intervals are 95 % of a bootstrap over {sample_words(facts)}, and are not corrected for how many there are.",
         *words.too_few(facts),
+        f"A change counts as small where its interval lies below {_limit(tables, facts)[1]}; --tolerance sets another limit.",
     )
     results = findings(tables, about)
     answer = next((finding.words for finding in results if finding.measure == "least_bits"), "")
-    lead = tuple(finding.words for finding in results if finding.measure == "plan_change")
+    lead = tuple(finding.words for finding in results if finding.measure in ("plan_change", "check"))
     places = words.decimals([row.value for row in changes.known])
     cells = (
         (row.site, f"{row.at:g} {way}", words.number(row.mean, True, places), words.ends(row, True, places))
@@ -51,7 +52,7 @@ def page(tables: Mapping[str, pl.DataFrame], about: About[ReadFacts]) -> Sheet:
         for row in rows
     )
     columns = ("site", "reduced to", f"change, {axis_unit(facts)}", "95 % interval")
-    shown = present(_needs(changes), sentences(results))
+    shown = present(_needs(changes, _limit(tables, facts)[0]), sentences(results))
     sections = (
         Section("How many bits", lead, tuple(_figures(changes.known, facts)), shown, blocks=quiet(notes)),
         *present(_plan(Measures.of(tables["measures"]), facts, lead)),
@@ -68,10 +69,19 @@ def _ways_of(changes: Measures) -> dict[str, Measures]:
     return {way: Measures(tuple(row for row in changes if (row.group or "").startswith(way))) for way in sorted(names)}
 
 
-def _least_bits(changes: Measures) -> dict[tuple[str, str], dict[str, float]]:
+def _limit(tables: Mapping[str, pl.DataFrame], facts: ReadFacts) -> tuple[float, str, bool]:
+    """The change that counts as small, the same in words, and whether the plan is held to it."""
+    rows = Measures.of(tables["measures"]).where("tolerance")
+    limit = rows.mean if len(rows) else ALIKE
+    share = f"nats a token ({100 * math.expm1(limit):.2g} % of perplexity)"
+    in_words = f"{limit:g} {'of the output' if facts.objective == 'output' else share}"
+    return limit, in_words, any(row.group == "checked" for row in rows)
+
+
+def _least_bits(changes: Measures, limit: float, surely: bool = True) -> dict[tuple[str, str], dict[str, float]]:
     """By place (stack and layer, as in 3 or dec.3) and way, for each component: the fewest bits from which on changes stay small.
 
-    Small is an interval (the number, where there is none) below ALIKE; infinite where the most bits are too few.
+    Small is an interval (the number, where there is none or unless `surely`) below `limit`; infinite where the most bits are too few.
     """
     least: dict[tuple[str, str], dict[str, float]] = {}
     for way, rows in _ways_of(changes).items():
@@ -80,7 +90,7 @@ def _least_bits(changes: Measures) -> dict[tuple[str, str], dict[str, float]]:
                 continue
             enough = math.inf
             for row in sorted(of, key=lambda row: -(row.at or 0)):
-                if not (row.value if row.high is None else row.high) < ALIKE:
+                if not (row.high if surely and row.high is not None else row.value) < limit:
                     break
                 enough = row.at or enough
             place = f"{'' if stack == 'plain' else f'{stack}.'}{layer}"
@@ -100,11 +110,10 @@ def findings(tables: Mapping[str, pl.DataFrame], about: About[ReadFacts]) -> tup
         here = "" if "at once" in group else ", averaged over layers"
         sentence = f"What k costs more than v{here}, {where}, in {axis_unit(facts)}: {each}."
         results.append(Finding("k_less_v", sentence, unit, values, groups=(where,), per=facts.unit))
-    least: dict[str, dict[str, float]] = {}
-    for (place, way), of in _least_bits(rows.where(*CHANGES)).items():
-        for component, bits in of.items() if way != "rank" else ():
-            best = least.setdefault(place, {})
-            best[component] = min(bits, best.get(component, math.inf))
+    limit, small, is_checked = _limit(tables, about.facts)
+    least, by_mean = (
+        _better_scale(_least_bits(rows.where(*CHANGES), limit, surely=surely)) for surely in (True, False)
+    )
     both = {place: (of["k"], of["v"]) for place, of in least.items() if {"k", "v"} <= of.keys()}
     if both:
         sides = (
@@ -114,10 +123,15 @@ def findings(tables: Mapping[str, pl.DataFrame], about: About[ReadFacts]) -> tup
             ("more bits than were tried, as v does,", [place for place, (k, v) in both.items() if k == v == math.inf]),
         )
         parts = [f"{side} in {words.several(len(of), 'layer')} ({', '.join(of)})" for side, of in sides if of]
-        small = f"{ALIKE:g} {'nats' if unit == 'nats' else 'of the output'}"
+        raised = sum(least[place][component] > by_mean[place][component] for place in both for component in "kv")
         sentence = (
             f"For a change surely below {small}, each by the scale that serves it better, k needs {'; '.join(parts)}."
         )
+        if raised:
+            sentence += (
+                f" For {raised} of {2 * len(both)} numbers the mean alone allows fewer bits, and the interval over "
+                f"{sample_words(facts)} does not: more texts may lower them."
+            )
         values = tuple(
             Estimate(f"{component}@{place}", bits if math.isfinite(bits) else None)
             for place, pair in both.items()
@@ -128,14 +142,31 @@ def findings(tables: Mapping[str, pl.DataFrame], about: About[ReadFacts]) -> tup
     if len(costs) == len(COMPARED):
         plan, uniform, less = costs
         spent, even = (f"{rows.where(f'{name}_memory').mean:g}" for name in ("plan", "uniform"))
+        evenly = " everywhere" if float(even).is_integer() else ", of two whole numbers in turn,"
         verdict = {-1: "It costs less", 0: "They do not differ clearly", 1: "It costs more"}[less.side]
         sentence = (
             f"Planned by layer, k and v at {spent} bits a number cost {number_words(plan)} {axis_unit(facts)} on texts that were not "
-            f"planned on, and at {even} bits everywhere {number_words(uniform)}. {verdict}: {number_words(less)}."
+            f"planned on, and at {even} bits{evenly} {number_words(uniform)}. {verdict}: {number_words(less)}."
         )
         values = (uniform.estimate("uniform"), plan.estimate("plan"), less.estimate("plan less uniform"))
         results.append(Finding("plan_change", sentence, unit, values, per=facts.unit))
+        if is_checked:
+            passes = (plan.mean if plan.high is None else plan.high) < limit
+            cost = f"a plan at {spent} bits a number is to cost surely less than {small}; it costs {number_words(plan)}"
+            sentence = f"{'Passed' if passes else 'Failed'}: {cost}."
+            verdict = PASSED if passes else FAILED
+            results.insert(0, Finding("check", sentence, unit, values[1:2], per=facts.unit, verdict=verdict))
     return tuple(results)
+
+
+def _better_scale(least: Mapping[tuple[str, str], Mapping[str, float]]) -> dict[str, dict[str, float]]:
+    """By place the fewest bits of each component, by the scale that serves it better."""
+    better: dict[str, dict[str, float]] = {}
+    for (place, way), of in least.items():
+        for component, bits in of.items() if way != "rank" else ():
+            best = better.setdefault(place, {})
+            best[component] = min(bits, best.get(component, math.inf))
+    return better
 
 
 def _figures(changes: Measures, facts: ReadFacts) -> Iterator[Figure]:
@@ -179,9 +210,9 @@ def _figures(changes: Measures, facts: ReadFacts) -> Iterator[Figure]:
             yield head_maps((name, "", f"By head: {what}"), caption, of.where(at=least), unit, signed, marked=marked)
 
 
-def _needs(changes: Measures) -> Table | None:
+def _needs(changes: Measures, limit: float) -> Table | None:
     """The fewest bits, or the least rank, that each layer needs in each way; None without whole layers."""
-    least = _least_bits(changes)
+    least = _least_bits(changes, limit)
     if not least:
         return None
     columns = [(way, component) for way in dict.fromkeys(way for _, way in least) for component in "qkv"]
@@ -196,7 +227,7 @@ def _needs(changes: Measures) -> Table | None:
         (place, *(cell(place, way, component) for way, component in columns))
         for place in dict.fromkeys(place for place, _ in least)
     )
-    caption = f"The least of those tried from which on the interval of the change lies below {ALIKE:g}"
+    caption = f"The least of those tried from which on the interval of the change lies below {limit:g}"
     return Table(("layer", *(f"{component}, {way}" for way, component in columns)), rows, caption)
 
 
@@ -207,7 +238,7 @@ def _plan(rows: Measures, facts: ReadFacts, lead: tuple[str, ...]) -> Section | 
         return None
     even, unit = rows.where("uniform_bits"), words.unit(facts)
     layers = Table(
-        ("site", "scale", "planned bits", "uniform bits"),
+        ("site", "scale", "planned bits", "even bits"),
         tuple(
             (
                 row.site,

@@ -14,7 +14,7 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from trisect.core.errors import SpecError
-from trisect.core.finding import ReadFacts
+from trisect.core.finding import ALIKE, ReadFacts
 from trisect.core.site import Site
 from trisect.core.subject import (
     Batch,
@@ -46,6 +46,7 @@ def measure(
     per: str,
     ways: Sequence[Way],
     memory: float,
+    tolerance: float | None,
     size: int,
     seed: int,
 ) -> Measured[ReadFacts]:
@@ -53,7 +54,7 @@ def measure(
 
     Values are changes of the subject's own loss in nats per predicted token, or of its output where it has no loss; intervals
     are 95 % of a bootstrap over articles (texts where none is marked). Bits are planned on every other article and
-    measured on the rest. Raises SiteError, CorpusError, ModelError.
+    measured on the rest. Raises SiteError, CorpusError, ModelError; SpecError where a `tolerance` is given and nothing is planned.
     """
     subject, texts = context.subject, context.texts
     edits = plan_edits(subject.shape, sites, per)
@@ -86,8 +87,14 @@ def measure(
             again = read(compress(texts.texts(), (n in chosen for n in range(count))), plan, count)
             others = articles.sums(again.table(texts.name), [rest[n] for n in again.indices])
             rows += _plan_rows(subject, plan, others, sizes, memory, seed)
+        elif tolerance is not None:
+            todo = "Leave --sites and --per out, and give --bits and more texts; or leave --tolerance out."
+            raise SpecError(f"A tolerance of {tolerance:g}, which is of a plan.", NO_PLAN, todo)
         else:
             notes[NO_PLAN] = None
+    limit: NewRow = {"subject": subject.name, "measure": "tolerance"}
+    limit |= {"value": ALIKE} if tolerance is None else {"value": tolerance, "group": "checked"}
+    rows.append(limit)
     notes |= dict.fromkeys((*articles.notes, *tally.note_omissions(table), *passes.notes))
     measures = frame("measures", rows)
     if not measures["value"].is_not_null().all():
@@ -137,10 +144,10 @@ def _score_reductions(
 def _plan_layers(
     tries: Sequence[Reduction], costs: Float[np.ndarray, " T"], sizes: Mapping[tuple[Address, str], int], memory: float
 ) -> list[list[Reduction]] | None:
-    """The same bits everywhere and planned bits, for k and v of every layer; None where these were not rounded alone.
+    """Even bits and planned bits of the same memory, for k and v of every layer; None where these were not rounded alone.
 
     `costs` are the changes of each try; those below 0 count as 0. k and v are each rounded by channel or by token, whichever
-    costs less at the same bits.
+    costs less at the most bits tried that `memory` has room for everywhere.
     """
     layers: dict[EditedPass, dict[Way, float]] = {}
     for (edit, way), cost in zip(tries, costs, strict=True):
@@ -161,8 +168,21 @@ def _plan_layers(
     scale = {edit: best[edit.site.components] for edit in layers}
     each = [{bits: cost for (by, bits), cost in layers[edit].items() if by == scale[edit]} for edit in layers]
     numbers = [sizes[edit.address, edit.site.components[0]] for edit in layers]
-    plan = dict(zip(layers, plan_bits(each, numbers, memory), strict=True))
-    return [[(edit, (by, bits(edit))) for edit, by in scale.items()] for bits in (lambda _: even, plan.__getitem__)]
+    # all k before all v: where bits take turns they do so over layers of each
+    order = sorted(range(len(numbers)), key=lambda n: list(layers)[n].site.components)
+    in_turn = dict(zip(order, even_bits([numbers[n] for n in order], memory), strict=True))
+    both = [in_turn[n] for n in range(len(numbers))], plan_bits(each, numbers, memory)
+    return [[(edit, (by, bits)) for (edit, by), bits in zip(scale.items(), of, strict=True)] for of in both]
+
+
+def even_bits(sizes: Sequence[int], memory: float) -> list[int]:
+    """The same bits of each place, or in turn the two whole numbers around `memory`, within the same memory as `plan_bits`."""
+    chosen, left = list[int](), 1e-9
+    for size in sizes:
+        left += memory * size
+        chosen.append(min(math.ceil(memory), int(left // size)))
+        left -= chosen[-1] * size
+    return chosen
 
 
 def plan_bits(costs: Sequence[Mapping[int, float]], sizes: Sequence[int], memory: float) -> tuple[int, ...]:
