@@ -10,7 +10,6 @@ from tests import interchanged, tinyhf
 
 import trisect
 from trisect.core.errors import CorpusError, SpecError
-from trisect.experiments.patch.page import page
 from trisect.experiments.patch.run import COMPLEMENT
 from trisect.experiments.patch.settings import read_positions
 from trisect.hf.small.gpt import GptShape, make_model, make_tokenizer, save
@@ -465,19 +464,34 @@ def test_a_recall_model_is_asked_about_another_person(tmp_path):
     assert done.about.command == "trisect patch MODEL --sites v@all --task recall --count 5"
 
 
-def test_pairs_that_both_texts_answer_alike_are_said(gpt2, tmp_path):
-    done = trisect.patch(gpt2, base="w1 w2", donor="w1 w2", sites="q@1", out=tmp_path / "out", quiet=True)
-    assert (
-        done.notes[0]
-        == "Pairs whose base and donor have the same answer, which say nothing about the way to the donor: 1 of 1."
+def test_pairs_of_one_answer_are_refused_where_there_are_no_others(gpt2, tmp_path):
+    alike = {"base": "w1 w2", "donor": "w1 w3", "answers": {"base": "w5", "donor": "w5"}}
+    for pairs, answer in (([("w1 w2", "w1 w2")], ""), ([alike], "w5"), ([alike, alike], "w5")):
+        with pytest.raises(CorpusError, match="Base and donor of every pair have the same answer") as error:
+            trisect.patch(gpt2, given=pairs, sites="q@1", out=tmp_path / "out", quiet=True)
+        assert answer in error.value.given
+        assert "the first counts" in error.value.known
+        assert error.value.todo
+    apart = alike | {"answers": {"base": "w5", "donor": "w6"}}
+    done = trisect.patch(gpt2, given=[alike, apart], sites="q@1", out=tmp_path / "both", quiet=True)
+    assert any(note.endswith("which say nothing about the way to the donor: 1 of 2.") for note in done.notes)
+
+
+@pytest.mark.parametrize("count", [1, 2, 29, 30])
+def test_few_pairs_are_said_on_the_page_in_the_terminal_and_in_json(count, gpt2, tmp_path):
+    pair = {"base": "w1 w2", "donor": "w1 w3", "answers": {"base": "w5", "donor": "w6"}}
+    done = trisect.patch(gpt2, given=[pair] * count, sites="v@1", positions="2", out=tmp_path / "out", quiet=True)
+    text, notes = done.report.read_text(), done.data()["notes"]
+    one, few = (
+        "One pair: no interval of a change and no control from an unrelated donor",
+        f"fewer than 30 pairs ({count} here)",
     )
-    assert (done.sites[0].n, done.sites[0].logit_change) == (0, None)
-    sheet = page(done.tables, done.about)
-    assert not sheet.sections[0].figures
-    assert sheet.answer == (
-        "There is no figure, since no site has a number: base and donor of every pair have the same answer, so that the two cannot be "
-        "distinguished."
-    )
+    assert [one in text, any(one in note for note in notes)] == [count == 1] * 2
+    assert [few in text, any(few in note for note in notes)] == [1 < count < 30] * 2
+    assert ("Intervals are 95 % over" in text) == (count > 1)
+    assert "at positions 2, counted from 1" in text
+    change = done.tables["measures"].filter(measure="logit_change")
+    assert change["low"].is_null().all() == (count == 1)
 
 
 def test_a_pair_keeps_its_place_where_it_has_one():

@@ -90,7 +90,7 @@ def page(tables: Mapping[str, pl.DataFrame], about: About[PatchFacts]) -> Sheet:
     name = words.display_name(facts.subject, about.command)
     lede = (
         f"{name} · {facts.corpus} · {words.several(facts.counted, 'pair')} · {where_patched} patched "
-        f"{where.get(facts.positions, f'at positions {facts.positions}')}"
+        f"{where.get(facts.positions, f'at positions {facts.positions}, counted from 1')}"
     )
     mark = f", fingerprint {facts.corpus_fingerprint}" if facts.corpus_fingerprint else ""
     own = (
@@ -110,12 +110,16 @@ def page(tables: Mapping[str, pl.DataFrame], about: About[PatchFacts]) -> Sheet:
         for site in sites
     )
     columns = ("site", *(["direction"] * both), *(COLUMN_NAMES[m] for m in measures), "pairs")
-    numbers = Section("Numbers", tuple(about.notes), (), (Table(columns, rows, "Every site"),))
+    few = few_pairs(facts.counted)  # stands beside the figures
+    notes = tuple(note for note in about.notes if note not in few)
+    numbers = Section("Numbers", notes, (), (Table(columns, rows, "Every site"),))
     title, made = f"Which queries, keys and values of {name} carry the answer?", provenance(about, *own, timed=False)
     pair, texts = _pair_section(tables, sites)
     if "attributions" in tables:
         first = tables["attributions"].row(0, named=True)
-        site = f"{first['component']}@{first['layer']}.h{first['head']} at position {first['position']}"
+        site = (
+            f"{first['component']}@{first['layer']}.h{first['head']} at position {first['position']} (counted from 1)"
+        )
         exact = "not patched" if first["exact"] is None else f"{words.number(first['exact'], True)} when it is patched"
         answer = (
             f"By gradient {site} acts most: {words.number(first['estimate'], True)} of the way to the donor, {exact}."
@@ -224,7 +228,7 @@ def _attribution_section(tables: Mapping[str, pl.DataFrame]) -> Section:
         + ", ".join(f"{name} {words.number(value, True)}" for name, value in ranked.items())
         + ". Each of them alone was patched; intervals are 95 %, over pairs.",
     )
-    columns = ("site", "position", "estimate", "gradient alone", "exact", "pairs")
+    columns = ("site", "position, from 1", "estimate", "gradient alone", "exact", "pairs")
     return Section(
         "The largest estimates", about, (), (Table(columns, tuple(rows), "Estimated and exact", folded=False),)
     )
@@ -346,12 +350,7 @@ def _opening(
         lead.append(f"The donor's text acts most through {most.name}: {number_words(most, largest.signed)}, {what}.")
     drawn = tuple(_figures(sites, facts))
     if not drawn:
-        counted, why = tables["pairs"].filter("counted"), "no change was finite"
-        base, donor = (pl.coalesce(f"answer_{name}", f"own_{name}") for name in ("base", "donor"))
-        if not len(counted):
-            why = "no pair counts"
-        elif counted.select((base == donor).all()).item():
-            why = "base and donor of every pair have the same answer, so that the two cannot be distinguished"
+        why = "no change was finite" if tables["pairs"]["counted"].any() else "no pair counts"
         lead.append(f"There is no figure, since no site has a number: {why}.")
     answer = lead[0] if lead else "No site does more than its controls, with an interval that leaves 0 out."
     if not lead and _is_seldom_answered(tables):
@@ -381,12 +380,21 @@ def _notes(tables: Mapping[str, pl.DataFrame], facts: PatchFacts) -> Iterable[st
             "The change of the logit difference is 0 where the patched text's answer stands as it did, and 1 where base's and donor's "
             "answers stand as in the other text; it is a ratio of sums over pairs."
         )
-    yield (
-        f"Intervals are 95 % over {words.several(facts.counted, 'pair')} (Jeffreys for shares, a bootstrap for changes), and are not "
-        "corrected for how many sites there are."
-    )
-    if facts.counted < FEW_TEXTS:
-        yield f"With fewer than {FEW_TEXTS} pairs such intervals are too wide or too narrow to lean on."
+    if facts.counted > 1:
+        yield (
+            f"Intervals are 95 % over {facts.counted} pairs (Jeffreys for shares, a bootstrap for changes), and are not "
+            "corrected for how many sites there are."
+        )
+    yield from few_pairs(facts.counted)
+
+
+def few_pairs(count: int) -> tuple[str, ...]:
+    """What few pairs cannot say: of one there is neither an interval of a change nor an unrelated donor."""
+    if count == 1:
+        words_of_one = "One pair: no interval of a change and no control from an unrelated donor; it says what happened in this pair."
+        return (words_of_one,)
+    few = f"With fewer than {FEW_TEXTS} pairs ({count} here) intervals are too wide or too narrow to lean on."
+    return (few,) * (1 < count < FEW_TEXTS)
 
 
 def _figures(sites: Sequence[SiteNumbers], facts: PatchFacts) -> Iterable[Figure]:

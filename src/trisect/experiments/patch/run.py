@@ -15,7 +15,7 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-from trisect.core.errors import ModelError, is_installed
+from trisect.core.errors import CorpusError, ModelError, is_installed
 from trisect.core.files import digest
 from trisect.core.site import Site
 from trisect.core.subject import (
@@ -32,6 +32,7 @@ from trisect.core.subject import (
 )
 from trisect.core.tables import REAL, ROW, TEXT, WHOLE, NewRow, frame
 from trisect.core.trace import Address
+from trisect.experiments.patch.page import few_pairs
 from trisect.experiments.patch.predictions import (
     PREDICTIONS,
     AnswerScores,
@@ -319,6 +320,7 @@ def facts_of(
 ) -> PatchFacts:
     """Model, pairs and settings of what was run."""
     prepared = runs.prepared
+    asked = (settings.per, settings.positions or "all", settings.path, settings.how, settings.answered, settings.seed)
     return PatchFacts(
         subject.name,
         subject.fingerprint,
@@ -330,12 +332,7 @@ def facts_of(
         int(counted.sum()),
         tuple(name for name in SINGLE if name in prepared.answers),
         None if settings.sites is None else tuple(map(str, settings.sites)),
-        settings.per,
-        settings.positions or "all",
-        settings.path,
-        settings.how,
-        settings.answered,
-        settings.seed,
+        *asked,
     )
 
 
@@ -788,7 +785,12 @@ def tables(
         notes.append(
             f"Pairs of which the model does not answer both texts as stated were left out: {left} of {len(counted)}."
         )
+    notes += few_pairs(int(counted.sum()))
     if runs.own and (alike := int((runs.predicted["base"] == runs.predicted["donor"]).sum())):
+        if alike == len(counted):
+            same = f"Base and donor of every pair have the same answer ({subject.token(int(runs.predicted['base'][0]))!r})."
+            known = "How far the model moves from the base's answer to the donor's is measured; of several tokens the first counts."
+            raise CorpusError(same, known, "Give texts whose answers differ, or pairs that state other answers.")
         notes.append(
             f"Pairs whose base and donor have the same answer, which say nothing about the way to the donor: {alike} of {len(counted)}."
         )
