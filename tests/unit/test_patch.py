@@ -481,13 +481,13 @@ def test_pairs_of_one_answer_are_refused_where_there_are_no_others(gpt2, tmp_pat
 def test_few_pairs_are_said_on_the_page_in_the_terminal_and_in_json(count, gpt2, tmp_path):
     pair = {"base": "w1 w2", "donor": "w1 w3", "answers": {"base": "w5", "donor": "w6"}}
     done = trisect.patch(gpt2, given=[pair] * count, sites="v@1", positions="2", out=tmp_path / "out", quiet=True)
-    text, notes = done.report.read_text(), done.data()["notes"]
+    text, notes = done.report.read_text(), str(done.data()["notes"])
     one, few = (
         "One pair: no interval of a change and no control from an unrelated donor",
         f"fewer than 30 pairs ({count} here)",
     )
-    assert [one in text, any(one in note for note in notes)] == [count == 1] * 2
-    assert [few in text, any(few in note for note in notes)] == [1 < count < 30] * 2
+    assert [one in text, one in notes] == [count == 1] * 2
+    assert [few in text, few in notes] == [1 < count < 30] * 2
     assert ("Intervals are 95 % over" in text) == (count > 1)
     assert "at positions 2, counted from 1" in text
     change = done.tables["measures"].filter(measure="logit_change")

@@ -233,15 +233,15 @@ def test_the_command_exits_with_1_where_the_plan_costs_more_than_the_tolerance_a
 
 def test_over_several_models_planned_bits_are_averaged_and_no_tolerance_is_taken(tmp_path):
     two = [trisect.load(tinyhf.gpt2(seed), tokenizer=tinyhf.tokenizer(False)) for seed in (1, 2)]
-    lines, asked = ["w1 w2 w3 , w4", "w5 w6 w7 ,"] * 2, {"bits": (3, 4), "by": "token", "out": tmp_path / "out"}
-    done = trisect.quantise(two, lines, units="models", quiet=True, **asked)
+    lines, options = ["w1 w2 w3 , w4", "w5 w6 w7 ,"] * 2, {"bits": (3, 4), "by": "token", "out": tmp_path / "out"}
+    done = trisect.quantise(two, lines, units="models", quiet=True, **options)
     rows = done.tables["measures"].filter(measure="plan_bits", component="k", layer=1)
     assert rows["model"].n_unique() == 2
     mean = done.tables["over_models"].filter(measure="plan_bits", component="k", layer=1)["value"].item()
     assert mean == pytest.approx(rows["value"].mean())
     assert {"k_less_v", "plan_change"} <= {one.measure for one in done.findings}
     with pytest.raises(SpecError, match="A tolerance was given for several models"):
-        trisect.quantise(two, lines, units="models", tolerance=1.0, quiet=True, **asked)
+        trisect.quantise(two, lines, units="models", tolerance=1.0, quiet=True, **options)
 
 
 @pytest.mark.parametrize(

@@ -320,7 +320,7 @@ def facts_of(
 ) -> PatchFacts:
     """Model, pairs and settings of what was run."""
     prepared = runs.prepared
-    asked = (settings.per, settings.positions or "all", settings.path, settings.how, settings.answered, settings.seed)
+    options = (settings.per, settings.positions or "all", settings.path, settings.how, settings.answered, settings.seed)
     return PatchFacts(
         subject.name,
         subject.fingerprint,
@@ -332,7 +332,7 @@ def facts_of(
         int(counted.sum()),
         tuple(name for name in SINGLE if name in prepared.answers),
         None if settings.sites is None else tuple(map(str, settings.sites)),
-        *asked,
+        *options,
     )
 
 

@@ -111,8 +111,8 @@ class _Quantise(Experiment[QuantiseSettings, ReadFacts]):
         """Do the work; raises TrisectError."""
         from trisect.experiments.quantise.run import measure
 
-        asked = (settings.sites, settings.per, settings.ways, settings.memory, settings.tolerance)
-        return measure(context, *asked, settings.batch, settings.seed)
+        edits, plan = (settings.sites, settings.per, settings.ways), (settings.memory, settings.tolerance)
+        return measure(context, *edits, *plan, settings.batch, settings.seed)
 
     def page_module(self) -> PageModule[ReadFacts]:
         """Findings and page."""

@@ -151,7 +151,7 @@ def findings(tables: Mapping[str, pl.DataFrame], about: About[ReadFacts]) -> tup
         values = (uniform.estimate("uniform"), plan.estimate("plan"), less.estimate("plan less uniform"))
         results.append(Finding("plan_change", sentence, unit, values, per=facts.unit))
         if is_checked:
-            passes = (plan.mean if plan.high is None else plan.high) < limit
+            passes = (plan.value if plan.high is None else plan.high) < limit
             cost = f"a plan at {spent} bits a number is to cost surely less than {small}; it costs {number_words(plan)}"
             sentence = f"{'Passed' if passes else 'Failed'}: {cost}."
             verdict = PASSED if passes else FAILED
