@@ -96,7 +96,8 @@ def test_pairs_that_are_not_answered_as_stated_can_be_left_out(recaller, tmp_pat
     kept = trisect.patch(recaller, given=pairs, sites="q@2", answered=True, out=tmp_path / "kept", quiet=True)
     both = trisect.patch(recaller, given=pairs, sites="q@2", out=tmp_path / "both", quiet=True)
     assert (kept.sites[0].n, both.sites[0].n) == (1, 2)
-    assert kept.notes == ("Pairs of which the model does not answer both texts as stated were left out: 1 of 2.",)
+    assert kept.notes[0] == "Pairs of which the model does not answer both texts as stated were left out: 1 of 2."
+    assert kept.notes[1] == "One pair: no interval of a change; it says what happened in this pair."
     assert "base 0.500" in str(both.findings[0])
     alone = trisect.patch(recaller, given=pairs[1:], sites="q@2", out=tmp_path / "alone", quiet=True)
     said = [done.report.read_text().count("does not answer most of these texts") for done in (alone, both)]

@@ -110,7 +110,7 @@ def page(tables: Mapping[str, pl.DataFrame], about: About[PatchFacts]) -> Sheet:
         for site in sites
     )
     columns = ("site", *(["direction"] * both), *(COLUMN_NAMES[m] for m in measures), "pairs")
-    few = few_pairs(facts.counted)  # stands beside the figures
+    few = few_pairs(facts.counted, facts.pairs)  # stands beside the figures
     notes = tuple(note for note in about.notes if note not in few)
     numbers = Section("Numbers", notes, (), (Table(columns, rows, "Every site"),))
     title, made = f"Which queries, keys and values of {name} carry the answer?", provenance(about, *own, timed=False)
@@ -385,14 +385,14 @@ def _notes(tables: Mapping[str, pl.DataFrame], facts: PatchFacts) -> Iterable[st
             f"Intervals are 95 % over {facts.counted} pairs (Jeffreys for shares, a bootstrap for changes), and are not "
             "corrected for how many sites there are."
         )
-    yield from few_pairs(facts.counted)
+    yield from few_pairs(facts.counted, facts.pairs)
 
 
-def few_pairs(count: int) -> tuple[str, ...]:
-    """What few pairs cannot say: of one there is neither an interval of a change nor an unrelated donor."""
+def few_pairs(count: int, pairs: int) -> tuple[str, ...]:
+    """What so few of the pairs that were read cannot say: of one a change has no interval, and one alone no unrelated donor."""
     if count == 1:
-        words_of_one = "One pair: no interval of a change and no control from an unrelated donor; it says what happened in this pair."
-        return (words_of_one,)
+        control = " and no control from an unrelated donor" * (pairs == 1)
+        return (f"One pair: no interval of a change{control}; it says what happened in this pair.",)
     few = f"With fewer than {FEW_TEXTS} pairs ({count} here) intervals are too wide or too narrow to lean on."
     return (few,) * (1 < count < FEW_TEXTS)
 

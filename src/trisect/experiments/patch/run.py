@@ -785,7 +785,7 @@ def tables(
         notes.append(
             f"Pairs of which the model does not answer both texts as stated were left out: {left} of {len(counted)}."
         )
-    notes += few_pairs(int(counted.sum()))
+    notes += few_pairs(int(counted.sum()), len(counted))
     if runs.own and (alike := int((runs.predicted["base"] == runs.predicted["donor"]).sum())):
         if alike == len(counted):
             same = f"Base and donor of every pair have the same answer ({subject.token(int(runs.predicted['base'][0]))!r})."

@@ -92,15 +92,13 @@ def measure(
             raise SpecError(f"A tolerance of {tolerance:g}, which is of a plan.", NO_PLAN, todo)
         else:
             notes[NO_PLAN] = None
-    limit: NewRow = {"subject": subject.name, "measure": "tolerance"}
-    limit |= {"value": ALIKE} if tolerance is None else {"value": tolerance, "group": "checked"}
-    rows.append(limit)
+    limit: NewRow = {"subject": subject.name, "measure": "tolerance", "value": tolerance or ALIKE}
+    rows.append(limit | {"group": "checked" if tolerance else None})
     notes |= dict.fromkeys((*articles.notes, *tally.note_omissions(table), *passes.notes))
     measures = frame("measures", rows)
     if not measures["value"].is_not_null().all():
         notes["Where no number stands, the edited model's loss was not finite."] = None
-    resampled = None if articles.numbers is None else len(units)
-    facts = ReadFacts(*what_was_read(subject, texts, table), articles=resampled)
+    facts = ReadFacts(*what_was_read(subject, texts, table), articles=None if articles.numbers is None else len(units))
     return Measured({"measures": measures}, facts, tuple(notes))
 
 
