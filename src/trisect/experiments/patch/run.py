@@ -787,7 +787,7 @@ def tables(
         )
     notes += few_pairs(int(counted.sum()), len(counted))
     if runs.own and (alike := int((runs.predicted["base"] == runs.predicted["donor"]).sum())):
-        if alike == len(counted):
+        if alike == len(counted) and not set(stated) - {BASE, DONOR}:
             same = f"Base and donor of every pair have the same answer ({subject.token(int(runs.predicted['base'][0]))!r})."
             known = "How far the model moves from the base's answer to the donor's is measured; of several tokens the first counts."
             raise CorpusError(same, known, "Give texts whose answers differ, or pairs that state other answers.")
