@@ -9,7 +9,8 @@ from trisect.lab.experiment import Experiment, Measured, PageModule, RunContext
 class Explore(Experiment[ExploreSettings, ExploreFacts]):
     """Show every attention head on one page: weights beside norms or contributions, and what is behind each cell.
 
-    An encoder-decoder takes two texts, source and target.
+    Below an open head: the tokens whose logits it raises and lowers, and what each layer would predict. An encoder-decoder takes
+    two texts, source and target.
 
     \b
     trisect explore MODEL "What is this?" --image cat.png
