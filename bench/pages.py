@@ -6,6 +6,7 @@ python bench/pages.py PAGE...     files or addresses: the table at the end of do
 from __future__ import annotations
 
 import importlib.util
+import itertools
 import json
 import os
 import re
@@ -91,28 +92,32 @@ def sheet_line(page: Page, address: str) -> str:
     """Words that are not folded, pixels at 1280 and 360, sheets of paper, and with all unfolded what axe finds and cannot decide."""
     page.goto(address)
     page.wait_for_timeout(1_000)
-    numbers, axe = [page.evaluate(WORDS)], Path(axe_playwright_python.__file__).with_name("axe.min.js")
+    cells, axe = [f"{page.evaluate(WORDS):,}"], Path(axe_playwright_python.__file__).with_name("axe.min.js")
     for width in (1280, 360):
         page.set_viewport_size({"width": width, "height": 900})
-        numbers.append(page.evaluate("document.documentElement.scrollHeight"))
-    numbers.append(len(re.findall(rb"/Type\s*/Page\b", page.pdf(format="A4"))))
+        height, sideways = page.evaluate(
+            "(({ scrollHeight, scrollWidth }) => [scrollHeight, scrollWidth])(document.documentElement)"
+        )
+        cells.append(f"{height:,}" + f" ({sideways:,} wide)" * (sideways > width))
+    cells.append(str(len(re.findall(rb"/Type\s*/Page\b", page.pdf(format="A4")))))
     page.evaluate("document.querySelectorAll('details').forEach((one) => (one.open = true))")
     page.evaluate(f"() => {{ {axe.read_text(encoding='utf-8')} }}")
-    for width in (360, 1280):
+    for scheme, width in itertools.product(("light", "dark"), (360, 1280)):
+        page.emulate_media(color_scheme=scheme)
         page.set_viewport_size({"width": width, "height": 900})
-        numbers += page.evaluate(AUDIT)
+        cells.append("/".join(map(str, page.evaluate(AUDIT))))
     name = Path(urlsplit(address).path)
     name = name.parent.name if name.stem == "report" else name.stem or "serve"
-    return "| ".join(["", f"`{name}` ", *(f"{number:,} " for number in numbers), ""]).rstrip()
+    return f"| `{name}` | {' | '.join(cells)} |"
 
 
 def write_sheets(addresses: list[str]) -> None:
     """The table of these pages, in the place of the one that is there."""
-    head = "| page | words | pixels at 1280 | at 360 | sheets | axe at 360 | undecided | axe at 1280 | undecided |"
+    head = "| page | words | pixels at 1280 | at 360 | sheets | axe: light 360 | light 1280 | dark 360 | dark 1280 |"
     with chromium("") as visit:
         lines = [sheet_line(visit(), one if "://" in one else Path(one).absolute().as_uri()) for one in addresses]
     told = (
-        "Words that are not folded; sheets as folded; axe-core: broken rules and undecided ones with all unfolded "
+        "Words that are not folded; sheets as folded; axe-core with all unfolded: broken rules / undecided ones "
         "(`python bench/pages.py PAGE...`).\n"
     )
     table = [head, "| --- " * 9 + "|", *sorted(lines)]
