@@ -101,6 +101,8 @@ def test_paper_is_white_even_in_the_dark(opened):
     assert tab.evaluate("getComputedStyle(document.body).backgroundColor") == "rgb(255, 255, 255)"
     assert all(tools.is_hidden() for tools in tab.locator(".tools, .hint").all())
     assert [figure.is_visible() for figure in tab.locator("figure").all()].count(True) == 1  # the others are folded
+    told = "[...document.querySelectorAll('details > summary')].map((one) => getComputedStyle(one, '::after').content.length > 20)"
+    assert all(tab.evaluate(told))
     assert all(sign.is_visible() for sign in tab.locator(".strip li").all())
     made = tab.pdf(format="A4")
     assert made.startswith(b"%PDF")

@@ -2,6 +2,7 @@
 
 import csv
 import math
+import re
 import xml.etree.ElementTree as ElementTree
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -446,13 +447,14 @@ def test_nothing_moves_unless_touched(opened):
     assert tab.evaluate(drawn) == before
 
 
-def test_the_printed_page_has_drawings_and_numbers_but_no_sliders(opened):
+def test_all_eight_are_printed_with_drawings_and_numbers_but_no_sliders_on_six_sheets(opened):
     tab = opened()
     tab.emulate_media(media="print")
-    assert tab.locator(".lab svg").first.is_visible()
-    assert tab.locator(".readings .reading").first.is_visible()
+    for part in (".panel svg", ".readings .reading", ".laws dd"):
+        assert [one.locator(part).first.is_visible() for one in tab.locator("details.part").all()] == [True] * 8
     assert tab.locator(".slider .reading").first.is_visible()
     assert not tab.locator(".slider input").first.is_visible()
+    assert len(re.findall(rb"/Type\s*/Page\b", tab.pdf(format="A4"))) <= 6
 
 
 def test_one_construction_is_open_and_a_link_opens_another(opened):
