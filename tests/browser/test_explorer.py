@@ -314,6 +314,13 @@ def test_a_long_token_moves_nothing_under_the_pointer(visit, width):
         heights = "() => [...document.querySelectorAll('.x-text, .x-map, .x-cell')].map(e => e.getBoundingClientRect().top + scrollY)"
         places.append([*tab.evaluate(heights), tab.evaluate("document.documentElement.scrollHeight")])
     assert all(place == places[0] for place in places)
+    block.locator("[data-n='5']").hover()
+    settle(tab)
+    whole = tab.locator(".x-pair b, .x-half > h3").evaluate_all(
+        "(all) => all.map((one) => [one.title, one.textContent])"
+    )
+    assert all(title.startswith(text) for title, text in whole)
+    assert any(pictures.NASTY in title for title, _ in whole)
 
 
 def test_leaving_goes_back_to_the_cell_that_was_clicked(visit, shown):

@@ -123,6 +123,21 @@ def test_an_empty_text_has_no_results_and_a_query_or_key_of_zero_is_explained_be
     outcome.wait_for()
 
 
+@pytest.mark.parametrize("width", [320, 360])
+def test_on_a_phone_nothing_scrolls_sideways(gpt, visit, width):
+    tab = visit(gpt)
+    tab.set_viewport_size({"width": width, "height": 900})
+    tab.get_by_label("Second text, to patch from (optional)").fill(SECOND)
+    for how in ("second", "zero"):
+        switch(tab, "k", how)
+        settled(tab, switches=[[tab.locator(".s-row .s-site").nth(1).inner_text(), how]])
+        assert tab.evaluate("document.documentElement.scrollWidth") == width
+    beyond = "[...document.querySelectorAll('.x-ticks span')].filter((one) => { const box = one.parentElement.parentElement.getBoundingClientRect();"
+    beyond += " const range = document.createRange(); range.selectNodeContents(one); return range.getBoundingClientRect().right > box.right + 1 })"
+    assert tab.locator(".x-ticks span").count()
+    assert not tab.evaluate(f"{beyond}.length")
+
+
 def test_typed_and_switched_it_shows_what_python_finds(gpt, visit):
     tab = visit(gpt)
     tab.get_by_label("Layer", exact=True).select_option("2")

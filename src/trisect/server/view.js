@@ -54,7 +54,7 @@ class Outcome {
     const top = Math.max(...predictions.flatMap(([, before, after]) => [before, after]), 1e-12);
     this.body.replaceChildren(
       ...predictions.map(([token, before, after]) =>
-        make("tr", {}, make("th", { scope: "row" }, readableToken(token)), this.bar(before, top, "s-before"), this.bar(after, top, "s-after"), this.change(before, after, switches.length)),
+        make("tr", {}, make("th", { scope: "row", title: readableToken(token) }, readableToken(token)), this.bar(before, top, "s-before"), this.bar(after, top, "s-after"), this.change(before, after, switches.length)),
       ),
     );
   }
@@ -79,7 +79,7 @@ class Outcome {
     if (!switches.length || whole) return;
     this.columns(["token", "moves by"]);
     const order = moved.map((value, n) => [value, n]).sort((a, b) => b[0] - a[0]).slice(0, 12);
-    this.body.replaceChildren(...order.map(([value, n]) => make("tr", {}, make("th", { scope: "row" }, tokens[n], make("span", { class: "x-quiet" }, ` ${n + 1}`)), this.bar(value, order[0][0] || 1, "s-after"))));
+    this.body.replaceChildren(...order.map(([value, n]) => make("tr", {}, make("th", { scope: "row", title: tokens[n] }, tokens[n], make("span", { class: "x-quiet" }, ` ${n + 1}`)), this.bar(value, order[0][0] || 1, "s-after"))));
   }
 
   columns(names) {

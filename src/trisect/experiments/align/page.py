@@ -38,7 +38,8 @@ SHORT = {**{setting: setting.upper() for setting in SETTINGS}, **{way: way for w
 
 CELL, WIDEST = 21.0, 225.0  # pixels: of a cell, and of a side's, so that it fits a telephone with its words
 _FAINT = 0.3  # of a possible link's cell
-LONGEST = 110  # pixels of a word; what is longer is cut
+LABELS = 110, 170  # pixels of words beside the cells: room for them, and where longer ones are cut
+LETTER = 7.0  # pixels
 GOLD_KEY = (
     LegendEntry("sure gold link", render.BASELINE, "square"),
     LegendEntry("possible gold link", f"{render.BASELINE}4d", "square"),
@@ -48,7 +49,8 @@ GOLD_KEY = (
 def _panel(pair: PicturedPair) -> Panel:
     """The gold links of a pair as cells, its links by weight and by norm as marks in them."""
     source, target = pair["source"], pair["target"]
-    cell = min(CELL, WIDEST / max(len(source), len(target)))
+    room = min(LABELS[1], max(LABELS[0], LETTER * max(map(len, (*source, *target)))))
+    cell = min(CELL, (WIDEST + LABELS[0] - room) / max(len(source), len(target)))
     x = _axis(alt.X, "source", source, orient="top", labelAngle=-90)
     y = _axis(alt.Y, "target", target, orient="left", labelAngle=0)
 
@@ -85,7 +87,7 @@ def _axis(channel: Any, side: str, words: Sequence[str], **look: Any) -> Any:
     """Words beside the cells; they are distinguished by their place, since a word may stand there twice."""
     axis = alt.Axis(
         labelExpr=f"{json.dumps(list(words))}[datum.value - 1]",
-        labelLimit=LONGEST,
+        labelLimit=LABELS[1],
         labelOverlap=False,
         labelColor=render.INK,
         ticks=False,
@@ -177,8 +179,8 @@ def page(tables: Mapping[str, pl.DataFrame], about: About[AlignFacts]) -> Sheet:
         setting, by_kind = min(full, key=lambda pair: min(row.value for row in pair[1].values()))
         norm, weight = (words.share(by_kind[kind].value) for kind in ("norm", "weight"))
         answer = (
-            f"Links by the norm of what is added are wrong in {norm}, links by attention weight in {weight} (alignment "
-            f"error rate, {setting.upper()}, mean over layers)."
+            f"Word links read from the norm of what attention adds have an error rate of {norm}, from attention weights of {weight} "
+            f"(AER, at the step that {'reads' if setting == 'awi' else 'predicts'} the word, mean over layers)."
         )
     return Sheet(title, "trisect · word alignment", lede, sections, made_by, REFERENCES, answer)
 

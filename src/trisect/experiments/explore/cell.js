@@ -39,6 +39,7 @@ class Cell {
       ...(app.head < 0 ? ["Which heads of layer ", String(app.facts.layer), " bring "] : ["What makes "]),
       chip("q", app.token("i", i)), app.head < 0 ? " something from " : " look at ", chip("k", app.token("j", j)),
     );
+    this.title.title = this.title.textContent;
     if (app.head < 0) this.heads(app.layer.cell(i, j));
     else if (app.vectors) this.vectors(app.vectors.cell(app.head, i, j), app.maps.row(app.maps.W, i)[j]);
     else return;

@@ -273,7 +273,7 @@ class Explorer {
     };
     const places = [this.token("i", i), i + 1, this.token("j", j), j + 1];
     this.spot.replaceChildren(
-      make("span", { class: "x-pair" }, make("b", { class: "x-q", title: `token ${places[1]}` }, places[0]), " takes from ", make("b", { class: "x-k", title: `token ${places[3]}` }, places[2])),
+      make("span", { class: "x-pair" }, make("b", { class: "x-q", title: `${places[0]}, token ${places[1]}` }, places[0]), " takes from ", make("b", { class: "x-k", title: `${places[2]}, token ${places[3]}` }, places[2])),
       make("span", {}, "weight ", value("weights")),
       make("span", {}, `${TITLES[this.beside].slice(3)} `, value(this.beside)),
       make("span", { class: "x-quiet x-places" }, `tokens ${places[1]} and ${places[3]}`),

@@ -46,6 +46,7 @@ class Words {
     const [who, rest] = this.app.giving ? ["Who takes from ", ""] : ["", " takes from"];
     const chip = make("b", { class: this.app.giving ? "x-k" : "x-q" }, name);
     this.title.replaceChildren(who, chip, rest, ", ", TITLES[this.kind].toLowerCase());
+    this.title.title = this.title.textContent;
     this.shade(values);
     if (values) this.rank(values);
     const { i, j } = this.app.focus || {};
@@ -80,7 +81,7 @@ class Words {
       element.classList.toggle("x-none", !seen);
       element.dataset.n = seen ? n : "";
       word.textContent = seen ? this.app.token(axis, n) : "";
-      word.title = seen ? `token ${n + 1}` : "";
+      word.title = seen ? `${word.textContent}, token ${n + 1}` : ""; // whole where the list cuts it
       bar.style.width = seen ? `${(100 * sizes[n]) / top}%` : "0";
       bar.classList.toggle("x-below", values[n] < 0);
       value.textContent = seen ? number(values[n]) : "";
