@@ -29,7 +29,7 @@ def report(out: str, opens: bool, as_json: bool, quiet: bool) -> None:
 
     \b
     trisect report study
-    trisect report norms-gpt2
+    trisect report norms
     """
     from trisect import calls
     from trisect.lab.jobs import screen

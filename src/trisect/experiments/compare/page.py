@@ -81,7 +81,7 @@ def page(tables: Mapping[str, pl.DataFrame], about: About[CompareFacts]) -> Shee
         for e in result.values
         if e.low is not None and e.high is not None and e.high > e.low and e.low * e.high > 0
     ]
-    answer = "No difference between the two has an interval that leaves 0 out."
+    answer = "No difference between the two models is certain: every 95\u00a0% interval holds 0."
     if clear:
         _, result, e = max(clear, key=lambda item: item[0])
         answer = f"Clearest difference: {result.title}, {e.name}, {second} minus {first}: {number_words(e)}."
