@@ -171,10 +171,10 @@ def test_the_first_sentence_has_every_components_number_and_names_none_that_was_
         assert f"{NAMES[name]} by {number(value, True)}" in said
     assert compared.words("article") in said
     whole = lead([Finding("mean_change", "", "share", values)], replace(facts, objective="output"))
-    assert "the output moves" in whole
+    assert "The output changes" in whole
     assert "of its squared length" in whole
     mine = lead([Finding("mean_change", "", "nats", values)], replace(facts, how="nothing"))
-    assert "moves with a function in its queries" in mine
+    assert "changes with a function in one layer's queries" in mine
 
 
 def test_heads_alone_have_no_mean_over_layers(tmp_path):

@@ -133,11 +133,12 @@ def lead(results: Sequence[Finding], facts: AblateFacts) -> str:
         at = f" ({e.name if place else component})" * (plain != e.name)
         sizes.append(f"{NAMES.get(plain, plain)}{at} by {words.number(e.mean, signed)}")
     unit_of = "nats" if signed else "of its squared length"
-    state = "without its" if facts.how in REPLACEMENT_WORDS else "with a function in its"
-    more = "".join(f", {state} {size}" for size in sizes[1:])
+    state = "without" if facts.how in REPLACEMENT_WORDS else "with a function in"
+    more = "".join(f", {state} its {size}" for size in sizes[1:])
     tail = "" if finding.compared is None else f" ({finding.compared.words(facts.unit)}, paired by {facts.unit})"
-    over = ", mean over layers" * ("mean_change" in named)
-    return f"With one {facts.per} edited{over}, {_outcome_words(facts)} moves {state} {sizes[0]} {unit_of}{more}{tail}."
+    over, most = (", mean over layers", "") if "mean_change" in named else ("", " most")
+    outcome = words.capital(_outcome_words(facts))
+    return f"{outcome} changes{most} {state} one {facts.per}'s {sizes[0]} {unit_of}{more}{over}{tail}."
 
 
 def _figures(changes: Measures, facts: AblateFacts) -> Iterable[Figure]:

@@ -84,7 +84,7 @@ def page(tables: Mapping[str, pl.DataFrame], about: About[Any]) -> Sheet:
         ),
         provenance(about, *own),
         REFERENCES,
-        f"AUROC of finding the sites that carry the answer, in all worlds (0.5 by chance): {ranked}.",
+        f"How well each method finds the sites that carry the answer, AUROC over all worlds (1 is perfect, 0.5 chance): {ranked}.",
     )
 
 

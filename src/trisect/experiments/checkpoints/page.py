@@ -58,8 +58,8 @@ def page(tables: Mapping[str, pl.DataFrame], about: About[RewindFacts]) -> Sheet
     lede = f"{name} · {facts.corpus} · {words.sample_words(facts)} · one site at a time set back to {facts.initial}, all else final"
     (most, size), (least, small) = _extremes(_estimates(sites, "rewind_area", facts), facts)
     answer = (
-        f"On the way back to {facts.initial} the {_say('falls', facts)} is largest for {most}, {size} on average, and least for "
-        f"{least}, {small}."
+        f"With the weights of one site set back towards {facts.initial}, the {_say('falls', facts)} is largest for {most}, {size} on "
+        f"average over the way, and least for {least}, {small}."
     )
     results = findings(tables, about)
     along = [finding for finding in results if finding.measure != "midstage_area"]

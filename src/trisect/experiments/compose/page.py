@@ -62,8 +62,9 @@ def page(tables: Mapping[str, pl.DataFrame], about: About[ComposeFacts]) -> Shee
         said = any(one.groups == (row["into"],) for one in found)
         certain = "" if (value.low or 0.0) > 0 else "No effect is certain. "
         answer = (
-            f"{certain}The strongest path leads from {row['writer']} into {row['into']}: with the donor's there, the base's answer loses "
-            f"{number_words(value, False)} nats{', and the answer that it predicts gains more than by an unrelated donor' * said}."
+            f"{certain}The strongest path leads from {row['writer']} into {row['into']}: with the other text's contribution there, the "
+            f"model's own answer loses {number_words(value, False)} nats of log-probability"
+            f"{', and the answer that this predicts gains more than by an unrelated text' * said}."
         )
     parts = present(
         first,

@@ -40,8 +40,8 @@ def page(tables: Mapping[str, pl.DataFrame], about: About[EraseFacts]) -> Sheet:
         most = max(every, key=lambda row: row.value)
         size = f"{words.number(most.value, True)}{' of the output' if facts.objective == 'output' else ' nats'}"
         answer = (
-            f"Erasing a label costs more than erasing as many random directions at {sum(row.side > 0 for row in every)} of "
-            f"{words.several(len(every), 'place')}: most for {most.group} at {most.site}, {size}."
+            f"Removing a label linearly costs more than removing as many random directions at {sum(row.side > 0 for row in every)} "
+            f"of {words.several(len(every), 'place')}: most for the label {most.group} at {most.site}, {size}."
         )
     erasure = f"LEACE, {columns}, per {facts.per}, seed {facts.seed}"
     sources = provenance(about, *words.read_facts(facts), ("Erasure", erasure), timed=False)

@@ -148,7 +148,7 @@ def _answer(rows: Measures) -> str:
     get = "get" if most in ("punctuation", "other") else "gets"
     return (
         f"{words.capital(name)} {get} {percent(by_weight[most])} of the attention weight and "
-        f"{percent(by_norm[most])} of the length of what is added, ‖a f(x)‖."
+        f"{percent(by_norm[most])} of the length of the vectors that attention adds, ‖a f(x)‖."
     )
 
 

@@ -53,6 +53,11 @@ NUMBERS = {  # what a number is, its title and its unit
     ),
     "output_change": ("change of the output, share", "change of the output", "share"),
 }
+LARGEST = {  # around the largest number
+    "own": ("the answer that it predicts comes in", "of pairs"),
+    "logit_change": ("the logit difference moves by", "of the way to the donor's"),
+    "output_change": ("the output changes by", "of its squared length"),
+}
 COLUMN_NAMES = {
     "own": "own answer",
     **{f"as {c}": f"as {c}" for c in "qkv"},
@@ -335,10 +340,13 @@ def _opening(
         if component in best and place_of(best[component]).site in clear:
             site = best[component]
             shares = {name: "–" if row.mean is None else percent(row.mean) for name, row in site.items()}
-            rest = "".join(f", that of {n.removeprefix('as ')} in {shares[n]}" for n in shares if n.startswith("as "))
+            rest = "".join(
+                f", what {n.removeprefix('as ')} predicts in {shares[n]}" for n in shares if n.startswith("as ")
+            )
             lead.append(
-                f"If {component} says {what}, {component} from the donor brings {answer}: at {place_of(site).site} that came in "
-                f"{shares['own']} of pairs, the base's own answer in {shares.get('unchanged', '–')}{rest}."
+                f"With {place_of(site).site} of another text (the donor) the model gives, in {shares['own']} of pairs, {answer}, as it "
+                f"would if {component} says {what}; the unchanged answer of its own text (the base) comes in "
+                f"{shares.get('unchanged', '–')}{rest}."
             )
     largest = next((one for one in found if one.measure.startswith("largest_")), None)
     apart = [e for e in largest.values if (e.low or 0.0) > 0 or (e.high or 0.0) < 0] if largest is not None else []
@@ -346,8 +354,10 @@ def _opening(
         apart = [e for e in apart if e.name in clear]
     if not lead and largest is not None and apart and not _is_seldom_answered(tables):
         most = max(apart, key=lambda e: abs(e.mean or 0.0))
-        what = NUMBERS[largest.measure.removeprefix("largest_")][0]
-        lead.append(f"The donor's text acts most through {most.name}: {number_words(most, largest.signed)}, {what}.")
+        before, after = LARGEST[largest.measure.removeprefix("largest_")]
+        lead.append(
+            f"From the other text (the donor) {most.name} acts most: {before} {number_words(most, largest.signed)} {after}."
+        )
     drawn = tuple(_figures(sites, facts))
     if not drawn:
         why = "no change was finite" if tables["pairs"]["counted"].any() else "no pair counts"

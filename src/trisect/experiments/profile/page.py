@@ -253,7 +253,7 @@ def _lead(numbers: ProfileNumbers, facts: ProfileFacts, sample: str) -> tuple[st
         if c not in facts.as_used and any(numbers.input_gain(s, label, c) >= MARGIN for s in numbers.spots)
     ]
     ends = []
-    for way, verb in ((1, "keep best"), (-1, "drop most")):
+    for way, verb in ((1, "encode best"), (-1, "encode worst")):
         if clear := [pair for pair in carried if means[pair].side == way]:
             c, label = max(clear, key=lambda pair: abs(means[pair].mean))
             what, mean = LABELS.get(label, label).partition(" (")[0], words.number(means[c, label].mean, True, 3)
@@ -262,7 +262,7 @@ def _lead(numbers: ProfileNumbers, facts: ProfileFacts, sample: str) -> tuple[st
     if ends:
         same = "what each reads" if numbers.apart else "the same input"
         answer = (
-            f"Of each word, compared with random projections of {same}, {' and '.join(ends)}: accuracy of a linear probe of a head, "
+            f"Of each word, compared with random projections of {same}, {' and '.join(ends)}: accuracy gained by a linear probe of a head, "
             "mean over heads."
         )
     return answer, picture

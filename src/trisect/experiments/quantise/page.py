@@ -125,7 +125,8 @@ def findings(tables: Mapping[str, pl.DataFrame], about: About[ReadFacts]) -> tup
         parts = [f"{side} in {words.several(len(of), 'layer')} ({', '.join(of)})" for side, of in sides if of]
         raised = sum(least[place][component] > by_mean[place][component] for place in both for component in "kv")
         sentence = (
-            f"For a change surely below {small}, each by the scale that serves it better, k needs {'; '.join(parts)}."
+            f"To keep the change surely below {small}, with each rounded by the scale that serves it better, keys (k) need "
+            f"{'; '.join(parts)}."
         )
         if raised:
             sentence += (

@@ -193,7 +193,10 @@ def page(tables: Mapping[str, pl.DataFrame], about: About[RecallFacts]) -> Sheet
     made_by = provenance(about, *(fact for fact in how if fact[1]))
     title = "What does pretraining add, and what does the model invent?"
     shares = [f"{MODELS[m]} {words.share(n.value)}" for m in numbers.models if (n := numbers.number("accuracy", m))]
-    answer = f"Right answers to questions held out: {words.join_words(shares)}." * bool(shares)
+    answer = (
+        f"Of the questions held out from fine-tuning these shares are answered correctly: {words.join_words(shares)}."
+        * bool(shares)
+    )
     return Sheet(title, "trisect · birth places", lede, sections, made_by, REFERENCES, answer)
 
 
