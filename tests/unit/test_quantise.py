@@ -209,7 +209,7 @@ def test_layers_in_which_the_most_bits_are_too_few_are_not_said_to_need_as_many(
     large = [pl.when(changed).then(1.0).otherwise(pl.col(name)).alias(name) for name in ("value", "low", "high")]
     found = findings({"measures": done.tables["measures"].with_columns(large)}, done.about)
     (least,) = (one for one in found if one.measure == "least_bits")
-    assert "k needs more bits than were tried, as v does, in 2 layers (1, 2)." in least.words
+    assert "keys (k) need more bits than were tried, as v does, in 2 layers (1, 2)." in least.words
     assert {one.mean for one in least.values} == {None}
 
 
