@@ -130,7 +130,7 @@ def lead(results: Sequence[Finding], facts: AblateFacts) -> str:
     for e in sorted(finding.values, key=lambda e: -abs(e.mean or 0.0)):
         component, _, place = e.name.partition("@")
         plain = component.rpartition(".")[2]
-        at = f" ({e.name if place else component})" * (plain != e.name)
+        at = f" ({e.name if place else component})," * (plain != e.name)
         sizes.append(f"{NAMES.get(plain, plain)}{at} by {words.number(e.mean, signed)}")
     unit_of = "nats" if signed else "of its squared length"
     state = "without" if facts.how in REPLACEMENT_WORDS else "with a function in"

@@ -38,9 +38,10 @@ def page(tables: Mapping[str, pl.DataFrame], about: About[EraseFacts]) -> Sheet:
     answer = "No erasure has a number."
     if every := Measures(tuple(row for sites in _by_label(rows).values() for row in _excesses(sites, facts))):
         most = max(every, key=lambda row: row.value)
-        size = f"{words.number(most.value, True)}{' of the output' if facts.objective == 'output' else ' nats'}"
+        costs, tail = ("changes the output", " of it") if facts.objective == "output" else ("raises the loss", " nats")
+        size = f"{words.number(most.value, True)}{tail}"
         answer = (
-            f"Removing a label linearly costs more than removing as many random directions at {sum(row.side > 0 for row in every)} "
+            f"Removing a label linearly {costs} more than removing as many random directions at {sum(row.side > 0 for row in every)} "
             f"of {words.several(len(every), 'place')}: most for the label {most.group} at {most.site}, {size}."
         )
     erasure = f"LEACE, {columns}, per {facts.per}, seed {facts.seed}"

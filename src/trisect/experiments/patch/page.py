@@ -356,7 +356,7 @@ def _opening(
         most = max(apart, key=lambda e: abs(e.mean or 0.0))
         before, after = LARGEST[largest.measure.removeprefix("largest_")]
         lead.append(
-            f"From the other text (the donor) {most.name} acts most: {before} {number_words(most, largest.signed)} {after}."
+            f"Put in from the other text (the donor), {most.name} acts most: {before} {number_words(most, largest.signed)} {after}."
         )
     drawn = tuple(_figures(sites, facts))
     if not drawn:
@@ -364,7 +364,7 @@ def _opening(
         lead.append(f"There is no figure, since no site has a number: {why}.")
     answer = lead[0] if lead else "No site does more than its controls, with an interval that leaves 0 out."
     if not lead and _is_seldom_answered(tables):
-        answer = "The model answers few of these texts as stated, so that what a donor brings says little of what carries the answer."
+        answer = "The model answers few of these texts correctly, so that what a donor brings says little of what carries the answer."
     more = (pair, *([Bullets(tuple(lead[1:]))] if lead[1:] else []), *present(sentences(found)))
     return answer, Section("Which answer came", (), drawn, blocks=(*more, *quiet((PAIR, *_notes(tables, facts)))))
 
