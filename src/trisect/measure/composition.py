@@ -6,6 +6,7 @@ import functools
 import itertools
 from collections.abc import Mapping, Sequence
 
+import numpy as np
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor
@@ -231,46 +232,43 @@ def composition_scores(traces: Mapping[int, Trace]) -> dict[tuple[str, int, str,
     Source: Elhage et al. 2021, A Mathematical Framework for Transformer Circuits, section on composition.
     """
     scores: dict[tuple[str, int, str, int], float] = {}
+    writers = {
+        n: (_per_head(t, t.w_v), t.w_o.double()) for n, t in traces.items() if t.w_v is not None and t.w_o is not None
+    }
     for layer, reader in traces.items():
-        for earlier, writer in ((n, t) for n, t in traces.items() if n < layer):
-            for h in range(1, reader.heads + 1):
-                ends = _reading_maps(reader, h - 1)
-                for w in range(1, writer.heads + 1) if ends else ():
-                    score = _scores(writer, w - 1, ends)
-                    for component, value in score.items():
-                        shared = h if component == "q" else (h - 1) // reader.group + 1
-                        key = f"{earlier}.h{w}", layer, component, shared
-                        scores[key] = max(value, scores.get(key, 0.0))  # of the query heads that share a key/value head
+        for component, (reads, follows) in _reading_maps(reader).items():
+            unchanged = torch.eye(reads.shape[2], dtype=reads.dtype, device=reads.device)
+            reading = _product_norms(reads, unchanged, follows)
+            for earlier, (values, outputs) in writers.items():
+                if earlier >= layer:
+                    continue
+                writing = _product_norms(values, torch.eye(values.shape[2]).to(values), outputs.mT)
+                both = _product_norms(values[:, None], torch.einsum("wed,hdf->whef", outputs, reads), follows)
+                ratios = both / (writing[:, None] * reading).clamp_min(1e-300)
+                for (w, h), score in zip(np.ndindex(*ratios.shape), ratios.flatten().tolist(), strict=True):
+                    key = f"{earlier}.h{w + 1}", layer, component, h + 1 if component == "q" else h // reader.group + 1
+                    scores[key] = max(score, scores.get(key, 0.0))  # of the query heads that share a key/value head
     return scores
 
 
-def _reading_maps(trace: Trace, head: int) -> dict[str, tuple[Float[Tensor, "D E"], Float[Tensor, "D E"]]]:
-    """For q, k and v the map by which a head reads the stream and the one that follows it; none where they are not known."""
+def _per_head(trace: Trace, weights: Float[Tensor, "K D E"]) -> Float[Tensor, "H D E"]:
+    """A projection of every query head, those of key/value heads repeated, in float64."""
+    return weights.double().repeat_interleave(trace.heads // len(weights), 0)
+
+
+def _reading_maps(trace: Trace) -> dict[str, tuple[Float[Tensor, "H D E"], Float[Tensor, "H D E"]]]:
+    """For q, k and v the map by which each head reads the stream and the one that follows it; none where they are not known."""
     if trace.w_q is None or trace.w_k is None or trace.w_v is None or trace.w_o is None:
         return {}
-    gamma = (
-        torch.ones_like(trace.w_q[0, :, :1])
-        if trace.block is None or trace.block.kind != "pre"
-        else trace.block.gamma[:, None]
-    )
-    q, k, v = (gamma.double() * of[head * len(of) // trace.heads].double() for of in (trace.w_q, trace.w_k, trace.w_v))
-    return {"q": (q, k), "k": (k, q), "v": (v, trace.w_o[head].double().T)}
+    is_normed = trace.block is not None and trace.block.kind == "pre"
+    gamma = trace.block.gamma[:, None].double() if is_normed else 1.0
+    q, k, v = (gamma * _per_head(trace, of) for of in (trace.w_q, trace.w_k, trace.w_v))
+    return {"q": (q, k), "k": (k, q), "v": (v, trace.w_o.double().mT)}
 
 
-def _scores(
-    writer: Trace, head: int, ends: Mapping[str, tuple[Float[Tensor, "D E"], Float[Tensor, "D E"]]]
-) -> dict[str, float]:
-    if writer.w_v is None or writer.w_o is None:
-        return {}
-    value, out = writer.w_v[head * len(writer.w_v) // writer.heads].double(), writer.w_o[head].double()
-
-    def norm(first: Tensor, middle: Tensor, last: Tensor) -> Tensor:
-        """‖A M Bᵀ‖ without the product, which is as large as the stream."""
-        return ((first.T @ first) @ middle * (middle @ (last.T @ last))).sum().clamp_min(0).sqrt()
-
-    ov = norm(value, torch.eye(value.shape[1], dtype=torch.float64), out.T)
-    scores = {}
-    for component, (reads, follows) in ends.items():
-        reader = norm(reads, torch.eye(reads.shape[1], dtype=torch.float64), follows)
-        scores[component] = float(norm(value, out @ reads, follows) / (ov * reader).clamp_min(1e-300))
-    return scores
+def _product_norms(
+    first: Float[Tensor, "... D E"], middle: Float[Tensor, "... E F"], last: Float[Tensor, "... D F"]
+) -> Float[Tensor, "..."]:
+    """‖A M Bᵀ‖ of each, without the product, which is as large as the stream."""
+    squares = (first.mT @ first) @ middle * (middle @ (last.mT @ last))
+    return squares.sum((-2, -1)).clamp_min(0).sqrt()

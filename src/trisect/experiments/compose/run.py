@@ -287,12 +287,13 @@ class _Effects:
 def _chosen(
     settings: ComposeSettings, readers: Sequence[ReadingHead], writers: Sequence[StreamWriter], effects: _Effects
 ) -> list[tuple[StreamWriter | None, ReadingHead]]:
-    """The paths that are patched exactly, and all writers together (None) into each of their readers."""
+    """The paths that are patched exactly, and all writers together (None) into their readers: of many paths into the strongest's."""
     every = [(w, r) for r in readers for w in writers if w.layer < r.layer]
-    if settings.into is None and len(every) > MOST:
+    if is_sample := settings.into is None and len(every) > MOST:
         every.sort(key=lambda one: -abs(effects.fall("attributed", one[0].name, one[1])[0] or 0.0))
         every = every[: settings.exact]
-    return [*every, *((None, reader) for reader in dict.fromkeys(r for _, r in every))]
+    together = list(dict.fromkeys(reader for _, reader in every))
+    return [*every, *((None, reader) for reader in (together[:1] if is_sample else together))]
 
 
 def _rows(

@@ -114,8 +114,20 @@ class LookupRecipe(Recipe):
 
 
 SMALL = LookupRecipe(name="small")
-DEEP = replace(SMALL, name="deep", layers=4, inner=256)
-# segments up to half a row and longer, as the random rows that induction is measured on
+# with segments of up to half a row, as in the random rows that induction is measured on, and weights that stay small: with SMALL's
+# the feed-forward networks learn pairs of pieces first, and induction heads only begin to form
+DEEP = replace(
+    SMALL,
+    name="deep",
+    layers=4,
+    inner=256,
+    spread=0.05,
+    repeats=0.9,
+    longest=32,
+    warmup=100,
+    rate=2e-3,
+    weight_decay=0.1,
+)
 EMBEDDED = replace(
     SMALL,
     name="embedded",
