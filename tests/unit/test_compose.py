@@ -14,6 +14,7 @@ from trisect.core.site import Site
 from trisect.core.subject import SharingSubject, StreamPoint
 from trisect.core.trace import Address
 from trisect.experiments.compose.run import ALL
+from trisect.hf import forward
 from trisect.lab.passes import WholePasses
 from trisect.measure.composition import Paths, composition_scores, read_stream
 from trisect.measure.patching import put_at, record
@@ -89,6 +90,25 @@ def test_direct_and_total_differ_by_what_lies_between():
     assert torch.equal(effect(paths, [first], 2, "k", 1, True), effect(paths, [first], 2, "k", 1, True))
     # the feed-forward block of layer 1 reads head 1 before layer 2 does
     assert not torch.allclose(effect(paths, [first], 2, "k", 1, True), effect(paths, [first], 2, "k", 1, False))
+
+
+@pytest.mark.parametrize("kind", ["gpt2", "llama"])
+def test_gradients_of_heads_by_their_own_columns_of_weights_are_whole_gradients(kind, monkeypatch):
+    paths, *_ = paths_of(load(kind))
+    asked = paths.base, paths.places, paths.answers[:, 0], [1, 2]
+    own = paths.subject.path_gradients(*asked)
+    whole, head_gradients = [], forward._head_gradients
+
+    def without_maps(part, gradient, stream, maps):
+        (slope,) = torch.autograd.grad(part, stream, gradient, retain_graph=True)
+        whole.append((slope, head_gradients(part, gradient, stream, ())))
+        return whole[-1][1]
+
+    monkeypatch.setattr(forward, "_head_gradients", without_maps)
+    for key, gradient in paths.subject.path_gradients(*asked).items():
+        torch.testing.assert_close(own[key], gradient, rtol=0, atol=1e-6)  # a llama's norm rounds to float32
+    for slope, each in whole:
+        torch.testing.assert_close(sum(each), slope, rtol=0, atol=1e-6)
 
 
 def test_first_order_effects_are_the_slope_of_exact_ones():

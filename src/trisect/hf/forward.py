@@ -13,6 +13,7 @@ from typing import Any, NamedTuple, TypeVar
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor, nn
+from transformers.pytorch_utils import Conv1D
 
 from trisect.core.errors import ModelError, reraise_out_of_memory
 from trisect.core.subject import Batch, ModelInputs, Parts, RowScores, StreamPoint, Writer
@@ -332,29 +333,78 @@ def path_gradients(
     addresses = proved.proof.addresses
     streams: dict[int, Tensor] = {}
     seen: dict[int, Parts] = {}
+    ran: list[tuple[nn.Module, Tensor, Tensor]] = []  # linear maps with inputs and outputs, since a layer was entered
+    maps: dict[int, list[tuple[nn.Module, Tensor, Tensor]]] = {}
 
     def enter(n: int, x: Tensor) -> Tensor:
+        ran.clear()
         streams[n] = x if x.requires_grad else x.detach().requires_grad_()
         return streams[n]
 
-    points = {StreamPoint(a): lambda x, n=a.layer: enter(n, x) for a in addresses}
-    write = {Address("plain", n): lambda parts, n=n: seen.setdefault(n, parts) for n in layers}
-    paths = {}
+    def note(n: int, parts: Parts) -> Parts:
+        maps[n] = [one for one in ran if one[2].requires_grad]
+        return seen.setdefault(n, parts)
+
+    def keep(module: nn.Module, inputs: tuple[Any, ...], output: Any) -> None:
+        ran.extend([(module, inputs[0], output)] if inputs else [])
+
+    points = {StreamPoint(a): functools.partial(enter, a.layer) for a in addresses}
+    write = {Address("plain", n): functools.partial(note, n) for n in layers}
+    paths: dict[tuple[int, str, int], Tensor] = {}
     calls = list(zip(addresses, proved.modules, strict=True))
-    with torch.enable_grad(), edited_streams(proved.name, proved.model, calls, points):
+    with ExitStack() as around:
+        for module in proved.model.modules():
+            if type(module) in (nn.Linear, Conv1D):
+                around.callback(module.register_forward_hook(keep).remove)
+        around.enter_context(torch.enable_grad())
+        around.enter_context(edited_streams(proved.name, proved.model, calls, points))
         answer = run_forward(proved, batch.inputs, edits_at(addresses, write), follow=True)[1]
         logits = first_tensor(answer)[torch.arange(len(places)), places].double().log_softmax(-1)
         total = logits.gather(1, answers[:, None].to(logits.device)).sum()
         gradients = iter(torch.autograd.grad(total, [part for n in layers for part in seen[n]], retain_graph=True))
         for n in layers:
             for component, part in zip("qkv", seen[n], strict=True):
-                gradient = next(gradients)
-                for head in range(part.shape[1]):
-                    upstream = torch.zeros_like(gradient)
-                    upstream[:, head] = gradient[:, head]
-                    (into,) = torch.autograd.grad(part, streams[n], upstream, retain_graph=True)
-                    paths[n, component, head + 1] = into.detach()
+                each = _head_gradients(part, next(gradients), streams[n], maps[n])
+                paths |= {(n, component, head): into for head, into in enumerate(each, start=1)}
     return paths
+
+
+def _head_gradients(
+    part: Float[Tensor, "B H T E"],
+    gradient: Float[Tensor, "B H T E"],
+    stream: Float[Tensor, "B T D"],
+    maps: Sequence[tuple[nn.Module, Tensor, Tensor]],
+) -> list[Float[Tensor, "B T D"]]:
+    """The gradient through each head of q, k or v by what enters the layer.
+
+    A head's gradient is 0 at all other heads' outputs of W: where a part is made by one linear map, only its own columns are
+    multiplied, which is compared with the whole gradient at the first head.
+    """
+
+    def through(output: Tensor, entered: Tensor, head: int) -> Tensor:
+        upstream = torch.zeros_like(gradient)
+        upstream[:, head] = gradient[:, head]
+        return torch.autograd.grad(output, entered, upstream, retain_graph=True)[0].detach()
+
+    first = through(part, stream, 0)
+    outputs = [output for _, _, output in maps]
+    used = torch.autograd.grad(part, outputs, gradient, retain_graph=True, allow_unused=True) if maps else ()
+    makers = [one for one, value in zip(maps, used, strict=True) if value is not None]
+    if len(makers) == 1:
+        module, x, y = makers[0]
+        weight: Any = module.weight if isinstance(module, nn.Linear) else module.weight.T
+
+        def narrow(head: int) -> Tensor:
+            slopes = through(part, y, head)
+            columns = slopes.flatten(0, -2).any(0).nonzero()[:, 0]
+            return torch.autograd.grad(x, stream, slopes[..., columns] @ weight.detach()[columns], retain_graph=True)[
+                0
+            ].detach()
+
+        bound = ROUNDED[first.dtype] * float(first.abs().max())
+        if float((narrow(0) - first).abs().max()) <= bound:
+            return [first, *(narrow(head) for head in range(1, part.shape[1]))]
+    return [first, *(through(part, stream, head) for head in range(1, part.shape[1]))]
 
 
 def stream_parts(

@@ -211,13 +211,13 @@ class Paths:
         One pass with gradients for all; effects are direct.
         """
         gradients = self.subject.path_gradients(self.base, self.places, self.answers[:, 0], layers)
-        changes = torch.stack(list(self.change.values()))
+        changes = torch.stack(list(self.change.values()), 1).flatten(2)
         effects: dict[tuple[int, str, int], Tensor] = {}
         for layer in layers:
             of_layer = {key: gradient for key, gradient in gradients.items() if key[0] == layer}
-            stacked = torch.stack(list(of_layer.values()))
-            before = changes[: len(self.stream.before(layer))].to(stacked)
-            effects |= zip(of_layer, torch.einsum("wbtd,kbtd->kwb", before, stacked), strict=True)
+            slopes = torch.stack(list(of_layer.values()), 1).flatten(2)
+            before = changes[:, : len(self.stream.before(layer))].to(slopes)
+            effects |= zip(of_layer, (slopes @ before.mT).permute(1, 2, 0), strict=True)
         return effects
 
     def _logged(self, outputs: Float[Tensor, "B 1 V"]) -> Float[Tensor, "B A"]:
@@ -260,8 +260,7 @@ def _reading_maps(trace: Trace) -> dict[str, tuple[Float[Tensor, "H D E"], Float
     """For q, k and v the map by which each head reads the stream and the one that follows it; none where they are not known."""
     if trace.w_q is None or trace.w_k is None or trace.w_v is None or trace.w_o is None:
         return {}
-    is_normed = trace.block is not None and trace.block.kind == "pre"
-    gamma = trace.block.gamma[:, None].double() if is_normed else 1.0
+    gamma = 1.0 if trace.block is None or trace.block.kind != "pre" else trace.block.gamma[:, None].double()
     q, k, v = (gamma * _per_head(trace, of) for of in (trace.w_q, trace.w_k, trace.w_v))
     return {"q": (q, k), "k": (k, q), "v": (v, trace.w_o.double().mT)}
 
