@@ -1,10 +1,9 @@
 """Mutants: one operator, constant, condition or returned value in the code is changed, and tests have to fail.
 
 `make mutants`, or `python tools/mutants.py --count 100 --seed 1 [PART_OF_A_NAME ...]`. Drawn from all modules that decide numbers or
-safety, each made in a copy of src, never in the tree, and tried with the test files nearest to it: those that name its function first,
-then by imports; what survives, with the nearest tests of whole commands. What became of each is noted in build/mutants.json, so that a
-call that was stopped goes on as long as sources and tests are the same. Survivors of tools/survivors.txt, with their reasons, are not
-drawn. Status 1 where another survives.
+safety, each made in a copy of src and tried with the test files nearest to it by imports; what survives, with the nearest tests of
+whole commands. Notes in build/mutants.json let a call that was stopped go on, as long as sources and tests are the same. Survivors
+listed in tools/survivors.txt, with their reasons, are not drawn. Status 1 where another survives.
 """
 
 import argparse
@@ -13,14 +12,18 @@ import hashlib
 import json
 import os
 import random
+import re
 import shutil
-import subprocess
+import signal
 import sys
 import tempfile
 import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
+
+import pytest
+import transformers.modeling_utils  # noqa: F401 - what tests need is loaded once
 
 from trisect.stats.shares import wilson
 
@@ -29,8 +32,7 @@ SRC = ROOT / "src" / "trisect"
 NOTES, SURVIVORS = ROOT / "build" / "mutants.json", ROOT / "tools" / "survivors.txt"
 LOOKS = ("cli/", "report/", "papers/")  # and pages: words and pictures
 PAGES = {"page.py", "words.py", "figures.py", "settings.py", "widget.py", "__init__.py"}
-STAGES = {("unit", "property"): 8, ("contract", "golden"): 4}  # files of tests; the second for what survives the first
-SECONDS = 900  # for a stage
+STAGES, SECONDS = {("unit", "property"): 8, ("contract", "golden"): 4}, 300  # files of tests; seconds of processor time
 SWAPS = {
     ast.Lt: ast.LtE, ast.LtE: ast.Lt, ast.Gt: ast.GtE, ast.GtE: ast.Gt, ast.Eq: ast.NotEq, ast.NotEq: ast.Eq, ast.In: ast.NotIn,
     ast.NotIn: ast.In, ast.Is: ast.IsNot, ast.IsNot: ast.Is, ast.Add: ast.Sub, ast.Sub: ast.Add, ast.Mult: ast.Div,
@@ -104,9 +106,7 @@ def imported(path: Path) -> set[str]:
     for node in ast.walk(ast.parse(path.read_bytes())):
         if isinstance(node, ast.Import | ast.ImportFrom):
             base = getattr(node, "module", None)
-            names |= {f"{base}.{alias.name}" if base else alias.name for alias in node.names} | (
-                {base} if base else set()
-            )
+            names |= {f"{base}.{alias.name}" if base else alias.name for alias in node.names} | {base or ""}
     return names
 
 
@@ -116,9 +116,8 @@ def module_of(name: str) -> str:
 
 
 def nearest(mutant: Mutant, sources: dict[str, set[str]], tests: dict[Path, set[str]]) -> list[list[str]]:
-    """For each stage, the test files that reach a mutant's module by the fewest imports, those first that name its function."""
-    own = module_of(mutant.file)
-    distance, edge = {own: 0}, {own}
+    """For each stage, the test files that reach a mutant's module by the fewest imports, one less for those that name its function."""
+    distance, edge = {module_of(mutant.file): 0}, {module_of(mutant.file)}
     while edge:
         edge = {name for name, of in sources.items() if of & edge and name not in distance}
         distance |= dict.fromkeys(edge, max(distance.values()) + 1)
@@ -126,31 +125,39 @@ def nearest(mutant: Mutant, sources: dict[str, set[str]], tests: dict[Path, set[
     for path, of in tests.items():
         far = min((distance[name] for name in of if name in distance), default=None)
         if far is not None:
-            named = mutant.function in path.read_text(encoding="utf-8")
-            ranked.append((not named, far, path.stat().st_size, str(path.relative_to(ROOT))))
+            named = re.search(rf"\b{mutant.function}\b", path.read_text(encoding="utf-8")) is not None
+            ranked.append((far - named, path.stat().st_size, str(path.relative_to(ROOT))))
     files = [path for *_, path in sorted(ranked)]
     return [[path for path in files if Path(path).parent.name in kinds][:most] for kinds, most in STAGES.items()]
 
 
+def run_tests(tests: list[str], place: Path) -> int:
+    """The status of pytest with the sources in that place, in a copy of this process; −SIGPROF where it does not end."""
+    if child := os.fork():
+        return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+    signal.setitimer(signal.ITIMER_PROF, SECONDS)
+    signal.alarm(10 * SECONDS)
+    os.chdir(ROOT)
+    os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
+    os.environ |= {"PYTHONPATH": f"{place}:{ROOT}", "PYTHONDONTWRITEBYTECODE": "1"}
+    sys.path[:0], sys.dont_write_bytecode = [str(place), str(ROOT)], True
+    for name in [name for name in sys.modules if name.partition(".")[0] == "trisect"]:
+        del sys.modules[name]
+    options = "-q -x -p no:cacheprovider --jaxtyping-packages= -W ignore::pytest.PytestAssertRewriteWarning"
+    try:
+        os._exit(pytest.main([*options.split(), *tests]))
+    finally:
+        os._exit(3)
+
+
 def outcome(mutant: Mutant, place: Path, stages: list[list[str]]) -> str:
     """What became of a mutant: killed, survived, or why it was not tried."""
-    path = place / "trisect" / mutant.file
-    whole = path.read_bytes()
+    path, whole = place / "trisect" / mutant.file, (SRC / mutant.file).read_bytes()
     path.write_bytes(whole[: mutant.start] + mutant.new.encode() + whole[mutant.end :])
-    command = [sys.executable, "-m", "pytest", "-q", "-x", "-p", "no:cacheprovider", "--jaxtyping-packages="]
-    environment = {**os.environ, "PYTHONPATH": f"{place}:{ROOT}", "PYTHONDONTWRITEBYTECODE": "1"}
     try:
-        if not any(stages):
-            return "not tried (no tests)"
-        for tests in filter(None, stages):
-            done = subprocess.run(
-                [*command, *tests], cwd=ROOT, env=environment, capture_output=True, timeout=SECONDS, check=False
-            )
-            if done.returncode:
-                return "killed" if done.returncode in (1, 2) else f"not tried ({done.returncode})"
-        return "survived"
-    except subprocess.TimeoutExpired:
-        return "killed"  # it does not end
+        tried = (status for tests in filter(None, stages) if (status := run_tests(tests, place)))
+        words = {0: "survived", 1: "killed", 2: "killed", -signal.SIGPROF: "killed", 5: "not tried (no tests)"}
+        return words.get(status := next(tried, 0 if any(stages) else 5), f"not tried ({status})")
     finally:
         path.write_bytes(whole)
 
@@ -182,8 +189,7 @@ def main() -> None:
             print(f"{became[key]:<10} {time.monotonic() - began:5.0f} s  {mutant}", flush=True)
             NOTES.write_text(json.dumps({"sources": mark, "became": became}, indent=1))
     tried = [became[f"{one.start} {one}"] for one in drawn if not became[f"{one.start} {one}"].startswith("not")]
-    killed = tried.count("killed")
-    low, high = wilson(killed / len(tried), len(tried))
+    low, high = wilson((killed := tried.count("killed")) / len(tried), len(tried))
     print(f"{killed} of {len(tried)} killed, {killed / len(tried):.0%} (95 % interval {low:.0%} to {high:.0%})")
     sys.exit(killed < len(tried))
 

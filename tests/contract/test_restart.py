@@ -246,6 +246,8 @@ def test_of_a_large_model_some_outputs_are_kept_and_the_last_of_each_list():
         model(torch.empty(LEAST // 4 // 4))  # eight of them are twice what may be kept
     assert [block.output is not None for block in prefix.blocks] == [False, True, False, True, True, True, False, True]
     assert PrefixReuse().works
+    assert prefix._room == 64 * 2**20  # bytes, or a fifth of what the weights take
+    assert Prefix(nn.Linear(2**14, 2**14, False, device="meta"), [])._room == 2**30 // 5
 
 
 def test_a_model_of_our_own_shares_nothing():

@@ -57,6 +57,12 @@ def test_a_worker_ends_when_its_input_does():
     process.stdout.close()
 
 
+def test_what_a_library_prints_stands_never_between_the_events():
+    code = "from trisect.engine import processes as p; p.serve = lambda _, events: (print('noise'), events.write(b'event')); p.main()"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, stdin=subprocess.DEVNULL, check=True)
+    assert (done.stdout, done.stderr) == (b"event", b"noise\n")
+
+
 def test_nothing_heavy_is_imported_before_a_job_asks_for_it():
     code = "import sys, trisect.engine.processes; print([m for m in ('torch', 'polars', 'spacy') if m in sys.modules])"
     assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True).stdout.strip() == "[]"

@@ -296,9 +296,9 @@ def test_a_text_becomes_a_page(tmp_path):
     assert [path.name for path in (tmp_path / "new").iterdir()] == ["explorer.html"]  # no lock, no tables, no record
     assert made.about.facts.picture.model == READINGS["encoder"].model
     assert (made.about.command, made.findings) == ("trisect explore tiny/encoder 'a text'", ())
-    path = trisect.explore_page(subject, "one, two, three", out=tmp_path / "x" / "page.html").report
+    path = trisect.explore_page(subject, "one, two", out=tmp_path / "x" / "page.html").report
     assert path == tmp_path / "x" / "page.html"
-    assert "The text has 3 windows; this is the first." in path.read_text(encoding="utf-8")
+    assert "The text has 2 windows; this is the first." in path.read_text(encoding="utf-8")
     assert "abc123" in path.read_text(encoding="utf-8")
     with pytest.raises(CorpusError, match="The text is empty"):
         trisect.explore_page(subject, "", out=tmp_path)

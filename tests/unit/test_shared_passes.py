@@ -10,9 +10,10 @@ import torch
 from tests import tinyhf
 
 from trisect.core.errors import ModelError
-from trisect.core.subject import Batch
+from trisect.core.subject import Batch, StreamPoint
+from trisect.hf import forward
 from trisect.hf.files.model_errors import ModelOutOfMemoryError
-from trisect.hf.forward import APART, FAILED, NO_ROWS, SharedPasses
+from trisect.hf.forward import APART, FAILED, NO_ROWS, SharedPasses, near
 from trisect.hf.load import Pretrained, load, sampled_laws
 from trisect.hf.verify import agreement
 from trisect.hf.verify.laws import Checker
@@ -133,3 +134,36 @@ def test_a_command_looks_at_the_laws_of_some_reads_and_finds_at_its_end_what_cha
     if words:
         with pytest.raises(ModelError):
             subject.each(batch, lambda _trace: None)
+
+
+@pytest.mark.parametrize(
+    ("kind", "most"), [(torch.float64, 1e-9), (torch.float32, 1e-4), (torch.bfloat16, 0.05), (torch.float16, 0.01)]
+)
+def test_answers_that_are_more_than_rounding_apart_are_not_the_same(kind, most):
+    answer = torch.tensor([1.0, 100.0, float("inf")], dtype=kind)
+    moved = [answer + torch.tensor([share * most * 100, 0, 0]).to(kind) for share in (0.8, 1.3)]
+    assert [near(t, answer) for t in moved] == [True, False]
+    assert not near(answer.nan_to_num(0), answer)
+    assert not near(answer[:2], answer)
+
+
+@pytest.mark.parametrize(
+    ("begun", "left"),
+    [(True, (False, "", (forward.WHOLE,))), (False, (True, APART, (APART,)))],
+    ids=["later", "at the bottom"],
+)
+def test_changes_of_the_stream_that_are_not_those_of_one_at_a_time_are_made_again(monkeypatch, begun, left):
+    own = load(tinyhf.llama())
+    passes, batch, top = edited_passes(own), of(own), own.addresses[1]
+    assert isinstance(passes, SharedPasses)
+    if begun:
+        passes.begin(batch)
+    changes = [{StreamPoint(top): size * torch.ones(ROWS, 7, own.model.config.hidden_size)} for size in (1.0, 2.0)]
+    compared = iter([False])
+    monkeypatch.setattr(forward, "near", lambda *_: next(compared, True))
+    made = passes.stream_parts(batch, changes, top)
+    assert (passes.restarts.works, passes.restarts.apart, passes.notes) == left
+    single = [passes.stream_parts(batch, [change], top)[0] for change in changes]
+    assert all(
+        torch.allclose(a, b, atol=1e-5) for parts in zip(made, single, strict=True) for a, b in zip(*parts, strict=True)
+    )

@@ -21,6 +21,7 @@ from trisect.experiments.study.run import StudyWork
 from trisect.hf.files.fetch import Options, fetch
 from trisect.hf.load import load
 from trisect.lab.folder import Folder
+from trisect.lab.pairs import patched_sides
 
 CODE = """
 import pathlib
@@ -82,6 +83,13 @@ def test_cross_attention_asks_with_the_target_and_looks_at_the_source():
     cross = next(t for t in reading.traces if t.address == Address("cross", 1))
     assert cross.key_real.shape[1] == reading.source.real.shape[1] == cross.weights.shape[3]
     assert cross.query_real.shape[1] != cross.key_real.shape[1]
+
+
+def test_where_the_answer_stands_is_what_is_patched_as_last():
+    side = Side((("a", "b", "c"),), torch.ones(1, 3, dtype=torch.bool), torch.zeros(1, 3, dtype=torch.bool), None)  # pyright: ignore[reportArgumentType]
+    batch = Batch({}, side, None, ((0, 0),))
+    for at, place in ((None, 2), (torch.tensor([1]), 1)):
+        assert patched_sides(batch, batch, "last", at).source.tolist() == [[n == place for n in range(3)]]
 
 
 def test_a_file_is_renamed_into_place_and_never_written_where_it_lies(tmp_path):

@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 import torch
+import torch.nn.functional as F
 from tests import fooling, zoo
 from tests.fooling import HEADS, Fooling
 from torch import Tensor
@@ -135,6 +136,17 @@ def test_queries_keys_and_values_that_are_displaced_behind_their_projections_are
     assert [str(a) for a in subject.proof.shape.heads] == [f"layer {2 - layer}"]
 
 
+@pytest.mark.parametrize("which", ["q", "k", "v", "kv"])
+@pytest.mark.parametrize("how", [DISPLACED["roll"], lambda t: t[..., [0, 1, 2, 4, 3, 5, 6], :]], ids=["roll", "swap"])
+def test_one_head_that_is_displaced_is_enough(which, how):
+    change = lambda t: torch.cat([t[:, :1], how(t[:, 1:2]), t[:, 2:]], 1)  # noqa: E731
+    subject = load(displaced_at(0, which, change), inputs=fooling.ids())
+    (note,) = subject.notes
+    assert note.startswith("Left out, layer 1: at position ")
+    assert f"{which[0]} is of other positions alone in head 2" in note
+    assert [str(a) for a in subject.proof.shape.heads] == ["layer 2"]
+
+
 @pytest.mark.parametrize("which", ["q", "k", "v"])
 def test_what_a_convolution_makes_is_at_its_own_position(which):
     subject = load(displaced_at(0, which, convolve), inputs=fooling.ids())
@@ -169,6 +181,21 @@ class OverUnits(fooling.Attention):
         return super().attend(q.mT, k.mT, v.mT, x).mT
 
 
+class OverNormedUnits(OverUnits):
+    """XCiT's as it is, where the norm of a unit is made of all positions."""
+
+    def attend(self, q: Tensor, k: Tensor, v: Tensor, x: Tensor) -> Tensor:
+        return super().attend(F.normalize(q, dim=2), F.normalize(k, dim=2), v, x)
+
+
+class OverTexts(fooling.Attention):
+    """Texts and positions are swapped, so that the texts at a position attend to each other."""
+
+    def attend(self, q: Tensor, k: Tensor, v: Tensor, x: Tensor) -> Tensor:
+        q, k, v = (t.transpose(0, 2) for t in (q, k, v))
+        return super().attend(q, k, v, x).transpose(0, 2)
+
+
 class OverHeads(fooling.Attention):
     """Heads and positions are not swapped, so that the heads of a position attend to each other."""
 
@@ -179,12 +206,12 @@ class OverHeads(fooling.Attention):
 
 @pytest.mark.parametrize("layer", [0, 1])
 @pytest.mark.parametrize("length", [HEADS, 7])  # as many positions as a head has units, and as there are heads
-@pytest.mark.parametrize("kind", [OverUnits, OverHeads])
-def test_attention_over_units_or_heads_is_none_over_positions(kind, length, layer):
+@pytest.mark.parametrize("kind", [OverUnits, OverNormedUnits, OverHeads, OverTexts])
+def test_attention_over_units_heads_or_texts_is_none_over_positions(kind, length, layer):
     model: Any = Fooling()
     model.layers[layer].attn.__class__ = kind
     subject = load(model, inputs=fooling.ids(length))
-    other = kind.__name__.removeprefix("Over").lower()
+    other = kind.__name__.removeprefix("Over").removeprefix("Normed").lower()
     words = f"it attends over {other} where positions are looked for: its rows are no positions"
     assert [law.failure for law in subject.proof.laws][layer] == words
     assert [str(trace.address) for trace in subject.read(fooling.ids(9)).traces] == [f"layer {2 - layer}"]

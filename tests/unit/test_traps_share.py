@@ -9,7 +9,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 from tests import fooling, zoo
-from tests.fooling import HEADS, WIDTH, Fooling
+from tests.fooling import HEADS, WIDTH, Fooling, OwnBackward
 from torch import Tensor
 
 from trisect.core.errors import ModelError
@@ -36,6 +36,10 @@ SUMS: dict[str, tuple[Sum, float]] = {
     "before W_O": (lambda a, main, beside: a.o_proj(main + SMALL * beside), SMALL / (1 + SMALL)),
     "behind W_O": (lambda a, main, beside: a.o_proj(main) + SMALL * a.o_proj(beside), SMALL / (1 + SMALL)),
     "behind a W_O of its own": (lambda a, main, beside: a.v_proj(main) + a.o_proj(beside), 0.5),
+    "where its gradient is another": (
+        lambda a, main, beside: OwnBackward.apply(a.o_proj(beside)) + a.v_proj(main),
+        0.6,
+    ),
     "where the main one has no gradient": (lambda a, main, beside: a.o_proj(beside) + a.o_proj(main).detach(), 0.5),
 }
 
@@ -60,10 +64,22 @@ def test_a_part_of_a_layers_attention_is_called_that_with_its_share(name):
 
 
 @pytest.mark.parametrize(
-    "out", [lambda a, o, x, ids: x + a.o_proj(o), lambda a, o, x, ids: torch.sigmoid(x) * a.o_proj(o)]
+    "out",
+    [
+        lambda a, o, x, ids: x + a.o_proj(o),
+        lambda a, o, x, ids: torch.sigmoid(x) * a.o_proj(o),
+        lambda a, o, x, ids: OwnBackward.apply(a.o_proj(o)),
+    ],
 )
 def test_what_is_made_of_each_position_alone_is_no_other_attention(out):
     assert [found.share for found in load(Fooling(out=out), inputs=fooling.ids()).proof.weights] == [1, 1]
+
+
+def test_what_one_position_gives_one_other_beside_attention_is_no_attention():
+    first_to_last = lambda a, o, x, ids: a.o_proj(o) + F.pad(a.v_proj(x[:, :1]), (0, 0, x.shape[1] - 1, 0))  # noqa: E731
+    first, second = load(Fooling(out=first_to_last), inputs=fooling.ids()).proof.weights
+    assert 0.1 < first.share < 0.9
+    assert second.share == 1
 
 
 def test_a_layer_with_convolutions_beside_its_heads():

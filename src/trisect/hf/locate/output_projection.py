@@ -50,6 +50,7 @@ OTHERWISE = "moves what follows by another amount than its gradient says, so tha
 NOTED = 1 << 12  # numbers
 ROUNDED = 8  # times what rounding of every number alone would make
 STEP = 2**-5  # of the size of what is changed: a little, since what is no sum is compared with its derivative
+HALVES = 4  # of the positions, that are changed one after the other
 SEQUENCE, LARGE = 3, 1e6  # axes of a sequence of vectors; numbers of masks are larger
 _Use = tuple[str, int]  # the nth of a module or of a parameter, by its name
 # what a module gave on: its name, its tensors of numbers, and how many uses of affine maps came before that
@@ -288,13 +289,14 @@ def find_shares(
 ) -> dict[int, float]:
     """What share of how positions move each other in a module comes through its attention, by the order of calls, where it is not all.
 
-    Every module that attends is given once more what it was given, but for a random half of the positions. Where the others
-    move otherwise than by what attention moves, something beside it has read the changed ones.
+    Every module that attends is given once more what it was given, but for a random half of the positions; and then just what it was
+    given, while its attention mixes what it did of those. Where the others move otherwise, something beside it has read the changed ones.
     """
     left = {order: out.leaving for order, out in enumerate(outs) if out.leaving is not None and out.leaving.owner}
     modules, base = dict(model.named_modules()), _Given()
-    moved = _Given(base)
-    for record in (base, moved) if left else ():
+    moves = {order: [0.0, 0.0] for order in left}
+
+    def run(record: _Given, edits: Edits) -> _Given:
         with torch.no_grad(), contextlib.ExitStack() as stack:
             for name in {out.owner for out in left.values()}:
                 before, after = functools.partial(record.enter, name), functools.partial(record.leave, name)
@@ -303,80 +305,63 @@ def find_shares(
             for name in {out.norm[0] for out in left.values() if out.norm is not None}:
                 meet = functools.partial(record.norm, name)
                 stack.callback(modules[name].register_forward_pre_hook(meet).remove)
-            stack.enter_context(hook(model, Edits(), calls=Calls(record.call)))
-            try:
-                _run_alike(model, inputs)
-            except Exception as error:
-                reraise_out_of_memory(error)
-                return {}  # it looks at what it is given, and takes nothing else
-    if len(base.raw) != len(calls) or len(moved.raw) != len(calls):
-        return {}
-    shares = ((order, _share(calls[order], outs[order], out, base, moved)) for order, out in left.items())
-    return {order: share for order, share in shares if share < 1}
+            # an edited pass may be rehearsed: what counts is the last
+            ending = model.register_forward_hook(lambda *_: record.uses.clear(), always_call=True)
+            stack.callback(ending.remove)
+            stack.enter_context(hook(model, edits, calls=Calls(record.call)))
+            _run_alike(model, inputs)
+        return record
+
+    try:
+        run(base, Edits())
+        for half in range(HALVES if left else 0):
+            moved = run(_Given(base, half), Edits())
+            held = run(_Given(base), moved.edits())
+            for order, size in moves.items():
+                mine, beside = _moves(calls[order], outs[order], left[order], (base, moved, held), half)
+                moves[order] = [math.hypot(size[0], mine), math.hypot(size[1], beside)]
+    except Exception as error:
+        reraise_out_of_memory(error)
+        return {}  # it looks at what it is given, and takes nothing else
+    return {order: mine / (mine + beside) for order, (mine, beside) in moves.items() if beside}
 
 
-def _share(call: Call, out: Output, leaving: _Leaving, base: _Given, moved: _Given) -> float:
-    """The share of one call; 1 up to rounding, and where it is not alone in its module or what leaves that is not met."""
-    inside = next((use for use in reversed(base.inside[call.order]) if use[0] == leaving.owner), None)
-    passed = out.passed
+def _moves(
+    call: Call, out: Output, leaving: _Leaving, records: tuple[_Given, _Given, _Given], half: int
+) -> tuple[float, float]:
+    """How far unchanged positions of one call's module move through its attention, and through what is beside it; 0 to rounding, and
+    where it is not alone in its module or what leaves that is not met.
+    """
+    base, moved, _ = records
+    inside = next((use for use in reversed(base.inside.get(call.order, ())) if use[0] == leaving.owner), None)
     alone = sum(inside in around for around in base.inside.values()) == 1
     key = inside if leaving.norm is None else leaving.norm
-    pairs = () if key is None else zip(base.left.get(key, ()), moved.left.get(key, ()), strict=False)
-    pair = next(
-        (
-            p
-            for p in pairs
-            if p[0].shape == p[1].shape == leaving.output.shape and torch.equal(p[0], leaving.output.detach())
-        ),
-        None,
-    )
-    if passed is None or call.raw is None or not alone or pair is None:
-        return 1.0
-    if passed.quantised is not None or out.origin.how == "normed":  # neither moves by its derivative
-        return 1.0
-    through = _push_forward(passed.x, call.raw, moved.raw[call.order] - base.raw[call.order])
-    try:
-        weight = passed.map().weight.detach()
-    except RuntimeError as error:  # no map of rows by themselves, as of groups
-        reraise_out_of_memory(error)
-        return 1.0
-    expected = None if through is None else (through.to(weight) @ weight.T).reshape(passed.leaf.shape).to(passed.leaf)
-    through = None if expected is None else _push_forward(leaving.output, passed.leaf, expected)
-    if through is None:
-        return 1.0
-    still = ~_half_of_positions(pair[0].shape[:-1]).to(through.device)
-    total, through = ((t.double().flatten(0, -2))[still] for t in (pair[1].double() - pair[0].double(), through))
-    here, beside = float(through.norm()), float((total - through).norm())
-    near = NEAR.get(leaving.output.dtype, COARSE) if out.law is not None else COARSE
-    rounding = ROUNDED * torch.finfo(leaving.output.dtype).eps * float(pair[0].double().norm())
-    return here / (here + beside) if beside > near * (here + beside) + rounding else 1.0
+    every = () if key is None else zip(*(record.left.get(key, ()) for record in records), strict=False)
+    first = leaving.output.detach()
+    same = (ts for ts in every if {t.shape for t in ts} == {first.shape} and torch.equal(ts[0], first))
+    three = next(same, None)
+    # what a quantised map makes of a position moves with what it is given elsewhere
+    if three is None or not alone or call.order not in moved.mixed or out.passed is None or out.passed.quantised:
+        return 0.0, 0.0
+    still = ~_half_of_positions(first.shape[:-1], half).to(first.device)
+    was, now, through = (t.double().flatten(0, -2)[still] for t in three)
+    mine, beside = float((through - was).norm()), float((now - through).norm())
+    rounding = ROUNDED * torch.finfo(first.dtype).eps * float(was.norm())
+    return mine, beside if beside > NEAR.get(first.dtype, COARSE) * (mine + beside) + rounding else 0.0
 
 
-def _push_forward(output: Tensor, source: Tensor, change: Tensor) -> Tensor | None:
-    """By what a tensor in its graph moves where another moves by a little, by its derivative; None where it has none."""
-    back = torch.zeros_like(output, requires_grad=True)
-    try:
-        (gradient,) = torch.autograd.grad(output, source, back, create_graph=True, allow_unused=True)
-        if gradient is None or gradient.shape != change.shape:
-            return None
-        return torch.autograd.grad(gradient, back, change.to(gradient), allow_unused=True, retain_graph=True)[0]
-    except RuntimeError as error:  # no second derivative
-        reraise_out_of_memory(error)
-        return None
-
-
-def _half_of_positions(shape: torch.Size) -> Tensor:
-    """A random half of the places of that shape."""
-    return torch.rand(shape, generator=torch.Generator().manual_seed(0)).flatten() < 0.5
+def _half_of_positions(shape: torch.Size, half: int) -> Tensor:
+    """A random half of the places of that shape, every second the other half of the one before."""
+    return (torch.rand(shape, generator=torch.Generator().manual_seed(half // 2)).flatten() < 0.5) ^ (half % 2 == 1)
 
 
 class _Given:
-    """What enters and leaves modules (and enters norms) in a pass; with a `base` its inputs again, half of the positions changed."""
+    """What enters and leaves modules (and enters norms) in a pass; with a `base` its inputs again, a `half` of the positions changed."""
 
-    def __init__(self, base: _Given | None = None) -> None:
-        self.base, self.uses, self.around = base, Counter[str](), list[_Use]()
+    def __init__(self, base: _Given | None = None, half: int | None = None) -> None:
+        self.base, self.half, self.uses, self.around = base, half, Counter[str](), list[_Use]()
         self.entered, self.left = dict[_Use, list[Tensor]](), dict[_Use, list[Tensor]]()
-        self.inside, self.raw = dict[int, tuple[_Use, ...]](), dict[int, Tensor]()
+        self.inside, self.mixed = dict[int, tuple[_Use, ...]](), dict[int, tuple[Tensor, Tensor]]()
 
     def _next(self, name: str) -> _Use:
         self.uses[name] += 1
@@ -385,7 +370,7 @@ class _Given:
     def enter(
         self, name: str, _m: nn.Module, args: Arguments, kwargs: NamedArguments
     ) -> tuple[Arguments, NamedArguments]:
-        """A module begins; in a second pass with the first one's inputs, of which half are changed."""
+        """A module begins; in a later pass with the first one's inputs, of which a half may be changed."""
         self.around.append(self._next(name))
         tensors = [t for t in (*args, *kwargs.values()) if isinstance(t, Tensor) and t.is_floating_point()]
         if self.base is None:
@@ -396,9 +381,10 @@ class _Given:
         for t, before in zip(tensors, self.base.entered.get(self.around[-1], ()), strict=False):
             changed[id(t)] = before.clone()
             # what lies as what leaves a module, or is a sequence
-            if (before.shape[:-1] in shapes or before.dim() == SEQUENCE) and float(before.abs().max()) < LARGE:
+            is_sequence = before.shape[:-1] in shapes or before.dim() == SEQUENCE
+            if self.half is not None and is_sequence and float(before.abs().max()) < LARGE:
                 draw = torch.randn(before.shape, generator=torch.Generator().manual_seed(before.numel())).to(before)
-                places = _half_of_positions(before.shape[:-1]).view(*before.shape[:-1], 1).to(before)
+                places = _half_of_positions(before.shape[:-1], self.half).view(*before.shape[:-1], 1).to(before)
                 changed[id(t)] += STEP * before.double().square().mean().sqrt().to(before) * places * draw
         return tuple(changed.get(id(t), t) for t in args), {n: changed.get(id(t), t) for n, t in kwargs.items()}
 
@@ -413,8 +399,14 @@ class _Given:
     def call(self, call: Call) -> Call:
         """Attention is called."""
         self.inside[call.order] = tuple(self.around)
-        self.raw[call.order] = (call.output if call.raw is None else call.raw).detach().clone()
+        if call.weights is not None:
+            self.mixed[call.order] = call.weights.detach().clone(), call.v.detach().clone()
         return outline(call)
+
+    def edits(self) -> Edits:
+        """What makes attention mix in another pass what it mixed in this one."""
+        write = {n: lambda parts, v=v: parts._replace(v=v) for n, (_, v) in self.mixed.items()}
+        return Edits(write, {n: weights for n, (weights, _) in self.mixed.items()})
 
 
 def _next_map(record: PassRecord, passed: Passed, output: Tensor, owner: str) -> str | None:
@@ -624,6 +616,10 @@ class Selected(NamedTuple):
     extra: Float[Tensor, "H E"] | None
 
 
+DISPLACED = "of other positions alone in head"
+OTHER_AXIS = "it attends over {} where positions are looked for: its rows are no positions"
+
+
 def find_placement(
     name: str, t: Tensor, chosen: Selected, passed: Sequence[Passed], allowed: float
 ) -> tuple[str, bool, bool]:
@@ -658,6 +654,10 @@ def find_placement(
             last = f"{len(listed) - 3} more" if len(listed) > 4 else listed[-1]
             shown = f"{', '.join(listed[:3] if len(listed) > 4 else listed[:-1])} and {last}"
             words = f"put together from positions {shown}" if len(hit) > 1 else f"made of position {last}"
+            for head in fresh.nonzero().flatten().tolist() if len(hit) > 1 and len(flat) == rows * length else ():
+                (of_head,) = gradients_of(t[0, head, position], [chosen.source.leaf], positive=True)
+                own = [of_head is None or bool(of_head.reshape(flat.shape)[n * position].any()) for n in layouts]
+                words = words if any(own) else f"{DISPLACED} {head + 1}, put together from positions {shown}"
             return f"{place}is {words} of {chosen.source.name}", True, False
         layouts, value = fits, chosen.source.leaf.detach().reshape(flat.shape)[hit[0]]
         row = value.double(), flat[hit[0]].double()

@@ -34,6 +34,8 @@ from trisect.hf.locate.affine import (
 )
 from trisect.hf.locate.blocks import Around, find_around, find_forward, find_norm_map
 from trisect.hf.locate.output_projection import (
+    DISPLACED,
+    OTHER_AXIS,
     OTHERWISE,
     UNFOLLOWED,
     Left,
@@ -71,7 +73,7 @@ class CallWeights:
 
 
 class _TracedPart(NamedTuple):
-    """q, k, v or the output's map of one call: its origin and its weights per head."""
+    """q, k, v or the output's map of one call: its origin, its weights per head, and what is wrong with the order of its rows."""
 
     origin: Origin
     weight: Float[Tensor, "H D E"] | None = None
@@ -79,6 +81,7 @@ class _TracedPart(NamedTuple):
     passed: tuple[Passed, ...] = ()
     law: PartLaw | None = None
     normed: NormedMap | None = None
+    order: str = ""
 
 
 def find_weights(
@@ -157,7 +160,8 @@ def _find_call(
     used += [] if out.law is None else [out.law.map.name]
     laws = CallLaws(part_laws, out.law, marks_of(model, used), behind)
     normed = {n: part.normed for n, part in parts.items() if part.normed is not None}
-    order = text_order_fault(tensors, sources) or ("" if out.origin.how == "rows" else row_order_fault(call, consumers))
+    order = text_order_fault(tensors, sources) or next((p.order for p in parts.values() if p.order), "")
+    order = order or ("" if out.origin.how == "rows" else row_order_fault(call, consumers))
     return CallWeights(call.module, Projections(address, origins, **detached, normed=normed), around, True, laws, order)
 
 
@@ -189,6 +193,11 @@ def _trace(
             selection = torch.cat([units for units, _ in heads]), torch.cat([factors for _, factors in heads])
     if selection is not None:
         return _trace_selection(model, module, name, t, use, *selection, passed)
+    seen = gradient.reshape(-1, gradient.shape[-1]).ne(0)
+    # over units, a row of a head is one unit of all positions
+    if int(seen.any(1).sum()) > 1 and int(seen.any(0).sum()) <= t.shape[1] < t[0, :, 0].numel():
+        words = f"{name} is put together from positions of {use.name}, a unit of each in every row"
+        return _TracedPart(Origin("mixed", words), passed=(use,), order=OTHER_AXIS.format("units"))
     origin, normed, law = find_norm_map(name, t, use, gradient, norms, tolerance(t))
     return _TracedPart(origin, passed=(use,), normed=normed, law=law)
 
@@ -246,8 +255,9 @@ def _trace_selection(
     most = max(tolerance(t), tolerance(passed.leaf))
     misplaced, turned, time_first = find_placement(name, t, chosen, before, most)
     allowed, rounding = tolerance(t, passed), None
-    if misplaced and (residual <= allowed or misplaced.startswith("at position 0 ")):
-        return _TracedPart(Origin("mixed", misplaced, residual=residual), passed=(passed,))
+    order = misplaced if DISPLACED in misplaced else ""
+    if misplaced and (residual <= allowed or order or misplaced.startswith("at position 0 ")):
+        return _TracedPart(Origin("mixed", misplaced, residual=residual), passed=(passed,), order=order)
     weight, bias = rows_of(affine.weight, units), None if affine.bias is None else affine.bias[units]
     weight, factor = weight.transpose(1, 2), factors.to(weight)
     if not even:

@@ -18,6 +18,7 @@ from trisect.core.errors import ModelError, reraise_out_of_memory
 from trisect.core.subject import ModelInputs, Parts
 from trisect.core.trace import Address
 from trisect.hf.hooks.calls import Arguments, Call, CallHook, Edits, NamedArguments, gradients_of
+from trisect.hf.locate.output_projection import OTHER_AXIS
 
 SELF, CROSS, MERGED = "self", "cross", "merged"
 PARTS = ("queries", "keys", "values")
@@ -209,7 +210,7 @@ def _other_axis(call: Call, leaves: Sequence[Tensor]) -> str:
     if t is None or t.shape[2] == 1 or apart(t, 2):
         return ""
     other = next((words for axis, words in ((3, "units"), (1, "heads")) if t.shape[axis] > 1 and apart(t, axis)), "")
-    return other and f"it attends over {other} where positions are looked for: its rows are no positions"
+    return other and OTHER_AXIS.format(other)
 
 
 def _support(t: Tensor, leaves: Sequence[Tensor]) -> Bool[Tensor, " N"]:
@@ -278,10 +279,19 @@ def find_position_shifts(
                 if refusal is not None:
                     return {}, refusal
             for n, part in ((n, part) for n, names in fed.items() for part in names):
-                moved = _change_at(before[n][PARTS.index(part)], after[n][PARTS.index(part)], changed)
-                if moved is not None and bool(moved.any()) and not moved[-1, PLACE]:
-                    words = f"its {part} are not at the positions of its tokens: the token at position {PLACE} of row"
-                    shifts.setdefault(n, f"{words} {len(changed) - 1} is at {_first(moved)} there")
+                was, now = (parts[n][PARTS.index(part)] for parts in (before, after))
+                if was.shape == now.shape and (was.shape[2], was.shape[0]) == tuple(changed.shape) != (1, len(was)):
+                    turned = was.ne(now).any(3).any(1).T
+                    if turned[-1, PLACE] and int(turned.sum()) == 1:
+                        shifts.setdefault(n, OTHER_AXIS.format("texts"))
+                if _change_at(was, now, changed) is None:
+                    continue
+                for head in was.ne(now).any(3).unbind(1):
+                    if bool(head.any()) and not head[-1, PLACE]:
+                        words = (
+                            f"its {part} are not at the positions of its tokens: the token at position {PLACE} of row"
+                        )
+                        shifts.setdefault(n, f"{words} {len(changed) - 1} is at {_first(head)} there")
     except Exception as error:
         reraise_out_of_memory(
             error
