@@ -158,7 +158,9 @@ def test_changes_of_the_stream_that_are_not_those_of_one_at_a_time_are_made_agai
     assert isinstance(passes, SharedPasses)
     if begun:
         passes.begin(batch)
-    changes = [{StreamPoint(top): size * torch.ones(ROWS, 7, own.model.config.hidden_size)} for size in (1.0, 2.0)]
+    changes = [
+        {StreamPoint(top): size * torch.ones(ROWS, 7, next(own.model.parameters()).shape[-1])} for size in (1.0, 2.0)
+    ]
     compared = iter([False])
     monkeypatch.setattr(forward, "near", lambda *_: next(compared, True))
     made = passes.stream_parts(batch, changes, top)

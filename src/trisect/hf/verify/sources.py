@@ -280,23 +280,26 @@ def find_position_shifts(
                     return {}, refusal
             for n, part in ((n, part) for n, names in fed.items() for part in names):
                 was, now = (parts[n][PARTS.index(part)] for parts in (before, after))
-                if was.shape == now.shape and (was.shape[2], was.shape[0]) == tuple(changed.shape) != (1, len(was)):
-                    turned = was.ne(now).any(3).any(1).T
-                    if turned[-1, PLACE] and int(turned.sum()) == 1:
-                        shifts.setdefault(n, OTHER_AXIS.format("texts"))
-                if _change_at(was, now, changed) is None:
-                    continue
-                for head in was.ne(now).any(3).unbind(1):
-                    if bool(head.any()) and not head[-1, PLACE]:
-                        words = (
-                            f"its {part} are not at the positions of its tokens: the token at position {PLACE} of row"
-                        )
-                        shifts.setdefault(n, f"{words} {len(changed) - 1} is at {_first(head)} there")
+                if fault := _part_fault(part, was, now, changed):
+                    shifts.setdefault(n, fault)
     except Exception as error:
         reraise_out_of_memory(
             error
         )  # of some nothing can be replaced, and tokens may stand for images, of which there are as many
     return shifts, None
+
+
+def _part_fault(part: str, was: Tensor, now: Tensor, changed: Int[Tensor, "B T"]) -> str:
+    """What is wrong with the positions of a part [B H T E] of which one token changed, in words; empty where nothing is."""
+    if was.shape == now.shape and (was.shape[2], was.shape[0]) == tuple(changed.shape) != (1, len(was)):
+        turned = was.ne(now).any(3).any(1).T
+        if turned[-1, PLACE] and int(turned.sum()) == 1:
+            return OTHER_AXIS.format("texts")
+    for head in () if _change_at(was, now, changed) is None else was.ne(now).any(3).unbind(1):
+        if bool(head.any()) and not head[-1, PLACE]:
+            words = f"its {part} are not at the positions of its tokens: the token at position {PLACE} of row"
+            return f"{words} {len(changed) - 1} is at {_first(head)} there"
+    return ""
 
 
 def _find_reordering(
