@@ -6,13 +6,13 @@ import math
 import statistics
 import time
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from copy import deepcopy
 from functools import partial
 from importlib import import_module
 from importlib.metadata import version
 from importlib.util import find_spec
-from itertools import groupby, product
+from itertools import groupby
 from typing import Any
 
 import numpy as np
@@ -235,11 +235,11 @@ def proof_rows(threads: int = 2) -> list[Row]:
 
 
 @one_core()
-def read_rows(texts: int = 8, rounds: int = 5) -> list[Row]:
-    """Reading q, k, v and weights as a command does, of 32 batches of one length, beside plain hooks and TransformerLens."""
+def read_rows(texts: int = 4, rounds: int = 2) -> list[Row]:
+    """Reading q, k, v and weights as a command does, batches of one length, beside plain hooks and TransformerLens."""
     rows = []
     torch.manual_seed(0)
-    for tokens, layers, batches in ((32, LAYERS, 32), (128, LAYERS, 8), (512, 4, 4), (2_048, 2, 4)):
+    for tokens, layers, batches in ((32, LAYERS, 16), (128, LAYERS, 4), (512, 4, 4), (2_048, 2, 3)):
         config = GPT2Config(n_layer=layers, n_positions=max(1_024, tokens), attn_implementation="eager")
         model = GPT2LMHeadModel(config).eval()
         subject, lens = load(model), lens_of(model)
@@ -275,14 +275,12 @@ def read_ours(subject: Pretrained, batches: Sequence[Batch]) -> None:
             subject.each(batch, lambda _trace: None)
 
 
+@torch.no_grad()
 def read_lens(bridge: Any, batches: Sequence[dict[str, Tensor]]) -> None:
     """The same four from a cache of TransformerLens."""
     wanted = tuple(f"attn.hook_{name}" for name in ("q", "k", "v", "pattern"))
-    with torch.no_grad():
-        for inputs in batches:
-            bridge.run_with_cache(
-                inputs["input_ids"], names_filter=lambda name: name.endswith(wanted), prepend_bos=False
-            )
+    for inputs in batches:
+        bridge.run_with_cache(inputs["input_ids"], names_filter=lambda name: name.endswith(wanted), prepend_bos=False)
 
 
 LENS, SIGHT = (
@@ -309,114 +307,122 @@ def rows_by_peer(
     return rows
 
 
-PAIRS = 4
-PATCHED = (1, 5, 9)  # heads of each layer; a pass costs the same whichever it edits
-SITES = tuple(f"{part}@{n}.h{head}" for n in range(1, LAYERS + 1) for part in "qkv" for head in PATCHED)
+PATCHED = (4, 9)  # layers; those between cost what lies between
+Patched = tuple[tuple[str, int, int], ...]  # component, layer and head of each pass, counted from 1
 
 
 @torch.no_grad()
-def patched_plain(model: GPT2LMHeadModel, base: Tensor, donor: Tensor) -> list[Tensor]:
+def patched_plain(model: GPT2LMHeadModel, sites: Patched, base: Tensor, donor: Tensor) -> list[Tensor]:
     """One hook that keeps what c_attn gives for the donor, and one that puts a head's q, k or v of it into the base."""
     kept: dict[int, Tensor] = {}
     layers = [block.attn.c_attn for block in model.transformer.h]
-    hooks = [m.register_forward_hook(lambda _m, _i, out, n=n: kept.update({n: out})) for n, m in enumerate(layers)]
+    hooks = [m.register_forward_hook(lambda _m, _i, out, n=n: kept.update({n: out})) for n, m in enumerate(layers, 1)]
     model(donor)
     for hook in hooks:
         hook.remove()
-    model(base)
-    width, found = model.config.n_embd, []
-    for n, module in enumerate(layers):
-        for start in (part * width + (head - 1) * INNER for part in range(3) for head in PATCHED):
-            columns = slice(start, start + INNER)
+    found = []
+    for _, n, columns in columns_of(model, sites):
 
-            def put_head(_m: object, _i: object, out: Tensor, n: int = n, columns: slice = columns) -> Tensor:
-                new = out.clone()
-                new[..., columns] = kept[n][..., columns]
-                return new
+        def put_head(_m: object, _i: object, out: Tensor, n: int = n, columns: slice = columns) -> Tensor:
+            new = out.clone()
+            new[..., columns] = kept[n][..., columns]
+            return new
 
-            hook = module.register_forward_hook(put_head)
-            found.append(model(base).logits[:, -1])
-            hook.remove()
+        hook = layers[n - 1].register_forward_hook(put_head)
+        found.append(model(base).logits[:, -1])
+        hook.remove()
     return found
 
 
-def patched_ours(subject: Pretrained, base: Tensor, donor: Tensor) -> list[Tensor]:
+def columns_of(model: GPT2LMHeadModel, sites: Patched) -> Iterator[tuple[str, int, slice]]:
+    """Where in its layer's c_attn each site stands."""
+    inner = model.config.n_embd // model.config.n_head
+    for part, n, head in sites:
+        start = "qkv".index(part) * model.config.n_embd + (head - 1) * inner
+        yield part, n, slice(start, start + inner)
+
+
+def patched_ours(subject: Pretrained, sites: Patched, base: Batch, donor: Batch) -> list[Tensor]:
     """The same as `trisect patch` does it: both texts read, then the edits of a layer in passes that begin there."""
-    tokens = base.shape[1]
-    edits = plan_edits(subject.shape, SITES, "head")
-    batches = [subject.batch_of({"input_ids": ids}) for ids in (base, donor)]
-    places = torch.full((PAIRS,), tokens - 1)
-    real, addresses = batches[0].source.real, [edit.address for edit in edits]
-    record(subject, batches[0], addresses, places)
-    parts = record(subject, batches[1], addresses, places).parts
-    passes, found = edited_passes(subject), []
-    passes.begin(batches[0])
-    for address, group in groupby(edits, lambda edit: edit.address):
-        writes = [{address: put_at(e.targets, parts[address], real, real)} for e in group]
-        found += [made[:, 0] for made in passes.output_each(batches[0], writes, places)]
+    edits = plan_edits(subject.shape, [f"{part}@{n}.h{head}" for part, n, head in sites], "head")
+    real, addresses = base.source.real, [edit.address for edit in edits]
+    places = torch.full((len(real),), real.shape[1] - 1)
+    with sampled_laws(subject):
+        record(subject, base, addresses, places)
+        parts = record(subject, donor, addresses, places).parts
+        passes, found = edited_passes(subject), []
+        passes.begin(base)
+        for address, group in groupby(edits, lambda edit: edit.address):
+            writes = [{address: put_at(e.targets, parts[address], real, real)} for e in group]
+            found += [made[:, 0] for made in passes.output_each(base, writes, places)]
     return found
 
 
-def patched_lens(bridge: Any, base: Tensor, donor: Tensor) -> list[Tensor]:
+@torch.no_grad()
+def patched_lens(bridge: Any, sites: Patched, base: Tensor, donor: Tensor) -> list[Tensor]:
     """The same in TransformerLens: a cache of the donor, and a pass with a hook for each head."""
     ends = tuple(f"attn.hook_{name}" for name in "qkv")
-    with torch.no_grad():
-        _, cache = bridge.run_with_cache(donor, names_filter=lambda name: name.endswith(ends), prepend_bos=False)
-        bridge(base, prepend_bos=False)
-        made = []
-        for n in range(LAYERS):
-            for name, head in product((f"blocks.{n}.attn.hook_{part}" for part in "qkv"), PATCHED):
+    _, cache = bridge.run_with_cache(donor, names_filter=lambda name: name.endswith(ends), prepend_bos=False)
+    made = []
+    for part, n, head in sites:
+        name = f"blocks.{n - 1}.attn.hook_{part}"
 
-                def put_head(value: Tensor, hook: Any, name: str = name, head: int = head) -> Tensor:
-                    new = value.clone()
-                    new[:, :, head - 1] = cache[name][:, :, head - 1]
-                    return new
+        def put_head(value: Tensor, hook: Any, name: str = name, head: int = head) -> Tensor:
+            new = value.clone()
+            new[:, :, head - 1] = cache[name][:, :, head - 1]
+            return new
 
-                made.append(bridge.run_with_hooks(base, fwd_hooks=[(name, put_head)], prepend_bos=False)[:, -1])
+        made.append(bridge.run_with_hooks(base, fwd_hooks=[(name, put_head)], prepend_bos=False)[:, -1])
     return made
 
 
-def patched_sight(wrapped: Any, base: Tensor, donor: Tensor) -> list[Tensor]:
+@torch.no_grad()
+def patched_sight(wrapped: Any, sites: Patched, base: Tensor, donor: Tensor) -> list[Tensor]:
     """The same in nnsight: a trace that saves c_attn of the donor, and a trace for each head."""
-    kept, made, width = [], [], WIDTH
-    with torch.no_grad():
-        with wrapped.trace({"input_ids": donor}):
-            for block in wrapped.transformer.h:
-                kept.append(block.attn.c_attn.output.save())
+    kept, made = [], []
+    with wrapped.trace({"input_ids": donor}):
+        for block in wrapped.transformer.h:
+            kept.append(block.attn.c_attn.output.save())
+    for _, n, columns in columns_of(wrapped, sites):
         with wrapped.trace({"input_ids": base}):
-            wrapped.output.logits[:, -1].save()
-        for n, start in product(range(LAYERS), [p * width + (head - 1) * INNER for p in range(3) for head in PATCHED]):
-            with wrapped.trace({"input_ids": base}):
-                wrapped.transformer.h[n].attn.c_attn.output[..., start : start + INNER] = kept[n][
-                    ..., start : start + INNER
-                ]
-                logits = wrapped.output.logits[:, -1].save()
-            made.append(logits)
+            wrapped.transformer.h[n - 1].attn.c_attn.output[..., columns] = kept[n - 1][..., columns]
+            logits = wrapped.output.logits[:, -1].save()
+        made.append(logits)
     return made
 
 
 @one_core()
 def patching_rows() -> list[Row]:
-    """Interchange interventions in GPT-2 small: pairs a second beside plain hooks, TransformerLens and nnsight, in turn."""
+    """Interchange interventions by head: pairs a second beside plain hooks, TransformerLens and nnsight, in turn."""
+    tiny = GPT2Config(vocab_size=512, n_embd=64, n_layer=5, n_head=8)
+    shapes = ((tiny, 8, range(1, 6), 4, 24), (GPT2Config(), 4, PATCHED, 2, 24), (GPT2Config(), 4, PATCHED, 1, 128))
+    return [row for shape in shapes for row in patched_rows(*shape)]
+
+
+def patched_rows(config: GPT2Config, heads: int, layers: Sequence[int], pairs: int, tokens: int) -> list[Row]:
+    """Rows of one model: so many heads of q, k and v of these layers."""
     torch.manual_seed(0)
-    model = GPT2LMHeadModel(GPT2Config()).eval()
-    subject, lens, rows = load(model), lens_of(model), []
-    sight = (
-        import_module("nnsight").LanguageModel(deepcopy(model), tokenizer=tinyhf.tokenizer(False)) if SIGHT else None
+    model = GPT2LMHeadModel(config).eval()
+    subject, lens = load(model), lens_of(model)
+    sites = tuple((part, n, head) for n in layers for part in "qkv" for head in range(1, heads + 1))
+    texts = [torch.randint(config.vocab_size, (pairs, tokens)) for _ in range(2)]
+    batches = [subject.batch_of({"input_ids": ids}) for ids in texts]
+    ours = partial(patched_ours, subject, sites, *batches)
+    ways = {"plain hooks": partial(patched_plain, model, sites, *texts), "": ours}
+    ways |= {LENS: partial(patched_lens, lens, sites, *texts)} if lens is not None else {}
+    if SIGHT:
+        sight = import_module("nnsight").LanguageModel(deepcopy(model), tokenizer=tinyhf.tokenizer(False))
+        ways[SIGHT] = partial(patched_sight, sight, sites, *texts)
+    answers: dict[str, Tensor] = {}
+    keep = lambda name: answers.__setitem__(name, torch.stack(ways[name]()))  # noqa: E731
+    spent = timed({name: partial(keep, name) for name in ways}, 2)
+    off = {name: float((answer - answers[""]).abs().max()) for name, answer in answers.items() if name}
+    apart = (
+        f"Largest difference of logits from ours: {', '.join(f'{name} {value:.1e}' for name, value in off.items())}."
     )
-    for tokens in (24, 128):
-        texts = [torch.randint(model.config.vocab_size, (PAIRS, tokens)) for _ in range(2)]
-        ways = {"plain hooks": partial(patched_plain, model, *texts), "": partial(patched_ours, subject, *texts)}
-        ways |= {LENS: partial(patched_lens, lens, *texts)} if lens is not None else {}
-        ways |= {SIGHT: partial(patched_sight, sight, *texts)} if sight is not None else {}
-        answers = {name: torch.stack(way()) for name, way in ways.items()}
-        off = {name: float((answer - answers[""]).abs().max()) for name, answer in answers.items() if name}
-        notes = [
-            "Plain hooks: on each layer's c_attn by its name, in the model's own (fused) attention, and whole passes; all"
-            " end with the logits of the last position.",
-            f"Largest difference of logits from ours: {', '.join(f'{name} {value:.1e}' for name, value in off.items())}.",
-        ]
-        what = f"q, k and v of GPT-2 small patched, one head at a time ({len(PATCHED)} of each layer), {PAIRS} pairs of {tokens} tokens"
-        each = lambda seconds: f"{len(SITES) * PAIRS / seconds:.1f} patched pairs a second"  # noqa: E731
-        rows += rows_by_peer(what, timed(ways, ROUNDS), each, notes)
-    return rows
+    notes = ["Plain hooks: on c_attn, in the model's own attention, whole passes; all end with the last logits.", apart]
+    shape = f"{config.n_layer} × {config.n_head} heads, width {config.n_embd}"
+    where = f"{heads} of each of {len(layers)} layers), {pairs} pairs of {tokens} tokens"
+    what = f"q, k and v of a GPT-2 of {shape} patched, one head at a time ({where}"
+    each = lambda seconds: f"{len(sites) * pairs / seconds:.1f} patched pairs a second"  # noqa: E731
+    return rows_by_peer(what, spent, each, notes)

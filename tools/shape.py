@@ -12,6 +12,7 @@ import statistics
 import sys
 import tempfile
 from collections import Counter
+from inspect import CO_NEWLOCALS
 from pathlib import Path
 
 ROOT = Path(__file__).parents[1]
@@ -120,7 +121,9 @@ def count_run(model: str) -> dict[str, float]:
 
     def note(frame: object, event: str, _: object) -> None:
         code = getattr(frame, "f_code")  # noqa: B009
-        if event == "call" and str(SRC) in code.co_filename:
+        # neither modules, classes nor comprehensions
+        is_function = code.co_flags & CO_NEWLOCALS and (code.co_name[0] != "<" or code.co_name == "<lambda>")
+        if event == "call" and is_function and str(SRC) in code.co_filename:
             codes.add(code)
 
     from trisect.cli import main

@@ -19,7 +19,7 @@ from tests import pictures
 
 import trisect
 from trisect.core.errors import CorpusError, SpecError, StudyError, TrisectError
-from trisect.core.subject import Batch, Subject
+from trisect.core.subject import Batch, Heads, Shape, Subject
 from trisect.experiments.explore import page
 from trisect.experiments.explore.page import LADDER, ExplorerPicture, Layer, Words, levels_of, pack, readable, to_steps
 from trisect.experiments.explore.run import explore, take_picture
@@ -273,7 +273,8 @@ class Fake:
     """A subject whose texts have as many windows as they have commas, and one more."""
 
     name, fingerprint, objective, options, notes = "tiny/encoder", "abc123", "masked", ("tiny/encoder",), ()
-    shape, projections, score = None, tuple, dict  # a page asks for none of them
+    shape = Shape({trace.address: Heads(trace.heads, trace.heads) for trace in READINGS["encoder"].traces})
+    projections, score = tuple, dict  # a page asks for none of them
 
     def batches(self, texts, size=8, scored=False):
         rows = tuple((0, i) for i in range(texts[0].count(",") + 1)) if texts[0] else ()
@@ -307,6 +308,13 @@ def test_a_text_becomes_a_page(tmp_path):
         with pytest.raises(SpecError, match=f"{count} texts were given"):
             trisect.explore_page(subject, texts, out=tmp_path / "none" / "page.html")
     assert sorted(path.name for path in tmp_path.rglob("*")) == before
+
+
+def test_a_text_that_no_page_holds_is_refused_before_it_is_read(tmp_path, monkeypatch):
+    monkeypatch.setattr(page, "MOST", 10)
+    monkeypatch.setattr(Fake, "trace", Fake.each)
+    with pytest.raises(CorpusError, match="attention weights in 'tiny/encoder'"):
+        trisect.explore_page(cast(Subject, Fake()), "a text", out=tmp_path)
 
 
 @pytest.mark.parametrize("out", ["notes.txt", "page.html", "notes", "."])

@@ -193,7 +193,8 @@ def waits(name: str, imported: str) -> bool:
         return True
     if package(imported) != "trisect" or imported.removeprefix("trisect").lstrip(".") in reached(name, False):
         return False
-    begins = name in START | reached("cli", False) or name.endswith(".result")
+    commands = (reached(one, False) for one in ("cli", *graph(False, True)["experiments"]))
+    begins = name in START.union(*commands) or name.endswith(".result")
     return begins or imported.startswith("trisect.hf.")
 
 

@@ -1,51 +1,78 @@
-"""One folder an experiment; EXPERIMENTS lists them all."""
+"""One folder an experiment; EXPERIMENTS and UTILITIES list them all, `find_command` imports the one that is asked for."""
 
 from __future__ import annotations
 
 from typing import Any
 
-from trisect.experiments.ablate import ABLATE
-from trisect.experiments.align import ALIGN
-from trisect.experiments.audit import AUDIT
-from trisect.experiments.bench import BENCHMARK
-from trisect.experiments.checkpoints import REWIND
-from trisect.experiments.compare import Compare
-from trisect.experiments.compose import COMPOSE
-from trisect.experiments.dissect import DISSECT
-from trisect.experiments.erase import ERASE
-from trisect.experiments.explore import EXPLORE
-from trisect.experiments.lookup import LookupStudy
-from trisect.experiments.norms import NORMS
-from trisect.experiments.patch import PATCH
-from trisect.experiments.profile import PROFILE
-from trisect.experiments.quantise import QUANTISE
-from trisect.experiments.recall import ASK, RECALL
-from trisect.experiments.similarity import SIMILARITY
-from trisect.experiments.study import PLAN, STUDY
-from trisect.experiments.theory import THEORY
-from trisect.experiments.translate import TRANSLATE
 from trisect.lab.experiment import Experiment, Utility
 
-EXPERIMENTS: tuple[Experiment[Any, Any], ...] = (
-    ABLATE,
-    ALIGN,
-    BENCHMARK,
-    # none knows another: who lists all says what it is made of
-    Compare((NORMS, SIMILARITY, ABLATE, ERASE, PROFILE, PATCH)),
-    COMPOSE,
-    DISSECT,
-    ERASE,
-    EXPLORE,
-    LookupStudy(PATCH, COMPOSE),
-    NORMS,
-    PATCH,
-    PROFILE,
-    QUANTISE,
-    RECALL,
-    REWIND,
-    SIMILARITY,
-    STUDY,
-    THEORY,
-    TRANSLATE,
-)
-UTILITIES: tuple[Utility[Any], ...] = (ASK, AUDIT, PLAN)
+EXPERIMENT_NAMES = (
+    "ablate", "align", "bench", "compare", "compose", "dissect", "erase", "explore", "lookup", "norms", "patch", "profile",
+    "quantise", "recall", "rewind", "similarity", "study", "theory", "translate-train",
+)  # fmt: skip
+UTILITY_NAMES = ("ask", "audit", "plan")
+EXPERIMENTS: tuple[Experiment[Any, Any], ...]  # made when they are asked for, below
+UTILITIES: tuple[Utility[Any], ...]
+
+
+def __getattr__(name: str) -> Any:
+    """The lists of all, each command imported."""
+    if name not in ("EXPERIMENTS", "UTILITIES"):
+        raise AttributeError(name)
+    return tuple(map(find_command, EXPERIMENT_NAMES if name == "EXPERIMENTS" else UTILITY_NAMES))
+
+
+def find_command(name: str) -> Any:
+    """The experiment or utility of a command, by its name; no other is imported."""
+    match name:
+        case "ablate":
+            from trisect.experiments.ablate import ABLATE as COMMAND
+        case "align":
+            from trisect.experiments.align import ALIGN as COMMAND
+        case "ask":
+            from trisect.experiments.recall import ASK as COMMAND
+        case "audit":
+            from trisect.experiments.audit import AUDIT as COMMAND
+        case "bench":
+            from trisect.experiments.bench import BENCHMARK as COMMAND
+        case "compare":  # none knows another: who lists all says what it is made of
+            from trisect.experiments.compare import Compare
+
+            return Compare(tuple(map(find_command, ("norms", "similarity", "ablate", "erase", "profile", "patch"))))
+        case "compose":
+            from trisect.experiments.compose import COMPOSE as COMMAND
+        case "dissect":
+            from trisect.experiments.dissect import DISSECT as COMMAND
+        case "erase":
+            from trisect.experiments.erase import ERASE as COMMAND
+        case "explore":
+            from trisect.experiments.explore import EXPLORE as COMMAND
+        case "lookup":
+            from trisect.experiments.lookup import LookupStudy
+
+            return LookupStudy(find_command("patch"), find_command("compose"))
+        case "norms":
+            from trisect.experiments.norms import NORMS as COMMAND
+        case "patch":
+            from trisect.experiments.patch import PATCH as COMMAND
+        case "plan":
+            from trisect.experiments.study import PLAN as COMMAND
+        case "profile":
+            from trisect.experiments.profile import PROFILE as COMMAND
+        case "quantise":
+            from trisect.experiments.quantise import QUANTISE as COMMAND
+        case "recall":
+            from trisect.experiments.recall import RECALL as COMMAND
+        case "rewind":
+            from trisect.experiments.checkpoints import REWIND as COMMAND
+        case "similarity":
+            from trisect.experiments.similarity import SIMILARITY as COMMAND
+        case "study":
+            from trisect.experiments.study import STUDY as COMMAND
+        case "theory":
+            from trisect.experiments.theory import THEORY as COMMAND
+        case "translate-train":
+            from trisect.experiments.translate import TRANSLATE as COMMAND
+        case _:
+            raise KeyError(name)
+    return COMMAND

@@ -246,11 +246,7 @@ def pack(picture: ExplorerPicture, size: int = MOST_BYTES, effort: int = EFFORT)
     count = sum(layer.weights.size for layer in picture.layers)
     if not count:
         raise CorpusError("There is nothing to show.", "The reading has no attention weights.", "Give a text.")
-    if count > MOST:
-        most = int((MOST / sum(len(layer.weights) for layer in picture.layers)) ** 0.5)
-        tokens = max(layer.weights.shape[2] for layer in picture.layers)
-        text = f"A text of {tokens:,} tokens has {count:,} attention weights in {picture.model!r}."
-        raise CorpusError(text, f"A page holds {MOST:,}: {most:,} tokens of this model.", "Give a shorter text.")
+    check_length(picture.model, max(layer.weights.shape[2] for layer in picture.layers), count)
     manifest, small = _front(picture, effort)
     last_chunk, logits = (), picture.logits
     if logits is not None:
@@ -281,6 +277,14 @@ def pack(picture: ExplorerPicture, size: int = MOST_BYTES, effort: int = EFFORT)
             if last or sum(map(len, chunks)) <= size:
                 return Packed({**manifest, "levels": levels, "bits": 16 if levels > 255 else 8}, chunks, levels)
     raise AssertionError
+
+
+def check_length(model: str, tokens: int, count: int) -> None:
+    """Raise CorpusError where a text of so many tokens has more attention weights in a model, `count`, than a page holds."""
+    if count > MOST:
+        most = int(tokens * (MOST / count) ** 0.5)
+        text = f"A text of {tokens:,} tokens has {count:,} attention weights in {model!r}."
+        raise CorpusError(text, f"A page holds {MOST:,}: {most:,} tokens of this model.", "Give a shorter text.")
 
 
 def _deflate(values: np.ndarray | bytes, effort: int = EFFORT) -> bytes:

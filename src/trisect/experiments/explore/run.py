@@ -11,7 +11,15 @@ import torch
 from trisect.core.errors import CorpusError, ModelError, TrisectError
 from trisect.core.subject import Batch, SeeingSubject, StreamSubject, Subject
 from trisect.core.trace import Reading, Side, Trace
-from trisect.experiments.explore.page import ExplorerPicture, Framed, Layer, TokenLogits, Words, show
+from trisect.experiments.explore.page import (
+    ExplorerPicture,
+    Framed,
+    Layer,
+    TokenLogits,
+    Words,
+    check_length,
+    show,
+)
 from trisect.experiments.explore.settings import ExploreFacts, ExploreSettings
 from trisect.lab.experiment import Measured, RunContext
 from trisect.measure.composition import read_stream
@@ -50,6 +58,10 @@ def measure(settings: ExploreSettings, context: RunContext) -> Measured[ExploreF
         batch = next(iter(subject.batches([texts], size=1)), None)
         if batch is None:
             raise CorpusError("The text is empty.", "Nothing was read.", "Give a text of at least one token.")
+        lengths = [int(side.real[0].sum()) for side in (batch.source, batch.target or batch.source)]
+        last = {"dec": lengths[1] ** 2, "cross": lengths[0] * lengths[1]}
+        sizes = (last.get(a.stack, lengths[0] ** 2) * heads.query for a, heads in subject.shape.heads.items())
+        check_length(subject.name, max(lengths), sum(sizes))
         windows = sum(len(part.rows) for part in subject.batches([texts], size=8))
         note = (f"The text has {windows} windows; this is the first.",) * (windows > 1)
         reading = subject.trace(batch)

@@ -479,11 +479,13 @@ def evaluating(model: nn.Module) -> Iterator[None]:
     """The model in evaluation mode, without dropout, and every part of it back in its own mode afterwards."""
     before = [(module, module.training) for module in model.modules()]
     try:
-        model.eval()
+        if any(training for _, training in before):
+            model.eval()
         yield
     finally:
         for module, training in before:
-            module.training = training
+            if module.training is not training:  # to set it is dear
+                module.training = training
 
 
 @contextlib.contextmanager

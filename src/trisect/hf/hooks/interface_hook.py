@@ -60,7 +60,8 @@ def record_interface(
             def record(*positional: Any, **by_name: Any) -> Any:
                 # module, q, k and v, each by place or by name, then the rest
                 named = dict(by_name)
-                places = list(inspect.signature(function).parameters)[len(positional) : OWN]
+                lacks = len(positional) < OWN
+                places = list(inspect.signature(function).parameters)[len(positional) : OWN] if lacks else ()
                 module, q, k, v = (*positional[:OWN], *(named.pop(place) for place in places))
                 rest = positional[OWN:]
                 if id(module) not in names:
@@ -149,7 +150,9 @@ def _mixes(attend: Callable[[Tensor], Tensor], weights: Tensor | None, v: Tensor
 @contextlib.contextmanager
 def eager(model: nn.Module) -> Iterator[None]:
     """The model with every part of it set to its eager attention, and set back afterwards."""
-    configs = {id(c): c for m in model.modules() if (c := getattr(m, "config", None)) is not None}
+    # most modules have none, which to ask for is dear
+    having = (m for m in model.modules() if "config" in m.__dict__ or hasattr(type(m), "config"))
+    configs = {id(c): c for m in having if (c := getattr(m, "config", None)) is not None}
     implementations = ((c, getattr(c, "_attn_implementation_internal", None)) for c in configs.values())
     before = [(config, implementation) for config, implementation in implementations if implementation is not None]
     try:

@@ -239,7 +239,7 @@ def watch_uses(
 
     A bare parameter is noted where something is multiplied by it outside any affine module, as in `cut`.
     """
-    modules, running = dict(model.named_modules()), list[None]()
+    modules, running = dict(model.named_modules()) if names else {}, list[None]()
     bare = set(names) - modules.keys()  # XLNet multiplies by parameters
 
     def use(name: str, module: nn.Module, args: Arguments, kwargs: NamedArguments, out: Any) -> None:

@@ -360,8 +360,8 @@ def checking(
     past = max((int(c.get_seq_length()) for c in inputs.values() if isinstance(c, Cache)), default=0)
     masks = (t for name, t in inputs.items() if "mask" in name and isinstance(t, Tensor))
     checker = Checker(laws, past, tuple(t.bool() for t in masks if t.dim() == 2))
-    modules = dict(model.named_modules())
     names = {key[0] for key in checker.watched}
+    modules = dict(model.named_modules()) if names else {}
     owners = {law.out.owner for law in laws if law is not None and law.out is not None and law.out.owner}
     quantised = {n: quantisation_of(modules[n]) for n in names & modules.keys()}
     with contextlib.ExitStack() as stack:
