@@ -13,7 +13,7 @@ from trisect.core.trace import Side, Trace
 from trisect.measure import norms as measure_norms
 from trisect.measure.norms import both, query_scale, single
 from trisect.stats.bootstrap import DrawnEstimate
-from trisect.stats.describe import spearman_of_cells, spearman_of_counts
+from trisect.stats.describe import mean_ranks, spearman_of_cells, spearman_of_counts
 
 ROOM = 1 << 15  # pairs, of all series together, that are kept until the bins are fixed
 
@@ -426,8 +426,6 @@ def _within_texts(values: Float[Tensor, "B 1 S"], whose: Whose) -> tuple[Tensor,
 
     A row of tokens is a text; one with fewer than LEAST words says nothing and is left out.
     """
-    from scipy.stats import rankdata
-
     values, whose = values.cpu(), whose.on(torch.device("cpu"))
     ranked = torch.isfinite(whose.rank) & whose.word
     ranks: list[np.ndarray] = []
@@ -435,7 +433,7 @@ def _within_texts(values: Float[Tensor, "B 1 S"], whose: Whose) -> tuple[Tensor,
     for row in (ranked.sum(1) >= LEAST).nonzero()[:, 0].tolist():
         counted = ranked[row]
         both = np.stack([whose.rank[row, counted].double().numpy(), values[row, 0][counted].double().numpy()])
-        ranks.append((rankdata(both, axis=1) - 0.5) / both.shape[1] - 0.5)
+        ranks.append((mean_ranks(both) - 0.5) / both.shape[1] - 0.5)
         groups.append(whose.group[row].expand(both.shape[1]))
     if not ranks:
         return torch.empty(1, 0), torch.empty(1, 0), torch.empty(0, dtype=torch.long)
@@ -445,9 +443,7 @@ def _within_texts(values: Float[Tensor, "B 1 S"], whose: Whose) -> tuple[Tensor,
 
 def frequency_ranks(counts: Int[np.ndarray, " V"]) -> Float[Tensor, " V"]:
     """Rank of every token type by its count, 1 the commonest, ties share their mean rank; NaN for types that were not met."""
-    from scipy.stats import rankdata
-
     met = counts > 0
     ranks = np.full(len(counts), np.nan)
-    ranks[met] = rankdata(-counts[met])
+    ranks[met] = mean_ranks(-counts[met])
     return torch.from_numpy(ranks)

@@ -5,8 +5,7 @@ from __future__ import annotations
 import itertools
 
 import numpy as np
-from jaxtyping import Float, Int
-from scipy.stats import rankdata
+from jaxtyping import Float, Int, Real
 
 from trisect.stats.null import p_of_draws
 from trisect.stats.tested import ROUNDING, PValues
@@ -23,11 +22,24 @@ def variation(sums: Float[np.ndarray, "... 3"]) -> Float[np.ndarray, "*S"]:
         return np.where(mean > 0, np.sqrt(np.maximum(second / count - mean**2, 0.0)) / mean, np.nan)
 
 
+def mean_ranks(values: Real[np.ndarray, "*S L"]) -> Float[np.ndarray, "*S L"]:
+    """Ranks from 1 along the last axis; equal numbers share the mean of theirs."""
+    order, first = values.argsort(-1), np.ones(values.shape, bool)
+    ordered = np.take_along_axis(values, order, -1)
+    first[..., 1:] = ordered[..., 1:] != ordered[..., :-1]
+    places = np.flatnonzero(first)
+    counts = np.diff(places, append=values.size)
+    shared = np.repeat(places % values.shape[-1] + (counts + 1) / 2, counts)
+    ranks = np.empty(values.shape)
+    np.put_along_axis(ranks, order, shared.reshape(values.shape), -1)
+    return ranks
+
+
 def spearman(pair: Float[np.ndarray, "... 2 L"]) -> Float[np.ndarray, "*S"]:
     """Spearman's ρ of two rows of L numbers; NaN with fewer than three, or where a row has one value only."""
     if pair.shape[-1] < 3:
         return np.full(pair.shape[:-2], np.nan)
-    ranks = rankdata(pair, axis=-1)
+    ranks = mean_ranks(pair)
     ranks -= ranks.mean(-1, keepdims=True)
     across, spread = ranks.prod(-2).sum(-1), (ranks**2).sum(-1).prod(-1)
     with np.errstate(invalid="ignore", divide="ignore"):
@@ -90,7 +102,7 @@ def permutation_spearman(x: Float[np.ndarray, " L"], y: Float[np.ndarray, " L"],
         orders = np.array(list(itertools.permutations(range(n))))
     else:
         orders = np.random.default_rng([seed, 5]).permuted(np.broadcast_to(np.arange(n), (ORDERS, n)), axis=1)
-    left, right = (rankdata(values) - (n + 1) / 2 for values in (x, y))
+    left, right = (mean_ranks(values) - (n + 1) / 2 for values in (x, y))
     rho = right[orders] @ left
     scale = np.sqrt((left**2).sum() * (right**2).sum())
     reached = [(rho <= observed * scale + ROUNDING * n**3).sum(), (rho >= observed * scale - ROUNDING * n**3).sum()]
