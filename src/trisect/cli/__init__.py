@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import ItemsView
+from collections import UserDict
 from functools import partial
 from typing import Any
 
@@ -16,24 +16,19 @@ from trisect.experiments import EXPERIMENT_NAMES, UTILITY_NAMES, find_command
 __all__ = ["main", "study"]
 
 
-class _Commands(dict[str, Any]):
+class _Commands(UserDict[str, Any]):
     """Commands by name; one that stands as a function is made by it when it is asked for."""
 
     def __getitem__(self, name: str) -> click.Command:
-        one = super().__getitem__(name)
-        if not isinstance(one, click.Command):
-            self[name] = one = one()
-        return one
-
-    def get(self, name: str, default: Any = None) -> Any:
-        return self[name] if name in self else default  # noqa: SIM401
-
-    def items(self) -> ItemsView[str, Any]:
-        return {name: self[name] for name in self}.items()
+        command = self.data[name]
+        if not isinstance(command, click.Command):
+            self.data[name] = command = command()
+        return command
 
 
 def _command_of(name: str) -> click.Command:
     return command(find_command(name), say_result) if name in EXPERIMENT_NAMES else utility(find_command(name))
 
 
-main.commands = _Commands(main.commands | {n: partial(_command_of, n) for n in (*EXPERIMENT_NAMES, *UTILITY_NAMES)})
+_LATE = {name: partial(_command_of, name) for name in (*EXPERIMENT_NAMES, *UTILITY_NAMES)}
+main.commands = _Commands({**main.commands, **_LATE})
