@@ -249,10 +249,8 @@ def read_rows(texts: int = 4, rounds: int = 2) -> list[Row]:
         ways = {"plain hooks": partial(read_plain, model, ids), "": partial(read_ours, subject, given)}
         if lens is not None:
             ways[LENS] = partial(read_lens, lens, ids)
-        what = (
-            f"q, k, v and weights of {layers} layers of GPT-2 small read: {batches} × {count} texts of {tokens} tokens"
-        )
-        rows += rows_by_peer(what, timed(ways, rounds), lambda seconds: f"{seconds:.2f} s")
+        what = f"q, k, v and weights of {layers} layers of GPT-2 small read: {batches} × {count} texts of {tokens}"
+        rows += rows_by_peer(f"{what} tokens", timed(ways, rounds), lambda seconds: f"{seconds:.2f} s")
     return rows
 
 
@@ -416,13 +414,11 @@ def patched_rows(config: GPT2Config, heads: int, layers: Sequence[int], pairs: i
     answers: dict[str, Tensor] = {}
     keep = lambda name: answers.__setitem__(name, torch.stack(ways[name]()))  # noqa: E731
     spent = timed({name: partial(keep, name) for name in ways}, 2)
-    off = {name: float((answer - answers[""]).abs().max()) for name, answer in answers.items() if name}
-    apart = (
-        f"Largest difference of logits from ours: {', '.join(f'{name} {value:.1e}' for name, value in off.items())}."
-    )
-    notes = ["Plain hooks: on c_attn, in the model's own attention, whole passes; all end with the last logits.", apart]
-    shape = f"{config.n_layer} × {config.n_head} heads, width {config.n_embd}"
+    apart = (f"{name} {(answer - answers['']).abs().max():.1e}" for name, answer in answers.items() if name)
+    notes = ["Plain hooks: on c_attn, in the model's own attention, whole passes; all end with the last logits."]
+    notes.append(f"Largest difference of logits from ours: {', '.join(apart)}.")
     where = f"{heads} of each of {len(layers)} layers), {pairs} pairs of {tokens} tokens"
-    what = f"q, k and v of a GPT-2 of {shape} patched, one head at a time ({where}"
-    each = lambda seconds: f"{len(sites) * pairs / seconds:.1f} patched pairs a second"  # noqa: E731
-    return rows_by_peer(what, spent, each, notes)
+    what = f"q, k and v of a GPT-2 of {config.n_layer} × {config.n_head} heads, width {config.n_embd}, patched, one head at a time ({where}"
+    return rows_by_peer(
+        what, spent, lambda seconds: f"{len(sites) * pairs / seconds:.1f} patched pairs a second", notes
+    )
