@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import statistics
 import time
 import warnings
 from collections.abc import Callable, Iterator, Sequence
@@ -210,27 +209,16 @@ def probe_rows() -> list[Row]:
     return [row(what, f"{found.plain:.0f} s", f"{found.ours:.1f} s", found, [note])]
 
 
-def proof_rows(threads: int = 2) -> list[Row]:
-    """How long the proof of a model takes, beside one of its own forward passes; medians of five."""
-    torch.set_num_threads(threads)
-    models = {
-        "BERT-base": BertModel(BertConfig()),
-        "BERT-base with its MLM head": BertForMaskedLM(BertConfig()),
-        "GPT-2 small": GPT2LMHeadModel(GPT2Config()),
-    }
+@one_core()
+def proof_rows() -> list[Row]:
+    """How long the proof of a model takes, beside a forward pass of its example."""
     rows = []
-    for name, model in models.items():
-        inputs = example_inputs(name, model.eval())
-        verdicts = {one["verdict"] for one in prove(name, model).rows()}
-        with torch.no_grad():
-            passed = timed({"": partial(model, **inputs)}, 5, time.perf_counter)[""]
-        proof = timed({"": partial(prove, name, model)}, 5, time.perf_counter)[""]
-        notes = [
-            f"one forward pass over the same inputs: {statistics.median(passed):.3f} s",
-            f"verdicts: {', '.join(sorted(verdicts))}",
-        ]
-        what = f"the proof of {name}, random weights, {threads} threads, wall time"
-        rows.append(row(what, "", f"{statistics.median(proof):.2f} s", notes=notes))
+    for kind, config in ((BertModel, BertConfig()), (BertForMaskedLM, BertConfig()), (GPT2LMHeadModel, GPT2Config())):
+        model = kind(config).eval()
+        run = torch.no_grad()(partial(model, **example_inputs(kind.__name__, model)))
+        found = paired(run, partial(prove, kind.__name__, model), ROUNDS)
+        what = f"the proof of {kind.__name__} in its usual size, random weights, beside a pass of its example (plain)"
+        rows.append(row(what, f"{found.plain:.2f} s", f"{found.ours:.2f} s", found))
     return rows
 
 
