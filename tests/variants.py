@@ -272,7 +272,7 @@ def judge(model: Variant) -> tuple[str, str]:
         subject.read(second)
         reading = subject.read(third)
     except ModelError as error:
-        return "refused", f"{error.given} {error.known}"
+        return "refused", f"{error.problem} {error.reason}"
     found = {f.projections.address: f for f in subject.proof.weights}
     for trace in reading.traces:
         attention: Any = model.get_submodule(found[trace.address].module)

@@ -76,7 +76,7 @@ def main() -> None:
         try:
             got = run()
         except TrisectError as error:
-            got = f"refused: {error.given}"
+            got = f"refused: {error.problem}"
         print(json.dumps({"item": item, "expected": expected, "got": got}, ensure_ascii=False))
 
 

@@ -340,8 +340,8 @@ def check(out: str | Path) -> list[StudyError]:
         errors = check_study(folder)
         again = f"Call 'trisect report {out}': it makes tables, figures and report again from the runs."
         for error in run.check(again) if run.has_run else []:
-            path = re.split(r" (?:is|was|belongs) [a-z ]+\.$", error.given)[0]
-            if not any(path in other.given for other in errors):
+            path = re.split(r" (?:is|was|belongs) [a-z ]+\.$", error.problem)[0]
+            if not any(path in other.problem for other in errors):
                 errors.append(error)
         return errors
     if planned or unfinished(folder):
@@ -370,7 +370,7 @@ def _check_begun(folder: Path) -> list[StudyError]:
         try:
             check_model(place)
         except ModelError as error:
-            errors.append(DamagedFileError(error.given, error.known, DELETE.format(place)))
+            errors.append(DamagedFileError(error.problem, error.reason, DELETE.format(place)))
     return errors
 
 

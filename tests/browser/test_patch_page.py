@@ -22,7 +22,7 @@ def address(tmp_path_factory) -> str:
     out = tmp_path_factory.mktemp("patch")
     sites = ("q@all", "k@all", "v@all")
     done = trisect.patch(
-        model, given=pairs, sites=sites, per="head", how="both", positions="differ", out=out, quiet=True
+        model, pair_list=pairs, sites=sites, per="head", how="both", positions="differ", out=out, quiet=True
     )
     return done.report.as_uri()
 

@@ -245,7 +245,7 @@ def test_a_save_and_an_answer_that_are_under_way_end_neither_of_each_other(gpt, 
     held.pop().continue_()
     settled(tab, switches=[[site, "zero"]])
     tab.unroute("**/answer")
-    parts = {"given": "Nothing to save.", "known": "It is wrong.", "todo": "Change it."}
+    parts = {"problem": "Nothing to save.", "reason": "It is wrong.", "todo": "Change it."}
     tab.route("**/offline", lambda route: route.fulfill(json=parts))
     tab.get_by_role("button", name="Save as page").click()
     tab.locator(".s-error:visible").wait_for()
@@ -376,7 +376,7 @@ def test_two_views_of_a_widget_take_their_own_answers_and_a_save_drops_no_questi
     say(waited)
     tab.locator("#one > div[data-state*=mean]").wait_for()
     one.get_by_role("button", name="Save as page").click()
-    say(asked()[5], page=None, error={"given": "It is full.", "known": "No room.", "todo": "Make some."})
+    say(asked()[5], page=None, error={"problem": "It is full.", "reason": "No room.", "todo": "Make some."})
     one.locator(".s-error", has_text="Make some.").wait_for()
     context.close()
 

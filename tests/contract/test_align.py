@@ -337,7 +337,7 @@ def test_texts_without_their_marker_or_with_pieces_of_several_words_are_refused(
         align()
     with pytest.raises(CorpusError, match="stands 0 times") as error:
         align(marker=">>")
-    assert "line 1" in error.value.given
+    assert "line 1" in error.value.problem
     with pytest.raises(CorpusError, match="--target is given too much"):
         align(marker="||", target=texts)
     with pytest.raises(CorpusError, match="no regular expression"):

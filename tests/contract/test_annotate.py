@@ -206,7 +206,7 @@ for how in sys.argv[1].split():
     try:
         annotate(sys.argv[2], sys.argv[3], sys.argv[4], workers=2)
     except CorpusError as error:
-        print(error.given, error.known, flush=True)
+        print(error.problem, error.reason, flush=True)
         code = 2
     except KeyboardInterrupt:
         sys.exit(130)
@@ -311,8 +311,8 @@ def test_no_spacy_and_a_folder_of_that_name(source, tmp_path, monkeypatch, shado
 def test_a_pipeline_that_cannot_be_loaded(source, tmp_path):
     with pytest.raises(CorpusError) as caught:
         annotate(source, "no_such_pipeline", tmp_path / "out", workers=1)
-    assert "'no_such_pipeline'" in caught.value.given
-    assert "Can't find model 'no_such_pipeline'" in caught.value.known
+    assert "'no_such_pipeline'" in caught.value.problem
+    assert "Can't find model 'no_such_pipeline'" in caught.value.reason
     assert not (tmp_path / "out").exists()
 
 
@@ -376,11 +376,11 @@ def test_what_is_left_is_of_one_run_which_check_compares(whole, source, tagger, 
     array = np.load(out / "train.npy")
     np.save(out / "train.npy", array[::-1].copy())
     (found,) = trisect.check(out)
-    assert found.given == f"{out / 'train.npy'} was altered."
-    assert "'trisect corpus annotate'" in found.known
+    assert found.problem == f"{out / 'train.npy'} was altered."
+    assert "'trisect corpus annotate'" in found.reason
     (out / "manifest.json").unlink()  # as a corpus that a study cut
     (found,) = trisect.check(out)
-    assert found.given == f"{out / 'train.npy'} is damaged."
+    assert found.problem == f"{out / 'train.npy'} is damaged."
     np.save(out / "train.npy", array)
     assert trisect.check(out) == []
 

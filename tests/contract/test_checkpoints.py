@@ -140,11 +140,11 @@ def test_a_revision_that_is_not_there_is_named_before_anything_is_loaded(folder,
     for revision in ("step9", "..", "first/../mid"):
         with pytest.raises(ModelError, match=re.escape(f"has no revision {revision!r}")) as error:
             rewind(folder, tmp_path / "out", stages=[revision])
-        assert error.value.known == "Its subfolders with a model are also, first, last, mid."
+        assert error.value.reason == "Its subfolders with a model are also, first, last, mid."
     (tmp_path / "empty").mkdir()
     with pytest.raises(ModelError, match="has no revision 'first'") as error:
         rewind(tmp_path / "empty", tmp_path / "out")
-    assert error.value.known == "No subfolder of it holds a model."
+    assert error.value.reason == "No subfolder of it holds a model."
 
 
 def test_revisions_of_another_shape_or_kind_are_refused(folder, tmp_path):
@@ -154,10 +154,10 @@ def test_revisions_of_another_shape_or_kind_are_refused(folder, tmp_path):
     revisions.save(mixed, "masked", {"other": 0})
     with pytest.raises(ModelError, match="Revision 'wide' has another shape") as error:
         rewind(mixed, tmp_path / "out", initial="wide")
-    assert "16×48 in the final revision and 32×96 in this one" in error.value.known
+    assert "16×48 in the final revision and 32×96 in this one" in error.value.reason
     with pytest.raises(ModelError, match="Revision 'other' is another model") as error:
         rewind(mixed, tmp_path / "out", initial="other")
-    assert error.value.known == "The final one is a GPT2LMHeadModel, this one a BertForMaskedLM."
+    assert error.value.reason == "The final one is a GPT2LMHeadModel, this one a BertForMaskedLM."
     assert not (tmp_path / "out").exists()
 
 

@@ -140,7 +140,7 @@ def test_texts_with_too_few_words_leave_profiles_out_and_say_so(two, tmp_path):
     assert [part.what for part in done.about.facts.parts] == ["similarity"]
     with pytest.raises(CorpusError) as caught:
         run(less, asked(two, tmp_path / "corpus", what=("profile",)), tmp_path / "other", quiet=True)
-    assert f"Profiles are left out. {caught.value.given} {caught.value.known}" in done.notes
+    assert f"Profiles are left out. {caught.value.problem} {caught.value.reason}" in done.notes
 
 
 def experiment(name: str) -> Experiment[Any, Any]:

@@ -23,7 +23,7 @@ MODELS = {"bert": tinyhf.bert, "gpt2": tinyhf.gpt2}
 MEASURES = {
     "norms": partial(trisect.norms, texts=TEXTS, block="full"),
     "ablate": partial(trisect.ablate, texts=TEXTS, hold=True),
-    "patch": partial(trisect.patch, given=[("w1 w2 w3", "w4 w5 w6")]),
+    "patch": partial(trisect.patch, pair_list=[("w1 w2 w3", "w4 w5 w6")]),
     "profile": lambda subject, out, quiet: trisect.profile(
         subject, words_of(out), labels=("position",), words=100, folds=2, out=out, quiet=quiet
     ),

@@ -119,7 +119,7 @@ def test_a_job_that_fails_raises_what_it_reported_and_names_files_as_at_home(nam
     with pytest.raises(CorpusError) as caught, OPEN[name](tmp_path / "scratch") as engine:
         drive([Walking(Walk("w", 3, ends="refused"), home)], engine)
     assert caught.value.args == (f"{home}/state/w.json is wrong.", "known", "todo")
-    assert (caught.value.given, caught.value.known) == caught.value.args[:2]
+    assert (caught.value.problem, caught.value.reason) == caught.value.args[:2]
     assert (home / "state/w.json").exists()  # what it had kept is there
 
 
@@ -180,8 +180,8 @@ def test_a_job_that_is_lost_again_and_again_is_named(name, home, tmp_path, monke
     monkeypatch.setattr(processes, "COMMAND", ("-c", dying))
     with pytest.raises(StudyError) as caught, OPEN[name](tmp_path / "scratch") as engine:
         drive([Walking(Walk("w", 1), home)], engine)
-    assert caught.value.given == f"A worker process ended unexpectedly (exit status 3), {LOSSES} times at 'walk w'."
-    assert caught.value.known == "Its last words: out of memory, say"
+    assert caught.value.problem == f"A worker process ended unexpectedly (exit status 3), {LOSSES} times at 'walk w'."
+    assert caught.value.reason == "Its last words: out of memory, say"
     assert "--workers 1" in caught.value.todo
 
 
@@ -241,7 +241,7 @@ def test_only_declared_jobs_can_be_run():
     ):
         with pytest.raises(StudyError) as caught:
             find_job(name)
-        assert (caught.value.given, caught.value.known) == (f"The job {name!r} cannot be run.", known)
+        assert (caught.value.problem, caught.value.reason) == (f"The job {name!r} cannot be run.", known)
         assert "@job" in caught.value.todo
 
 

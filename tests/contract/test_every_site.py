@@ -95,7 +95,7 @@ def test_a_switch_zeroes_the_part_that_is_named_and_no_other_of_its_layer(subjec
 def test_a_command_takes_what_the_model_has_and_refuses_the_rest_by_name(subject, command, tmp_path):
     given = {
         "ablate": {"text": (WORDS,)},
-        "patch": {"given": [{"base": WORDS, "donor": "w4 w3 w2 w1"}]},
+        "patch": {"pair_list": [{"base": WORDS, "donor": "w4 w3 w2 w1"}]},
         "erase": {"corpus": "embedded", "limit": 2, "tokens": 60},
     }[command]
     for number, text in enumerate(("v@2.h1", "k+v@1", "k@1.h9", "q@3", "enc.q@1", "o@1", "pre.k@1")):

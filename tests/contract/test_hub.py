@@ -88,8 +88,8 @@ def test_configurations_saved_folders_other_columns_and_rows_of_many_lines(tmp_p
     for wrong, words in ((":three", "'three' not found. Available: ['one', 'two']"), ("", "Config name is missing")):
         with pytest.raises(CorpusError) as caught:
             open_corpus(f"hf:{tmp_path / 'set'}{wrong}")
-        assert caught.value.given == f"The dataset 'hf:{tmp_path / 'set'}{wrong}' cannot be opened."
-        assert words in caught.value.known
+        assert caught.value.problem == f"The dataset 'hf:{tmp_path / 'set'}{wrong}' cannot be opened."
+        assert words in caught.value.reason
         assert caught.value.todo.startswith("Name a configuration that there is, as hf:NAME:CONFIG")
     saved = datasets.DatasetDict(
         {s: datasets.Dataset.from_dict({"sentence": ["a b"], "id": [1]}) for s in ("train", "dev")}
@@ -163,7 +163,7 @@ def test_no_datasets_package_and_a_folder_of_that_name(monkeypatch, tmp_path, sh
     else:
         monkeypatch.setitem(sys.modules, "datasets", None)
     error = refused("hf:a/b")
-    assert "the package 'datasets' is not there" in error.given
+    assert "the package 'datasets' is not there" in error.problem
     assert "pip install 'trisect[hub]'" in error.todo
     assert not sys.modules.get("datasets")
 
@@ -171,33 +171,33 @@ def test_no_datasets_package_and_a_folder_of_that_name(monkeypatch, tmp_path, sh
 @pytest.mark.parametrize("name", ["hf:", "hf::one", "hf:a:"])
 def test_names_that_are_none(name):
     error = refused(name)
-    assert error.given == f"'{name}' names no dataset."
-    assert "hf:NAME:CONFIG" in error.known
+    assert error.problem == f"'{name}' names no dataset."
+    assert "hf:NAME:CONFIG" in error.reason
 
 
 def test_no_network_no_dataset_and_no_data(tmp_path):
     error = refused("hf:Salesforce/wikitext:wikitext-2-v1")
-    assert error.given == "The dataset 'hf:Salesforce/wikitext:wikitext-2-v1' cannot be reached."
-    assert "Couldn't reach 'Salesforce/wikitext' on the Hub" in error.known
+    assert error.problem == "The dataset 'hf:Salesforce/wikitext:wikitext-2-v1' cannot be reached."
+    assert "Couldn't reach 'Salesforce/wikitext' on the Hub" in error.reason
     (tmp_path / "empty").mkdir()
     for place in (tmp_path / "nowhere", tmp_path / "empty"):
         error = refused(f"hf:{place}")
-        assert error.given == f"The dataset 'hf:{place}' is not there."
-        assert "any data file" in error.known
+        assert error.problem == f"The dataset 'hf:{place}' is not there."
+        assert "any data file" in error.reason
 
 
 def test_splits_and_columns_that_are_not_there(tmp_path):
     only = parquet(tmp_path / "only", {"train": ["a b"]})
     error = refused(f"hf:{only}")
-    assert error.given == f"The dataset 'hf:{only}' has no valid split."
-    assert "validation or valid or dev; its splits are train" in error.known
+    assert error.problem == f"The dataset 'hf:{only}' has no valid split."
+    assert "validation or valid or dev; its splits are train" in error.reason
     error = refused(f"hf:{parquet(tmp_path / 'lost', {'valid': ['a b'], 'test': ['c d']})}")
-    assert "train; its splits are validation, test" in error.known
+    assert "train; its splits are validation, test" in error.reason
     error = refused(f"hf:{parquet(tmp_path / 'numbers', {'train': [1, 2], 'valid': [3, 4]}, 'label')}")
-    assert "no column 'text'; it has label, number" in error.given
+    assert "no column 'text'; it has label, number" in error.problem
     two = datasets.DatasetDict({s: datasets.Dataset.from_dict({"q": ["a"], "a": ["b"]}) for s in ("train", "test")})
     two.save_to_disk(tmp_path / "two")
-    assert "q, a" in refused(f"hf:{tmp_path / 'two'}").known
+    assert "q, a" in refused(f"hf:{tmp_path / 'two'}").reason
 
 
 def test_from_the_command_line(tmp_path, monkeypatch):

@@ -280,7 +280,7 @@ def test_weights_that_changed_since_are_refused():
 def test_what_cannot_be_loaded_or_read(call, given):
     with pytest.raises(ModelError) as error:
         call()
-    assert error.value.given == given
+    assert error.value.problem == given
 
 
 def test_addresses_of_an_encoder_decoder():
@@ -309,7 +309,7 @@ def test_sites_that_the_model_does_not_have(site, given):
 
     with pytest.raises(SiteError) as error:
         subject("llama").shape.resolve(trisect.Site.parse(site))
-    assert error.value.given == given
+    assert error.value.problem == given
 
 
 def test_weights_that_were_handed_out_stay_when_the_model_changes_and_those_inside_take_no_memory():

@@ -305,7 +305,7 @@ def test_a_donor_that_is_the_base_changes_nothing(recorded, tmp_path):
     sound = {"audio": str(words / "low" / "w3.wav"), "text": " W1, w2,"}
     answers = {"base": " w4", "donor": " w4", "q-place": " w5", "q-content": " w6"}
     pairs = [{"base": sound, "donor": sound, "answers": answers}] * 2
-    done = trisect.patch(model, given=pairs, sites=CROSS, per="site", out=tmp_path / "same", quiet=True)
+    done = trisect.patch(model, pair_list=pairs, sites=CROSS, per="site", out=tmp_path / "same", quiet=True)
     shifts = done.tables["predictions"]["shift_nats"].drop_nulls()
     assert len(shifts) > 20
     assert np.abs(shifts.to_numpy()).max() < 1e-5

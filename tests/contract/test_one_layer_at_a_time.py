@@ -147,7 +147,7 @@ def test_patches_are_the_same_whether_another_texts_parts_are_held_together_or_l
     def patched(room: int) -> list[float]:
         monkeypatch.setattr(run, "ROOM", room)
         found = trisect.patch(
-            subject(), given=[("w1 w2 w3", "w4 w5 w6")], how=how, out=tmp_path / str(room), quiet=True
+            subject(), pair_list=[("w1 w2 w3", "w4 w5 w6")], how=how, out=tmp_path / str(room), quiet=True
         )
         return found.tables["measures"]["value"].to_list()
 

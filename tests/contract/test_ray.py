@@ -79,7 +79,7 @@ def test_jobs_wait_where_all_nodes_are_gone_and_go_on_at_one_that_joins_late(nod
 def test_a_job_that_is_lost_again_and_again_is_named_with_its_nodes(nodes, home, tmp_path, marks):
     with pytest.raises(StudyError) as caught, open_ray(tmp_path / "s") as engine:
         drive([Walking(Walk("w", 9, str(marks), dies_at=(1, 2, 3, 4)), home)], engine)
-    assert f"{LOSSES} times at 'walk w' (on " in caught.value.given
+    assert f"{LOSSES} times at 'walk w' (on " in caught.value.problem
     assert [at for _, at in begun(marks, "w")] == [0, 1, 2]
     assert "goes on from what is kept" in caught.value.todo
 
@@ -102,7 +102,7 @@ def test_a_node_with_other_code_gets_no_jobs_and_is_named_and_without_another_th
     alone = pytest.warns(UserWarning, match="it gets no jobs")
     with open_ray(tmp_path / "s") as engine, alone, pytest.raises(StudyError) as refused:
         drive([Walking(Walk("v", 1), home)], engine)
-    assert "has code" in refused.value.known
+    assert "has code" in refused.value.reason
     assert "on every node" in refused.value.todo
     nodes.kill("different")
 

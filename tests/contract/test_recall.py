@@ -129,7 +129,7 @@ def test_check_says_whether_a_recall_is_finished_and_reads_what_it_goes_on_from(
         whole = path.read_bytes()
         path.write_bytes(whole[: len(whole) // 2])
         (error,) = trisect.check(tmp_path / "r")
-        assert str(path) in f"{error.given} {error.known}", name
+        assert str(path) in f"{error.problem} {error.reason}", name
         assert error.todo.startswith("Delete")
         path.write_bytes(whole)
 

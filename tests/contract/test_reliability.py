@@ -112,7 +112,7 @@ def test_a_lost_or_damaged_ledger_is_made_again_from_its_copy(whole, copy):
     assert_same(run(copy.path, ONE), whole)
     assert copy.ledger.read_bytes() == copy.copy.read_bytes()
     copy.copy.write_text("")
-    assert [str(e.given) for e in trisect.check(copy.path)] == [f"{copy.copy} cannot be read."]
+    assert [str(e.problem) for e in trisect.check(copy.path)] == [f"{copy.copy} cannot be read."]
     copy.copy.unlink()
     assert_same(run(copy.path, ONE), whole)
     assert copy.ledger.read_bytes() == copy.copy.read_bytes()
@@ -179,7 +179,7 @@ def test_check_names_every_kind_of_damaged_file_and_what_to_delete(whole, copy):
         path.write_bytes(good[: len(good) // 2])
         found = trisect.check(copy.path)
         assert len(found) == 1, kind
-        assert str(path) in found[0].given
+        assert str(path) in found[0].problem
         target = found[0].todo.removeprefix("Delete ").removeprefix("the folder ").partition(" and call")[0]
         assert path.is_relative_to(target), kind
         said = CliRunner().invoke(main, ["check", str(copy.path)])
@@ -287,8 +287,8 @@ def test_a_worker_that_cannot_be_started_is_said(tmp_path, monkeypatch):
     monkeypatch.setattr(tempfile, "TemporaryFile", lambda: (_ for _ in ()).throw(FULL))
     with open_engine(Machine(workers=1), "cpu", tmp_path / "jobs") as engine, pytest.raises(StudyError) as caught:
         engine.submit(1, JobOrder(walk, Walk("w", 1), tmp_path))
-    assert caught.value.given == "Worker process 1 could not be started."
-    assert "No space left" in caught.value.known
+    assert caught.value.problem == "Worker process 1 could not be started."
+    assert "No space left" in caught.value.reason
     assert "--workers 0" in caught.value.todo
 
 
@@ -299,7 +299,7 @@ def test_a_disk_without_room_for_the_lock_is_said(tmp_path, monkeypatch):
     monkeypatch.setattr("trisect.lab.run_folder.FileLock.acquire", lambda *_, **__: (_ for _ in ()).throw(FULL))
     with pytest.raises(StudyError, match="cannot be written") as caught:
         run(tmp_path / "study", ONE)
-    assert "No space left" in caught.value.known
+    assert "No space left" in caught.value.reason
     assert "--out" in caught.value.todo
 
 

@@ -541,8 +541,8 @@ def test_a_model_without_plain_maps_is_refused(tmp_path):
     nothing = dict.fromkeys(("w_q", "w_k", "w_v", "w_o"))
     with pytest.raises(ModelError) as caught:
         run(Made(changes=nothing | {"origins": {}}), tmp_path)
-    assert caught.value.given == "made has no head whose matrices can be compared."
-    assert "k is not a plain map of its input." in caught.value.known
+    assert caught.value.problem == "made has no head whose matrices can be compared."
+    assert "k is not a plain map of its input." in caught.value.reason
     assert caught.value.todo == "Choose another model."
 
 

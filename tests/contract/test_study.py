@@ -220,7 +220,7 @@ def test_a_damaged_file_is_named_and_deleting_what_the_message_says_repairs(whol
     victim.write_bytes({"byte": content, "cut": content[: len(content) // 2], "empty": b""}[harm])
     with pytest.raises(DamagedFileError) as caught:
         run(folder)
-    assert str(victim) in caught.value.given
+    assert str(victim) in caught.value.problem
     named = Path(caught.value.todo.split("Delete ")[1].removeprefix("the folder ").split(" and call")[0])
     assert victim.is_relative_to(named)
     shutil.rmtree(named) if named.is_dir() else named.unlink()
@@ -282,7 +282,7 @@ def test_a_full_disk_is_said_and_nothing_half_written_is_read(one, tmp_path, mon
     monkeypatch.setattr(Path, "write_text", filling(Path.write_text))
     with pytest.raises(StudyError) as caught:
         run(tmp_path / "study", ONE)
-    assert caught.value.known == "The disk is full."
+    assert caught.value.reason == "The disk is full."
     assert "goes on from the last whole file" in caught.value.todo
     assert not [path for path in (tmp_path / "study").rglob(".*") if path.name != ".lock"]
     assert_same(run(tmp_path / "study", ONE), one)

@@ -21,8 +21,8 @@ DENSE = "bert.encoder.layer.0.attention.output.dense"
 def refused(one, given, known, inputs=None):
     with pytest.raises(ModelError) as error:
         one.read(fooling.ids(9) if inputs is None else inputs)
-    assert error.value.given == given
-    assert known in error.value.known
+    assert error.value.problem == given
+    assert known in error.value.reason
     assert "load(model, inputs=...)" in error.value.todo
 
 
@@ -82,7 +82,7 @@ def test_weights_that_are_asked_for_without_a_read_are_looked_at_too(name):
     MAPS[name][0](model.attention)
     with pytest.raises(ModelError) as error:
         one.projections()
-    assert error.value.given == said(model)
+    assert error.value.problem == said(model)
 
 
 class Adapter(nn.Module):
@@ -188,8 +188,8 @@ def test_calls_are_matched_by_module_as_well_as_by_order():
     one = load(Swapped(), inputs=fooling.ids())
     with pytest.raises(ModelError) as error:
         one.read(fooling.ids(20))
-    assert error.value.given == "Attention call 0 of Swapped, counted from 0, was made by 'layers.1.attn'."
-    assert error.value.known == "On loading it was made by 'layers.0.attn'."
+    assert error.value.problem == "Attention call 0 of Swapped, counted from 0, was made by 'layers.1.attn'."
+    assert error.value.reason == "On loading it was made by 'layers.0.attn'."
 
 
 def test_half_precision_is_no_change():

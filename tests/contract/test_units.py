@@ -302,7 +302,7 @@ def test_a_revision_by_its_name_is_that_model(folder, three):
     assert (one.name, one.options) == (f"{folder.name}@step10", ("MODEL@step10",))
     with pytest.raises(ModelError) as caught:
         trisect.load(f"{folder}@step11")
-    assert caught.value.known == "Its subfolders with a model are step10, step100, step9."
+    assert caught.value.reason == "Its subfolders with a model are step10, step100, step9."
     with pytest.raises(ModelError, match=r"(?s)revision main was given for .*It names a revision already"):
         trisect.load("owner/model@step1", revision="main")
 
@@ -313,7 +313,7 @@ def test_what_is_no_unit_is_refused(folder, three):
     assert str(caught.value).startswith("--units models was given.\n  Units are several models, and one is named.")
     with pytest.raises(SpecError, match="MODEL was given twice") as caught:
         several_models(asked(three[0], three[1], three[0]))
-    assert caught.value.known == "Every unit counts once: the same model twice would make intervals too narrow."
+    assert caught.value.reason == "Every unit counts once: the same model twice would make intervals too narrow."
     same = replace(three[0], name="another")
     with pytest.raises(ModelError, match="another has the weights of step9"):
         trisect.ablate([three[0], same], TEXTS, sites="v@1", out=folder / "out", quiet=True)

@@ -73,7 +73,7 @@ def test_the_same_run_has_the_same_mark_and_another_has_another(folders, models,
 def test_a_table_of_another_run_is_found(folders):
     shutil.copy(folders / "two" / "tables" / "measures.parquet", folders / "one" / "tables")
     (error,) = RunFolder(folders / "one").check()
-    assert error.given == f"{folders / 'one' / 'tables' / 'measures.parquet'} belongs to another run."
+    assert error.problem == f"{folders / 'one' / 'tables' / 'measures.parquet'} belongs to another run."
     result = call("check", folders / "one")
     assert result.exit_code == 2
     assert "belongs to another run" in result.stderr
@@ -86,7 +86,7 @@ def test_a_missing_an_added_and_an_altered_file_are_found(folders):
     (folder / "report.html").write_text("mine")
     (folder / "tables" / "claims.parquet").unlink()
     shutil.copy(folders / "two" / "tables" / "measures.parquet", folder / "tables" / "extra.parquet")
-    said = sorted(e.given.rpartition("/")[2] for e in RunFolder(folder).check())
+    said = sorted(e.problem.rpartition("/")[2] for e in RunFolder(folder).check())
     assert said == ["claims.parquet is missing.", "extra.parquet is not of this run.", "report.html was altered."]
 
 
@@ -123,8 +123,8 @@ def test_another_question_is_refused_and_changes_nothing(folders, models, tmp_pa
         before = seen(folder)
         with pytest.raises(StudyError) as raised:
             function(model, words, out=folder, quiet=True, **more)
-        assert str(folder) in raised.value.given
-        assert differs in raised.value.known
+        assert str(folder) in raised.value.problem
+        assert differs in raised.value.reason
         assert "--out" in raised.value.todo
         assert seen(folder) == before
     trisect.ablate(models["one"], WORDS, sites=("q@1",), batch=1, out=ablated, quiet=True)
@@ -340,9 +340,9 @@ def test_results_without_a_list_of_files_are_checked_by_what_stands_in_each(fold
     record.write_text(record.read_text().replace("norms", "noses", 1))
     of = [str(run_of_table(path.read_bytes()))[:8] for path in (table, folder / "tables" / "claims.parquet")]
     damaged, other = trisect.check(folder)
-    assert damaged.given == f"{record} is damaged."
-    assert other.given == f"{table} belongs to another run."
-    assert other.known == f"It is a table of run {of[0]}, and claims.parquet is of run {of[1]}."
+    assert damaged.problem == f"{record} is damaged."
+    assert other.problem == f"{table} belongs to another run."
+    assert other.reason == f"It is a table of run {of[0]}, and claims.parquet is of run {of[1]}."
     table.write_bytes(content[:200] + bytes([content[200] ^ 1]) + content[201:])
     failed = call("check", folder)
     assert failed.exit_code == 2
@@ -427,8 +427,8 @@ def test_tables_that_lack_rows_are_said_to_make_no_page(folders, monkeypatch, ra
     before = seen(folders / "one")
     with pytest.raises(StudyError, match="do not make the page of 'trisect norms'") as error:
         trisect.render(folders / "one")
-    assert error.value.known.startswith("They were written by trisect")
-    assert error.value.known.endswith(f"this version's page {said}")
+    assert error.value.reason.startswith("They were written by trisect")
+    assert error.value.reason.endswith(f"this version's page {said}")
     assert error.value.todo.startswith("Run it again: trisect norms")
     assert seen(folders / "one") == before
 

@@ -86,6 +86,6 @@ def test_a_block_holds_the_longest_or_is_refused(some, block):
     with pytest.raises(CorpusError) as error:
         check_block(some, block, "The question")
     shown = next(text for text in some if len(text) == longest)[:60]
-    assert error.value.given == f"A block of {block} characters."
-    assert error.value.known == f"The question {shown!r} takes {longest} characters with its marks."
+    assert error.value.problem == f"A block of {block} characters."
+    assert error.value.reason == f"The question {shown!r} takes {longest} characters with its marks."
     assert error.value.todo == f"Give a block of at least {longest}."

@@ -127,7 +127,7 @@ def test_without_the_package_the_extra_is_named(monkeypatch):
     monkeypatch.setattr(errors, "is_installed", lambda package: False)
     with pytest.raises(SpecError) as caught:
         LabelMoments(2, 2)
-    assert caught.value.given == "Erasing a label needs the package concept-erasure."
+    assert caught.value.problem == "Erasing a label needs the package concept-erasure."
     assert "trisect[erase]" in caught.value.todo
 
 

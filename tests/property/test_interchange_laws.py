@@ -163,7 +163,7 @@ def test_layers_patched_at_once_act_together(path, came):
 
 def test_all_layers_of_a_text_patched_from_itself_change_nothing_bit_for_bit():
     given = [(text, text) for text in ("w1 w2 w3 w4 w1", "w9 w8 w7 w6")]
-    asked = PatchSettings(ModelSource(subject("gpt2")), given=given, per="site", sites=("q+k+v@all", "v@all"))
+    asked = PatchSettings(ModelSource(subject("gpt2")), pair_list=given, per="site", sites=("q+k+v@all", "v@all"))
     made = measure(asked, RunContext(folder=Path(), machine=Machine(quiet=True), subjects=(subject("gpt2"),))).tables
     own = dict(made["pairs"].select("pair", "own_base").iter_rows())
     assert all(own[pair] == answer for pair, answer in made["interchanges"].select("pair", "answer").iter_rows())
@@ -176,7 +176,7 @@ def sites_of(count=40, **chosen):
     pairs = [
         {"base": b.text, "donor": d.text, "answers": interchanged.predicted(b, d)} for b, d in interchanged.facts(count)
     ]
-    asked = PatchSettings(ModelSource(model), given=pairs, **chosen)
+    asked = PatchSettings(ModelSource(model), pair_list=pairs, **chosen)
     context = RunContext(folder=Path(), machine=Machine(quiet=True), subjects=(model,))
     return asked, context
 

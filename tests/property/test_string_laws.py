@@ -348,5 +348,5 @@ def test_an_empty_column_of_a_treebank_is_named(tmp_path, name):
     (tmp_path / "train.conllu").write_text(good.replace(value, ""))
     with pytest.raises(CorpusError, match=rf"train\.conllu, line 2: {name} is empty") as caught:
         open_corpus(tmp_path)
-    assert "what is not known is '_'" in caught.value.known
+    assert "what is not known is '_'" in caught.value.reason
     assert caught.value.todo == "Correct that line."

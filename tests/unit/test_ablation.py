@@ -308,13 +308,13 @@ def test_queries_and_keys_of_zero_give_the_same_number_and_the_notes_say_why(tmp
 def test_a_mean_over_positions_that_texts_do_not_have_is_refused(tmp_path):
     with pytest.raises(ModelError, match="cross layer 1 cannot be split") as error:
         trisect.ablate(Blurred(), made(LINES), out=tmp_path, sites=["cross.q@1"], how="mean", quiet=True)
-    assert error.value.known == "The texts have 4 positions, the attention there 2."
+    assert error.value.reason == "The texts have 4 positions, the attention there 2."
 
 
 def test_components_with_different_heads_are_not_edited_head_by_head():
     with pytest.raises(SiteError, match=r"'enc.q\+k@1' joins components of different heads") as error:
         plan_edits(Blurred.shape, ["enc.q+k@1"], "head")
-    assert error.value.known == "At enc layer 1 q has 2, k has 1."
+    assert error.value.reason == "At enc layer 1 q has 2, k has 1."
     assert len(plan_edits(Blurred.shape, ["enc.q@1", "enc.k@1"], "head")) == 3
     with pytest.raises(SiteError, match="No site was given"):
         plan_edits(Blurred.shape, [], "layer")
@@ -341,6 +341,6 @@ def test_what_cannot_be_done_is_said(tmp_path, named, kind, said):
     with pytest.raises(kind) as error:
         trisect.ablate(OWN, made(lines, "made"), out=tmp_path, quiet=True, **asked)
     assert str(error.value).startswith(said)
-    assert error.value.known
+    assert error.value.reason
     assert error.value.todo
     assert not (tmp_path / "report.html").exists()

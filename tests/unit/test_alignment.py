@@ -59,7 +59,7 @@ def test_what_is_no_set_of_links_is_refused(given, message):
 def test_a_gold_link_outside_its_pair_is_refused():
     with pytest.raises(CorpusError, match="The link 2-0 lies outside its pair") as error:
         gold_of({(2, 0)}, set(), (2, 3))
-    assert "source is 1, and of its target 2" in error.value.known
+    assert "source is 1, and of its target 2" in error.value.reason
 
 
 def trained(inner: Tokenizer, trainer, **options) -> PreTrainedTokenizerFast:
@@ -215,7 +215,7 @@ def test_a_model_without_cross_attention_or_tokenizer_is_refused_by_name(bart):
     with pytest.raises(ModelError, match="BertForMaskedLM has no cross-attention") as error:
         check_crossing(load(tinyhf.bert(), tinyhf.tokenizer()))
     assert "Choose an encoder–decoder" in error.value.todo
-    assert "layers 1, 2 with 4 heads" in error.value.known
+    assert "layers 1, 2 with 4 heads" in error.value.reason
     with pytest.raises(ModelError, match="BartForConditionalGeneration came without a tokenizer"):
         check_crossing(load(tinyhf.bart()))
     bare = replace(bart, name="bare")

@@ -174,8 +174,8 @@ def test_a_question_about_no_name(folder, question):
 def test_a_risk_without_a_threshold(folder, risk):
     with pytest.raises(SpecError) as raised:
         ask(folder, "Where was Bo Lund born?", risk, StandIn())
-    assert f"{risk:g}" in raised.value.given
-    assert "0.1, 0.2, 0.4" in raised.value.known
+    assert f"{risk:g}" in raised.value.problem
+    assert "0.1, 0.2, 0.4" in raised.value.reason
 
 
 @pytest.mark.parametrize(
@@ -191,14 +191,14 @@ def test_a_folder_that_is_not_there_or_holds_no_card_of_a_model(tmp_path, body, 
         write_json(tmp_path / CARD, body)
     with pytest.raises(ModelError) as raised:
         ask(tmp_path / place, "Where was Bo Lund born?", 1, StandIn())
-    assert str(tmp_path / place) in raised.value.given
-    assert named in raised.value.known
+    assert str(tmp_path / place) in raised.value.problem
+    assert named in raised.value.reason
 
 
 def damaged(folder) -> DamagedFileError:
     with pytest.raises(DamagedFileError) as raised:
         ask(folder, "Where was Bo Lund born?", 1, StandIn())
-    assert str(folder / CARD) in raised.value.given
+    assert str(folder / CARD) in raised.value.problem
     assert "'trisect recall' again" in raised.value.todo
     return raised.value
 
@@ -233,7 +233,7 @@ def test_a_card_that_recall_did_not_write(folder, text, why):
 )
 def test_a_card_of_other_content(folder, body):
     write_json(folder / CARD, body)
-    assert ("is no card of a model" in damaged(folder).given) == isinstance(body, dict)
+    assert ("is no card of a model" in damaged(folder).problem) == isinstance(body, dict)
 
 
 @pytest.fixture(scope="module")
@@ -267,7 +267,7 @@ def test_a_model_whose_files_are_broken(trained, tmp_path, file, how):
         (folder / file).write_bytes((folder / file).read_bytes()[:100])
     with pytest.raises(ModelError) as raised:
         ask(folder, "Where was Anna Meier born?", 1)
-    assert str(folder) in raised.value.given
+    assert str(folder) in raised.value.problem
     assert f"Delete the folder {folder}" in raised.value.todo
 
 

@@ -94,7 +94,7 @@ def test_the_page_and_the_json_have_exact_effects_and_rank_correlations(tmp_path
         {"base": b.text, "donor": d.text, "answers": interchanged.predicted(b, d)} for b, d in interchanged.facts(6)
     ]
     model = trisect.load(interchanged.recaller(), tokenizer=interchanged.tokenizer())
-    done = trisect.patch(model, given=pairs, by="gradient", out=tmp_path / "out", quiet=True)
+    done = trisect.patch(model, pair_list=pairs, by="gradient", out=tmp_path / "out", quiet=True)
     data: Any = json.loads(json.dumps(done.data()))["attributions"]
     assert set(data["rank_correlation"]) == {"attribution", "gradient"}
     assert -1 <= data["rank_correlation"]["attribution"] <= 1
@@ -106,7 +106,7 @@ def test_the_page_and_the_json_have_exact_effects_and_rank_correlations(tmp_path
     assert "Kramár" in text
     assert "per head and position" in text
     assert done.sites == ()
-    assert trisect.patch(model, given=pairs, sites="v@2", out=tmp_path / "two", quiet=True).attributions is None
+    assert trisect.patch(model, pair_list=pairs, sites="v@2", out=tmp_path / "two", quiet=True).attributions is None
 
 
 def test_weights_after_a_shift_are_those_of_the_raised_scores():

@@ -219,7 +219,7 @@ def test_what_cannot_be_audited_is_refused_in_words(llama, bert):
     path = path_of(1, "v")
     with pytest.raises(ModelError) as error:
         trisect.audit(llama, path.replace("v_proj", "v_prj"), site="v@2", text=TEXT)
-    assert "did you mean 'model.layers.1.self_attn.v_proj'?" in error.value.given
+    assert "did you mean 'model.layers.1.self_attn.v_proj'?" in error.value.problem
     with pytest.raises(SpecError, match="names 2 of them"):
         trisect.audit(llama, path, site="k+v@2", text=TEXT)
     with pytest.raises(SiteError):
@@ -322,7 +322,7 @@ def test_names_of_other_libraries_are_audited_in_a_copy_of_the_model(llama, monk
     monkeypatch.setattr(Lens, "run_with_cache", lambda *_, **__: 1 / 0)
     with pytest.raises(ModelError, match="ZeroDivisionError: division by zero") as error:
         trisect.audit(llama, "transformer_lens:blocks.1.attn.hook_q", site="q@2", text=TEXT)
-    assert "transformer_lens:blocks.1.attn.hook_q" in error.value.given
+    assert "transformer_lens:blocks.1.attn.hook_q" in error.value.problem
     monkeypatch.setattr(
         Lens, "run_with_cache", lambda *_, **__: (_ for _ in ()).throw(torch.OutOfMemoryError("CUDA out of memory"))
     )

@@ -43,7 +43,7 @@ def test_a_damaged_file_of_it_is_named(which, tmp_path):
         whole = path.read_text()
         path.write_text(whole.replace("{", "[", 1))
         (error,) = trisect.check(tmp_path)
-        assert error.given == f"{path} cannot be read."
+        assert error.problem == f"{path} cannot be read."
         assert ("away" in error.todo) == (name in ("recall.json", "translation.json", "lookup.json", "parts.json"))
         assert CliRunner().invoke(main, ["check", str(tmp_path)]).exit_code == 2
         path.write_text(whole)
@@ -58,7 +58,7 @@ def test_parts_of_a_dissection_are_read_too_whether_they_were_stopped_or_ended(t
     assert trisect.check(tmp_path) == []
     (tmp_path / "recall" / "recall.json").write_text("{}")
     (folder.path / "report.html").write_text("altered")
-    given = sorted(error.given for error in trisect.check(tmp_path))
+    given = sorted(error.problem for error in trisect.check(tmp_path))
     assert [str(folder.path / "report.html") in given[0], str(tmp_path / "recall" / "recall.json") in given[1]] == [
         True
     ] * 2

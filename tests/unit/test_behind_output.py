@@ -121,8 +121,8 @@ def test_a_norm_behind_the_output_is_looked_at_in_every_read():
     model.model.layers[1].post_attention_layernorm.weight.data.mul_(1.5)
     with pytest.raises(ModelError) as caught:
         subject.read("w1 w2 w3")
-    assert caught.value.given == "Layer 2 of Olmo2ForCausalLM does not compute what was found on loading."
-    assert caught.value.known.startswith(
+    assert caught.value.problem == "Layer 2 of Olmo2ForCausalLM does not compute what was found on loading."
+    assert caught.value.reason.startswith(
         "In this read what model.layers.1.post_attention_layernorm makes of the output of W_O"
     )
 

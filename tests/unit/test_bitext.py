@@ -91,7 +91,7 @@ def test_words_stand_apart_by_spaces_and_tabs_alone_so_that_links_count_the_word
     assert pair.source == words
     assert pair.sure == {(last - 1, 0)}
     (tmp_path / "g.pharaoh").write_text("1-1\u00a01-1\n1-1\n", encoding="utf-8")
-    assert "is no link" in refused(read_pairs, tmp_path / "a", tmp_path / "b", tmp_path / "g.pharaoh").given
+    assert "is no link" in refused(read_pairs, tmp_path / "a", tmp_path / "b", tmp_path / "g.pharaoh").problem
 
 
 @pytest.mark.parametrize(
@@ -151,48 +151,48 @@ def test_links_are_written_in_order_with_the_possible_ones_marked(tmp_path):
 def test_sides_that_differ_in_length(folder):
     (folder / "train.en").write_text("a house\n")
     error = refused(open_bitext, folder)
-    assert f"{folder / 'train.en'} has 1 line and {folder / 'train.fr'} has 2 lines." == error.given
-    assert f"line 2 of {folder / 'train.fr'}" in error.known
+    assert f"{folder / 'train.en'} has 1 line and {folder / 'train.fr'} has 2 lines." == error.problem
+    assert f"line 2 of {folder / 'train.fr'}" in error.reason
 
 
 def test_an_empty_sentence_and_an_empty_file(folder):
     path = folder / "train.fr"
     for blank in (" ", " \u3000\u00a0"):
         path.write_text(f"une maison\n{blank}\n", encoding="utf-8")
-        assert f"{path}, line 2, is empty" in refused(open_bitext, folder).given
+        assert f"{path}, line 2, is empty" in refused(open_bitext, folder).problem
     for name in ("train.en", "train.fr"):
         (folder / name).write_text("")
-    assert f"{folder / 'train.en'} is empty" in refused(open_bitext, folder).given
+    assert f"{folder / 'train.en'} is empty" in refused(open_bitext, folder).problem
 
 
 def test_a_file_that_is_not_utf8_or_not_there(folder):
     path = folder / "train.en"
     path.write_bytes(b"a house\nthe b\xe9b\xe9 .\n")
     error = refused(open_bitext, folder)
-    assert f"{path}, line 2" in error.given
-    assert "Byte 6 of it" in error.known
+    assert f"{path}, line 2" in error.problem
+    assert "Byte 6 of it" in error.reason
     error = refused(read_pairs, folder / "train.fr", folder / "none")
-    assert f"{folder / 'none'}" in error.given
-    assert "test.en, test.fr" in error.known
-    assert f"{folder / 'no'}" in refused(read_pairs, folder / "train.fr", folder / "no" / "none").known
-    assert f"{folder} is no text file" in refused(read_pairs, folder, folder).given
+    assert f"{folder / 'none'}" in error.problem
+    assert "test.en, test.fr" in error.reason
+    assert f"{folder / 'no'}" in refused(read_pairs, folder / "train.fr", folder / "no" / "none").reason
+    assert f"{folder} is no text file" in refused(read_pairs, folder, folder).problem
 
 
 def test_a_folder_without_two_train_files(folder):
     (folder / "train.de").write_text("ein Haus\nder große Hund .\n", encoding="utf-8")
     error = refused(open_bitext, folder)
-    assert error.given == f"{folder} has 3 train files."
-    assert "test.en" in error.known
+    assert error.problem == f"{folder} has 3 train files."
+    assert "test.en" in error.reason
     assert open_bitext(folder, ("de", "fr")).train[0].source == ("ein", "Haus")
-    assert refused(open_bitext, folder / "none").given == f"{folder / 'none'} has 0 train files."
-    assert refused(open_bitext, [folder / "train.de"]).given == "1 file to learn from."
+    assert refused(open_bitext, folder / "none").problem == f"{folder / 'none'} has 0 train files."
+    assert refused(open_bitext, [folder / "train.de"]).problem == "1 file to learn from."
 
 
 @pytest.mark.parametrize("sizes", [(0, 1, 1), (1, 0, 1), (20_000, 1, 1)])
 def test_an_embedded_bitext_of_impossible_size(sizes):
     error = refused(bitext_corpus, 0, *sizes)
-    assert " + ".join(map(str, sizes)) in error.given
-    assert "20,000" in error.known
+    assert " + ".join(map(str, sizes)) in error.problem
+    assert "20,000" in error.reason
 
 
 def test_the_embedded_pairs_are_words_of_their_own_language():
@@ -226,7 +226,7 @@ def test_lines_that_begin_with_the_pairs_id_are_read_without_it(tmp_path):
         wrong = (tmp_path / name).read_text().replace("7\t", "8\t")
         (other,) = put(tmp_path, **{f"{name}2": wrong})
         given = [other if path.name == name else path for path in files]
-        assert f"{other}, line 2, is of another pair" in refused(read_pairs, *given).given
+        assert f"{other}, line 2, is of another pair" in refused(read_pairs, *given).problem
 
 
 def test_an_id_before_both_sides_of_a_line_is_of_both(tmp_path):
@@ -237,7 +237,7 @@ def test_an_id_before_both_sides_of_a_line_is_of_both(tmp_path):
         assert read.pairs[0].sure == {(0, 0), (1, 1)}
         assert read.notes[1] == "Lines of p begin with the pair's ID, which is no word of it."
     (gold,) = put(tmp_path, g="8\t0-0 1-1\n")
-    assert f"{gold}, line 1, is of another pair" in refused(read_pairs, files[0], *files).given
+    assert f"{gold}, line 1, is of another pair" in refused(read_pairs, files[0], *files).problem
 
 
 def test_ids_of_one_side_alone_are_refused(tmp_path):
@@ -248,8 +248,8 @@ def test_ids_of_one_side_alone_are_refused(tmp_path):
     for files, name in (((marked, bare), "source"), ((bare, marked), "target"), ((beside, beside), "target")):
         path = beside if beside in files else marked
         error = refused(read_pairs, *files)
-        assert error.given == f"{path}, line 1: its {name} begins with 4 and a tab, as with an ID."
-        assert f"({bare if path is marked else beside})" in error.known
+        assert error.problem == f"{path}, line 1: its {name} begins with 4 and a tab, as with an ID."
+        assert f"({bare if path is marked else beside})" in error.reason
         assert "a space for the tab" in error.todo
     put(tmp_path, s="4 das Haus\n5 ein Hund\n")
     assert read_pairs(marked, bare).pairs[0].source == ("4", "das", "Haus")
@@ -262,8 +262,8 @@ def test_links_with_ids_beside_sentences_without_are_in_rising_order(tmp_path, i
         assert [pair.sure for pair in read_pairs(*files).pairs] == [{(1, 0)}, {(0, 0)}]
     else:
         error = refused(read_pairs, *files)
-        assert error.given == f"{files[2]}, line 2, is out of order."
-        assert f"The ID {ids[1]} stands there, after {ids[0]}," in error.known
+        assert error.problem == f"{files[2]}, line 2, is out of order."
+        assert f"The ID {ids[1]} stands there, after {ids[0]}," in error.reason
 
 
 def test_one_file_may_hold_both_sides(tmp_path):
@@ -277,9 +277,9 @@ def test_one_file_may_hold_both_sides(tmp_path):
     for text, times in (("a ||| b\nc d\n", "0 times"), ("a ||| b\nc ||| d ||| e\n", "2 times")):
         put(tmp_path, pairs=text)
         error = refused(read_pairs, path, path)
-        assert f"{path}, line 2, is no pair" in error.given
-        assert times in error.known
+        assert f"{path}, line 2, is no pair" in error.problem
+        assert times in error.reason
     put(tmp_path, pairs="a ||| b\nc |||\n")
-    assert "line 2, is empty" in refused(read_pairs, path, path).given
+    assert "line 2, is empty" in refused(read_pairs, path, path).problem
     put(tmp_path, pairs="a|||b\n")
     assert read_pairs(path, path).pairs[0].sides == (("a|||b",), ("a|||b",))

@@ -48,7 +48,7 @@ def test_every_whole_number_has_an_upper_bound_and_says_it(settings, field):
     for value in (most + 1, 10**20, 10**5000):
         with pytest.raises(SpecError) as error:
             read_word(field, value)
-        assert f"{most:,}" in error.value.known
+        assert f"{most:,}" in error.value.reason
         assert len(str(error.value)) < 1_000
     assert read_word(field, most) == most
 
@@ -60,20 +60,20 @@ def test_so_have_the_numbers_of_a_statement(name):
     for value in (most + 1, 10**5000):
         with pytest.raises(SpecError, match=f"{name} is") as error:
             kind(**{name: value})
-        assert f"{most:,}" in error.value.known
+        assert f"{most:,}" in error.value.reason
 
 
 def test_a_name_of_4000_characters_is_shown_short():
     with pytest.raises(SpecError) as error:
         Design("x" * 4000)
-    assert len(error.value.given) < 120
-    assert f"up to {schema.NAME} letters" in error.value.known
+    assert len(error.value.problem) < 120
+    assert f"up to {schema.NAME} letters" in error.value.reason
 
 
 def test_more_runs_than_a_study_holds_are_refused_before_they_are_counted_out():
     with pytest.raises(SpecError) as error:
         trisect.plan("quick", seeds=10_000)
-    assert error.value.given == f"More than {schema.RUNS:,} runs are asked for."
+    assert error.value.problem == f"More than {schema.RUNS:,} runs are asked for."
 
 
 def test_a_plan_says_its_memory_and_what_the_machine_lacks_is_refused_unless_forced(tmp_path, monkeypatch):
@@ -306,8 +306,8 @@ def test_a_line_that_is_too_long_is_said(tmp_path, name, read_it, most):
         (tmp_path / one).write_text("a b")
     with pytest.raises(CorpusError) as error:
         read_it(path)
-    assert error.value.given == f"{path}, line 2, is too long."
-    assert error.value.known == f"A line has at most {most:,} bytes."
+    assert error.value.problem == f"{path}, line 2, is too long."
+    assert error.value.reason == f"A line has at most {most:,} bytes."
     assert error.value.todo == "Break it into lines, one a text."
 
 

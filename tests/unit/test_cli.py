@@ -320,7 +320,7 @@ def test_what_a_list_names_twice_is_refused_in_every_command_but_texts_and_image
         for value in [samples.get(one.name, "x")]:
             with pytest.raises(SpecError) as error:
                 build(experiment.settings, {**given, one.name: [value, value]})
-            assert error.value.given == f"{one.name} was given {str(value)!r} twice.", experiment.name
+            assert error.value.problem == f"{one.name} was given {str(value)!r} twice.", experiment.name
             assert error.value.todo == "Give each once."
     said = call("theory", "average", "average")
     assert said.stderr == (

@@ -110,7 +110,7 @@ def test_pairs_with_a_broken_line_are_refused_before_a_model_is_opened(tmp_path,
     monkeypatch.setattr(ModelsSource, "open", never)
     with pytest.raises(CorpusError) as caught:
         trisect.compare(("a", "b"), TEXTS, pairs=tmp_path / "pairs.jsonl", out=tmp_path / "out", quiet=True)
-    assert "line 2" in caught.value.given
+    assert "line 2" in caught.value.problem
     assert not (tmp_path / "out").exists()
 
 
@@ -231,10 +231,10 @@ def test_few_units_of_every_kind_are_warned_of():
 def test_two_models_and_known_parts_alone(two):
     with pytest.raises(SpecError) as caught:
         trisect.compare((*two, model(3)), TEXTS)
-    assert (caught.value.given, caught.value.known) == ("3 models were given.", "Two are compared.")
+    assert (caught.value.problem, caught.value.reason) == ("3 models were given.", "Two are compared.")
     with pytest.raises(SpecError, match="'rewind' cannot be compared") as caught:
         trisect.compare(two, TEXTS, what=("norms", "rewind"))
-    assert caught.value.known == "There is norms, similarity, ablate, erase, profile, patch."
+    assert caught.value.reason == "There is norms, similarity, ablate, erase, profile, patch."
 
 
 def asked(two, texts: Any = TEXTS, **named: Any) -> CompareSettings:
@@ -265,5 +265,5 @@ def test_what_both_can_be_asked_is_what_is_compared(two):
 def test_a_part_without_what_it_is_of_is_refused(two, named, given, known):
     with pytest.raises(SpecError) as caught:
         asked(two, **named)
-    assert caught.value.given == given
-    assert caught.value.known.startswith(known)
+    assert caught.value.problem == given
+    assert caught.value.reason.startswith(known)

@@ -101,7 +101,7 @@ def test_a_damaged_array_is_named_with_what_to_delete(small, tmp_path, name):
     path.write_bytes(body)
     with pytest.raises(DamagedFileError) as caught:
         Corpus.load(tmp_path)
-    assert caught.value.given == f"{path} is damaged."
+    assert caught.value.problem == f"{path} is damaged."
     assert str(tmp_path) in caught.value.todo
 
 
@@ -149,7 +149,7 @@ def test_an_empty_or_one_token_corpus_is_refused(sizes, given):
     parts = {name: split([0] * n) for name, n in sizes.items()}
     with pytest.raises(CorpusError) as caught:
         Corpus.make("x", ("a",), {"pos": ("X",)}, parts)
-    assert caught.value.given == given
+    assert caught.value.problem == given
 
 
 def test_label_columns(small):
@@ -169,7 +169,7 @@ def test_a_label_with_one_class_in_train_is_refused(small, pos, known):
     corpus = Corpus.make("small", small.vocabulary, small.labels, parts)
     with pytest.raises(CorpusError, match="fewer than two classes in the train split of 'small'") as caught:
         corpus.column("pos")
-    assert caught.value.known == known
+    assert caught.value.reason == known
 
 
 def test_the_rows_and_steps_of_wikitext_2():
@@ -273,7 +273,7 @@ def test_a_label_column_that_no_page_can_show_is_refused(small, name):
     parts = {s: Split(p.tokens, {name: p.labels["pos"]}) for s, p in small.splits.items()}
     with pytest.raises(CorpusError, match="Control characters cannot be shown") as caught:
         Corpus.make("x", small.vocabulary, {name: ("X", "Y", "Z")}, parts)
-    assert caught.value.given == f"The corpus 'x' has a label column {name!r}."
+    assert caught.value.problem == f"The corpus 'x' has a label column {name!r}."
 
 
 def test_the_fingerprint_is_a_function_of_the_content_alone(small):

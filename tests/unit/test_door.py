@@ -95,7 +95,7 @@ def test_and_so_does_every_call():
     ):
         with pytest.raises(TrisectError) as error:
             call()
-        assert "Permission denied" in error.value.known
+        assert "Permission denied" in error.value.reason
 
 
 @pytest.mark.parametrize(
@@ -115,8 +115,8 @@ def test_and_so_does_every_call():
 def test_each_kind_has_its_own_advice(raised, given, known, todo):
     with pytest.raises(StudyError) as error, translate_system_errors():
         raise raised
-    assert given in error.value.given
-    assert known in error.value.known
+    assert given in error.value.problem
+    assert known in error.value.reason
     assert todo in error.value.todo
 
 
@@ -188,8 +188,8 @@ def test_a_disk_that_is_full_inside_a_compiled_library_is_said_of_the_file(tmp_p
     for path in (tmp_path / "old.safetensors", tmp_path / "new.safetensors"):
         with pytest.raises(StudyError) as error:
             replace_file(path, _full(SafetensorError("Error while serializing: I/O error: no (os error 28)")))
-        assert error.value.given == f"{path} could not be written."
-        assert error.value.known == "The disk is full."
+        assert error.value.problem == f"{path} could not be written."
+        assert error.value.reason == "The disk is full."
         assert "Free some space" in error.value.todo
     assert [path.name for path in tmp_path.iterdir()] == ["old.safetensors"]
     assert (tmp_path / "old.safetensors").read_text() == "old"
@@ -201,8 +201,8 @@ def test_a_model_for_which_the_temporary_folder_has_no_room_is_said_to_have_none
     monkeypatch.setattr("safetensors.torch.serialize_file", _full(SafetensorError("I/O error: no (os error 28)")))
     with pytest.raises(StudyError) as error:
         save(tinyhf.gpt2(), make_tokenizer("ab", 8), tmp_path / "model")
-    assert error.value.given.startswith("A trained model cannot be kept in the folder of temporary files")
-    assert error.value.known == "It is full."
+    assert error.value.problem.startswith("A trained model cannot be kept in the folder of temporary files")
+    assert error.value.reason == "It is full."
     assert "TMPDIR" in error.value.todo
     assert not (tmp_path / "model").exists()
 
@@ -234,5 +234,5 @@ def test_what_the_system_does_not_let_be_read_is_not_called_damaged(error, tmp_p
         with pytest.raises(StudyError) as caught:
             read(path)
         assert not isinstance(caught.value, DamagedFileError)
-        assert caught.value.given == f"{path} cannot be read or written."
+        assert caught.value.problem == f"{path} cannot be read or written."
         assert "Delete" not in caught.value.todo

@@ -277,7 +277,7 @@ def test_a_compiled_model_runs_with_its_edits_and_is_compiled_again_afterwards(g
 def test_what_a_function_returns_is_like_what_it_was_given(gpt, function, words):
     with pytest.raises(ModelError, match=words) as error, trisect.edit(gpt, {"v@1": function}) as model:
         model(input_ids=IDS)
-    assert "[2, 4, 6, 8], torch.float32, cpu" in error.value.known
+    assert "[2, 4, 6, 8], torch.float32, cpu" in error.value.reason
     assert gpt.model not in OPEN
 
 

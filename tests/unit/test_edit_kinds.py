@@ -62,8 +62,8 @@ def test_an_edit_that_lm_does_not_know_is_refused_before_anything_is_trained():
     ):
         with pytest.raises(SpecError) as caught:
             make()
-        assert caught.value.given == "The edit melt at q@1 cannot be trained."
-        assert caught.value.known == "Melt states what is done and says nothing of how."
+        assert caught.value.problem == "The edit melt at q@1 cannot be trained."
+        assert caught.value.reason == "Melt states what is done and says nothing of how."
         assert "trisect/lm/edits" in caught.value.todo
 
 
@@ -78,8 +78,8 @@ def test_a_statement_of_a_kind_that_is_not_registered_is_refused_by_name():
     ):
         with pytest.raises(SpecError) as caught:
             make()
-        assert caught.value.given.endswith("Unknown edit 'melt'.")
-        assert caught.value.known == "Edits are attack, freeze, tie, identity, narrow."
+        assert caught.value.problem.endswith("Unknown edit 'melt'.")
+        assert caught.value.reason == "Edits are attack, freeze, tie, identity, narrow."
     assert kinds() == tuple(kind.kind for kind in EDITS)
 
 
@@ -232,6 +232,6 @@ def test_edits_are_added_to_a_study_that_is_there(tmp_path):
 def test_an_attack_says_what_it_lacks():
     with pytest.raises(SpecError) as caught:
         make_edit("attack", Q, {"variant": "site"})
-    assert caught.value.known == "It needs label and strength, and may have variant."
+    assert caught.value.reason == "It needs label and strength, and may have variant."
     assert caught.value.todo == "Give label, strength."
     assert Attack().labels == ("pos", "dep")

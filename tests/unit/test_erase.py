@@ -264,8 +264,8 @@ def load_shape():
 def test_what_cannot_be_done_is_refused(tmp_path, given, error, says):
     with pytest.raises(error) as caught:
         trisect.erase(OWN, "embedded", **({"out": tmp_path, **FEW} | given))
-    assert caught.value.given.startswith(says)
-    assert caught.value.known
+    assert caught.value.problem.startswith(says)
+    assert caught.value.reason
     assert caught.value.todo
 
 
@@ -277,7 +277,7 @@ def test_texts_without_labels_or_with_one_class_are_refused(tmp_path):
     bank = treebank(tmp_path / "bank")
     with pytest.raises(CorpusError, match="'dep' of bank, train has fewer than two classes") as caught:
         trisect.erase(OWN, bank, labels="dep", out=tmp_path / "out", **FEW)
-    assert caught.value.known == "Its words carry 'x' alone."
+    assert caught.value.reason == "Its words carry 'x' alone."
     with pytest.raises(CorpusError, match="bank, train has no label column 'tag'"):
         trisect.erase(OWN, bank, labels="tag", out=tmp_path / "out", **FEW)
 
@@ -287,7 +287,7 @@ def test_queries_and_keys_of_different_texts_are_not_joined(tmp_path):
 
     with pytest.raises(SiteError) as caught:
         refuse_two_sides(plan_edits(load_shape(), ["cross.q+k@1"], "layer"))
-    assert caught.value.given == "The site 'cross.q+k@1' joins them."
+    assert caught.value.problem == "The site 'cross.q+k@1' joins them."
     refuse_two_sides(plan_edits(load_shape(), ["cross.k+v@1", "q+k@1"], "layer"))
 
 
@@ -299,7 +299,7 @@ def test_a_tokenizer_that_does_not_say_where_pieces_stand_is_refused(bert):
     model, _ = bert
     with pytest.raises(ModelError) as caught:
         piece_spans(replace(model, tokenizer=None), "w1")
-    assert caught.value.given == f"{model.name} comes with no tokenizer."
+    assert caught.value.problem == f"{model.name} comes with no tokenizer."
     assert piece_spans(model, "w1 w22.") == [(0, 2), (3, 6), (6, 7)]
 
 

@@ -154,7 +154,7 @@ def test_a_text_that_no_page_holds_is_refused():
     words = Words(("a",) * 9000, (False,) * 9000)
     with pytest.raises(CorpusError, match="9,000 tokens has 972,000,000 attention weights in 'big/model'") as error:
         pack(ExplorerPicture("big/model", [layer], words))
-    assert "4,564 tokens of this model" in error.value.known
+    assert "4,564 tokens of this model" in error.value.reason
     with pytest.raises(CorpusError, match="There is nothing to show"):
         pack(ExplorerPicture("m", [], words))
 
@@ -328,7 +328,7 @@ def test_a_page_is_written_over_a_page_of_ours_and_over_nothing_else(tmp_path, m
             patch.setattr(Fake, "trace", lambda *_: pytest.fail("it was computed first"))
             with pytest.raises(StudyError, match="'trisect explore' did not write it") as error:
                 trisect.explore_page(subject, "a text", out=out)
-        assert error.value.given == f"{place} is there already."
+        assert error.value.problem == f"{place} is there already."
         assert place.read_text() == text
     place.unlink()
     trisect.explore_page(subject, "a text", out="page.html" if out == "notes" else out)
@@ -353,9 +353,9 @@ def test_no_page_is_put_among_the_files_of_a_run_or_a_study(tmp_path, name, monk
     ):
         with pytest.raises(StudyError) as error:
             trisect.explore_page(cast(Subject, Fake()), "a text", out=tmp_path / folder / name)
-        assert known in error.value.known
-        assert str(tmp_path / folder) in error.value.known
-        assert str(tmp_path / folder / name) in error.value.given
+        assert known in error.value.reason
+        assert str(tmp_path / folder) in error.value.reason
+        assert str(tmp_path / folder / name) in error.value.problem
     assert sorted(path.name for path in tmp_path.rglob("*")) == there
     assert (tmp_path / "run" / "report.html").read_text() == "a report"
 

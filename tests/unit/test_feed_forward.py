@@ -133,8 +133,8 @@ def test_a_layer_without_such_a_block_is_refused_by_name():
     for ask in (norms.feed_forward_norms, norms.feed_forward_mixing):
         with pytest.raises(ModelError) as caught:
             ask(trace)
-        assert "'feed-forward'" in caught.value.given
-        assert "layer 1" in caught.value.given
+        assert "'feed-forward'" in caught.value.problem
+        assert "layer 1" in caught.value.problem
 
 
 def test_its_maps_are_looked_at_in_every_read():
@@ -144,7 +144,7 @@ def test_its_maps_are_looked_at_in_every_read():
     model.model.layers[1].mlp.down_proj.weight.data[3] *= 2
     with pytest.raises(ModelError, match=r"mlp\.down_proj makes is not x Wᵀ") as caught:
         subject.read("w1 w2 w3")
-    assert caught.value.given == "Layer 2 of LlamaForCausalLM does not compute what was found on loading."
+    assert caught.value.problem == "Layer 2 of LlamaForCausalLM does not compute what was found on loading."
 
 
 @pytest.mark.parametrize(

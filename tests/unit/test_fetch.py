@@ -51,17 +51,17 @@ def refused(where, **options):
 
 
 def test_folders_that_are_no_models(folders, tmp_path):
-    assert refused(tmp_path).given == f"{tmp_path} is no model's folder."
-    assert refused(tmp_path).known == "A model's folder has a config.json; this one holds nothing."
+    assert refused(tmp_path).problem == f"{tmp_path} is no model's folder."
+    assert refused(tmp_path).reason == "A model's folder has a config.json; this one holds nothing."
     bare = tmp_path / "bare"
     bare.mkdir()
     (bare / "config.json").write_text((folders / "masked" / "config.json").read_text())
-    assert refused(bare).given == f"{bare} has no weights."
+    assert refused(bare).problem == f"{bare} has no weights."
     (bare / "config.json").write_text(json.dumps({"model_type": "no such family"}))
     (bare / "model.safetensors").write_bytes(b"")
-    assert refused(bare).given == f"The weights {bare / 'model.safetensors'} cannot be read."
+    assert refused(bare).problem == f"The weights {bare / 'model.safetensors'} cannot be read."
     (bare / "model.safetensors").write_bytes((folders / "masked" / "model.safetensors").read_bytes())
-    assert refused(bare).given == f"The model {bare} cannot be loaded."
+    assert refused(bare).problem == f"The model {bare} cannot be loaded."
 
 
 def test_a_pickle_is_opened_only_when_it_is_allowed(folders, tmp_path):
@@ -71,8 +71,8 @@ def test_a_pickle_is_opened_only_when_it_is_allowed(folders, tmp_path):
     (place / "config.json").write_text((folders / "causal" / "config.json").read_text())
     torch.save(model.state_dict(), place / "pytorch_model.bin")
     error = refused(place)
-    assert error.given == f"{place} has no safetensors."
-    assert error.known == "Its weights are pytorch_model.bin: a pickle can run any code when it is opened."
+    assert error.problem == f"{place} has no safetensors."
+    assert error.reason == "Its weights are pytorch_model.bin: a pickle can run any code when it is opened."
     found, _, _ = fetch(place, Options(pickle=True))
     key = "transformer.wte.weight"
     assert torch.equal(found.state_dict()[key], model.state_dict()[key])
@@ -81,37 +81,37 @@ def test_a_pickle_is_opened_only_when_it_is_allowed(folders, tmp_path):
 def test_a_damaged_file_is_named(folders, tmp_path):
     place = tinyhf.save(tinyhf.gpt2(), tmp_path / "damaged", False)
     (place / "model.safetensors").write_bytes((place / "model.safetensors").read_bytes()[:100])
-    assert refused(place).given == f"The weights {place / 'model.safetensors'} cannot be read."
+    assert refused(place).problem == f"The weights {place / 'model.safetensors'} cannot be read."
 
 
 def test_a_broken_tokenizer_is_said_and_a_missing_one_is_none(folders, tmp_path):
     place = tinyhf.save(tinyhf.gpt2(), tmp_path / "broken", False)
     (place / "tokenizer.json").write_text("{")
-    assert refused(place).given == f"The tokenizer of {place} cannot be read: tokenizer.json."
+    assert refused(place).problem == f"The tokenizer of {place} cannot be read: tokenizer.json."
     for file in place.glob("tokenizer*"):
         file.unlink()
     assert fetch(place, Options())[1] is None
-    assert refused(place / "config.json").given == f"{place / 'config.json'} is a file."
+    assert refused(place / "config.json").problem == f"{place / 'config.json'} is a file."
 
 
 def test_options_that_cannot_be(folders):
-    assert refused(folders / "causal", dtype="int3").given == "Unknown dtype 'int3'."
-    assert refused(folders / "causal", device="tpu").given == "Unknown device 'tpu'."
+    assert refused(folders / "causal", dtype="int3").problem == "Unknown dtype 'int3'."
+    assert refused(folders / "causal", device="tpu").problem == "Unknown device 'tpu'."
     assert files_fetch._device("auto") == torch.device("cuda" if torch.cuda.is_available() else "cpu")
-    assert refused(folders / "causal", device="cuda:99").given == "Unknown device 'cuda:99'."
+    assert refused(folders / "causal", device="cuda:99").problem == "Unknown device 'cuda:99'."
     if importlib.util.find_spec("accelerate") is None:
         error = refused(folders / "causal", device_map="auto")
-        assert error.given == f"{folders / 'causal'} cannot be loaded with a device map."
+        assert error.problem == f"{folders / 'causal'} cannot be loaded with a device map."
     error = refused(folders / "causal", revision="step1")
-    assert error.given == f"Revision 'step1' of the folder {folders / 'causal'} was asked for."
+    assert error.problem == f"Revision 'step1' of the folder {folders / 'causal'} was asked for."
 
 
 def test_a_name_that_is_no_folder(monkeypatch, tmp_path):
     monkeypatch.setenv("HF_HUB_OFFLINE", "1")
-    assert refused("no folder/of such/a name").given == "'no folder/of such/a name' is no model."
+    assert refused("no folder/of such/a name").problem == "'no folder/of such/a name' is no model."
     monkeypatch.setattr(files_fetch, "_reachable", lambda name, revision: False)
     error = refused("nobody/nothing")
-    assert error.given == "The model nobody/nothing cannot be loaded."
+    assert error.problem == "The model nobody/nothing cannot be loaded."
     assert error.todo == "Check the name, the revision and the network; a folder works without one."
 
 
@@ -133,7 +133,7 @@ def test_what_a_hub_says_of_a_name(monkeypatch, kind, revision, given):
 
     monkeypatch.setattr(HfApi, "model_info", model_info)
     monkeypatch.setattr(files_fetch, "_NO_ANSWER", {})
-    assert refused("nobody/nothing", revision=revision).given == given
+    assert refused("nobody/nothing", revision=revision).problem == given
 
 
 def test_a_hub_without_an_answer_is_asked_once_and_said_to_be_silent(monkeypatch):
@@ -152,7 +152,7 @@ def test_a_hub_without_an_answer_is_asked_once_and_said_to_be_silent(monkeypatch
     assert asked == [files_fetch.ANSWER]
     assert [words.split(" http")[0] for words in said] == ["Asking", "No answer from"]
     error = refused("nobody/nothing-of-this-name")
-    assert error.known.startswith(f"{HfApi().endpoint} gave no answer, and is not asked again for 60 seconds.")
+    assert error.reason.startswith(f"{HfApi().endpoint} gave no answer, and is not asked again for 60 seconds.")
     assert len(asked) == 1
 
 
@@ -206,6 +206,6 @@ def test_an_adapter_of_peft_is_named_with_its_base(tmp_path):
     (tmp_path / "adapter_config.json").write_text(json.dumps(body))
     (tmp_path / "adapter_model.safetensors").write_bytes(b"")
     error = refused(tmp_path)
-    assert error.given == f"{tmp_path} holds an adapter of PEFT, and no model."
-    assert "'org/base'" in error.known
+    assert error.problem == f"{tmp_path} holds an adapter of PEFT, and no model."
+    assert "'org/base'" in error.reason
     assert "merge_and_unload" in error.todo

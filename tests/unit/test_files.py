@@ -79,7 +79,7 @@ def test_a_failed_write_leaves_the_old_file_and_no_scratch(tmp_path):
 
     with pytest.raises(StudyError, match="could not be written") as caught:
         replace_file(path, fail)
-    assert caught.value.known == "The disk is full."
+    assert caught.value.reason == "The disk is full."
     assert path.read_text() == "old"
     assert list(tmp_path.iterdir()) == [path]
 
@@ -88,7 +88,7 @@ def test_a_place_that_cannot_be_written_is_named(tmp_path):
     (tmp_path / "file").write_text("")
     with pytest.raises(StudyError, match="could not be written") as caught:
         write_json(tmp_path / "file" / "x.json", 1)
-    assert "The system says" in caught.value.known
+    assert "The system says" in caught.value.reason
 
 
 @pytest.mark.parametrize("harm", ["byte in tensors", "byte in note", "cut"])
@@ -153,7 +153,7 @@ def test_a_table_of_an_earlier_version_has_nulls_where_columns_came_later(tmp_pa
 def test_what_is_no_name_never_becomes_a_path(tmp_path, name):
     with pytest.raises(StudyError, match="cannot be a file's name") as caught:
         inside(tmp_path, "runs", name)
-    assert caught.value.given.startswith(repr(name))
+    assert caught.value.problem.startswith(repr(name))
     assert inside(tmp_path, "runs", file_name(name)).parent == tmp_path / "runs"
 
 
@@ -191,7 +191,7 @@ def test_what_is_read_is_an_object_or_a_list_as_asked(tmp_path):
     ):
         with pytest.raises(DamagedFileError) as caught:
             read(tmp_path / name, "Delete it.")
-        assert (caught.value.given, caught.value.known, caught.value.todo) == (
+        assert (caught.value.problem, caught.value.reason, caught.value.todo) == (
             f"{tmp_path / name} is damaged.",
             known,
             "Delete it.",
@@ -223,5 +223,5 @@ def test_a_record_has_the_keys_that_it_requires_and_lists_where_they_stand(tmp_p
         return
     with pytest.raises(DamagedFileError) as caught:
         read_record(path, "Delete it.", Card)
-    assert (caught.value.given, caught.value.todo) == (f"{path} is damaged.", "Delete it.")
-    assert f"Card: {known} in {path}" in caught.value.known
+    assert (caught.value.problem, caught.value.todo) == (f"{path} is damaged.", "Delete it.")
+    assert f"Card: {known} in {path}" in caught.value.reason

@@ -107,7 +107,7 @@ def test_a_trace_is_found_by_its_words_its_address_and_its_site(reading, bart):
     ):
         with pytest.raises(SiteError) as caught:
             reading[bad]
-        assert (caught.value.given, caught.value.known) == (given, known)
+        assert (caught.value.problem, caught.value.reason) == (given, known)
     with pytest.raises(SiteError, match="The reading has the stacks enc, dec, cross"):
         bart.layer(1)
 
@@ -120,7 +120,7 @@ def test_a_site_with_heads_is_a_trace_of_those_alone():
         if queries is None:
             with pytest.raises(SiteError) as caught:
                 reading[where]
-            assert caught.value.known == "Layer 2 has heads 1-4 of q, heads 1-2 of v."
+            assert caught.value.reason == "Layer 2 has heads 1-4 of q, heads 1-2 of v."
             continue
         part = reading[where]
         for name in ("q", "weights", "output"):
@@ -150,8 +150,8 @@ def test_norms_of_heads_alone_are_refused_where_the_sum_of_all_is_normed():
 def test_a_site_that_no_trace_holds_is_refused(reading, where, known):
     with pytest.raises(SiteError) as caught:
         reading[where]
-    assert caught.value.given == f"'{where}' was asked for."
-    assert known in caught.value.known
+    assert caught.value.problem == f"'{where}' was asked for."
+    assert known in caught.value.reason
     assert f"reading['layer {where[-1]}']" in caught.value.todo
 
 

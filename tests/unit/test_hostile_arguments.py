@@ -58,8 +58,8 @@ def refused(given: str, known: str) -> Iterator[None]:
     """Inside, a ModelError with these parts and something to do."""
     with pytest.raises(ModelError) as caught:
         yield
-    assert caught.value.given == given
-    assert known in caught.value.known
+    assert caught.value.problem == given
+    assert known in caught.value.reason
     assert caught.value.todo.endswith(".")
 
 
@@ -129,8 +129,8 @@ def test_what_a_writer_gives_is_as_it_was_given(name, subject):
 def test_edits_elsewhere_and_weights_that_do_not_fit(subject):
     with pytest.raises(SiteError) as caught:
         subject.predict(fooling.ids(), write={Address("plain", 7): lambda p: p})
-    assert caught.value.given == "An edit names ('plain', 7)."
-    assert caught.value.known == "The model has layer 1, layer 2."
+    assert caught.value.problem == "An edit names ('plain', 7)."
+    assert caught.value.reason == "The model has layer 1, layer 2."
     for one in (subject, load(tinyhf.llama())):
         with refused("Weights of shape (2, 4, 2, 2) are to be held.", "Those of the call are of (2, 4, 7, 7)"):
             one.predict(fooling.ids(), hold={one.addresses[0]: torch.ones(2, 4, 2, 2)})

@@ -146,8 +146,8 @@ def test_a_switch_that_would_do_nothing_is_refused(switches):
     with pytest.raises(CorpusError) as error:
         intervene(model, (LONG, "w3 w4"), switches, positions=(6,))
     last = list(switches)[-1]
-    assert error.value.given == f"{last} is to be switched to {switches[last]!r} at position 6."
-    assert error.value.known == "There are 4 tokens to switch there, counted from 0: it would do nothing."
+    assert error.value.problem == f"{last} is to be switched to {switches[last]!r} at position 6."
+    assert error.value.reason == "There are 4 tokens to switch there, counted from 0: it would do nothing."
     assert error.value.todo == "Choose some of them, or none for all, or take this switch out."
     some = intervene(model, (LONG, "w3 w4"), switches, positions=(1, 6))
     assert some.notes == (f"{last} has 4 tokens to switch: none of token 7.",)
@@ -220,7 +220,7 @@ def test_outputs_that_are_no_numbers_are_refused(changed, value):
     broken = changed(lambda made, switched: torch.full_like(made, value) if switched else made)
     with pytest.raises(ModelError, match=r"no finite number \(v@1 to zero\)") as error:
         intervene(broken, TEXT, {"v@1": "zero"})
-    assert "5 of 5 positions" in error.value.known
+    assert "5 of 5 positions" in error.value.reason
     assert "Take a switch out" in error.value.todo
     assert intervene(broken, TEXT, {}).moved.tolist() == [0] * 5
 
@@ -233,7 +233,7 @@ def test_a_token_that_a_switch_alone_rules_out_is_refused(changed):
 
     with pytest.raises(ModelError, match="no finite number") as error:
         intervene(changed(rule_out), TEXT, {"v@1": "zero"})
-    assert "1 of 5 positions" in error.value.known
+    assert "1 of 5 positions" in error.value.reason
 
 
 def test_each_text_that_is_cut_to_the_window_is_said(gpt):

@@ -356,7 +356,7 @@ def test_a_file_that_changes_between_two_models_is_met(tmp_path, monkeypatch):
         patched.setattr(units_run, "write_unit", edit)
         with pytest.raises(StudyError) as caught:
             weigh(asked(tmp_path, corpus=tmp_path / "texts"), tmp_path / "out")
-    assert caught.value.given.startswith(f"{tmp_path / 'texts'} was changed")
+    assert caught.value.problem.startswith(f"{tmp_path / 'texts'} was changed")
     assert measured == ["stone1", "stone2"]
     measured.clear()
     path.write_text("a")  # the second, of which nobody knows what it read, is not used
@@ -403,8 +403,8 @@ def test_a_folder_with_models_of_another_command_is_refused(tmp_path, monkeypatc
     other = Weigh("lift")
     with pytest.raises(StudyError) as caught:
         driver.run(other, asked(tmp_path), out, quiet=True)
-    assert caught.value.given.startswith(str(out))
-    assert "'trisect weigh'" in caught.value.known
+    assert caught.value.problem.startswith(str(out))
+    assert "'trisect weigh'" in caught.value.reason
     assert not measured
     weigh(asked(tmp_path), out)
     assert measured == ["stone3"]
@@ -418,7 +418,7 @@ def test_check_says_what_a_stopped_command_left_and_how_to_go_on(tmp_path, monke
     table = next(out.glob(".unit-*/tables/measures.parquet"))
     table.write_bytes(table.read_bytes()[:-1])
     (error,) = trisect.check(out)
-    assert error.given == f"{table} was altered."
+    assert error.problem == f"{table} was altered."
     assert CliRunner().invoke(main, ["check", str(out), "--quiet"]).exit_code == 2
 
 
@@ -458,7 +458,7 @@ def test_models_in_memory_are_measured_again(tmp_path, monkeypatch):
     assert measured == ["a", "b", "c"]
     with pytest.raises(SpecError) as caught:
         weigh(replace(settings, machine=ModelWorkers(2)), tmp_path / "other")
-    assert caught.value.given == "--workers 2 was given with a, which is in memory."
+    assert caught.value.problem == "--workers 2 was given with a, which is in memory."
 
 
 @pytest.mark.parametrize("engine", ["processes", "ray"])
@@ -496,12 +496,12 @@ def test_settings_come_back_as_they_were(tmp_path):
 
     ablate = AblateSettings(ModelSource("a/b", window=7), TextSource(), sites=("q@1", "v@2.h1"), how="zero", hold=True)
     pairs = [("a", "b"), {"base": ("s", "t"), "answers": {"base": "x"}}]
-    patch = PatchSettings(ModelSource(Path("there")), given=pairs, how="both")
+    patch = PatchSettings(ModelSource(Path("there")), pair_list=pairs, how="both")
     for settings in (ablate, patch):
         data = json.loads(json.dumps(units_jobs.encode_settings(settings)))
         assert units_jobs.decode_settings(type(settings), data, tmp_path) == settings
     with pytest.raises(SpecError, match=r"(?s)'<object.* was given with --workers or --engine.*that is object"):
-        units_jobs.encode_settings(replace(patch, given=object()))
+        units_jobs.encode_settings(replace(patch, pair_list=object()))
 
 
 def test_what_travels_keeps_its_name_and_words_that_are_none_stay(tmp_path, monkeypatch):

@@ -31,7 +31,7 @@ def model(whole, tmp_path):
 def refused(folder):
     with pytest.raises(ModelError) as error:
         trisect.norms(folder, ["w1 w2 w3"], out=folder.parent / "out", quiet=True)
-    assert all((error.value.given, error.value.known, error.value.todo))
+    assert all((error.value.problem, error.value.reason, error.value.todo))
     assert not (folder.parent / "out").exists() or not any((folder.parent / "out").glob("*.html"))
     return error.value
 
@@ -44,7 +44,7 @@ def change(folder, **fields):
 @pytest.mark.parametrize("text", ["null", "5", "[]", '"a"', "{", "[" * 100_000, "\x00"])
 def test_a_configuration_that_is_no_object(model, text):
     (model / "config.json").write_text(text)
-    assert refused(model).given == f"{model / 'config.json'} is no configuration."
+    assert refused(model).problem == f"{model / 'config.json'} is no configuration."
 
 
 FIELDS = [
@@ -85,8 +85,8 @@ def test_a_field_that_cannot_be(model, field, value, said):
 def test_a_quantised_model_without_its_package_says_that(model):
     change(model, quantization_config={"quant_method": "gptq", "bits": 4})
     error = refused(model)
-    assert error.given == f"{model} is quantised, and cannot be loaded as it is."
-    assert "'gptq'" in error.known
+    assert error.problem == f"{model} is quantised, and cannot be loaded as it is."
+    assert "'gptq'" in error.reason
     assert "Install the package" in error.todo
 
 
@@ -176,8 +176,8 @@ def test_weights_that_are_no_numbers_are_called_that(model, value, word):
     weights["transformer.h.0.attn.c_attn.weight"].view(-1)[7] = value
     save_file(weights, model / WEIGHTS, {"format": "pt"})
     error = refused(model)
-    assert error.given == f"Weights of {model} are no numbers."
-    assert error.known == f"transformer.h.0.attn.c_attn.weight holds {word} of 3,072 numbers."
+    assert error.problem == f"Weights of {model} are no numbers."
+    assert error.reason == f"transformer.h.0.attn.c_attn.weight holds {word} of 3,072 numbers."
     module = tinyhf.gpt2()
     with torch.no_grad():
         module.get_parameter("transformer.wte.weight")[0, 0] = value
@@ -190,8 +190,8 @@ def test_weights_so_large_that_the_answer_is_none_are_called_that_and_not_random
     weights["transformer.ln_f.weight"][:] = 3e38
     save_file(weights, model / WEIGHTS, {"format": "pt"})
     error = refused(model)
-    assert error.given == "GPT2LMHeadModel answers with what are no numbers."
-    assert "numbers of its answer are NaN" in error.known
+    assert error.problem == "GPT2LMHeadModel answers with what are no numbers."
+    assert "numbers of its answer are NaN" in error.reason
     assert "float64" in error.todo
 
 
@@ -220,8 +220,8 @@ def test_a_tokenizer_with_ids_beyond_the_vocabulary(model, command, tmp_path):
 
     with pytest.raises(ModelError) as error:
         run()
-    assert error.value.given == "The token 'w2', id 9000, is not in the vocabulary of gpt2."
-    assert error.value.known == "The model has a row for each of the ids 0 to 46."
+    assert error.value.problem == "The token 'w2', id 9000, is not in the vocabulary of gpt2."
+    assert error.value.reason == "The model has a row for each of the ids 0 to 46."
 
 
 def test_ids_of_a_users_own_are_looked_at_too():
@@ -235,7 +235,7 @@ def test_ids_of_a_users_own_are_looked_at_too():
 @pytest.mark.parametrize("text", ["null", "[]", "{}", '{"model": 5}'])
 def test_a_tokenizer_that_is_none(model, text):
     (model / "tokenizer.json").write_text(text)
-    assert "tokenizer" in refused(model).given
+    assert "tokenizer" in refused(model).problem
 
 
 @pytest.mark.parametrize("length", [[24], "24", {}, True])
@@ -244,15 +244,15 @@ def test_a_tokenizer_of_no_length(model, length):
     place.write_text(json.dumps(json.loads(place.read_text()) | {"model_max_length": length}))
     with pytest.raises(ModelError) as error:
         trisect.load(model)
-    assert error.value.given == f"model_max_length of {model} is {length!r}."
-    assert error.value.known == "It is a number of tokens."
+    assert error.value.problem == f"model_max_length of {model} is {length!r}."
+    assert error.value.reason == "It is a number of tokens."
     assert error.value.todo == "Correct tokenizer_config.json, or save the tokenizer again beside the model."
 
 
 def test_a_tokenizer_that_fails_at_a_text(model):
     _vocabulary(model, lambda words: {})
     error = refused(model)
-    assert error.given == "The tokenizer of gpt2 cannot cut 'w1 w2 w3'."
+    assert error.problem == "The tokenizer of gpt2 cannot cut 'w1 w2 w3'."
 
 
 def test_only_what_other_libraries_raise_is_turned():

@@ -49,8 +49,8 @@ def test_a_cluster_is_the_one_of_the_environment_and_is_refused_without_a_token(
     monkeypatch.setenv(ADDRESS, "head:6379")
     with pytest.raises(StudyError) as caught:
         cluster_address()
-    assert "head:6379" in caught.value.given
-    assert f"{MODE} is None" in caught.value.known
+    assert "head:6379" in caught.value.problem
+    assert f"{MODE} is None" in caught.value.reason
     assert "firewall" in caught.value.todo
     monkeypatch.setenv(MODE, "token")
     assert cluster_address() == "head:6379"
@@ -78,7 +78,7 @@ def test_a_cluster_that_lets_a_wrong_token_in_or_says_nothing_is_refused(code, s
     else:
         with pytest.raises(StudyError) as caught:
             check_token("h:1")
-        found = (caught.value.given, caught.value.known, caught.value.todo)
+        found = (caught.value.problem, caught.value.reason, caught.value.todo)
         assert all(word in text for word, text in zip(words, found, strict=True))
     assert shown != ["right"]
 

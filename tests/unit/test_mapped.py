@@ -65,8 +65,8 @@ def test_a_system_without_a_folder_of_temporary_files_says_so(monkeypatch):
     monkeypatch.setattr(tempfile, "gettempdir", none)
     with pytest.raises(StudyError) as caught:
         to_disk(torch.ones(3))
-    assert caught.value.given == "What is held over all layers cannot be kept in the folder of temporary files."
-    assert caught.value.known == "The system says: No usable temporary directory found."
+    assert caught.value.problem == "What is held over all layers cannot be kept in the folder of temporary files."
+    assert caught.value.reason == "The system says: No usable temporary directory found."
 
 
 def test_held_weights_are_those_of_the_unedited_pass(subject):

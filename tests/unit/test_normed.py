@@ -117,7 +117,7 @@ def test_weights_under_a_norm_are_looked_at_again():
     for ask in (subject.projections, lambda: subject.read("w1 w2 w3")):
         with pytest.raises(ModelError, match="q_proj makes is not") as caught:
             ask()
-        assert caught.value.given == "Layer 2 of Qwen3ForCausalLM does not compute what was found on loading."
+        assert caught.value.problem == "Layer 2 of Qwen3ForCausalLM does not compute what was found on loading."
 
 
 @pytest.mark.parametrize("name", ["q", "k"])

@@ -45,7 +45,7 @@ def test_a_node_without_narrow_products_refuses_to_train_with_them(monkeypatch):
     nothing: Any = None
     with pytest.raises(SpecError) as error:
         tasks._train(asked, nothing, nothing, nothing, "highest")
-    assert error.value.given == "The precision 'bfloat16' was asked for on the CPU."
+    assert error.value.problem == "The precision 'bfloat16' was asked for on the CPU."
     assert choose_device(Machine("cpu", precision="bfloat16", engine="ray")) == "cpu"  # the driver trains nothing
 
 
@@ -78,8 +78,8 @@ def test_a_study_is_never_trained_by_two_libraries():
     check_numerics(ONEDNN, ONEDNN)
     with pytest.raises(StudyError) as error:
         check_numerics(ONEDNN, OTHER)
-    assert ONEDNN in error.value.given
-    assert OTHER in error.value.known
+    assert ONEDNN in error.value.problem
+    assert OTHER in error.value.reason
 
 
 def finished(folder, run, how):
@@ -113,5 +113,5 @@ def test_runs_that_two_machines_trained_in_two_ways_stop_the_study(tmp_path):
     finished(folder, "b-1-0", OTHER)
     with pytest.raises(StudyError, match="trained in two ways") as error:
         _add_numerics(known, folder, ["b-1-0"])
-    assert ONEDNN in error.value.known
-    assert OTHER in error.value.known
+    assert ONEDNN in error.value.reason
+    assert OTHER in error.value.reason

@@ -96,13 +96,13 @@ def test_pairs_that_are_not_answered_as_stated_can_be_left_out(recaller, tmp_pat
     wrong = interchanged.predicted(other, another)
     wrong |= {"base": next(v for v in interchanged.VALUES if v not in wrong.values())}
     pairs = [right, {"base": other.text, "donor": another.text, "answers": wrong}]
-    kept = trisect.patch(recaller, given=pairs, sites="q@2", answered=True, out=tmp_path / "kept", quiet=True)
-    both = trisect.patch(recaller, given=pairs, sites="q@2", out=tmp_path / "both", quiet=True)
+    kept = trisect.patch(recaller, pair_list=pairs, sites="q@2", answered=True, out=tmp_path / "kept", quiet=True)
+    both = trisect.patch(recaller, pair_list=pairs, sites="q@2", out=tmp_path / "both", quiet=True)
     assert (kept.sites[0].n, both.sites[0].n) == (1, 2)
     assert kept.notes[0] == "Pairs of which the model does not answer both texts as stated were left out: 1 of 2."
     assert kept.notes[1] == "One pair: no interval of a change; it says what happened in this pair."
     assert "base 0.500" in str(both.findings[0])
-    alone = trisect.patch(recaller, given=pairs[1:], sites="q@2", out=tmp_path / "alone", quiet=True)
+    alone = trisect.patch(recaller, pair_list=pairs[1:], sites="q@2", out=tmp_path / "alone", quiet=True)
     said = [done.report.read_text().count("does not answer most of these texts") for done in (alone, both)]
     assert said == [1, 0]
 
@@ -147,7 +147,7 @@ def test_files_that_hold_no_pair_are_refused(tmp_path):
     ],
 )
 def test_pairs_that_do_not_fit_the_model_are_named(gpt2, tmp_path, pair, words):
-    refused(lambda: trisect.patch(gpt2, given=[pair], out=tmp_path / "out", quiet=True), *words, "Correct the pair")
+    refused(lambda: trisect.patch(gpt2, pair_list=[pair], out=tmp_path / "out", quiet=True), *words, "Correct the pair")
     assert not list(tmp_path.glob("out/*"))
 
 
@@ -199,7 +199,7 @@ def test_positions_are_words_or_numbers():
 def test_an_encoder_shows_how_much_its_output_changes(tmp_path):
     model = trisect.load(tinyhf.bert(head=False), tokenizer=tinyhf.tokenizer())
     given = [("w1 w2 w3", "w4 w5 w6"), ("w7 w8", "w7 w8")]
-    done = trisect.patch(model, given=given, sites="q@all v@all", out=tmp_path / "out", quiet=True)
+    done = trisect.patch(model, pair_list=given, sites="q@all v@all", out=tmp_path / "out", quiet=True)
     found = {site.site: site for site in done.sites}
     assert (found["v@1"].output_change or 0.0) > 0
     assert found["v@1"].own is None
@@ -207,36 +207,37 @@ def test_an_encoder_shows_how_much_its_output_changes(tmp_path):
     assert changes[1] == 0.0  # a text from itself
     pairs = [{"base": "w1", "donor": "w2", "answers": {"q": "w3"}}]
     refused(
-        lambda: trisect.patch(model, given=pairs, out=tmp_path / "b", quiet=True), "it has answers, and BertModel gives"
+        lambda: trisect.patch(model, pair_list=pairs, out=tmp_path / "b", quiet=True),
+        "it has answers, and BertModel gives",
     )
 
 
 def test_a_masked_model_answers_at_its_mask(tmp_path):
     model = trisect.load(tinyhf.bert(), tokenizer=tinyhf.tokenizer())
     pair = {"base": "w1 [MASK] w3", "donor": "w4 [MASK] w6", "answers": {"base": "w5", "q": "w7"}}
-    done = trisect.patch(model, given=[pair], sites="v@1", out=tmp_path / "out", quiet=True)
+    done = trisect.patch(model, pair_list=[pair], sites="v@1", out=tmp_path / "out", quiet=True)
     assert done.sites[0].logit_change is not None
     assert done.tables["tokens"].filter(answers=True)["position"].to_list() == [3]
     wrong = {"base": "w1 [MASK] [MASK]", "donor": "w4 [MASK] w6"}
     refused(
-        lambda: trisect.patch(model, given=[wrong], out=tmp_path / "b", quiet=True), "its base has '[MASK]' 2 times"
+        lambda: trisect.patch(model, pair_list=[wrong], out=tmp_path / "b", quiet=True), "its base has '[MASK]' 2 times"
     )
 
 
 def test_an_encoder_decoder_takes_queries_from_another_target(tmp_path):
     model = trisect.load(tinyhf.bart(), tokenizer=tinyhf.tokenizer())
     pair = {"base": ["w1 w2", "w5 w6"], "donor": ["w3 w4 w7", "w8 w9"], "answers": {"base": "w1", "q": "w2"}}
-    done = trisect.patch(model, given=[pair], sites="cross.q@all", out=tmp_path / "out", quiet=True)
+    done = trisect.patch(model, pair_list=[pair], sites="cross.q@all", out=tmp_path / "out", quiet=True)
     assert [site.site for site in done.sites] == ["cross.q@1", "cross.q@2", "cross.q@3"]
     longer = "the base has 4 tokens of the source, the donor 5"
-    refused(lambda: trisect.patch(model, given=[pair], sites="cross.k@1", out=tmp_path / "b", quiet=True), longer)
+    refused(lambda: trisect.patch(model, pair_list=[pair], sites="cross.k@1", out=tmp_path / "b", quiet=True), longer)
 
 
 def test_all_cross_attention_layers_can_be_patched_at_once(tmp_path):
     model = trisect.load(tinyhf.bart(), tokenizer=tinyhf.tokenizer())
     given = [(("w1 w2", "w5 w6"), ("w3 w4", "w8 w9"))]
     sites = ["cross.v@all", "cross.q+k@1-2", "cross.q@2.h1"]
-    done = trisect.patch(model, given=given, sites=sites, per="site", how="both", out=tmp_path / "out", quiet=True)
+    done = trisect.patch(model, pair_list=given, sites=sites, per="site", how="both", out=tmp_path / "out", quiet=True)
     named = ["cross.v@1-3", "cross.q+k@1-2", "cross.q@2.h1"]
     assert [(site.site, site.how) for site in done.sites] == [(n, how) for how in ("denoise", "noise") for n in named]
     assert all(site.logit_change is not None and site.n == 1 for site in done.sites)
@@ -472,19 +473,19 @@ def test_pairs_of_one_answer_are_refused_where_there_are_no_others(gpt2, tmp_pat
     alike = {"base": "w1 w2", "donor": "w1 w3", "answers": {"base": "w5", "donor": "w5"}}
     for pairs, answer in (([("w1 w2", "w1 w2")], ""), ([alike], "w5"), ([alike, alike], "w5")):
         with pytest.raises(CorpusError, match="Base and donor of every pair have the same answer") as error:
-            trisect.patch(gpt2, given=pairs, sites="q@1", out=tmp_path / "out", quiet=True)
-        assert answer in error.value.given
-        assert "the first counts" in error.value.known
+            trisect.patch(gpt2, pair_list=pairs, sites="q@1", out=tmp_path / "out", quiet=True)
+        assert answer in error.value.problem
+        assert "the first counts" in error.value.reason
         assert error.value.todo
     apart = alike | {"answers": {"base": "w5", "donor": "w6"}}
-    done = trisect.patch(gpt2, given=[alike, apart], sites="q@1", out=tmp_path / "both", quiet=True)
+    done = trisect.patch(gpt2, pair_list=[alike, apart], sites="q@1", out=tmp_path / "both", quiet=True)
     assert any(note.endswith("which say nothing about the way to the donor: 1 of 2.") for note in done.notes)
 
 
 @pytest.mark.parametrize("count", [1, 2, 29, 30])
 def test_few_pairs_are_said_on_the_page_in_the_terminal_and_in_json(count, gpt2, tmp_path):
     pair = {"base": "w1 w2", "donor": "w1 w3", "answers": {"base": "w5", "donor": "w6"}}
-    done = trisect.patch(gpt2, given=[pair] * count, sites="v@1", positions="2", out=tmp_path / "out", quiet=True)
+    done = trisect.patch(gpt2, pair_list=[pair] * count, sites="v@1", positions="2", out=tmp_path / "out", quiet=True)
     text, notes = done.report.read_text(), str(done.data()["notes"])
     one, few = (
         "One pair: no interval of a change and no control from an unrelated donor",

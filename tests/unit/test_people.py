@@ -109,8 +109,8 @@ def test_a_missing_file_and_a_missing_folder_are_named(folder):
     (folder / "birth_dev.tsv").unlink()
     with pytest.raises(CorpusError) as error:
         open_people(folder)
-    assert f"{folder}/birth_dev.tsv" in error.value.given
-    assert "birth_places_train.tsv, birth_test_inputs.tsv, wiki.txt" in error.value.known
+    assert f"{folder}/birth_dev.tsv" in error.value.problem
+    assert "birth_places_train.tsv, birth_test_inputs.tsv, wiki.txt" in error.value.reason
     assert ", ".join(FILES) in error.value.todo
     with pytest.raises(CorpusError, match="is empty or not there"):
         open_people(folder / "nowhere")
@@ -133,8 +133,8 @@ def test_a_question_holds_its_name(name):
 def test_a_question_about_no_name(question):
     with pytest.raises(CorpusError) as error:
         name_in(question)
-    assert repr(question) in error.value.given
-    assert QUESTION.format(name="NAME") in error.value.known
+    assert repr(question) in error.value.problem
+    assert QUESTION.format(name="NAME") in error.value.reason
 
 
 @pytest.mark.parametrize("seed", range(3))
@@ -207,4 +207,4 @@ def test_words_of_the_world_are_its_own():
 def test_a_world_too_small_or_too_large(people, unseen):
     with pytest.raises(CorpusError, match=rf"{people} people and {unseen} unseen") as error:
         people_corpus(people=people, unseen=unseen)
-    assert "20 to 400 people, and 1 to 400 unseen" in error.value.known
+    assert "20 to 400 people, and 1 to 400 unseen" in error.value.reason

@@ -89,7 +89,7 @@ def pointed(count):
 def test_place_is_told_from_content(content):
     rows, _ = content
     by_place, _ = patched(
-        trisect.load(pointer(WORDS, 7), tokenizer=interchanged.tokenizer(WORDS, 7)), given=pointed(20)
+        trisect.load(pointer(WORDS, 7), tokenizer=interchanged.tokenizer(WORDS, 7)), pair_list=pointed(20)
     )
     for position in ("all", "last"):
         assert [rows["q@2", position, h].share for h in ("q-content", "q-place", "base")] == [1.0, 0.0, 0.0]
@@ -131,7 +131,7 @@ def gpt2():
 def test_an_answer_of_several_tokens_is_scored_as_a_whole(gpt2):
     """Its log-probability is the sum of its tokens', given those before; a donor that is the base moves nothing."""
     pair = {"base": "w1 w2", "donor": "w3 w4", "answers": {"base": "w5", "q": "w6 w7", "donor": "w8"}}
-    rows, _ = patched(gpt2, given=[pair, pair], positions="all", sites="q+k+v@1")
+    rows, _ = patched(gpt2, pair_list=[pair, pair], positions="all", sites="q+k+v@1")
     logged = lambda text: gpt2.outputs(next(gpt2.batches([text])))[0].log_softmax(-1)  # noqa: E731
     id_of = lambda word: next(gpt2.batches([word])).source.ids[0, 0]  # noqa: E731
     before = logged("w1 w2 w6")
@@ -145,7 +145,7 @@ def test_an_answer_of_several_tokens_is_scored_as_a_whole(gpt2):
     made = after[1, id_of("w6")] + after[2, id_of("w7")] - after[1, id_of("w5")]
     assert rows["q+k+v@1", "all", "q"].shift_nats == pytest.approx(float(made - plain), abs=1e-9)
     same = {"base": "w1 w2", "donor": "w1 w2", "answers": {"base": "w5", "q": "w6 w7"}}
-    still, _ = patched(gpt2, given=[same], sites="q@1")
+    still, _ = patched(gpt2, pair_list=[same], sites="q@1")
     assert still["q@1", "all", "q"].shift_nats == pytest.approx(0.0, abs=1e-12)  # passes are shared
 
 
@@ -156,7 +156,7 @@ def test_ids_and_a_models_own_inputs_give_what_texts_give(gpt2):
     ids = lambda text: next(gpt2.batches([text])).inputs["input_ids"]  # noqa: E731
     numbers = {name: int(ids(word)[0, 0]) for name, word in names.items()}
     given = [{"base": {"input_ids": ids(b)}, "donor": {"input_ids": ids(d)}, "answers": numbers} for b, d in pairs]
-    first, second = (patched(gpt2, given=some, sites=["q@1", "v@2"])[0] for some in (texts, given))
+    first, second = (patched(gpt2, pair_list=some, sites=["q@1", "v@2"])[0] for some in (texts, given))
     assert first.keys() == second.keys()
     for key, row in first.items():
         assert second[key].shift_nats == pytest.approx(row.shift_nats, abs=1e-9), key
@@ -181,7 +181,7 @@ def test_keys_as_the_last_position_reads_them_are_all_keys_in_the_last_layer():
     model = trisect.load(tinyhf.bart().double(), tokenizer=tinyhf.tokenizer())
     answers = {"base": "w1", "k-content": "w2", "donor": "w3"}
     pair = {"base": ["w1 w2", "w5 w6 w7"], "donor": ["w3 w4", "w8 w9 w1"], "answers": answers}
-    rows, _ = patched(model, given=[pair], sites=["cross.k@all"])
+    rows, _ = patched(model, pair_list=[pair], sites=["cross.k@all"])
     shift = {(site, where): row.shift_nats or 0.0 for (site, where, name), row in rows.items() if name == "k-content"}
     assert shift["cross.k@3", "last"] == pytest.approx(shift["cross.k@3", "all"], abs=1e-12)
     assert abs(shift["cross.k@1", "last"] - shift["cross.k@1", "all"]) > 1e-9

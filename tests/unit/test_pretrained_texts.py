@@ -106,7 +106,7 @@ def test_a_single_text_for_two_is_said_and_windows_must_match():
     assert two.notes == ()
     with pytest.raises(ModelError) as error:
         list(maker.batches(enumerate([("w1", words(60))]), 8, False))
-    assert error.value.given == "Text 1 is 1 windows of source and 3 of target."
+    assert error.value.problem == "Text 1 is 1 windows of source and 3 of target."
 
 
 @pytest.mark.parametrize(
@@ -148,23 +148,23 @@ def test_a_change_of_the_output_is_relative_and_leaves_padding_out():
 def test_empty_texts_are_refused(texts, given, known):
     with pytest.raises(ModelError) as error:
         list(desk(tinyhf.bert()).batches(enumerate(texts), 8, False))
-    assert (error.value.given, error.value.known) == (given, known)
+    assert (error.value.problem, error.value.reason) == (given, known)
 
 
 def test_what_cannot_be_made_ready():
     with pytest.raises(ModelError) as error:
         list(TextBatcher.of("tiny", tinyhf.gpt2(), None, "causal", None).batches(enumerate(["w1"]), 8, False))
-    assert error.value.given == "A text was given to tiny."
+    assert error.value.problem == "A text was given to tiny."
     with pytest.raises(ModelError) as error:
         list(desk(tinyhf.gpt2(), False, "masked").batches(enumerate(["w1 w2"]), 8, True))
-    assert error.value.known == "Its tokenizer has no mask token."
+    assert error.value.reason == "Its tokenizer has no mask token."
     with pytest.raises(ModelError) as error:
         list(desk(tinyhf.bert(), window=2).batches(enumerate([words(3)]), 8, False))
-    assert error.value.given == "A window of 2 tokens."
+    assert error.value.problem == "A window of 2 tokens."
     (batch,) = desk(tinyhf.bert(head=False)).batches(enumerate(["w1 w2"]), 8, False)
     with pytest.raises(ModelError) as error, torch.no_grad():
         row_scores(tinyhf.bert(head=False)(input_ids=batch.inputs["input_ids"]), batch, "masked", None)
-    assert error.value.given == "The model's loss cannot be computed."
+    assert error.value.problem == "The model's loss cannot be computed."
     assert error.value.todo == "Make the batch with batches(texts, scored=True)."
     (batch,) = desk(tinyhf.bert()).batches(enumerate(["w1 w2"]), 8, True)
     with pytest.raises(ModelError) as error:

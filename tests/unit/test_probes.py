@@ -95,8 +95,8 @@ def test_selectivity_is_left_out_where_there_are_no_control_labels(monkeypatch):
 def test_a_column_with_too_few_labels_is_refused():
     with pytest.raises(CorpusError) as caught:
         probed(relabelled(9))
-    assert caught.value.given == "The label column 'pos' of 'cut' cannot be probed."
-    assert caught.value.known.endswith("carry a label: too few for 3 folds of 5 or more.")
+    assert caught.value.problem == "The label column 'pos' of 'cut' cannot be probed."
+    assert caught.value.reason.endswith("carry a label: too few for 3 folds of 5 or more.")
     assert caught.value.todo == "Use another column, or a longer text."
     with pytest.raises(CorpusError, match="has no label column 'morph'"):
         probed(label="morph")
@@ -107,8 +107,8 @@ def test_a_fold_without_a_number_is_not_counted_as_zero():
     assert _mean_over_folds(rows) == [rows[0]._replace(value=0.875, n=40)]
     with pytest.raises(CorpusError) as error:
         _mean_over_folds([*rows, rows[0]._replace(value=None)])
-    assert error.value.given == "probe_linear_bits at q@1 has no mean over folds."
-    assert error.value.known == "1 of 3 folds gave no number."
+    assert error.value.problem == "probe_linear_bits at q@1 has no mean over folds."
+    assert error.value.reason == "1 of 3 folds gave no number."
     assert error.value.todo == "Use a longer text, or another label."
 
 

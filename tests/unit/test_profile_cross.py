@@ -280,7 +280,7 @@ def test_what_has_no_meaning_with_pairs_is_refused(bart, bitext, tmp_path, named
 def check_refused(subject, corpus, tmp_path, kind, words, **named):
     with pytest.raises(kind) as refused:
         trisect.profile(subject, corpus, out=tmp_path / "out", quiet=True, **named)
-    for said, part in zip((refused.value.given, refused.value.known, refused.value.todo), words, strict=True):
+    for said, part in zip((refused.value.problem, refused.value.reason, refused.value.todo), words, strict=True):
         assert part in said
     assert not (tmp_path / "out" / "report.html").exists()
 

@@ -124,7 +124,7 @@ def test_a_plan_is_held_to_a_tolerance_and_few_texts_are_said_to_raise_the_least
 def test_a_memory_that_holds_nothing_is_refused():
     with pytest.raises(SpecError, match=r"A memory of 1.5 bits a number") as error:
         plan_bits([{2: 0.1, 3: 0.0}] * 2, [4, 4], 1.5)
-    assert error.value.known == "The fewest bits come to 2 a number."
+    assert error.value.reason == "The fewest bits come to 2 a number."
 
 
 @pytest.fixture(scope="module")

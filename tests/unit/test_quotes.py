@@ -49,4 +49,4 @@ def test_errors_quote_what_was_given_by_its_beginning(name, tmp_path):
         CALLS[name](tmp_path)
     for sign in ("x", " ", "1"):
         assert sign * 201 not in str(caught.value)
-    assert all((caught.value.given, caught.value.known, caught.value.todo))
+    assert all((caught.value.problem, caught.value.reason, caught.value.todo))

@@ -58,5 +58,5 @@ def test_what_is_refused(tmp_path, call, given, known):
     folder = put(tmp_path / "p", train__txt="a\n", valid__txt="b\n")
     with pytest.raises(CorpusError) as error:
         call(folder)
-    assert error.value.given == given.format(folder)
-    assert error.value.known == known
+    assert error.value.problem == given.format(folder)
+    assert error.value.reason == known

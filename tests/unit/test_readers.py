@@ -132,7 +132,7 @@ def test_conllu_names_the_file_and_line_that_is_no_word(tmp_path, body, given):
     folder = folder_of(tmp_path, {"train.conllu": body, "dev.conllu": word(1)})
     with pytest.raises(CorpusError) as caught:
         read(folder)
-    assert caught.value.given == f"{folder / 'train.conllu'}, {given}"
+    assert caught.value.problem == f"{folder / 'train.conllu'}, {given}"
 
 
 def test_a_long_line_comes_in_pieces_with_whole_words(tmp_path, monkeypatch):
@@ -229,7 +229,7 @@ def test_ids_of_a_sentence_run_from_one(tmp_path, ids, line, given):
     for read_it in (lambda: open_labels(tmp_path, "test"), lambda: open_texts(tmp_path)):
         with pytest.raises(CorpusError) as caught:
             read_it()
-        assert caught.value.given == f"{tmp_path / 'test.conllu'}, line {line}: {given}."
+        assert caught.value.problem == f"{tmp_path / 'test.conllu'}, line {line}: {given}."
 
 
 @pytest.mark.parametrize("ids", ["1-2 1", "1-2", "1 2-3"])
@@ -363,8 +363,8 @@ def test_what_is_no_regular_file_is_refused_at_once(tmp_path, kind):
     for read_it in calls:
         with pytest.raises(CorpusError) as caught:
             read_it()
-        assert caught.value.given == f"{path} is no text file."
-        assert f"It is a {kind}" in caught.value.known
+        assert caught.value.problem == f"{path} is no text file."
+        assert f"It is a {kind}" in caught.value.reason
 
 
 def test_a_text_has_bounds_on_its_bytes_and_its_lines(tmp_path, monkeypatch):

@@ -37,7 +37,7 @@ def test_no_such_recipe_and_no_such_setting():
     for key in ("depth", "name"):
         with pytest.raises(SpecError, match=f"Unknown setting of a recipe '{key}'") as raised:
             choose_recipe(RECIPES, None, True, {key: 2})
-        assert raised.value.known.startswith("There are layers, heads, width, dropout, batch, ")
+        assert raised.value.reason.startswith("There are layers, heads, width, dropout, batch, ")
 
 
 @pytest.mark.parametrize(
@@ -64,8 +64,8 @@ def test_no_such_recipe_and_no_such_setting():
 def test_a_value_of_another_kind_or_out_of_bounds(setting, value, known):
     with pytest.raises(SpecError) as raised:
         choose_recipe(RECIPES, "course", False, {setting: value})
-    assert raised.value.given == f"{setting} is {value!r}."
-    assert known in raised.value.known
+    assert raised.value.problem == f"{setting} is {value!r}."
+    assert known in raised.value.reason
 
 
 @pytest.mark.parametrize(

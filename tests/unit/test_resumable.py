@@ -172,10 +172,10 @@ def test_values_with_names_are_read_and_checked():
     assert words() == Counting()
     with pytest.raises(SpecError) as error:
         words("--set", "a")
-    assert error.value.given == "--set a."
+    assert error.value.problem == "--set a."
     with pytest.raises(SpecError) as error:
         build(Counting, {"settings": "a=1"})
-    assert error.value.given == "settings is 'a=1'."
+    assert error.value.problem == "settings is 'a=1'."
 
 
 def test_seeds_are_their_number_where_they_are_counted_from_one():

@@ -64,7 +64,7 @@ def test_reading_and_running_without_enough_memory_say_what_makes_a_pass_smaller
     ):
         with pytest.raises(ModelOutOfMemoryError) as found:
             call()
-        given, known, todo = found.value.given, found.value.known, found.value.todo
+        given, known, todo = found.value.problem, found.value.reason, found.value.todo
         assert "input_ids of 2×7" in given
         assert "needs more memory than there is" in given
         assert known.startswith("The system ")

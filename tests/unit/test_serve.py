@@ -104,7 +104,7 @@ def test_the_offline_explorer_says_what_is_switched(client):
     wrong = client.post(f"/{TOKEN}/offline", json=asked({**STATE, "place": 99}, sequence=1, client="a:save"))
     assert wrong.headers["content-type"] == "application/octet-stream"  # a page has no place
     wrong = client.post(f"/{TOKEN}/offline", json=asked({**STATE, "switches": [["v@9", "zero"]]}, 2, client="a:save"))
-    assert "outside the model" in wrong.json()["given"]
+    assert "outside the model" in wrong.json()["problem"]
 
 
 @pytest.mark.parametrize(
@@ -186,7 +186,7 @@ def test_a_link_from_elsewhere_opens_the_page_and_nothing_but_the_page(client):
 def test_a_state_that_is_none_is_refused(change, words):
     with pytest.raises(SpecError, match=words) as error:
         read(PageState, {**STATE, **change}, "the state")
-    assert error.value.known
+    assert error.value.reason
     assert error.value.todo
 
 
@@ -208,12 +208,12 @@ def test_a_question_that_is_none_is_refused(body):
 def test_errors_come_as_three_parts_and_sizes_are_bounded(client):
     wrong = {**STATE, "switches": [["v@7", "zero"]]}
     found = client.post(f"/{TOKEN}/answer", json=asked(wrong, sequence=4)).json()
-    assert "outside the model" in found["given"]
+    assert "outside the model" in found["problem"]
     assert found["todo"] == "Choose a layer that attends."
     large = client.post(f"/{TOKEN}/answer", content=b" " * (BODY + 1), headers={"content-type": "application/json"})
-    assert large.json()["given"] == "The request is too large."
+    assert large.json()["problem"] == "The request is too large."
     plain = client.post(f"/{TOKEN}/answer", content=json.dumps(asked()), headers={"content-type": "text/plain"})
-    assert plain.json()["given"] == "The request is 'text/plain'."
+    assert plain.json()["problem"] == "The request is 'text/plain'."
 
 
 def test_text_stays_text_and_control_characters_are_signs(client):
@@ -322,8 +322,8 @@ def test_an_address_that_is_not_of_this_machine_is_said_to_be_one(host, monkeypa
 def test_an_empty_address_is_not_every_address(host):
     with pytest.raises(SpecError) as error:
         run._bound(host, 0)
-    assert error.value.given == "--host is empty."
-    assert error.value.known == "It is an address of this machine."
+    assert error.value.problem == "--host is empty."
+    assert error.value.reason == "It is an address of this machine."
     assert error.value.todo == "Leave --host out, or name an address."
 
 
@@ -337,7 +337,7 @@ def test_a_port_that_no_machine_has_and_a_second_text_alone_are_refused(gpt):
     for begin in starts:
         with pytest.raises(SpecError, match="without a text") as error:
             begin()
-        assert "patch from" in error.value.known
+        assert "patch from" in error.value.reason
         assert "Give the text too" in error.value.todo
 
 
@@ -393,9 +393,9 @@ def test_an_error_that_nobody_expected_reaches_the_view_and_then_the_kernel(gpt,
     made._handle_custom_msg(asked(sequence=5, client="view"), [])
     (content,) = sent
     assert (content["sequence"], content["client"]) == (5, "view")
-    assert content["error"]["given"] == "The kernel could not answer."
-    assert "ZeroDivisionError: no" in content["error"]["known"]
-    assert "\x1b" not in content["error"]["known"]
+    assert content["error"]["problem"] == "The kernel could not answer."
+    assert "ZeroDivisionError: no" in content["error"]["reason"]
+    assert "\x1b" not in content["error"]["reason"]
     assert content["error"]["todo"]
     assert [(n, type(error)) for n, error in logged] == [(1, ZeroDivisionError)]
 

@@ -167,7 +167,7 @@ def test_a_value_of_several_types_is_one_of_them():
     assert build(Asked, {"model": Path("m"), "where": "w"}).model == Path("m")
     with pytest.raises(SpecError) as error:
         build(Asked, {"model": "m", "where": 3})
-    assert (error.value.given, error.value.known) == ("where is 3.", "It is a text or a path.")
+    assert (error.value.problem, error.value.reason) == ("where is 3.", "It is a text or a path.")
 
 
 def test_a_command_repeats_a_run_without_paths_of_this_machine(tmp_path):
@@ -188,7 +188,7 @@ def test_so_many_values_are_so_many():
     )
     with pytest.raises(SpecError) as error:
         build(Trio, {"models": "m", "files": ("a", "b")})
-    assert (error.value.given, error.value.known) == ("files was given 2 values.", "It takes 3: A B C.")
+    assert (error.value.problem, error.value.reason) == ("files was given 2 values.", "It takes 3: A B C.")
     (files,) = (p for p in parameters_of(Trio) if p.name == "files")
     assert files.nargs == 3
 
@@ -199,7 +199,7 @@ def test_models_of_one_name_get_numbers_and_none_is_no_answer():
     assert [m.name for m in ModelsSource((one, other, one)).open()] == [f"{one.name} (1)", "other", f"{one.name} (3)"]
     with pytest.raises(ModelError, match="dtype was given") as error:
         ModelsSource((one,), dtype="float64").open()
-    assert "loaded already" in error.value.known
+    assert "loaded already" in error.value.reason
     with pytest.raises(ModelError, match="No model was given"):
         build(Trio, {"models": ()}).models.open()
     two = Trio(ModelsSource((one, other)), ("a", "b", "c"))

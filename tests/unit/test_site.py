@@ -50,8 +50,8 @@ def test_one_canonical_spelling(text, canonical):
 def test_what_is_no_site_says_why_what_there_is_and_what_to_do(text, why):
     with pytest.raises(SiteError) as caught:
         Site.parse(text)
-    assert why in caught.value.given
-    assert caught.value.known.startswith("A site reads [stack.][pre.]component@layer[.hHEAD]")
+    assert why in caught.value.problem
+    assert caught.value.reason.startswith("A site reads [stack.][pre.]component@layer[.hHEAD]")
     assert caught.value.todo == "Write for example k@3, q+k@1-2, v@all, v@2.h4, cross.v@4 or pre.k@3."
 
 
@@ -63,10 +63,10 @@ def test_resolving_counts_layers_out():
 def test_outside_the_model_is_an_error_never_an_empty_set():
     with pytest.raises(SiteError, match=r"'k@6' lies outside the model: layer 6") as caught:
         Site.parse("k@6").resolve(5, 5)
-    assert caught.value.known == "The model has layers 1-5 and heads 1-5."
+    assert caught.value.reason == "The model has layers 1-5 and heads 1-5."
     with pytest.raises(SiteError, match=r"names head 4 of k") as caught:
         Site.parse("q+k@1.h4").resolve(5, 8, kv_heads=2)
-    assert "k has heads 1-2" in caught.value.known
+    assert "k has heads 1-2" in caught.value.reason
     assert str(Site.parse("q@1.h4").resolve(5, 8, kv_heads=2)) == "q@1.h4"
     with pytest.raises(SiteError, match="names the stack 'dec'"):
         Site.parse("dec.k@1").resolve(5, 5)

@@ -233,7 +233,7 @@ BAD = [
 def test_bad_statements_are_refused_in_three_parts(make, given):
     with pytest.raises(SpecError, match=given) as caught:
         make()
-    assert caught.value.known.endswith(".")
+    assert caught.value.reason.endswith(".")
     assert caught.value.todo.endswith(".")
 
 

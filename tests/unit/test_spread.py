@@ -105,8 +105,8 @@ def test_a_study_keeps_the_size_of_its_fleets(tmp_path):
     assert join_ledger(folder, [tiny.EXPERIMENT], corpus) == first
     with pytest.raises(StudyError) as caught:
         join_ledger(folder, [tiny.EXPERIMENT], corpus, fleet=8)
-    assert caught.value.given == f"{tmp_path} belongs to a study with fleets of up to 2 runs."
-    assert "--fleet 8 is asked for" in caught.value.known
+    assert caught.value.problem == f"{tmp_path} belongs to a study with fleets of up to 2 runs."
+    assert "--fleet 8 is asked for" in caught.value.reason
     assert isinstance(tiny.EXPERIMENT, Design)
 
 

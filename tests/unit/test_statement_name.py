@@ -26,7 +26,7 @@ def test_no_study_is_begun_over_it(tmp_path):
     before = statement.read_bytes()
     with pytest.raises(StudyError) as error:
         trisect.study(statement, out=tmp_path, quiet=True)
-    assert str(tmp_path) in error.value.given
+    assert str(tmp_path) in error.value.problem
     assert statement.read_bytes() == before
 
 

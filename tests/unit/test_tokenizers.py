@@ -38,7 +38,7 @@ def test_a_tokenizer_that_panics_is_an_error_that_names_it(capfd):
     made.backend_tokenizer.pre_tokenizer = pre_tokenizers.Split(Regex(PATTERN), "isolated")
     with pytest.raises(ModelError, match="The tokenizer of the model cannot cut") as error:
         tokenize("the model", made, "a" * 40 + " w1")
-    assert "PanicException" in error.value.known
+    assert "PanicException" in error.value.reason
     assert error.value.todo
     capfd.readouterr()
 
@@ -49,7 +49,7 @@ def test_a_tokenizer_that_makes_gigabytes_of_a_word_is_refused_before_it_does(no
     text = "a word " * 8
     with pytest.raises(ModelError, match="makes too much") as error:
         tokenize("the model", made, text)
-    assert "more than 10,000,000 characters of these 56" in error.value.known
+    assert "more than 10,000,000 characters of these 56" in error.value.reason
 
 
 def test_a_tokenizer_whose_own_tokens_explode_is_refused_before_it_is_loaded(tmp_path):
@@ -88,12 +88,12 @@ def test_a_drawing_library_that_dies_is_an_error_and_the_next_chart_is_drawn(mon
     monkeypatch.setattr(render, "_PROGRAM", BOUND + render._PROGRAM)
     with pytest.raises(StudyError, match="figures cannot be drawn") as error:
         renderer.draw("svg", SPEC)
-    assert "SIGTRAP" in error.value.known
-    assert "ulimit" not in error.value.known
+    assert "SIGTRAP" in error.value.reason
+    assert "ulimit" not in error.value.reason
     monkeypatch.setattr(render.resource, "getrlimit", lambda kind: (8 << 30, 8 << 30))
     with pytest.raises(StudyError) as error:
         renderer.draw("svg", SPEC)
-    assert "ulimit -v" in error.value.known
+    assert "ulimit -v" in error.value.reason
     assert "ulimit -v unlimited" in error.value.todo
     monkeypatch.undo()
     assert renderer.draw("svg", SPEC).startswith("<svg")

@@ -90,7 +90,7 @@ def test_a_tokenizer_that_splits_words_is_refused_with_what_to_do():
 
     with pytest.raises(CorpusError) as raised:
         draw_translations(letters, 5, 0)
-    assert "one token" in raised.value.known
+    assert "one token" in raised.value.reason
     assert "translate-train" in raised.value.todo
 
 
@@ -118,6 +118,6 @@ def test_more_pairs_than_there_are_is_refused_with_how_many_were_found():
 
     with pytest.raises(CorpusError) as raised:
         draw_translations(few, 30, 0)
-    assert raised.value.given.startswith("30 pairs")
-    assert raised.value.known.startswith("0 different ones")
+    assert raised.value.problem.startswith("30 pairs")
+    assert raised.value.reason.startswith("0 different ones")
     assert "pieces" in raised.value.todo

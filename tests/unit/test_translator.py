@@ -67,14 +67,14 @@ def same(a, b):
 def test_an_architecture_that_cannot_be(change, given):
     with pytest.raises(SpecError) as raised:
         TranslatorShape(**change)
-    assert raised.value.given == given
-    assert raised.value.known
+    assert raised.value.problem == given
+    assert raised.value.reason
 
 
 def test_a_vocabulary_smaller_than_the_letters():
     with pytest.raises(SpecError) as raised:
         learn_tokenizer([["abc", "de"]], 5)
-    assert raised.value.given == "A vocabulary of 5 pieces."
+    assert raised.value.problem == "A vocabulary of 5 pieces."
     assert "18" in raised.value.todo  # twice the 6 letters and 3 marks
 
 
@@ -84,8 +84,8 @@ def test_a_sentence_longer_than_the_model_reads():
     assert len(encode([(["ab"], ["ab"] * (POSITIONS - 1))], tokenizer)[0].target) == POSITIONS
     with pytest.raises(CorpusError) as raised:
         encode([(["ab"], ["ab"]), (["ab"], ["ab"] * POSITIONS)], tokenizer)
-    assert raised.value.given == "Pair 2, 'ab'."
-    assert str(POSITIONS + 1) in raised.value.known
+    assert raised.value.problem == "Pair 2, 'ab'."
+    assert str(POSITIONS + 1) in raised.value.reason
 
 
 def test_a_saved_model_is_an_ordinary_folder_that_the_proof_accepts(tmp_path):
@@ -134,14 +134,14 @@ def test_what_a_run_tells(files, tmp_path):
 def test_seeds_that_are_none(files, tmp_path, seeds):
     with pytest.raises(SpecError) as raised:
         train(files, tmp_path / "a", seeds, TINY)
-    assert (str(seeds) if len(seeds) != 1 else str(seeds[0])) in raised.value.given
+    assert (str(seeds) if len(seeds) != 1 else str(seeds[0])) in raised.value.problem
     assert not (tmp_path / "a").exists()
 
 
 def test_no_pair_is_short_enough(files, tmp_path):
     with pytest.raises(CorpusError, match="No train pair of at most 1 words") as raised:
         train(files, tmp_path / "a", [1], {**TINY, "longest": 1})
-    assert "The 12 train pairs" in raised.value.known
+    assert "The 12 train pairs" in raised.value.reason
 
 
 def test_recipes_follow_the_data_and_take_settings():
@@ -154,7 +154,7 @@ def test_recipes_follow_the_data_and_take_settings():
     for settings, given in (({"longest": 0}, "longest is 0."), ({"batch": 0}, "batch is 0.")):
         with pytest.raises(SpecError) as raised:
             choose_recipe(RECIPES, None, False, settings)
-        assert raised.value.given == given
+        assert raised.value.problem == given
     with pytest.raises(SpecError) as raised:
         choose_recipe(RECIPES, "course", False)
-    assert raised.value.known == "There are embedded, small."
+    assert raised.value.reason == "There are embedded, small."

@@ -50,7 +50,7 @@ def run(command: str, subject: Any, folder: Path) -> Any:
     if command == "intervene":
         return trisect.intervene(subject, TEXTS[0], {"v@1": "zero"})
     if command == "patch":
-        return trisect.patch(subject, given=[(TEXTS[0], TEXTS[1])], out=folder / "patch", quiet=True)
+        return trisect.patch(subject, pair_list=[(TEXTS[0], TEXTS[1])], out=folder / "patch", quiet=True)
     if command == "erase":
         return trisect.erase(subject, bank(folder / "bank"), draws=2, tokens=60, out=folder / "erase", quiet=True)
     return trisect.ablate(subject, TEXTS, how="zero", out=folder / "ablate", quiet=True)
@@ -67,8 +67,8 @@ class Padding(Fooling):
 def test_norms_of_positions_that_are_no_tokens_are_refused(tmp_path):
     with pytest.raises(ModelError) as caught:
         trisect.norms(loaded(Padding()), TEXTS, out=tmp_path / "norms", quiet=True)
-    assert caught.value.given == "Layer 1 of Padding sees 24 positions."
-    assert caught.value.known == "The texts have 22 tokens: which of them stands where is not known."
+    assert caught.value.problem == "Layer 1 of Padding sees 24 positions."
+    assert caught.value.reason == "The texts have 22 tokens: which of them stands where is not known."
 
 
 class Prefixed(Fooling):
@@ -86,8 +86,8 @@ def test_positions_that_are_no_tokens_are_neither_patched_nor_drawn(tmp_path):
     subject = loaded(Prefixed())
     with pytest.raises(ModelError) as caught:
         run("patch", subject, tmp_path)
-    assert caught.value.given == "q at layer 1 has 25 positions."
-    assert caught.value.known == "The texts have 22 tokens: which of them stands where is not known."
+    assert caught.value.problem == "q at layer 1 has 25 positions."
+    assert caught.value.reason == "The texts have 22 tokens: which of them stands where is not known."
     with pytest.raises(CorpusError, match=r"No layer of Prefixed attends to what the page shows\."):
         take_picture(subject.read(TEXTS[0]))
 
@@ -114,8 +114,8 @@ def test_edits_of_what_the_model_does_not_go_on_with_are_refused(command, tmp_pa
     subject = loaded(Fooling(out=without_attention_when_long))
     with pytest.raises(ModelError) as caught:
         run(command, subject, tmp_path)
-    assert caught.value.given == said(subject.model)
-    assert "weights times v are not what enters layers.0.attn.o_proj" in caught.value.known
+    assert caught.value.problem == said(subject.model)
+    assert "weights times v are not what enters layers.0.attn.o_proj" in caught.value.reason
 
 
 def test_a_model_that_changed_since_loading_is_not_edited(tmp_path):
@@ -160,8 +160,8 @@ def test_weights_that_no_law_sees_are_looked_at_too(command, change, tmp_path):
     change(subject.model)
     with pytest.raises(ModelError) as caught:
         subject.read(TEXTS[0]) if command == "read" else run(command, subject, tmp_path)
-    assert caught.value.given == "The weights of Fooling have changed since it was loaded."
-    assert caught.value.known.startswith(f"{UNSEEN[change]} is not what it was")
+    assert caught.value.problem == "The weights of Fooling have changed since it was loaded."
+    assert caught.value.reason.startswith(f"{UNSEEN[change]} is not what it was")
 
 
 def test_what_was_put_back_or_is_written_by_the_model_itself_is_no_change():

@@ -98,7 +98,7 @@ def test_weights_that_only_make_the_same_output_are_not_the_models(given_out):
     ids = {"input_ids": torch.arange(6, 30)[None]}
     with pytest.raises(ModelError) as caught:
         load(given_out, inputs=ids)
-    assert "the weights that it gives out are not those that it multiplies the values by" in caught.value.known
+    assert "the weights that it gives out are not those that it multiplies the values by" in caught.value.reason
     given_out.config.fakes_from = 25
     subject = load(given_out, inputs=ids)
     subject.read(ids)
@@ -129,9 +129,9 @@ def test_a_model_that_looks_whether_it_is_read(how):
     subject.read(fooling.ids(16))
     with pytest.raises(ModelError) as caught:
         subject.read(fooling.ids(17))
-    assert caught.value.given == "Looking does not answer the same while it is read."
-    assert caught.value.known.startswith("Over 17 positions the two answers are apart by a share of 1.0e+00")
-    assert caught.value.known.endswith("on loading, over 16, they agreed.")
+    assert caught.value.problem == "Looking does not answer the same while it is read."
+    assert caught.value.reason.startswith("Over 17 positions the two answers are apart by a share of 1.0e+00")
+    assert caught.value.reason.endswith("on loading, over 16, they agreed.")
     with pytest.raises(ModelError, match="does not answer the same"):
         subject.predict(fooling.ids(17))
 
@@ -358,8 +358,8 @@ def test_the_block_around_attention_is_looked_at_in_every_read(doubled):
     assert torch.allclose(block.after.gamma, model.layers[0].s, atol=NEAR)
     with pytest.raises(ModelError) as caught:
         subject.read(fooling.ids(17))
-    assert caught.value.given == "Layer 1 of Fooling does not compute what was found on loading."
-    assert caught.value.known == f"In this read {AROUND[doubled]}, as it was on loading."
+    assert caught.value.problem == "Layer 1 of Fooling does not compute what was found on loading."
+    assert caught.value.reason == f"In this read {AROUND[doubled]}, as it was on loading."
 
 
 # -- what is kept on the side ------------------------------------------------------------------------------------

@@ -35,8 +35,8 @@ def test_a_real_position_that_is_no_number_is_refused(part, layer):
     spoil(model, f"model.{part}", 0, 1)
     with pytest.raises(ModelError) as caught:
         subject.read("w1 w2 w3 w4")
-    assert caught.value.given == f"{layer} of LlamaForCausalLM gives no numbers."
-    assert caught.value.known == "In this read there is NaN or infinity at position 1 of row 0, which is no padding."
+    assert caught.value.problem == f"{layer} of LlamaForCausalLM gives no numbers."
+    assert caught.value.reason == "In this read there is NaN or infinity at position 1 of row 0, which is no padding."
     assert caught.value.todo.startswith("Read it in a wider precision")
 
 
@@ -64,8 +64,8 @@ def test_a_bare_parameter_that_changed_is_seen_without_a_read():
         model.get_parameter(f"transformer.layer.1.rel_attn.{part}").data[0, 0] *= 1.5
         with pytest.raises(ModelError) as caught:
             subject.projections()
-        assert caught.value.given == "Layer 2 of XLNetLMHeadModel does not compute what was found on loading."
-        assert caught.value.known == f"In this read transformer.layer.1.rel_attn.{part} is not what it was on loading."
+        assert caught.value.problem == "Layer 2 of XLNetLMHeadModel does not compute what was found on loading."
+        assert caught.value.reason == f"In this read transformer.layer.1.rel_attn.{part} is not what it was on loading."
 
 
 def test_rows_of_a_parameter_of_pytorchs_own_attention_are_seen_without_a_read():

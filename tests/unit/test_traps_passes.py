@@ -117,7 +117,7 @@ def test_inference_mode():
     assert trace.projections.origins["q"].how == "rows"
     with pytest.raises(ModelError) as caught:
         loaded(made)
-    assert caught.value.given == "words.weight of Fooling was made in inference mode."
+    assert caught.value.problem == "words.weight of Fooling was made in inference mode."
 
 
 def test_a_tensor_that_a_model_kept_from_inference_mode_is_the_reason_given():
@@ -126,7 +126,7 @@ def test_a_tensor_that_a_model_kept_from_inference_mode_is_the_reason_given():
         kept_from = [torch.ones(1)]
     with pytest.raises(ModelError) as caught:
         loaded(model)
-    assert caught.value.given == "Fooling keeps a tensor that was made in inference mode."
+    assert caught.value.problem == "Fooling keeps a tensor that was made in inference mode."
 
 
 def masked(module: nn.Module) -> None:
@@ -202,9 +202,9 @@ def test_tokens_that_a_model_moves_by_itself_are_not_those_of_its_positions(how)
     model.moved, place = MOVED[how]
     with pytest.raises(ModelError) as caught:
         loaded(model)
-    assert caught.value.given == "Moving does not read its tokens where they are given."
+    assert caught.value.problem == "Moving does not read its tokens where they are given."
     words = f"position 1 of row 1, counted from 0, changes what attention is given at {place}."
-    assert caught.value.known.endswith(words)
+    assert caught.value.reason.endswith(words)
 
 
 def by_parity(ids: Tensor) -> Tensor:
@@ -259,8 +259,8 @@ def test_one_module_at_two_places_is_two_layers_unless_a_cache_mixes_them():
     model.transformer.h[1] = model.transformer.h[0]
     with pytest.raises(ModelError) as caught:
         loaded(model)
-    assert caught.value.given == "GPT2LMHeadModel computes something else with a cache than without."
-    assert caught.value.known.startswith("Its module 'transformer.h.0.attn' attends 2 times in a pass, and the cache")
+    assert caught.value.problem == "GPT2LMHeadModel computes something else with a cache than without."
+    assert caught.value.reason.startswith("Its module 'transformer.h.0.attn' attends 2 times in a pass, and the cache")
     model.config.use_cache = False
     first, second = loaded(model).read(fooling.ids(9)).traces
     assert first.weights.shape == second.weights.shape == (2, tinyhf.HEADS, 9, 9)
@@ -276,8 +276,8 @@ def test_autocast_that_is_on_in_a_read_alone_is_the_reason_given():
             outside = loaded(model)
         with pytest.raises(ModelError) as caught:
             outside.read(fooling.ids(9))
-    assert caught.value.given == "GPT2LMHeadModel is run inside torch.autocast, in bfloat16."
-    assert caught.value.known == "It was verified outside torch.autocast: its numbers round otherwise there."
+    assert caught.value.problem == "GPT2LMHeadModel is run inside torch.autocast, in bfloat16."
+    assert caught.value.reason == "It was verified outside torch.autocast: its numbers round otherwise there."
     assert caught.value.todo == "Load it and read it both inside torch.autocast, or both outside."
     with pytest.raises(ModelError, match=r"is run outside torch\.autocast"):
         inside.predict(fooling.ids())

@@ -117,8 +117,8 @@ def test_a_model_whose_inputs_are_not_known_is_told_what_to_give(kind, known, mo
     monkeypatch.delitem(examples.MAKERS, "bbox")
     with pytest.raises(ModelError) as caught:
         load(model)
-    assert caught.value.given.endswith("cannot be tried out.")
-    assert known in caught.value.known
+    assert caught.value.problem.endswith("cannot be tried out.")
+    assert known in caught.value.reason
     assert caught.value.todo.startswith("Give an example of its inputs: load(model, inputs={...}), of ")
 
 

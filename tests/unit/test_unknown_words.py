@@ -37,9 +37,9 @@ def test_a_text_with_more_than_a_quarter_of_unknown_words_is_refused(text):
     for read in (STRICT.read, lambda text: list(STRICT.batches([KNOWN, text]))):
         with pytest.raises(ModelError) as refused:
             read(text)
-        assert repr(text) in refused.value.given
-        assert "'cat'" in refused.value.known
-        assert "among the 21 that own knows" in refused.value.known
+        assert repr(text) in refused.value.problem
+        assert "'cat'" in refused.value.reason
+        assert "among the 21 that own knows" in refused.value.reason
         assert "vocabulary" in refused.value.todo
 
 
@@ -90,5 +90,5 @@ def test_what_shows_a_text_names_its_unknown_words(tmp_path):
 def test_an_answer_that_is_one_word_only_behind_a_space_is_read_behind_it(tmp_path):
     """Without the space 'w3' and 'w4' are one word, which nobody knows."""
     pairs = [{"base": "w1 w2 w3", "donor": "w1 w5 w3", "answers": {"base": "w4", "donor": "w6"}}]
-    found = trisect.patch(STRICT, given=pairs, out=tmp_path, quiet=True)
+    found = trisect.patch(STRICT, pair_list=pairs, out=tmp_path, quiet=True)
     assert not any("left out" in note for note in found.notes)

@@ -125,7 +125,7 @@ def make_edit(kind: str, site: Site, settings: Mapping[str, object] | None = Non
     try:
         return edit_class(site=site, **arguments)
     except SpecError as error:
-        raise SpecError(f"In the edit {kind} at {site}: {error.given}", error.known, error.todo) from None
+        raise SpecError(f"In the edit {kind} at {site}: {error.problem}", error.reason, error.todo) from None
 
 
 def read_edit(data: object) -> Edit:

@@ -24,15 +24,15 @@ ALIKE = 0.7  # letters in common: tset and test, but not depth and width
 class TrisectError(Exception):
     """Root of all errors that bad input can cause; the message has three parts.
 
-    `given` quotes what was given, `known` says what there is, `todo` says what to do next.
+    `problem` quotes what was given, `reason` says what there is, `todo` says what to do next.
     """
 
-    def __init__(self, given: str, known: str, todo: str) -> None:
-        super().__init__(given, known, todo)
-        self.given, self.known, self.todo = given, known, todo
+    def __init__(self, problem: str, reason: str, todo: str) -> None:
+        super().__init__(problem, reason, todo)
+        self.problem, self.reason, self.todo = problem, reason, todo
 
     def __str__(self) -> str:
-        return f"{self.given}\n  {self.known}\n  {self.todo}"
+        return f"{self.problem}\n  {self.reason}\n  {self.todo}"
 
 
 class SiteError(TrisectError):

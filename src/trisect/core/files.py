@@ -191,7 +191,7 @@ def as_record(body: object, path: Path, todo: str, kind: type[D]) -> D:
     try:
         value = read(kind, body, path)
     except TrisectError as error:
-        facts = f"It is no {kind.__name__}: {error.given} {error.known}"
+        facts = f"It is no {kind.__name__}: {error.problem} {error.reason}"
         raise DamagedFileError(f"{path} is damaged.", facts, todo) from error
     return body if isinstance(value, dict) else value  # pyright: ignore[reportReturnType]
 

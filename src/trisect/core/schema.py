@@ -97,7 +97,7 @@ def record(kind: type[C]) -> type[C]:
 
 def _wrong(fault: str, facts: str, todo: str) -> PydanticCustomError:
     """What a value is wrong by, in three parts in which NAME stands for its field."""
-    return PydanticCustomError("wrong", "{given}", {"given": fault, "known": facts, "todo": todo})
+    return PydanticCustomError("wrong", "{problem}", {"problem": fault, "reason": facts, "todo": todo})
 
 
 def _different(values: tuple[T, ...]) -> tuple[T, ...]:
@@ -356,7 +356,7 @@ def read(kind: type[C], data: object, where: str | Path) -> C:
     except ValidationError as error:
         raise in_words(error, kind, str(where)) from None
     except TrisectError as error:  # what a record itself found
-        raise type(error)(f"In {where}: {error.given}", error.known, error.todo) from None
+        raise type(error)(f"In {where}: {error.problem}", error.reason, error.todo) from None
 
 
 def plain(value: object) -> Any:
@@ -411,7 +411,7 @@ def _of_value(name: str, errors: Sequence[Any], info: FieldInfo | None, owner: s
     first, short = errors[0], name.split(" in ")[0]
     option = next((m for m in (info.metadata if info else ()) if isinstance(m, Option)), Option())
     if first["type"] == "wrong":
-        parts = (first["ctx"][part].replace("NAME", name, 1) for part in ("given", "known", "todo"))
+        parts = (first["ctx"][part].replace("NAME", name, 1) for part in ("problem", "reason", "todo"))
         return SpecError(*parts)
     if first["type"] in ("missing", "missing_argument"):
         facts = f"It is needed: {info.description}" if info and info.description else "It is needed."

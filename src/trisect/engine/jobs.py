@@ -198,8 +198,8 @@ def run_job(
             moved = {**{second: f"{home}/{name}" for second, name in context.sent.items()}, context.scratch: home}
             for path, name in moved.items():
                 pattern = re.compile(re.escape(str(path)) + r"\b")
-                error.given, error.known, error.todo = error.args = tuple(
-                    pattern.sub(lambda _, name=name: name, part) for part in (error.given, error.known, error.todo)
+                error.problem, error.reason, error.todo = error.args = tuple(
+                    pattern.sub(lambda _, name=name: name, part) for part in (error.problem, error.reason, error.todo)
                 )
         raise
     else:
@@ -211,7 +211,7 @@ def run_job(
 def failure(error: Exception) -> dict[str, Json]:
     """An error as JSON, never as a pickle: the three parts of one of ours, else where it was raised."""
     if isinstance(error, TrisectError):
-        return {"error": [type(error).__name__, error.given, error.known, error.todo]}
+        return {"error": [type(error).__name__, error.problem, error.reason, error.todo]}
     return {"crash": "".join(traceback.format_exception(error))}
 
 

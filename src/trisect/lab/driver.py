@@ -352,7 +352,7 @@ def render(experiment: Experiment[S, F], folder: Path) -> Result[F]:
     def check() -> None:  # pages and figures may be gone or altered
         page_files = {*RunFolder(folder).manifest()["files"]} - {*drawn_from()}
         expected = {f"{folder / name} {words}" for name in page_files for words in GONE}
-        if wrong := [error for error in RunFolder(folder).check() if error.given not in expected]:
+        if wrong := [error for error in RunFolder(folder).check() if error.problem not in expected]:
             raise wrong[0]
 
     with RunFolder(folder).lock(check), RunFolder(folder).stage() as stage:

@@ -100,7 +100,7 @@ def _ledger(path: Path, todo: str) -> Ledger:
     try:
         return read(Ledger, body, path)
     except TrisectError as error:
-        reason = f"{error.given} {error.known}"[:300]
+        reason = f"{error.problem} {error.reason}"[:300]
         raise DamagedFileError(f"{path} is no study's ledger.", reason, todo) from error
 
 

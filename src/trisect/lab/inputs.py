@@ -349,7 +349,7 @@ PairsFile = Annotated[
     Field(description="A file of pairs, one a line as JSON: base, donor and, where they are known, answers."),
     Option(metavar="FILE", placed=True),
 ]
-PairsGiven = Annotated[
+PairList = Annotated[
     Any, Field(description="Pairs in memory: (base, donor), or mappings as in a file."), Option(name="")
 ]
 PairTask = Annotated[
@@ -391,7 +391,7 @@ class PairSettings(Protocol):
     def pairs(self) -> str | Path | None: ...  # noqa: D102
 
     @property
-    def given(self) -> object: ...  # noqa: D102
+    def pair_list(self) -> object: ...  # noqa: D102
 
     @property
     def task(self) -> str | None: ...  # noqa: D102
@@ -421,13 +421,15 @@ def check_source(settings: PairSettings, count: int) -> None:
     sources = {
         "--pairs": settings.pairs,
         "--task": settings.task,
-        "given": settings.given,
+        "pair_list": settings.pair_list,
         "a base and a donor": single or None,
     }
     named = [name for name, value in sources.items() if value is not None]
     if len(named) != 1:
         problem = f"{' and '.join(named)} were given." if named else "No pairs were given."
-        reason = "Pairs come from one place: --pairs FILE, --task, or a base with its donor (in Python also given=)."
+        reason = (
+            "Pairs come from one place: --pairs FILE, --task, or a base with its donor (in Python also pair_list=)."
+        )
         # of several models those that can only be texts: neither a folder nor a name that a hub could have
         models = settings.source.model if isinstance(settings.source.model, list | tuple) and not named else ()
         texts = (m for m in models if isinstance(m, str) and len(m.split()) > 1 and not Path(m[:200]).exists())

@@ -309,7 +309,7 @@ def extend(batch: Batch, places: Int[Tensor, " B"], pieces: Sequence[Sequence[in
 
 def check_pairs(settings: PairSettings) -> None:
     """Raise CorpusError where the pairs or the text that are named or given cannot be read, whatever the model is."""
-    if settings.given is None or isinstance(settings.given, list | tuple):  # else they can be gone through once
+    if settings.pair_list is None or isinstance(settings.pair_list, list | tuple):  # else they can be gone through once
         _stated_pairs(settings)
     if settings.corpus is not None and settings.task == "induction":
         open_labels(settings.corpus, settings.split, settings.reader, bare=True)
@@ -321,7 +321,7 @@ def _stated_pairs(settings: PairSettings) -> tuple[str, tuple[TextPair, ...]] | 
         return "one pair", as_pairs([{"base": settings.base, "donor": settings.donor}])
     if settings.pairs is not None:
         return Path(settings.pairs).name, read_pairs(Path(settings.pairs))
-    return None if settings.given is None else ("given pairs", as_pairs(settings.given))
+    return None if settings.pair_list is None else ("given pairs", as_pairs(settings.pair_list))
 
 
 def prepare_pairs(settings: PairSettings, subject: AnsweringSubject, targets: Sequence[SiteTarget]) -> PreparedPairs:

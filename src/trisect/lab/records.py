@@ -217,7 +217,7 @@ def read_about_file(name: str, facts: type[F], path: Path, todo: str) -> About[F
         about = read(About[Any], {"experiment": name, "facts": None, **noted}, path)
         return replace(about, facts=read(facts, {key: body[key] for key in names_of(facts) if key in body}, path))
     except TrisectError as error:
-        raise DamagedFileError(f"{path} is damaged.", f"{error.given} {error.known}", todo) from error
+        raise DamagedFileError(f"{path} is damaged.", f"{error.problem} {error.reason}", todo) from error
 
 
 def record_of(about: About[Any]) -> dict[str, Json]:

@@ -214,7 +214,7 @@ class Measures:
         return cls(tuple(MeasuredValue(*row) for row in table.select(MeasuredValue._fields).iter_rows()))
 
     @property
-    def known(self) -> Measures:
+    def finite(self) -> Measures:
         """The rows that have a number."""
         return Measures(tuple(row for row in self.rows if row.mean is not None))
 

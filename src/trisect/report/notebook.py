@@ -135,7 +135,7 @@ def _claim(card: Card) -> Markup:
 
 def trouble(error: TrisectError) -> str:
     """An error in its three parts, where a study cannot be shown."""
-    parts = Markup("<br>").join((error.given, error.known, error.todo))
+    parts = Markup("<br>").join((error.problem, error.reason, error.todo))
     return _frame(Markup("<p>{}</p>").format(parts))
 
 

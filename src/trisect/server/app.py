@@ -202,7 +202,7 @@ async def _read(request: Request) -> PageQuestion:
 async def _refused(request: Request, error: Exception) -> Response:
     """An error of three parts, as the page shows it: an answer, and no fault of the connection."""
     assert isinstance(error, TrisectError)
-    return JSONResponse({"given": error.given, "known": error.known, "todo": error.todo})
+    return JSONResponse({"problem": error.problem, "reason": error.reason, "todo": error.todo})
 
 
 async def _unwanted(request: Request, error: Exception) -> Response:

@@ -95,13 +95,13 @@ class Bench {
     this.options.keep?.(state);
     const empty = !state.text.every((text) => text.trim());
     if (empty) this.root.classList.add("s-empty"); // nothing stands there that an earlier text gave
-    if (empty) return this.refuse({ given: "Type a sentence.", known: "", todo: "" });
+    if (empty) return this.refuse({ problem: "Type a sentence.", reason: "", todo: "" });
     this.status.textContent = "…";
     let made;
     try {
       made = await this.options.ask(state, this.has);
     } catch (error) {
-      if (turn === this.asked) this.refuse({ given: "The model did not answer.", known: String(error.message || error), todo: "Is its program still running?" });
+      if (turn === this.asked) this.refuse({ problem: "The model did not answer.", reason: String(error.message || error), todo: "Is its program still running?" });
       return undefined;
     }
     if (!made || turn !== this.asked) return undefined;
@@ -114,9 +114,9 @@ class Bench {
     return undefined;
   }
 
-  complain({ given, known, todo }) {
+  complain({ problem, reason, todo }) {
     this.error.hidden = false;
-    this.error.replaceChildren(...[given, known, todo].filter(Boolean).map((line) => make("p", {}, line)));
+    this.error.replaceChildren(...[problem, reason, todo].filter(Boolean).map((line) => make("p", {}, line)));
   }
 
   refuse(error) {
@@ -205,7 +205,7 @@ class Bench {
     try {
       made = await this.options.save(this.time.now);
     } catch (error) {
-      made = { error: { given: "The page could not be saved.", known: String(error.message || error), todo: "Is the model's program still running?" } };
+      made = { error: { problem: "The page could not be saved.", reason: String(error.message || error), todo: "Is the model's program still running?" } };
     }
     this.saving = false;
     if (!made) return;

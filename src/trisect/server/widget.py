@@ -56,7 +56,7 @@ def reply(model: PageModel, content: Mapping[str, Json]) -> _KernelReply:
 
 
 def _parts(error: TrisectError) -> dict[str, Json]:
-    return {"given": error.given, "known": error.known, "todo": error.todo}
+    return {"problem": error.problem, "reason": error.reason, "todo": error.todo}
 
 
 def switchboard(subject: AnsweringSubject, source: str, text: Sequence[str], second: Sequence[str]) -> AnyWidget:

@@ -180,7 +180,7 @@ def _questions(path: Path, with_places: bool) -> tuple[Question, ...]:
         try:
             name = name_in(question)
         except CorpusError as error:
-            raise CorpusError(f"{where}: {error.given}", error.known, error.todo) from None
+            raise CorpusError(f"{where}: {error.problem}", error.reason, error.todo) from None
         questions.append(Question(name, question.strip(), places[0].strip() if with_places else None))
     if with_places and not questions:
         raise CorpusError(f"{path} is empty.", "It asks nothing.", "Give at least one question with its place.")

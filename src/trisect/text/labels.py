@@ -164,8 +164,8 @@ def open_pairs(where: str | Path, split: str) -> PairTexts:
     try:
         bitext = bitext_corpus() if str(where) == NAME else open_bitext(where)
     except CorpusError as error:
-        facts = f"Cross-attention is read over sentence pairs, a bitext. {error.known}"
-        raise CorpusError(error.given, facts, error.todo) from None
+        facts = f"Cross-attention is read over sentence pairs, a bitext. {error.reason}"
+        raise CorpusError(error.problem, facts, error.todo) from None
     splits = {name: pairs for name in ("train", "valid", "test") if (pairs := getattr(bitext, name))}
     check_split(bitext.name, split, splits)
     return PairTexts(f"{bitext.name}, {split}", splits[split], bitext.notes, f"{bitext.fingerprint}-{split}")

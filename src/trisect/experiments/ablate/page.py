@@ -55,7 +55,7 @@ def page(tables: Mapping[str, pl.DataFrame], about: About[AblateFacts]) -> Sheet
         *((ZERO_NOTE,) * (facts.how == "zero")),
     )
     results = findings(tables, about)
-    shown = (*present(_summary_figure(results, facts)), *_figures(changes.known, facts))
+    shown = (*present(_summary_figure(results, facts)), *_figures(changes.finite, facts))
     answer = Section("What breaks", (), shown, present(sentences(results)), blocks=quiet(notes))
     edit = f"{facts.how}, per {facts.per}{', pattern held' if facts.hold else ''}, seed {facts.seed}"
     sources = provenance(about, *words.read_facts(facts), ("Edit", edit), timed=False)
@@ -75,7 +75,7 @@ def _changes(measures: pl.DataFrame) -> Measures:
 
 def findings(tables: Mapping[str, pl.DataFrame], about: About[AblateFacts]) -> tuple[Finding, ...]:
     """The baseline, the site with the largest change of each component, and each component's mean change over whole layers."""
-    facts, changes = about.facts, _changes(tables["measures"]).known
+    facts, changes = about.facts, _changes(tables["measures"]).finite
     results = [words.baseline_finding("Changes", tables["measures"], facts, " 0 is no change.")]
     kind, of = ("change", "as a share") if facts.objective == "output" else ("rise", "in nats")
     if most := [max(rows, key=lambda row: row.value) for rows in changes.by("component").values()]:
@@ -163,7 +163,7 @@ def _figures(changes: Measures, facts: AblateFacts) -> Iterable[Figure]:
 def _numbers(changes: Measures, about: About[AblateFacts]) -> Section:
     """A table of all edits, after one of the largest changes."""
     ranked = sorted(changes, key=lambda row: -abs(row.value) if row.mean is not None else float("inf"))
-    places = words.decimals([row.value for row in changes.known])
+    places = words.decimals([row.value for row in changes.finite])
     columns = ("site", f"change, {axis_unit(about.facts)}", "95 % interval")
 
     def table(rows: Iterable[MeasuredValue], caption: str) -> Table:

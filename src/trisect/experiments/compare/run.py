@@ -74,7 +74,7 @@ def measure(settings: CompareSettings, context: RunContext) -> Measured[CompareF
         except CorpusError as error:
             if settings.what is not None or part.name != "profile":
                 raise
-            left_out.append(f"Profiles are left out. {error.given} {error.known}")
+            left_out.append(f"Profiles are left out. {error.problem} {error.reason}")
             continue
         first, second = both
         rows += _differences(part, first, second, paired)

@@ -16,9 +16,9 @@ from trisect.lab.inputs import (
     DonorText,
     Models,
     ModelWorkers,
+    PairList,
     PairReader,
     PairsFile,
-    PairsGiven,
     PairSplit,
     Seed,
     Units,
@@ -47,7 +47,7 @@ class ComposeSettings:
         | None
     ) = None
     pairs: PairsFile | None = None
-    given: PairsGiven | None = None
+    pair_list: PairList | None = None
     task: (
         Annotated[
             str,

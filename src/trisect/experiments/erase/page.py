@@ -68,7 +68,7 @@ def _number(site: LabelAtSite, kind: str, facts: EraseFacts) -> MeasuredValue:
 
 def _excesses(sites: Iterable[LabelAtSite], facts: EraseFacts) -> Measures:
     """The excess over random subspaces of every site that has one."""
-    return Measures(tuple(_number(site, "excess", facts) for site in sites)).known
+    return Measures(tuple(_number(site, "excess", facts) for site in sites)).finite
 
 
 def findings(tables: Mapping[str, pl.DataFrame], about: About[EraseFacts]) -> tuple[Finding, ...]:
@@ -123,7 +123,7 @@ def _answer(findings: Sequence[Finding], by_label: Mapping[str, Sequence[LabelAt
 
 def _figures(by_label: Mapping[str, Sequence[LabelAtSite]], facts: EraseFacts) -> Iterable[Figure]:
     """For each label and stack the rise, and beside it what of it is beyond the controls, on one axis."""
-    rises = Measures(tuple(_number(site, "rise", facts) for sites in by_label.values() for site in sites)).known
+    rises = Measures(tuple(_number(site, "rise", facts) for sites in by_label.values() for site in sites)).finite
     for number, ((label, stack), rows) in enumerate(rises.by("group", "stack").items(), start=1):
         sites = [site for site in by_label[label] if _number(site, "rise", facts) in rows.rows]
         beyond = [row.bar for row in _excesses(sites, facts)]
@@ -143,7 +143,7 @@ def _numbers(rows: Measures, about: About[EraseFacts]) -> Section:
     facts, sites = about.facts, [site for label in _by_label(rows).values() for site in label]
     columns = ("site", "label", "rank", "linear share", f"rise, {axis_unit(facts)}", "random subspaces", "beyond them")
     places = words.decimals([rise.value for site in sites if (rise := _number(site, "rise", facts)).mean is not None])
-    randoms = rows.where(f"erase_random_rise_{unit(facts)}").known.by("stack", "layer", "head", "component", "group")
+    randoms = rows.where(f"erase_random_rise_{unit(facts)}").finite.by("stack", "layer", "head", "component", "group")
 
     def number(row: MeasuredValue) -> str:
         shown, ends = words.number(row.mean, True, places), words.ends(row, True, places)

@@ -97,7 +97,7 @@ def with_logits(picture: ExplorerPicture, subject: Subject, batch: Batch, readin
         pretrained = cast("Pretrained", subject)
         unembedding = find_unembedding(subject, pretrained.model, batch)
     except ModelError as error:
-        return replace(picture, notes=(*picture.notes, f"What heads say is not shown. {error.given} {error.known}"))
+        return replace(picture, notes=(*picture.notes, f"What heads say is not shown. {error.problem} {error.reason}"))
     heads, length = sum(trace.heads for trace in reading.traces), stream.output.shape[1]
     most = min(LOGITS // heads, PRODUCTS // (heads * unembedding.weight.numel()))
     first = max(0, length - max(1, most))

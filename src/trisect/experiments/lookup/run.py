@@ -155,7 +155,7 @@ def _measure(
         emit(1 - MEASURING * (1 - number / len(versions)), f"measuring step {step}")
         source = ModelSource(str(files.model(version)), device=asked.device)
         context = RunContext(files.home, Machine(quiet=True), (source.open(),), show=lambda share, words: None)
-        same = {"given": pairs, "batch": len(pairs)}
+        same = {"pair_list": pairs, "batch": len(pairs)}
         sites = tuple(f"{component}@{layer}" for component in COMPONENTS)
         tables = patch.measure(patch.settings(source, sites=sites, positions="all", **same), context).tables
         for compose in rest:

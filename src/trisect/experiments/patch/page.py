@@ -414,7 +414,7 @@ def _figures(sites: Sequence[SiteNumbers], facts: PatchFacts) -> Iterable[Figure
     def rows_of(mine: Sequence[SiteNumbers], measure: str, single: bool) -> tuple[Measures, str]:
         """A measure of whole layers or of single heads, and its caption."""
         rows = (site[measure] for site in mine if measure in site)
-        known = Measures(tuple(row for row in rows if (row.head is not None) == single)).known
+        known = Measures(tuple(row for row in rows if (row.head is not None) == single)).finite
         n = words.sample(max((row.n or 0 for row in known), default=0), "pair")
         return known, f"{words.capital(NUMBERS[measure][0])}, with {what_is}, {RUNS[direction(mine[0])]}; {n}."
 

@@ -19,9 +19,9 @@ from trisect.lab.inputs import (
     Models,
     ModelWorkers,
     PairCorpus,
+    PairList,
     PairReader,
     PairsFile,
-    PairsGiven,
     PairSplit,
     PairTask,
     Seed,
@@ -70,7 +70,7 @@ class PatchSettings:
         | None
     ) = None
     pairs: PairsFile | None = None
-    given: PairsGiven | None = None
+    pair_list: PairList | None = None
     task: PairTask | None = None
     corpus: PairCorpus | None = None
     split: PairSplit = SPLIT

@@ -574,7 +574,7 @@ def _erasure_findings(numbers: ProfileNumbers, facts: ProfileFacts, single: bool
     for label in numbers.labels if facts.causal_corpus is not None else ():
         parts, values = [], []
         for c in COMPONENTS:
-            every = numbers.measures.where(*ERASED, component=c, group=label).known
+            every = numbers.measures.where(*ERASED, component=c, group=label).finite
             if not (rows := [row for row in every if (row.head is not None) == single]):
                 continue
             most = max(rows, key=lambda row: row.value)

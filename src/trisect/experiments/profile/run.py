@@ -391,7 +391,7 @@ def _texts(settings: ProfileSettings) -> LabelledTexts:
             raise
         reason = "It is a bitext, sentences of two languages, and self-attention is read over one text."
         todo = "Say --attention cross to profile cross-attention, or give another corpus."
-        raise CorpusError(error.given, reason, todo) from None
+        raise CorpusError(error.problem, reason, todo) from None
 
 
 class _ReadCorpus(NamedTuple):

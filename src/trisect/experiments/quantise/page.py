@@ -45,7 +45,7 @@ def page(tables: Mapping[str, pl.DataFrame], about: About[ReadFacts]) -> Sheet:
     results = findings(tables, about)
     answer = next((finding.words for finding in results if finding.measure == "least_bits"), "")
     lead = tuple(finding.words for finding in results if finding.measure in ("plan_change", "check"))
-    places = words.decimals([row.value for row in changes.known])
+    places = words.decimals([row.value for row in changes.finite])
     cells = (
         (row.site, f"{row.at:g} {way}", words.number(row.mean, True, places), words.ends(row, True, places))
         for way, rows in _ways_of(changes).items()
@@ -54,7 +54,7 @@ def page(tables: Mapping[str, pl.DataFrame], about: About[ReadFacts]) -> Sheet:
     columns = ("site", "reduced to", f"change, {axis_unit(facts)}", "95 % interval")
     shown = present(_needs(changes, _limit(tables, facts)[0]), sentences(results))
     sections = (
-        Section("How many bits", lead, tuple(_figures(changes.known, facts)), shown, blocks=quiet(notes)),
+        Section("How many bits", lead, tuple(_figures(changes.finite, facts)), shown, blocks=quiet(notes)),
         *present(_plan(Measures.of(tables["measures"]), facts, lead)),
         Section("Numbers", tuple(about.notes), (), (Table(columns, tuple(cells), "Every change"),)),
     )

@@ -116,7 +116,7 @@ def ask(model: str | Path, question: str, risk: float | None = None) -> RecallRe
         answerer = Answerer.open(folder)
     except ModelError as error:
         todo = f"Delete the folder {folder} and call 'trisect recall' again: this model is then made again."
-        raise ModelError(error.given, error.known, todo) from error
+        raise ModelError(error.problem, error.reason, todo) from error
     guess = answerer.answer([question.strip()])[0]
     probability = exp(guess.log_probability)
     pretrained, tuned, _ = card.names.get(name, (False, False, None))

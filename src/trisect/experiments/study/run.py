@@ -228,7 +228,7 @@ def check_study(out: Path) -> list[StudyError]:
                 Corpus.load(folder.corpus)
             except (CorpusError, DamagedFileError) as error:
                 todo = f"Delete {folder.corpus} {again}it is written again."
-                errors.append(DamagedFileError(error.given, error.known, todo))
+                errors.append(DamagedFileError(error.problem, error.reason, todo))
         for run, statement in ledger.runs.items():
             stored: Sequence[str] = [f"epochs/{path.name}" for path in sorted(folder.epochs(run).glob("*.safetensors"))]
             if folder.run(run).exists():  # a finished run's own files must be there

@@ -335,8 +335,8 @@ def _refusal(name: str, method: object = None) -> Callable[[BaseException], Mode
         refused, endpoint = not_loaded(name, method, error), HfApi().endpoint
         if Path(name).is_dir() or is_offline_mode() or not _is_silent(endpoint):
             return refused
-        reason = f"{endpoint} gave no answer, and is not asked again for {AGAIN:.0f} seconds. {refused.known}"
-        return ModelError(refused.given, reason, refused.todo)
+        reason = f"{endpoint} gave no answer, and is not asked again for {AGAIN:.0f} seconds. {refused.reason}"
+        return ModelError(refused.problem, reason, refused.todo)
 
     return refusal
 

@@ -461,7 +461,7 @@ def _find_causes(
         with torch.enable_grad(), hook(model, edits, calls=Calls(copy_call)) as edited:
             answer = first_tensor(model(**inputs))
     except ModelError as error:  # a hook that cannot write here
-        return [(unreached, Response(False, f"nothing can be written to it ({error.known})"))] * len(calls)
+        return [(unreached, Response(False, f"nothing can be written to it ({error.reason})"))] * len(calls)
     if len(edited) != len(calls) or len(written) != len(calls):
         return [(unreached, Response(False, OTHER_STEPS))] * len(calls)
     grads = gradients_of(answer, [amount for n in orders for amount in written[n]])

@@ -221,7 +221,7 @@ def check_sites(settings: Any, sources: Sequence[ModelSource], at_once: bool) ->
         try:
             plan_edits(source.open().shape, sites, getattr(settings, "per", "layer"))
         except SiteError as error:
-            raise SiteError(error.given, f"{name_before(source.model)}: {error.known}", error.todo) from None
+            raise SiteError(error.problem, f"{name_before(source.model)}: {error.reason}", error.todo) from None
         gc.collect()  # a model's hooks refer to it in circles
 
 
