@@ -67,10 +67,8 @@ def changed(node: ast.AST) -> ast.AST | None:
             return ast.BoolOp(SWAPS[type(operator)](), values)
         case ast.UnaryOp(ast.Not(), operand):
             return operand
-        case ast.Constant(bool() as value):
-            return ast.Constant(not value)
         case ast.Constant(int() | float() as value):
-            return ast.Constant(value + 1)
+            return ast.Constant(not value if isinstance(value, bool) else value + 1)
         case ast.IfExp(_, body, orelse):
             return ast.IfExp(ast.Constant(True), body, orelse)
         case ast.Return(value) if value is not None and not (isinstance(value, ast.Constant) and value.value is None):
@@ -176,7 +174,9 @@ def main() -> None:
     there = [one for path in paths for one in mutants(path) if str(one) not in listed]
     drawn = random.Random(asked.seed).sample(there, min(asked.count, len(there)))
     sources = {module_of(name): imported(path) for path, name in names.items()}
+    helpers = {f"tests.{path.stem}": imported(path) for path in (ROOT / "tests").glob("*.py")}
     tests = {path: imported(path) for path in (ROOT / "tests").glob("*/test_*.py")}
+    tests = {path: of.union(*(helpers[n] for n in of & helpers.keys())) for path, of in tests.items()}
     mark = hashlib.sha256(b"".join(path.read_bytes() for path in (*names, *sorted(tests)))).hexdigest()
     notes = json.loads(NOTES.read_text()) if NOTES.exists() else {}
     became: dict[str, str] = notes["became"] if notes.get("sources") == mark else {}
