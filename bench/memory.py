@@ -210,7 +210,7 @@ def memory_rows() -> list[Row]:
             f"{ours / plain:.2f} times the plain pass's memory; the aim is {LIMIT}.",
             f"Tensors, the model's own among them, at most, {read}; {edited}.",
         ]
-        what = f"memory of `trisect {way}`, {size.words}, beside its plain forward pass over the same texts"
+        what = f"memory of `trisect {way}`, {size.words}, beside a forward pass"
         rows.append(row(what, f"{plain:.0f} MiB", f"{ours:.0f} MiB", plain / ours, notes))
     return rows
 

@@ -95,7 +95,7 @@ def norms_rows() -> list[Row]:
         with torch.no_grad():
             traces = subject.trace(batch).traces
             found = paired(lambda b=batch: subject.model(**b.inputs), lambda t=traces: [*map(norms_ours, t)], ROUNDS)
-        what = f"norms of all 12 layers, beside BERT-base's eager forward pass (plain), batch 8 of {tokens} tokens"
+        what = f"norms of all 12 layers beside BERT-base's forward pass, batch 8 of {tokens} tokens"
         rows.append(row(what, f"{found.plain:.2f} s", f"{found.ours:.2f} s", found))
     return rows
 

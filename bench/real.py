@@ -1,77 +1,92 @@
-"""Every command of README's table on pretrained models of other kinds: what it ends in, its seconds and its memory.
+"""Every command of README's table that takes a model, on pretrained models of other kinds: its end, seconds and memory.
 
-REAL_MODELS="FOLDER=INPUT FOLDER=INPUT …" python bench/table.py real     INPUT is a file of texts, or a folder of sounds, with .txt beside
+REAL_MODELS="FOLDER=INPUT FOLDER=INPUT …" python bench/table.py real     INPUT is a file of texts, with pairs for patching in the
+same name with .jsonl; or a folder of sounds, each with its .txt beside it, and pairs.jsonl
 """
 
 from __future__ import annotations
 
 import json
 import os
+import re
 import subprocess
 import sys
 import tempfile
 from pathlib import Path
 
+from safetensors import safe_open
+
 Row = dict[str, object]
-COMMANDS = ("explore", "norms", "profile", "ablate", "patch", "similarity", "align", "erase")
+PYTHON = "import sys, trisect; print(trisect.{}(trisect.load(sys.argv[1], quiet=True), sys.argv[2]).height, 'rows')"
+FEW = ("--count", "8")
 
 
-def arguments(command: str, model: Path, data: Path, pairs: Path) -> list[str]:
-    """The words after `trisect` for a command on a model, with a few texts or sounds as it takes them."""
-    if command in ("similarity",):
-        return [command, str(model)]
-    if command == "align":
-        return [command, str(model), "--source", str(pairs), "--target", str(pairs)]
-    if command == "patch":
-        return [command, str(model), "--task", "bindings", "--count", "8"]
-    if command == "erase":
-        return [command, str(model), "--corpus", "embedded", "--limit", "100"]
-    if command == "profile":
-        return [command, str(model), "--corpus", "sample", "--split", "test", "--limit", "100"]
-    if data.is_dir():
-        words = []
-        for sound in sorted(data.glob("*.wav"))[: 1 if command == "explore" else 2]:
-            said = (
-                []
-                if command == "explore"
-                else ["--text", sound.with_suffix(".txt").read_text(encoding="utf-8").strip()]
-            )
-            words += ["--audio", str(sound), *said]
-        return [command, str(model), *words]
-    texts = data.read_text(encoding="utf-8").splitlines()[:8]
-    if command == "explore":
-        return [command, str(model), texts[0]]
-    return [command, str(model), *(word for text in texts for word in ("--text", text))]
+def arguments(model: Path, data: Path, place: str) -> dict[str, list[str]]:
+    """The words after `trisect COMMAND MODEL` for each row of the table, with a few texts or a sound; of Python, a text."""
+    sounds = sorted(data.glob("*.wav"))[:1] if data.is_dir() else []
+    files = [sound.with_suffix(".txt") for sound in sounds] or [data]
+    texts = [text for file in files for text in file.read_text(encoding="utf-8").splitlines()][:8]
+    pairs = ["--pairs", str(data / "pairs.jsonl" if sounds else data.with_suffix(".jsonl"))]
+    few = ["--sites", "cross.k@all", "--sites", "cross.v@all"] if sounds else []  # thirty seconds each
+    inputs = [word for text in texts for word in ("--text", text)]
+    inputs += [word for sound in sounds for word in ("--audio", str(sound))]
+    source = Path(place) / "source"
+    source.write_text("\n".join(texts) + "\n", encoding="utf-8")
+    both = ["--marker", ">>"] if all(">>" in text for text in texts) else ["--target", str(source)]
+    with safe_open(model / "model.safetensors", "pt") as weights:
+        value = next(filter(re.compile(r"(v_proj|value)\.weight$").search, weights.keys()))
+    return {
+        "explore": ["--audio", str(sounds[0])] if sounds else texts[:1],
+        "serve": [],
+        "norms": inputs,
+        "profile": ["--corpus", "sample", "--split", "test", "--limit", "100"],
+        "ablate": inputs,
+        "patch --task": ["--task", "bindings", *FEW],
+        "patch --pairs": [*pairs, *few],
+        "patch --by gradient": ["--by", "gradient", *pairs],
+        "compose": ["--task", "induction", *FEW],
+        "direct_logits": texts[:1],
+        "logit_lens": texts[:1],
+        "audit": ["--handle", value.removesuffix(".weight"), "--site", "v@1", "--text", texts[0]],
+        "quantise": [*inputs, *few],
+        "similarity": [],
+        "align": ["--source", str(source), *both],
+        "erase": ["--corpus", "embedded", "--limit", "100"],
+    }
 
 
-def run(words: list[str]) -> tuple[str, float, float]:
-    """What a command ended in, in a sentence; CPU seconds; peak memory in MiB."""
-    child = subprocess.Popen(
-        [sys.executable, "-m", "trisect.cli", *words], stdout=subprocess.PIPE, stderr=subprocess.STDOUT
-    )
-    assert child.stdout is not None
-    output = child.stdout.read().decode(errors="replace")
-    _, status, usage = os.wait4(child.pid, 0)
-    if code := os.waitstatus_to_exitcode(status):
-        ended = f"exit {code}: " + output.split("trisect: ")[-1].strip().replace("\n", " ")
-    else:
-        findings = json.loads(output[output.index("{") :])["findings"]
-        ended = f"{len(findings)} findings" if findings else "a page"
+def run(name: str, model: Path, words: list[str], place: str) -> tuple[str, float, float]:
+    """What a row of the table ended in, in a sentence; CPU seconds; peak memory in MiB."""
+    begin = ["-c", PYTHON.format(name)] if "_" in name else ["-m", "trisect.cli", name.split(" ")[0]]
+    options = ["--json"] * ("_" not in name and name != "serve")
+    options += ["--out", f"{place}/{name}"] * (bool(options) and name != "audit")
+    with tempfile.TemporaryFile() as errors:
+        child = subprocess.Popen(
+            [sys.executable, *begin, str(model), *words, *options], stdout=subprocess.PIPE, stderr=errors
+        )
+        assert child.stdout is not None
+        output = (child.stdout.readline() if name == "serve" else child.stdout.read()).decode()
+        if output and name == "serve":
+            child.terminate()
+        _, _, usage = os.wait4(child.pid, 0)
+        errors.seek(0)
+        refusal = re.split(r"trisect: |Error: ", errors.read().decode())[-1].replace(f"{model.parent}/", "")
+    ended = f"{len(json.loads(output).get('findings', ()))} findings" if output and options else output.strip()
+    ended = ("a page" if name == "serve" else ended) if output else f"refused: {' '.join(refusal.split())}"
+    print(name, model.name, ended, file=sys.stderr, flush=True)
     return ended, usage.ru_utime + usage.ru_stime, usage.ru_maxrss / 1024
 
 
 def rows() -> list[Row]:
-    """A row for each command and model that REAL_MODELS names."""
-    made: list[Row] = []
-    for entry in os.environ.get("REAL_MODELS", "").split():
-        model, data = map(Path, entry.split("="))
-        for command in COMMANDS:
-            with tempfile.TemporaryDirectory() as place:
-                pairs = Path(place) / "pairs"
-                pairs.write_text("a b ||| a b\n" * 4, encoding="utf-8")
-                words = arguments(command, model, data, pairs)
-                ended, seconds, memory = run([*words, "--json", "--out", f"{place}/out"])
-            what = f"`trisect {command}` on {model.name}"
-            made.append({"what": what, "plain": "", "ours": f"{seconds:.1f} s, {memory:,.0f} MiB", "notes": [ended]})
-            print(what, made[-1]["ours"], ended, file=sys.stderr, flush=True)
-    return made
+    """A row for each command, with what each model that REAL_MODELS names ended in; the first names the models."""
+    made: dict[str, list[tuple[str, float, float]]] = {}
+    entries = [[Path(part) for part in entry.split("=")] for entry in os.environ.get("REAL_MODELS", "").split()]
+    for model, data in entries:
+        with tempfile.TemporaryDirectory() as place:
+            for name, words in arguments(model, data, place).items():
+                made.setdefault(name, []).append(run(name, model, words, place))
+    rows_of = [("; ".join(model.name for model, _ in entries), "CPU seconds/peak MiB", list[str]())]
+    for name, ends in made.items():
+        cells = (f"{s:.0f}/{m:,.0f}{' refused' * e.startswith('refused')}" for e, s, m in ends)
+        rows_of.append((f"`{name}`", "; ".join(cells), [ended for ended, _, _ in ends]))
+    return [{"what": what, "plain": "", "ours": ours, "notes": notes} for what, ours, notes in rows_of]

@@ -68,8 +68,7 @@ def page(kept: dict[str, dict[str, Any]]) -> str:
     text = [
         "# Speed",
         "",
-        "Written by `make bench` (`PYTHONPATH=. python bench/table.py`; with the names of parts it measures those again; what is of other",
-        "parts or of other processors is kept).",
+        "Written by `make bench` (`PYTHONPATH=. python bench/table.py PART…` measures those parts again and keeps the others).",
         "Ratios are plain / trisect: both ways in one run, in turn, one thread each unless the row says otherwise; medians of",
         "paired rounds, with the least and the largest round. Seconds are CPU seconds where a row does not say wall time.",
         "Each part is shown where it was measured last; notes, and the others, stand in `docs/bench.json`.",
@@ -90,7 +89,7 @@ def section(name: str, parts: list[dict[str, Any]]) -> list[str]:
     return [
         f"## {name}",
         "",
-        *(f"Measured on {words}." for words in sorted({part["made"] for part in parts})),
+        *(f"Measured on {words}." for words in sorted({", ".join(part["made"].split(", ")[:3]) for part in parts})),
         "",
         "| what | plain | trisect | ratio | over rounds |",
         "| --- | --- | --- | --- | --- |",

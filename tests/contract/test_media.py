@@ -252,6 +252,9 @@ def test_what_is_no_sound_or_does_not_go_together_says_why(subject, speech, soun
             subject.read(audio=file)
     with pytest.raises(SpecError, match="--text 1 times"):
         trisect.norms(speech, audio=tuple(map(str, sounds[:2])), text=("w1",), out=tmp_path / "out")
+    for ask in (trisect.norms, trisect.explore_page):  # refused before the model is loaded
+        with pytest.raises(SpecError, match=r"--audio 'nosuch\.wav' was given"):
+            ask(tmp_path / "model that is not there", audio=("nosuch.wav",), out=tmp_path / "out")
     with pytest.raises(SpecError, match="both given"):
         trisect.norms(speech, audio=(str(sounds[0]),), texts="embedded", out=tmp_path / "out")
     with pytest.raises(TrisectError, match="beside samples"):

@@ -218,6 +218,27 @@ def test_without_special_tokens_and_punctuation_c_2_is_not_measured(tmp_path):
     assert set(heads) == {1, 2, 3, 4}
 
 
+@pytest.mark.parametrize(
+    ("texts", "why"),
+    [
+        (["CC(C)=O.[BH4-]>>CC(C)O", "c1ccccc1Br.OB(O)c1ccccc1>>c1ccc(-c2ccccc2)cc1"] * 16, "no words with spaces"),
+        (["M K T A Y I A K ."] * 32, "no words with spaces"),
+        ("embedded", "of an invented language"),
+        (["w1 w2 w3 w4 ."] * 32, ""),
+        (["我去北京。我去北京。我去北京。"] * 32, ""),
+    ],
+)
+def test_claims_about_language_are_not_judged_on_what_is_none_and_the_page_says_so(bert, tmp_path, texts, why):
+    found = trisect.norms(bert, texts, limit=32, out=tmp_path, quiet=True)
+    whole = {row["claim"]: row for row in found.tables["claims"].filter(pl.col("part").is_null()).to_dicts()}
+    for claim in ("C-2", "C-4"):
+        assert not why or (whole[claim]["verdict"], whole[claim]["effect"]) == ("not tested", None)
+    assert why or whole["C-2"]["effect"] is not None
+    assert whole["C-1"]["effect"] is not None
+    assert any("speak of a language" in note and why in note for note in found.notes) == bool(why)
+    assert ("C-2 and C-4 speak of a language" in found.report.read_text("utf-8")) == bool(why)
+
+
 def test_an_encoder_decoder_has_rows_of_every_stack(tmp_path):
     subject: Any = load(tinyhf.save(tinyhf.bart(), tmp_path / "model"))
     found = trisect.norms(subject, given(5), out=tmp_path / "out", quiet=True)

@@ -301,6 +301,9 @@ def test_queries_and_keys_of_zero_give_the_same_number_and_the_notes_say_why(tmp
         q, k = (changes.filter(pl.col("component") == c)["value"].item() for c in "qk")
         assert (abs(q - k) < 1e-12) == alike
         assert any("Queries or keys of 0" in note for note in done.notes) == alike
+        assert "Ablation may rank q first, and patching v, in one model, and both be true" in done.report.read_text(
+            "utf-8"
+        )
     alone = trisect.ablate(OWN, made(LINES), out=tmp_path / "v", sites=["q@1", "v@1"], how="zero", quiet=True)
     assert not any("Queries or keys of 0" in note for note in alone.notes)
 

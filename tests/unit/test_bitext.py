@@ -273,7 +273,9 @@ def test_one_file_may_hold_both_sides(tmp_path):
     assert [pair.sides for pair in read_pairs(path, path).pairs] == expected
     assert [pair.sides for pair in open_bitext(path).train] == expected
     put(tmp_path, **{"train.de-en": path.read_text(encoding="utf-8")})
-    assert [pair.sides for pair in open_bitext(tmp_path).train] == expected
+    folder = open_bitext(tmp_path)
+    assert [pair.sides for pair in folder.train] == expected
+    assert folder.notes == ("train.de-en has source ||| target in each line.",)  # one ending names no two languages
     for text, times in (("a ||| b\nc d\n", "0 times"), ("a ||| b\nc ||| d ||| e\n", "2 times")):
         put(tmp_path, pairs=text)
         error = refused(read_pairs, path, path)

@@ -302,7 +302,7 @@ def test_a_text_becomes_a_page(tmp_path):
     assert "The text has 2 windows; this is the first." in path.read_text(encoding="utf-8")
     assert "abc123" in path.read_text(encoding="utf-8")
     with pytest.raises(CorpusError, match="The text is empty"):
-        trisect.explore_page(subject, "", out=tmp_path)
+        trisect.explore_page(subject, "", out=tmp_path / "none")
     before = sorted(path.name for path in tmp_path.rglob("*"))
     for texts, count in (((), 0), (("a", "b", "c"), 3)):
         with pytest.raises(SpecError, match=f"{count} texts were given"):
@@ -333,7 +333,15 @@ def test_a_page_is_written_over_a_page_of_ours_and_over_nothing_else(tmp_path, m
     place.unlink()
     trisect.explore_page(subject, "a text", out="page.html" if out == "notes" else out)
     if out != "notes":
-        assert trisect.explore_page(subject, "another text", out=out).report.samefile(place)
+        assert trisect.explore_page(subject, "a text", out=out).report.samefile(place)
+        before = place.read_bytes()
+        with pytest.raises(StudyError, match="was given for a page of 'trisect explore'") as error:
+            trisect.explore_page(subject, "another text", out=out)
+        assert "the page of another text or model" in error.value.known
+        assert place.read_bytes() == before
+    else:  # without a name each question has a page of its own
+        names = [trisect.explore_page(subject, text).report.name for text in ("a text", "another text", "a text")]
+        assert names == [names[0], names[0].replace(".html", "-2.html"), names[0]]
 
 
 @pytest.mark.parametrize("name", ["report.html", "tables/report.html", "new.html"])

@@ -8,13 +8,14 @@ from collections.abc import Mapping, Sequence
 from contextlib import nullcontext, suppress
 from dataclasses import astuple, replace
 from functools import partial
+from itertools import chain, count, islice
 from pathlib import Path
 from typing import Any, TypeVar
 
 import polars as pl
 
 from trisect.core.errors import DamagedFileError, StudyError, translate_system_errors
-from trisect.core.files import Json, inside, read_json, write_json
+from trisect.core.files import Json, canonical, digest, inside, read_json, write_json
 from trisect.core.finding import About
 from trisect.core.machine import Machine
 from trisect.core.subject import Subject
@@ -39,6 +40,10 @@ from trisect.report.readme import readme, remove_readme, write_readme
 from trisect.report.sheet import Document, Sheet, StudyLink, write_document, write_page
 
 BEGINS = '<!DOCTYPE html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n'  # as every page of ours
+QUESTION, LINES = (
+    '<meta name="question" content="',
+    6,
+)  # the line of a page that marks its question, among so many first ones
 DEEPEST = 4  # folders below a study's or a run's own that its files lie in
 TODO = "Choose another name with --out."
 # What a page raises over tables that lack a table or column that it reads, or rows, or a value in one.
@@ -94,14 +99,14 @@ def run(
         return _train(experiment, settings, out, RunContext(Path(), machine, subjects, texts), links)
     place = _place(experiment, settings, out, subjects)
     words = command(experiment.name, settings, subjects, texts, () if over is None else over.words)
-    if experiment.single:
-        check_page(_page_at(experiment, place), experiment.name, bool(links))
-        measured = RunContext(_parent(place), machine, subjects, texts).measure(experiment, settings)
-        return conclude(
-            experiment, measured, place, words, time.monotonic() - began, links
-        )  # a page is written at once
     marks = [subject.fingerprint for subject in subjects] if over is None else over.fingerprints
     question = question_of(words, settings, marks, texts)
+    if experiment.single:
+        place = _free_page(place, question) if out is None else place
+        check_page(_page_at(experiment, place), experiment.name, bool(links), question)
+        measured = RunContext(_parent(place), machine, subjects, texts).measure(experiment, settings)
+        # a page is written at once
+        return conclude(experiment, measured, place, words, time.monotonic() - began, links, question=question)
     check = partial(free_folder, experiment, place, None if is_part else question)
     with RunFolder(place).lock(check), RunFolder(place).stage() as stage:
         measured = RunContext(stage, machine, subjects, texts, experiment.of, place).measure(experiment, settings)
@@ -174,10 +179,16 @@ def _parent(place: Path) -> Path:
     return place if place.is_dir() or not (place.suffix or place.is_file()) else place.parent
 
 
-def check_page(path: Path, command: str, part: bool = False) -> None:
-    """Raise StudyError for a file that this command did not write, and for a place among the files of a study or a run.
+def _free_page(place: Path, question: Mapping[str, Json]) -> Path:
+    """A page's place by default: with a number behind its name where the page of another question lies."""
+    places = chain([place], (place.with_stem(f"{place.stem}-{number}") for number in count(2)))
+    return next(path for path in places if _question_at(path) in ("", _question_line(question)))
 
-    A page that is `part` of a dissection lies among its files.
+
+def check_page(path: Path, command: str, part: bool = False, question: Mapping[str, Json] | None = None) -> None:
+    """Raise StudyError for a file that this command did not write, or of another question, and for a place among files of a run.
+
+    A page that is `part` of a dissection lies among its files, and takes the place of whatever that part gave before.
     """
     place, problem = path.absolute(), f"{path} was given for a page of 'trisect {command}'."
     for above in tuple(place.parents)[:DEEPEST]:
@@ -196,10 +207,25 @@ def check_page(path: Path, command: str, part: bool = False) -> None:
     if not is_ours:
         reason = f"'trisect {command}' did not write it, or a version before 0.2.0 did; it would be written over."
         raise StudyError(f"{path} is there already.", reason, "Choose another name with --out, or move it elsewhere.")
+    if question is not None and not part and _question_at(path) not in ("", _question_line(question)):
+        raise StudyError(problem, "It holds the page of another text or model, which would be written over.", TODO)
 
 
 def _begins(command: str) -> str:
     return f'{BEGINS}<meta name="generator" content="trisect {command}">\n'
+
+
+def _question_line(question: Mapping[str, Json] | None) -> str:
+    """A page's line that marks its question; empty where that is not known."""
+    return f'{QUESTION}{digest(canonical(question), 8)}">\n' if question else ""
+
+
+def _question_at(path: Path) -> str:
+    """The line that marks the question of the page at a path; empty where it has none."""
+    if not path.is_file():
+        return ""
+    with path.open(encoding="utf-8", errors="replace") as file:
+        return next((line for line in islice(file, LINES) if line.startswith(QUESTION)), "")
 
 
 def free_folder(experiment: Experiment[Any, Any], out: Path, question: Mapping[str, Json] | None = None) -> None:
@@ -248,7 +274,7 @@ def conclude(
     """
     about, tables = conclusion(experiment, measured, words, seconds)
     if experiment.single:
-        return _make_result(experiment, place, tables, about, measured.paths, links)
+        return _make_result(experiment, place, tables, about, measured.paths, links, question)
     links = links or measured.links or _read_links(place / experiment.record)
     with nullcontext(stage) if stage is not None else RunFolder(place).stage() as stage:
         body = record_of(about)
@@ -285,17 +311,19 @@ def _make_result(
     about: About[F],
     paths: Mapping[str, Path],
     links: tuple[StudyLink, ...],
+    question: Mapping[str, Json] | None = None,
 ) -> Result[F]:
-    """The result, with its page written where the experiment has one."""
+    """The result, with its page written where the experiment has one; a single page keeps a mark of its question."""
     answer, report = "", place / experiment.record
     if experiment.paged:
         page = draw_page(experiment, tables, about, links)
         if experiment.single:
             assert isinstance(page, Document), "a sheet lies in a folder, with its figures"
             path = _page_at(experiment, place)
-            check_page(path, experiment.name, bool(links))  # once more: measuring may have lasted
+            check_page(path, experiment.name, bool(links), question)  # once more: measuring may have lasted
             assert page.html.startswith(BEGINS), "a page that begins otherwise would not be known again"
-            report = write_document(path, replace(page, html=page.html.replace(BEGINS, _begins(experiment.name), 1)))
+            begins = _begins(experiment.name) + _question_line(question)
+            report = write_document(path, replace(page, html=page.html.replace(BEGINS, begins, 1)))
         else:
             report = write_page(place, page)
         answer = str(page.answer) if isinstance(page, Sheet) else ""

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import asdict, fields, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Protocol, TypeVar, cast
 
 from pydantic import Field
 
-from trisect.core.errors import CorpusError, ModelError, SpecError, unknown
+from trisect.core.errors import CorpusError, ModelError, SpecError, shorten, unknown
 from trisect.core.files import Json
 from trisect.core.machine import Machine
 from trisect.core.schema import MODEL, TRAINING, WHOLE, Option, flat, read_word, record
@@ -225,6 +225,7 @@ class TextSource:
         from trisect.text.sources import as_texts, first_texts
 
         name, files = ("audio", self.audio) if self.audio else ("image", self.image)
+        need_files(name, files)
         beside = {"--corpus": self.texts, "--image": self.image and self.audio, "--reader": self.reader}
         beside |= {"--split": self.split != "test"}
         if clash := [option for option, value in beside.items() if value]:
@@ -240,6 +241,13 @@ class TextSource:
         ]
         samples_read = as_texts(samples)
         return samples_read if self.limit is None else first_texts(samples_read, self.limit)
+
+
+def need_files(name: str, files: Iterable[object]) -> None:
+    """Raise SpecError for a path that leads to no file, before a model is loaded; arrays pass."""
+    for file in files:
+        if isinstance(file, str | Path) and not Path(file).is_file():
+            raise SpecError(f"--{name} {shorten(str(file))} was given.", "There is no such file.", "Check the path.")
 
 
 def open_any(

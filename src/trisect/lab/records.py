@@ -141,7 +141,8 @@ def place_marks(settings: Any, hub: bool = True) -> dict[str, str]:
     """A mark of every file, folder and (with `hub`) dataset that a setting names; of a dataset on a hub its commit."""
     marks = {}
     for field in settings_of(type(settings)):
-        value = getattr(settings, field.name) if isinstance(field, Setting) and field.has_path else None
+        has_place = isinstance(field, Setting) and (field.has_path or field.name in ("audio", "image"))
+        value = getattr(settings, field.name) if has_place else None
         for place in value if isinstance(value, tuple) else (value,):
             if not isinstance(place, str | Path) or is_built_in(place):
                 continue

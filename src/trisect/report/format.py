@@ -342,6 +342,10 @@ def why_open(row: ClaimRow) -> str:
 
 
 FEW_TEXTS = 30
+ABLATION_AND_PATCHING = (
+    "Ablation may rank q first, and patching v, in one model, and both be true: without its queries a head reads other tokens, whose "
+    "values are not those that are needed; another text's values bring what that text has at the tokens that are read."
+)
 LOSSES = {
     "causal": "the model's own loss, of each next token",
     "masked": "the model's own loss, of tokens hidden from it",

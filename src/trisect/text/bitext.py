@@ -345,7 +345,7 @@ def open_bitext(
         todo = "Give a folder with two files such as train.en and train.fr, or the two files themselves."
         raise CorpusError(f"{folder} has {_plural(len(ends), 'train file')}.", facts, todo)
     source, target = ends
-    splits, notes = {}, [f"Source is {source!r}, target {target!r}."]
+    splits, notes = {}, [f"Source is {source!r}, target {target!r}."] if source != target else []
     trial = next((name for name in TRIAL if f"{name}.{source}" in files), TRIAL[0])
     for split, name in ((TRAIN, TRAIN), ("valid", trial), (TEST, TEST)):
         if split == TRAIN or f"{name}.{source}" in files:

@@ -51,6 +51,7 @@ def page(tables: Mapping[str, pl.DataFrame], about: About[AblateFacts]) -> Sheet
         *((PATTERN_HELD_NOTE,) * facts.hold),
         f"Intervals are 95 % of a bootstrap over {sample_words(facts)}, each edit compared with the "
         "unedited pass over the same text, and are not corrected for how many there are.",
+        words.ABLATION_AND_PATCHING,
         *words.too_few(facts),
         *((ZERO_NOTE,) * (facts.how == "zero")),
     )

@@ -9,12 +9,13 @@ from pydantic import Field
 
 from trisect.core.errors import SpecError
 from trisect.core.schema import Option, record
-from trisect.lab.inputs import ModelSource
+from trisect.lab.inputs import ModelSource, need_files
 
 if TYPE_CHECKING:
     from trisect.experiments.explore.page import ExplorerPicture
 
 MOST = 2  # texts: a source and a target
+TODO = "Put a text in quotes; --audio FILE and --image FILE give a sound or an image."
 
 
 @record
@@ -41,7 +42,8 @@ class ExploreSettings:
 
     def __post_init__(self) -> None:
         message = f"{len(self.text)} texts were given"
-        for what, files in (("an image", self.image), ("a sound", self.audio)):
+        for what, name, files in (("an image", "image", self.image), ("a sound", "audio", self.audio)):
+            need_files(name, files)
             if files and len(self.text) > 1:
                 raise SpecError(
                     f"{message} beside {what}.", "It stands beside one text, or alone.", "Put it in quotes."
@@ -49,7 +51,7 @@ class ExploreSettings:
         if self.image and self.audio:
             raise SpecError("--image and --audio were given.", "A page shows one of them.", "Leave one of them out.")
         if not (self.image or self.audio) and not 1 <= len(self.text) <= MOST:
-            raise SpecError(f"{message}.", "A page shows one text, or a source and a target.", "Put it in quotes.")
+            raise SpecError(f"{message}.", "A page shows one text, a source and a target, a sound or an image.", TODO)
 
 
 @dataclass(frozen=True, eq=False)

@@ -380,6 +380,7 @@ def _notes(tables: Mapping[str, pl.DataFrame], facts: PatchFacts) -> Iterable[st
             "The model does not answer most of these texts as stated, so that shares of such answers say little of what q, k and v do "
             "in it; --answered counts the pairs that it does answer."
         )
+    yield words.ABLATION_AND_PATCHING
     if facts.path == "direct":
         yield (
             "Queries, keys and values of all layers after the patched one are those of the text without a patch: what is left is "

@@ -203,7 +203,8 @@ def page(tables: Mapping[str, pl.DataFrame], about: About[ProfileFacts]) -> Shee
     in_words = present(sentences(by_label, "Label by label, in words"))
     rule = (
         f"Heads are resampled with replacement, {words.several(numbers.heads('v'), 'head')} in all; with fewer than 30 in a part there "
-        "is no verdict. Both claims were fixed after a trial on one model (MiniLM), so that on it they are no prediction."
+        "is no verdict. Both claims were fixed after a trial on one model (MiniLM), so that on it they are no prediction. Where queries "
+        "and keys act by attention's weights alone, the share of the change by v with these held is 1 by what is done: no finding."
     )
     if cross:
         rule = (
