@@ -218,6 +218,7 @@ def test_without_special_tokens_and_punctuation_c_2_is_not_measured(tmp_path):
     assert set(heads) == {1, 2, 3, 4}
 
 
+@pytest.mark.usefixtures("undrawn")
 @pytest.mark.parametrize(
     ("texts", "why"),
     [
