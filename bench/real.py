@@ -78,6 +78,12 @@ def run(name: str, model: Path, words: list[str], place: str) -> tuple[str, floa
 
 
 def rows() -> list[Row]:
+    """`measure` in a process of its own: what a process holds before it starts a command would count as the command's memory."""
+    done = subprocess.run([sys.executable, __file__], stdout=subprocess.PIPE, check=True)
+    return json.loads(done.stdout)
+
+
+def measure() -> list[Row]:
     """A row for each command, with what each model that REAL_MODELS names ended in; the first names the models."""
     made: dict[str, list[tuple[str, float, float]]] = {}
     entries = [[Path(part) for part in entry.split("=")] for entry in os.environ.get("REAL_MODELS", "").split()]
@@ -90,3 +96,7 @@ def rows() -> list[Row]:
         cells = (f"{s:.0f}/{m:,.0f}{' refused' * e.startswith('refused')}" for e, s, m in ends)
         rows_of.append((f"`{name}`", "; ".join(cells), [ended for ended, _, _ in ends]))
     return [{"what": what, "plain": "", "ours": ours, "notes": notes} for what, ours, notes in rows_of]
+
+
+if __name__ == "__main__":
+    print(json.dumps(measure()))
