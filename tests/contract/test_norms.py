@@ -224,7 +224,6 @@ def test_without_special_tokens_and_punctuation_c_2_is_not_measured(tmp_path):
     [
         (["CC(C)=O.[BH4-]>>CC(C)O", "c1ccccc1Br.OB(O)c1ccccc1>>c1ccc(-c2ccccc2)cc1"] * 16, "no words with spaces"),
         (["M K T A Y I A K ."] * 32, "no words with spaces"),
-        ("embedded", "of an invented language"),
         (["w1 w2 w3 w4 ."] * 32, ""),
         (["我去北京。我去北京。我去北京。"] * 32, ""),
     ],

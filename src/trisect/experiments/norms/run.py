@@ -22,7 +22,6 @@ from trisect.core.trace import Address, Projections, Trace, crosses, spell_addre
 from trisect.experiments.norms.settings import NormsFacts, NormsSettings
 from trisect.lab.experiment import Measured, Replicates, RunContext
 from trisect.lab.passes import Tally
-from trisect.lab.subject import is_study_model
 from trisect.lab.word_labels import find_articles
 from trisect.measure.norms import expansion_rate, output_projection, rollout_step
 from trisect.measure.sums import (
@@ -391,7 +390,9 @@ LOST = "What is added to the residual stream was not found at {where}: norms the
 OTHER_INPUT = (
     "Values at {where} are not known to be W_V times the block's input x, so that no dispersion of ‖x‖ is given there."
 )
-NO_LANGUAGE = "C-2 and C-4 speak of a language and are not judged here: the texts are {}."
+NO_LANGUAGE = (
+    "C-2 and C-4 speak of a language and are not judged here: the texts are no words with spaces between them."
+)
 OF_LANGUAGE = ("special_share", "first_share", "spearman_rank")  # how the statistics that these rest on begin
 SAMPLE, LONGEST_WORDS, LATIN_END = (
     100,
@@ -477,7 +478,7 @@ def measure(settings: NormsSettings, context: RunContext) -> Measured[NormsFacts
         settings.seed,
         settings.batch,
     )
-    groups, why_not = min(counted.units, GROUPS), _why_no_language(settings, subject, texts)
+    groups, why_not = min(counted.units, GROUPS), _why_no_language(texts)
     judged = {name: one for name, one in statistics.items() if not (why_not and name.startswith(OF_LANGUAGE))}
 
     def judge(about: About[NormsFacts]) -> pl.DataFrame:
@@ -496,15 +497,13 @@ def measure(settings: NormsSettings, context: RunContext) -> Measured[NormsFacts
     return Measured({"measures": measures}, facts, tuple(dict.fromkeys(notes)), judge, "text", replicates=by_row)
 
 
-def _why_no_language(settings: NormsSettings, subject: Subject, texts: Texts) -> str:
+def _why_no_language(texts: Texts) -> str:
     """Why claims about language are not judged of these texts; empty where they are. Scripts that write no spaces are language."""
-    if str(settings.read.texts) == "embedded" and not is_study_model(subject):
-        return NO_LANGUAGE.format("of an invented language, which the model has not read")
     sample = " ".join(text for text in islice(texts.texts(), SAMPLE) if isinstance(text, str))
     lengths, letters = [len(word) for word in sample.split()], [sign for sign in sample if sign.isalpha()]
     is_latin = 2 * sum(letter < LATIN_END for letter in letters) > len(letters)
     if is_latin and (sum(lengths) > LONGEST_WORDS * len(lengths) or max(lengths) == 1):
-        return NO_LANGUAGE.format("no words with spaces between them, such as sequences and formulas")
+        return NO_LANGUAGE
     return ""
 
 
