@@ -436,10 +436,9 @@ class Counted:
 def measure(settings: NormsSettings, context: RunContext) -> Measured[NormsFacts]:
     """Norm-based beside weight-based analysis (definitions C1 to C4).
 
-    Texts are read twice: for the frequency of their tokens, then through the model, in constant memory. `block` says what mixing is
-    of, and whose norm is shown beside that of attention, which the claims are about. Intervals and claims resample articles, or
-    texts where none is marked. Raises ModelError where no layer has a plain output projection, or where the block around one is
-    not known; CorpusError without texts.
+    Texts are read twice: for the frequency of their tokens, then through the model. `block` says what mixing is of, and whose norm
+    is shown beside that of attention, which the claims are about. Intervals and claims resample articles, or texts where none is
+    marked. Raises ModelError where no layer has a plain output projection, or its block is not known; CorpusError without texts.
     """
     subject, texts = context.subject, context.texts
     left_out, expansion, heads = _layers(subject)
@@ -448,13 +447,12 @@ def measure(settings: NormsSettings, context: RunContext) -> Measured[NormsFacts
         stack: StackTally(stack, {a: LayerTally(h, settings.block) for a, h in heads.items() if a.stack == stack})
         for stack in dict.fromkeys(address.stack for address in heads)
     }
-    around: dict[Address, str] = {}
+    around, statistics = dict[Address, str](), Statistics()
     with context.progress("Reading texts") as step:
         for batch in subject.batches(texts.texts(), settings.batch):
             _read(subject, batch, tallies, counted, around)
             step(batch.rows[-1][0] + 1, counted.texts)
     draws, first = TextDraws(counted.texts, settings.seed, counted.units), next(iter(tallies.values()))
-    statistics = Statistics()
     rows: list[NewRow] = [
         {"stack": tally.stack} | row
         for tally in tallies.values()
@@ -483,8 +481,8 @@ def measure(settings: NormsSettings, context: RunContext) -> Measured[NormsFacts
 
     def judge(about: About[NormsFacts]) -> pl.DataFrame:
         bound = {name: getattr(about.facts, name) for name in BOUND}
-        replicates = {name: estimate.draws for name, estimate in judged.items()}
         values = {name: float(estimate.value) for name, estimate in judged.items()}
+        replicates = {name: judged[name].draws for name in values}
         return judge_by_draws(SOURCE, replicates, values, counted.texts, bound, groups, tests=_layer_test(first, draws))
 
     by_row: dict[tuple[Scalar, ...], Replicates] = {
@@ -492,9 +490,9 @@ def measure(settings: NormsSettings, context: RunContext) -> Measured[NormsFacts
         for name, estimate in statistics.items()
         if estimate.draws.ndim == 1
     }
-    notes = (*texts.notes, *counted.notes, *left_out, *filter(None, (why_not, why)))
-    notes += tuple(_notes(tallies, around, counted.opening))
-    return Measured({"measures": measures}, facts, tuple(dict.fromkeys(notes)), judge, "text", replicates=by_row)
+    notes = (*texts.notes, *counted.notes, *left_out, why_not, why, *_notes(tallies, around, counted.opening))
+    notes = tuple(filter(None, dict.fromkeys(notes)))
+    return Measured({"measures": measures}, facts, notes, judge, "text", replicates=by_row)
 
 
 def _why_no_language(texts: Texts) -> str:
