@@ -72,6 +72,7 @@ TOLERANCES = {
     "study/tables/sites/*": Tolerance(1e-5, 5e-7),
     "study/*": Tolerance(1e-4, 1e-5),  # their differences, with intervals of 13 standard errors
     "study-roles/*": Tolerance(1e-5, 1e-6),
+    "bench/*": Tolerance(1e-3, 1e-4),  # scores of models in float32, of which negatives are small differences
     "*": Tolerance(1e-5, 1e-7),
 }
 
@@ -155,13 +156,20 @@ MEASURES = {
     "ablate-of-models": "ablate {}/gpt2 {}/steps/step1 --corpus embedded --limit 8 --how resample --units models",
     "patch": "patch {}/gpt2 --task bindings --count 10 --how both",
     "patch-pairs": "patch {}/recaller --pairs {}/pairs.jsonl --per head",
+    "compose": "compose {}/gpt2 --task bindings --count 6 --exact 5",
+    "quantise": "quantise {}/gpt2 --corpus embedded --limit 12 --bits 2,4,8 --memory 3",
+    "bench": "bench --worlds roles --worlds composition --seeds 1,2 --pairs 2 --methods contribution --methods composition "
+    "--methods contrast --methods atp_star --methods patching",
     "similarity": "similarity {}/bert",
     "erase": "erase {}/bert --corpus embedded --limit 10 --draws 2 --sites k@1 v@2",
     "rewind": "rewind {}/steps --initial step1 --final step3 --stages step2 --corpus embedded --limit 6 --points 5 --sites k@1 v@2",
     "compare": "compare {}/bert {}/bert-2 --corpus embedded --limit 8 --what norms,ablate",
     "theory": "theory --samples 10000",
 }
-LIMITS = {"norms-of-models": RowLimit(60, 20), "compare": RowLimit(60, 20), "dissect": RowLimit(50, 8)}
+LIMITS = {
+    **dict.fromkeys(("norms-of-models", "compare", "compose", "quantise"), RowLimit(60, 20)),
+    **dict.fromkeys(("dissect", "bench"), RowLimit(50, 8)),
+}
 REPORTS = ("norms", "ablate-of-models")  # whose page is made again
 
 
@@ -252,6 +260,8 @@ def record_folder(out: Path, content: Json = None, limit: RowLimit | None = None
     """The tables of a folder, and a reply without the findings that are a claim's verdict, which are in a table."""
     if isinstance(content, dict) and "records" in content:
         content = {**content, "records": [one for one in content["records"] if one.get("claim") is None]}
+    if isinstance(content, dict) and "composition" in content:  # every path in words of JSON, which the table paths has too
+        content = {**content, "composition": content["composition"][:8]}
     tables = {name: record_table(table, limit or RowLimit()) for name, table in read_tables(out).items()}
     return {"tables": tables, "reply": simplify(content)}
 
