@@ -13,6 +13,7 @@ from trisect.core.errors import SpecError
 from trisect.core.site import Site
 from trisect.experiments.bench import BENCHMARK
 from trisect.experiments.bench.run import METHODS, area, choose, score_sites
+from trisect.hf.small.gpt import Schedule
 from trisect.hf.small.lookup import WORLDS, build_world
 
 
@@ -81,6 +82,27 @@ def test_attention_and_norms_take_heads_that_look_more_sharply_for_the_one_that_
     assert attention < 0.2
     assert norm < 0.5
     assert patched == 1.0
+
+
+def test_a_world_is_trained_once_and_one_head_alone_answers(monkeypatch, tmp_path):
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    monkeypatch.setattr("trisect.hf.small.lookup.SCHEDULE", Schedule(2, 64, 3e-3, 10_000, 200_000, weight_decay=0.0))
+    monkeypatch.setattr("trisect.hf.small.lookup.DOCUMENTS", 640)
+    model, texts, truth = built("roles-trained", 2)
+    [path] = tmp_path.rglob("model.safetensors")
+    before = path.stat().st_mtime_ns
+    again, *_ = built("roles-trained", 2)
+    assert (path.stat().st_mtime_ns, again.fingerprint) == (before, model.fingerprint)
+    layer, head = {(site.layers[0], site.heads[0]) for sites in truth.values() for site in sites}.pop()
+    assert {name: [str(site) for site in sites] for name, sites in truth.items()} == {
+        **{name: [f"{c}@{layer}.h{head}"] for name, c in zip(("asked", "key", "value"), "qkv", strict=True)},
+        "other": [],
+    }
+    rows = pl.DataFrame(score_sites({"patching": METHODS["patching"]}, model, texts, truth))
+    acting = set(rows.filter(pl.col("score") > 1e-5)["site"])
+    assert {f"{c}@{layer}.h{head}" for c in "qkv"} >= acting
+    assert acting
+    assert "roles-trained" not in choose(BENCHMARK.settings())[1]
 
 
 def test_methods_of_a_file_are_scored_beside_built_in_ones(tmp_path):

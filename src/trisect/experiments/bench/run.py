@@ -266,7 +266,7 @@ def choose(settings: BenchmarkSettings) -> tuple[dict[str, ScoreFunction], tuple
             given = f"{name} is {'the name of two methods' if callable(method) else 'no function'}."
             raise SpecError(given, f"Methods so far are {', '.join(methods)}.", "Give functions of other names.")
         methods[name] = cast(ScoreFunction, method)
-    return methods, settings.worlds or tuple(WORLDS)
+    return methods, settings.worlds or tuple(name for name, world in WORLDS.items() if not world.trained)
 
 
 def read_methods(file: Path) -> list[ScoreFunction]:

@@ -31,7 +31,9 @@ class BenchmarkSettings:
         Option(many="words", metavar="NAME", unset="all"),
     ] = ()
     worlds: Annotated[
-        tuple[str, ...], Field(description="Worlds, by name."), Option(many="words", metavar="NAME", unset="all")
+        tuple[str, ...],
+        Field(description="Worlds, by name; roles-trained is trained once, for seconds, and kept in ~/.cache."),
+        Option(many="words", metavar="NAME", unset="all others"),
     ] = ()
     seeds: Seeds = (1, 2, 3, 4, 5)
     pairs: Annotated[int, Field(description="Pairs of texts for each property.", ge=2, le=RESAMPLES)] = 32

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import math
+import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
@@ -15,12 +17,25 @@ from numpy.random import Generator
 from torch import Tensor, nn
 
 from trisect.core.errors import SpecError
+from trisect.core.files import digest
 from trisect.core.site import Site
 from trisect.core.trace import Address, Projections
 from trisect.hf.files.fetch import OwnTokenizer
 from trisect.hf.load import Pretrained, load
-from trisect.hf.small.gpt import PAD, UNKNOWN, as_fast, check_sizes, random_model
+from trisect.hf.small.gpt import (
+    PAD,
+    UNKNOWN,
+    Practice,
+    Schedule,
+    as_fast,
+    check_sizes,
+    is_model,
+    load_weights,
+    random_model,
+    save,
+)
 from trisect.hf.small.translator import learn_pieces
+from trisect.text.birth_places import IGNORED, Example
 from trisect.text.pairs import TextPair
 from trisect.text.worlds import INDUCTION, ROLES
 
@@ -99,7 +114,6 @@ def _assemble_model(
 ) -> tuple[nn.Module, OwnTokenizer]:
     """A model of attention alone: x = embedding + positions (None: rotary), each layer adds Σ_h a_h v_h w_o[h], logits answers · x."""
     import transformers
-    from tokenizers import Tokenizer, models, pre_tokenizers
 
     (heads, width, inner), keys = layers[0].w_q.shape, len(layers[0].w_k)  # pyright: ignore[reportOptionalMemberAccess, reportArgumentType]
     shared: dict[str, Any] = {"vocab_size": len(words), "bos_token_id": None, "eos_token_id": None}
@@ -137,9 +151,16 @@ def _assemble_model(
                 module.weight.copy_(m.T)
                 module.bias.copy_(b)
             block.self_attn.o_proj.weight.copy_(out.reshape(-1, width).T)
-    inner_tokenizer = Tokenizer(models.WordLevel({word: i for i, word in enumerate(words)}, words[-1]))
-    inner_tokenizer.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
-    return model, as_fast(inner_tokenizer, longest, unk_token=words[-1])
+    return model, _word_tokenizer(words, longest)
+
+
+def _word_tokenizer(words: Sequence[str], longest: int) -> OwnTokenizer:
+    """A tokenizer whose tokens are these words, the last of them for any other."""
+    from tokenizers import Tokenizer, models, pre_tokenizers
+
+    inner = Tokenizer(models.WordLevel({word: i for i, word in enumerate(words)}, words[-1]))
+    inner.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
+    return as_fast(inner, longest, unk_token=words[-1])
 
 
 LAYERS, HEADS, EDGE, WIDTH = 2, 4, 32, 128
@@ -166,7 +187,8 @@ class PlantedWorld(NamedTuple):
     of the first layer copies each word to the next position, where k of the second layer's head reads it. `keys` are key/value
     heads, `rotary` positions are a llama's (else learned ones, a GPT-2's), with `shared` W_K = W_V. All other heads have random
     weights and move the answer by NOISE; as `decoys` they look at what the head that answers looks at, with logits half as
-    large again, and carry another property to where nothing reads it.
+    large again, and carry another property to where nothing reads it. One that is `trained` learns `roles` with one head alone, of
+    either layer, that can write: what q, k and v of it do is learned.
     """
 
     sentence: str
@@ -177,6 +199,7 @@ class PlantedWorld(NamedTuple):
     sharpness: float = 3.0
     decoys: bool = False
     properties: tuple[str, ...] = ("asked", "key", "value", "other")
+    trained: bool = False
 
 
 WORLDS: Mapping[str, PlantedWorld] = {
@@ -194,7 +217,11 @@ WORLDS: Mapping[str, PlantedWorld] = {
     "induction-saturated": PlantedWorld("The same, saturated as above.", "induction", sharpness=20.0),
     "lookup": PlantedWorld("A segment of words comes again, and what followed is the answer.", "lookup", True),
     "composition": PlantedWorld("Induction where keys alone change: weights decide.", "induction", properties=("key",)),
+    "roles-trained": PlantedWorld("Roles, trained with one head that can write.", rotary=True, trained=True),
 }
+TRAINED = LookupShape(LAYERS, HEADS, WIDTH, block=LONGEST)
+DOCUMENTS = 12_800  # that are read in an epoch
+SCHEDULE = Schedule(5, 128, 3e-3, 100_000, 5 * DOCUMENTS * LONGEST, weight_decay=0.0)
 
 
 def build_world(
@@ -202,6 +229,12 @@ def build_world(
 ) -> tuple[Pretrained, dict[str, tuple[TextPair, ...]], dict[str, frozenset[Site]]]:
     """A world's model of a seed, pairs of texts for each property in which the donor differs, and the sites it acts through."""
     rng = np.random.default_rng([seed, list(WORLDS.values()).index(world)])
+    if world.trained:
+        layer, head = (int(rng.integers(count)) for count in (LAYERS, HEADS))
+        sites = {n: {Site((c,), (layer + 1,), (head + 1,))} for n, c in zip(world.properties, "qkv", strict=False)}
+        texts = {name: _draw_pairs(world.text, name, pairs, seed) for name in world.properties}
+        model = load(*_train_world(seed, layer, head))
+        return model, texts, {name: frozenset(sites.get(name, ())) for name in texts}
     square = np.concatenate([np.ones((WIDTH, 1)), rng.standard_normal((WIDTH, WIDTH - 1))], 1)
     left = np.linalg.qr(square)[0].T[1:]  # directions that sum to 0: a norm's mean is none
 
@@ -242,6 +275,38 @@ def build_world(
     names = [name for name in world.properties if name != "other" or world.text == "roles"]
     texts = {name: _draw_pairs(world.text, name, pairs, seed) for name in names}
     return load(module, tokenizer), texts, {name: frozenset(truth[name]) for name in names}
+
+
+def _train_world(seed: int, layer: int, head: int) -> tuple[nn.Module, OwnTokenizer]:
+    """A model that learned to answer documents of roles, in which one head's output map alone is not zero.
+
+    It is trained once for a seed and a recipe, and lies below XDG_CACHE_HOME (~/.cache).
+    """
+    tokenizer = _word_tokenizer((*ROLES.vocabulary, UNKNOWN), LONGEST)
+    model: Any = make_model(TRAINED, tokenizer, seed)
+    size, recipe = TRAINED.width // HEADS, digest(f"{TRAINED} {SCHEDULE} {DOCUMENTS}".encode(), 8)
+    home = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
+    place = home / "trisect" / f"roles-trained-{recipe}" / f"seed-{seed}"
+    if is_model(place):
+        load_weights(model, place)
+        return model.eval(), tokenizer
+    for number, block in enumerate(model.model.layers):
+        weight = block.self_attn.o_proj.weight
+        mask = torch.zeros_like(weight)
+        mask[:, head * size : (head + 1) * size] = float(number == layer)
+        with torch.no_grad():
+            weight.mul_(mask)
+        weight.register_hook(mask.mul)
+
+    def rows(_epoch: int, draw: Generator) -> list[Example]:
+        documents = ROLES.write(ROLES.draw(DOCUMENTS, draw)).tolist()
+        return [Example(tuple(ids[:-1]), (*[IGNORED] * (len(ids) - 2), ids[-1])) for ids in documents]
+
+    place.mkdir(parents=True, exist_ok=True)
+    Practice(rows, SCHEDULE, LONGEST, 0, seed, pieces=1).run(model, place / "state.pt")
+    save(model, tokenizer, place)
+    (place / "state.pt").unlink(missing_ok=True)
+    return model, tokenizer
 
 
 class _HeadMaps:
