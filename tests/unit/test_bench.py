@@ -12,7 +12,7 @@ from trisect.cli import main
 from trisect.core.errors import SpecError
 from trisect.core.site import Site
 from trisect.experiments.bench import BENCHMARK
-from trisect.experiments.bench.run import METHODS, area, choose, score_sites
+from trisect.experiments.bench.run import METHODS, area, choose, place_of, score_sites
 from trisect.hf.small.gpt import Schedule
 from trisect.hf.small.lookup import WORLDS, build_world
 
@@ -93,7 +93,7 @@ def test_a_world_is_trained_once_and_one_head_alone_answers(monkeypatch, tmp_pat
     before = path.stat().st_mtime_ns
     again, *_ = built("roles-trained", 2)
     assert (path.stat().st_mtime_ns, again.fingerprint) == (before, model.fingerprint)
-    layer, head = {(site.layers[0], site.heads[0]) for sites in truth.values() for site in sites}.pop()
+    _, layer, head = next(place_of(site) for site in truth["key"])
     assert {name: [str(site) for site in sites] for name, sites in truth.items()} == {
         **{name: [f"{c}@{layer}.h{head}"] for name, c in zip(("asked", "key", "value"), "qkv", strict=True)},
         "other": [],

@@ -329,6 +329,7 @@ class MeasureName(StrEnum):
         "by gradient: ranks of estimates and exact effects of the largest twenty (AtP*)",
     )
     GRADIENT_CORRELATION = "gradient_correlation", "ρ", "the same without the correction for q and k"
+    PATH_EFFECT_NATS = "path_effect_nats", "nats", "largest effect of a path (compose)"
     # profile (F3)
     PROFILE_ACCURACY = "profile_accuracy", "share", "accuracy of a probe of q, k or v of a head"
     PROFILE_BITS = "profile_bits", "bits", "V-information of the label there", "H(y) − H(y | x)"
