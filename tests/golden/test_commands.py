@@ -260,7 +260,7 @@ def record_folder(out: Path, content: Json = None, limit: RowLimit | None = None
     """The tables of a folder, and a reply without the findings that are a claim's verdict, which are in a table."""
     if isinstance(content, dict) and "records" in content:
         content = {**content, "records": [one for one in content["records"] if one.get("claim") is None]}
-    if isinstance(content, dict) and "composition" in content:  # every path in words of JSON, which the table paths has too
+    if isinstance(content, dict) and "composition" in content:  # every path, which the table paths has too
         content = {**content, "composition": content["composition"][:8]}
     tables = {name: record_table(table, limit or RowLimit()) for name, table in read_tables(out).items()}
     return {"tables": tables, "reply": simplify(content)}
