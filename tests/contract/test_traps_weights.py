@@ -164,7 +164,10 @@ CHANGES: dict[str, tuple[Any, str]] = {
     "convolve": (convolve, TOGETHER),
     "cumulated": (lambda q: q.cumsum(1), TOGETHER),
     "shift": (shift, "at position 1 {} is made of position 0 of"),
-    "half shift": (half_shift, TOGETHER),
+    "half shift": (
+        half_shift,
+        "at position 1 {} is of other positions alone in head 4, put together from positions 0 and 1 of",
+    ),
     "roll": (lambda k: k.roll(1, 1), "at position 0 {} is made of position 6 of"),
     "placed": (placed, "at position 1 {} is more than what"),
     "placed throughout": (lambda q: placed(q, 1.0), "at position 1 {} is more than what"),
