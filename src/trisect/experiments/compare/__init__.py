@@ -12,7 +12,7 @@ class Compare(Experiment[CompareSettings, CompareFacts]):
     """Put two models side by side: norms, similarity, ablation, profiles, interchange, with paired differences.
 
     \b
-    trisect compare lookup/models/seed-1 lookup/models/seed-2 --corpus embedded
+    trisect compare lookup/models/seed-1 lookup/models/seed-2 --corpus embedded --limit 40
     """
 
     name = "compare"
