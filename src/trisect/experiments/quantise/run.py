@@ -186,7 +186,8 @@ def even_bits(sizes: Sequence[int], memory: float) -> list[int]:
 def plan_bits(costs: Sequence[Mapping[int, float]], sizes: Sequence[int], memory: float) -> tuple[int, ...]:
     """The bits of each place whose `costs` add up to the least, where size times bits add up to at most memory times all sizes.
 
-    Exact, by dynamic programming (a knapsack with one choice a place). Raises SpecError where nothing is as small.
+    Exact, by dynamic programming (a knapsack with one choice a place); of plans that cost the same the one with the most bits.
+    Raises SpecError where nothing is as small.
     """
     unit = math.gcd(*sizes)
     room = math.floor(memory * sum(sizes) / unit)
@@ -205,7 +206,7 @@ def plan_bits(costs: Sequence[Mapping[int, float]], sizes: Sequence[int], memory
         raise SpecError(
             f"A memory of {memory:g} bits a number.", least, "Give more memory, or fewer bits among others."
         )
-    return min(best.items(), key=lambda item: (item[1][0], item[0]))[1][1]
+    return min(best.items(), key=lambda item: (item[1][0], -item[0]))[1][1]
 
 
 def _reduction_rows(
