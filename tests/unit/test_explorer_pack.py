@@ -337,7 +337,7 @@ def test_a_page_is_written_over_a_page_of_ours_and_over_nothing_else(tmp_path, m
         before = place.read_bytes()
         with pytest.raises(StudyError, match="was given for a page of 'trisect explore'") as error:
             trisect.explore_page(subject, "another text", out=out)
-        assert "the page of another text or model" in error.value.known
+        assert "the page of another text or model" in error.value.reason
         assert place.read_bytes() == before
     else:  # without a name each question has a page of its own
         names = [trisect.explore_page(subject, text).report.name for text in ("a text", "another text", "a text")]
