@@ -160,8 +160,8 @@ def _find_call(
     used += [] if out.law is None else [out.law.map.name]
     laws = CallLaws(part_laws, out.law, marks_of(model, used), behind)
     normed = {n: part.normed for n, part in parts.items() if part.normed is not None}
-    order = text_order_fault(tensors, sources) or next((p.order for p in parts.values() if p.order), "")
-    order = order or ("" if out.origin.how == "rows" else row_order_fault(call, consumers))
+    order = text_order_fault(tensors, sources) or ("" if out.origin.how == "rows" else row_order_fault(call, consumers))
+    order = order or next((part.order for part in parts.values() if part.order), "")
     return CallWeights(call.module, Projections(address, origins, **detached, normed=normed), around, True, laws, order)
 
 
