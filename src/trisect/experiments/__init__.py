@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import cache
 from typing import Any
 
 from trisect.lab.experiment import Experiment, Utility
@@ -19,9 +20,11 @@ def __getattr__(name: str) -> Any:
     """The lists of all, each command imported."""
     if name not in ("EXPERIMENTS", "UTILITIES"):
         raise AttributeError(name)
-    return tuple(map(find_command, EXPERIMENT_NAMES if name == "EXPERIMENTS" else UTILITY_NAMES))
+    commands = tuple(map(find_command, EXPERIMENT_NAMES if name == "EXPERIMENTS" else UTILITY_NAMES))
+    return globals().setdefault(name, commands)  # from now on the module's own
 
 
+@cache
 def find_command(name: str) -> Any:
     """The experiment or utility of a command, by its name; no other is imported."""
     match name:
