@@ -289,7 +289,7 @@ def rows_by_peer(
     rows = []
     for peer in filter(None, spent):
         found = summary((spent[peer], spent[""]))
-        rows.append(row(f"{what}; plain: {peer}", words(found.plain), words(found.ours), found, notes))
+        rows.append(row(f"{what}; {peer}", words(found.plain), words(found.ours), found, notes))
     return rows
 
 
@@ -405,8 +405,8 @@ def patched_rows(config: GPT2Config, heads: int, layers: Sequence[int], pairs: i
     apart = (f"{name} {(answer - answers['']).abs().max():.1e}" for name, answer in answers.items() if name)
     notes = ["Plain hooks: on c_attn, in the model's own attention, whole passes; all end with the last logits."]
     notes.append(f"Largest difference of logits from ours: {', '.join(apart)}.")
-    where = f"{heads} of each of {len(layers)} layers), {pairs} pair{'s' * (pairs > 1)} of {tokens} tokens"
-    what = f"q, k and v of a GPT-2 of {config.n_layer} × {config.n_head} heads, width {config.n_embd}, patched, one head at a time ({where}"
-    return rows_by_peer(
-        what, spent, lambda seconds: f"{len(sites) * pairs / seconds:.1f} patched pairs a second", notes
+    notes.append(
+        f"q, k and v of {heads} heads of each of layers {[*layers]}, each by itself, in {pairs} pairs of texts."
     )
+    what = f"heads patched, GPT-2 of {config.n_layer} × {config.n_head}, {tokens} tokens"
+    return rows_by_peer(what, spent, lambda seconds: f"{len(sites) * pairs / seconds:.1f} pairs/s", notes)
