@@ -408,5 +408,5 @@ def patched_rows(config: GPT2Config, heads: int, layers: Sequence[int], pairs: i
     notes.append(
         f"q, k and v of {heads} heads of each of layers {[*layers]}, each by itself, in {pairs} pairs of texts."
     )
-    what = f"heads patched, GPT-2 of {config.n_layer} × {config.n_head}, {tokens} tokens"
+    what = f"patching, {config.n_layer}×{config.n_head}, {tokens} tokens"
     return rows_by_peer(what, spent, lambda seconds: f"{len(sites) * pairs / seconds:.1f} pairs/s", notes)
