@@ -32,7 +32,7 @@ from trisect.hf.load import Pretrained, load, sampled_laws
 from trisect.hf.verify.examples import example_inputs
 from trisect.hf.verify.proof import prove
 from trisect.lab.passes import edited_passes, plan_edits
-from trisect.measure.norms import both
+from trisect.measure.norms import transformed_and_layer_norms
 from trisect.measure.patching import put_at, record
 from trisect.measure.profile import Prober, WordClasses, deal_folds, random_maps
 from trisect.measure.similarity import (
@@ -73,7 +73,7 @@ def norms_naive(given: Trace) -> tuple[Tensor, Tensor]:
 @torch.no_grad()
 def norms_ours(given: Trace) -> tuple[Tensor, Tensor]:
     """The same two by trisect."""
-    transformed, layer = both(given)
+    transformed, layer = transformed_and_layer_norms(given)
     return given.weights * transformed[:, :, None], layer
 
 

@@ -11,9 +11,9 @@ from trisect.core.finding import About
 from trisect.core.tables import frame
 from trisect.experiments.align.run import (
     RULE,
+    AlignmentCounts,
     Column,
-    Linked,
-    Scored,
+    ModelLinks,
     alignment_rows,
     choose_layers,
     choose_pictures,
@@ -36,7 +36,7 @@ COLUMNS = tuple(
 
 def planted(
     weight: tuple[float, float], norm: tuple[float, float], models: int = 1, pairs: int = 40, seed: int = 0
-) -> Scored:
+) -> AlignmentCounts:
     """Counts of sentence pairs with these numbers of right links out of ten, by layer; heads as their layers."""
     draw = np.random.default_rng(seed)
     counts = []
@@ -49,10 +49,10 @@ def planted(
     lengths = np.array([5, 12, 18, 25, 40] * (pairs // 5))
     diagonal = np.tile([3.0, 3.0, 10.0, 10.0], (pairs, 1))
     names = tuple(f"seed-{i + 1}" for i in range(models))
-    return Scored(names, COLUMNS, tuple(counts), chosen, lengths, diagonal)
+    return AlignmentCounts(names, COLUMNS, tuple(counts), chosen, lengths, diagonal)
 
 
-def pictured(numbers: Sequence[int], gold: bool = True) -> tuple[Linked, list[SentencePair]]:
+def pictured(numbers: Sequence[int], gold: bool = True) -> tuple[ModelLinks, list[SentencePair]]:
     """Pairs of five words where norms have so many right links, and weights two."""
     columns = tuple(Column(s, k, layer, None) for layer in (1, 2, 3) for s in SETTINGS for k in KINDS)
     words = tuple("abcde")
@@ -62,10 +62,10 @@ def pictured(numbers: Sequence[int], gold: bool = True) -> tuple[Linked, list[Se
         n: np.array([np.where(np.arange(5) < (right if c.kind == "norm" else 2), np.arange(5), -1) for c in columns])
         for n, right in enumerate(numbers)
     }
-    return Linked("m", columns, best), pairs
+    return ModelLinks("m", columns, best), pairs
 
 
-def tables(scored: Scored, draws: int = 300) -> dict[str, pl.DataFrame]:
+def tables(scored: AlignmentCounts, draws: int = 300) -> dict[str, pl.DataFrame]:
     """The tables measures and claims of planted counts."""
     redrawn = CrossedBootstrap(0, draws)
     return {
@@ -74,7 +74,7 @@ def tables(scored: Scored, draws: int = 300) -> dict[str, pl.DataFrame]:
     }
 
 
-def about(scored: Scored, corpus: str = "made-up pairs") -> About[AlignFacts]:
+def about(scored: AlignmentCounts, corpus: str = "made-up pairs") -> About[AlignFacts]:
     """What stands in align.json beside such tables."""
     linked, pairs = pictured([3, 5, 0, 2, 4])
     chosen = {"AWI by weight": 2, "AWI by norm": 1, "AWO by weight": 2, "AWO by norm": 1}

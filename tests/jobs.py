@@ -11,7 +11,7 @@ from trisect.core.errors import CorpusError
 from trisect.core.files import replace_file
 from trisect.core.schema import record
 from trisect.engine.drive import JobWork, OnEvent
-from trisect.engine.jobs import Files, JobContext, JobOrder, JobProgress, job, land
+from trisect.engine.jobs import Files, JobContext, JobOrder, JobProgress, job, write_files
 from trisect.engine.start import Here
 
 TEXT = "half"
@@ -45,8 +45,8 @@ def walk(asked: Walk, context: JobContext) -> None:
         at, x = at + 1, 3.9 * x * (1 - x)
         write(context.scratch / f"steps/{asked.name}-{at}.txt", x.hex())
         write(state, json.dumps([at, x]))
-        context.keep()
-        context.say(at / asked.steps, TEXT)
+        context.send_files()
+        context.report(at / asked.steps, TEXT)
         times = len((Path(asked.marks) / asked.name).read_text().splitlines()) if asked.dies_at else 0
         if asked.dies_at[times - 1 : times] == (at,):
             os.kill(os.getpid(), signal.SIGKILL)
@@ -68,7 +68,7 @@ def hold(asked: Walk, context: JobContext, at: int) -> None:
     for _ in range(3000):
         if (Path(asked.marks) / "go").exists():
             return
-        context.say(at / asked.steps, TEXT)
+        context.report(at / asked.steps, TEXT)
         threading.Event().wait(0.1)
     raise TimeoutError("nobody ended it")
 
@@ -100,7 +100,7 @@ class Walking(JobWork):
 
     def land(self, files: Files) -> None:
         self.landed += files
-        land(files, self.folder, ("state/*", "ends/*"))
+        write_files(files, self.folder, ("state/*", "ends/*"))
 
     def finish(self) -> None:
         (self.folder / f"state/{self.asked.name}.json").unlink(missing_ok=True)

@@ -16,7 +16,7 @@ def numbers(subject: object) -> list[str]:
     reading = subject.read(TEXT)  # pyright: ignore[reportAttributeAccessIssue]
     trace = next(t for t in reading.traces if t.layer == LAYER)
     tokens, special = reading.source.tokens[0], reading.source.special[0]
-    weights, sized = trace.weights[0, HEAD - 1], norms.per_head(trace)[0, HEAD - 1]
+    weights, sized = trace.weights[0, HEAD - 1], norms.head_norms(trace)[0, HEAD - 1]
     lengths, row = norms.transformed_norms(trace)[0, HEAD - 1], tokens.index(QUERY)
     said = [f"{'token':<10}{'|f(x)|':>8}{'weight':>9}{'norm':>8}"]
     said += [

@@ -17,7 +17,7 @@ from tests.accessible import barriers
 from trisect.core.trace import Address, Reading
 from trisect.experiments.explore import page
 from trisect.experiments.explore.run import explore, take_picture
-from trisect.measure.norms import contributions, per_head, per_layer
+from trisect.measure.norms import contributions, head_norms, summed_norms
 from trisect.report import render
 from trisect.report.sheet import Document, write_document
 
@@ -114,9 +114,9 @@ def maps_of(reading, n, head):
     real = np.ix_(trace.query_real[0].numpy(), trace.key_real[0].numpy())
     if head < 0:
         weights = trace.weights[0].mean(0).numpy()[real]
-        return weights, None if trace.w_o is None else per_layer(trace)[0].numpy()[real]
+        return weights, None if trace.w_o is None else summed_norms(trace)[0].numpy()[real]
     weights = trace.weights[0, head].numpy()[real]
-    return weights, None if trace.w_o is None else per_head(trace)[0, head].numpy()[real]
+    return weights, None if trace.w_o is None else head_norms(trace)[0, head].numpy()[real]
 
 
 def both_of(reading, n, head) -> tuple[np.ndarray, np.ndarray]:
@@ -412,7 +412,7 @@ def test_a_layer_as_a_whole_shows_its_heads_and_opens_them(visit, shown):
         tab.mouse.move(x, box["y"] + 60)
         said = tab.locator(".x-cell-said b")
         assert value(said.nth(0)) == pytest.approx(float(trace.weights[0, h, 4, 6]), rel=2e-3, abs=1e-5)
-        assert value(said.nth(1)) == pytest.approx(float(per_head(trace)[0, h, 4, 6]), rel=2e-3, abs=1e-4)
+        assert value(said.nth(1)) == pytest.approx(float(head_norms(trace)[0, h, 4, 6]), rel=2e-3, abs=1e-4)
     tab.mouse.click(box["x"] + 50 + 2.5 * (box["width"] - 54) / 3, box["y"] + 60)
     heading(tab, "Layer 2, head 3")
 

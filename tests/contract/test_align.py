@@ -19,7 +19,7 @@ import trisect
 from trisect.core.errors import CorpusError, ModelError, SpecError
 from trisect.core.tables import read_table
 from trisect.experiments.align import ALIGN
-from trisect.experiments.align.run import link
+from trisect.experiments.align.run import link_across
 from trisect.experiments.align.settings import AlignFacts, AlignSettings
 from trisect.hf.load import load
 from trisect.lab.driver import read_about, render, run
@@ -224,7 +224,7 @@ def test_without_gold_there_are_links_and_no_claim_is_judged(barts, files, tmp_p
 @pytest.mark.parametrize("name", ["t5", "marian", "mbart", "m2m_100"])
 def test_other_kinds_of_encoder_decoders(name, files):
     pairs = read_pairs(*files[0]).pairs
-    linked = link(load(zoo.build(name), tinyhf.tokenizer()), pairs, 16, lambda done, of: None)
+    linked = link_across(load(zoo.build(name), tinyhf.tokenizer()), pairs, 16, lambda done, of: None)
     groups = {f"{way} {by}" for way in ("awi", "awo") for by in ("weight", "norm", "contribution")}
     assert {column.group for column in linked.columns} == groups
     assert len(linked.best) == len(pairs) == 34
@@ -333,12 +333,12 @@ def test_texts_without_their_marker_or_with_pieces_of_several_words_are_refused(
     def align(**named):
         return trisect.align(subject, texts, out=tmp_path / "out", quiet=True, **named)
 
-    with pytest.raises(CorpusError, match="is given without a target"):
+    with pytest.raises(CorpusError, match="has no target"):
         align()
     with pytest.raises(CorpusError, match="stands 0 times") as error:
         align(marker=">>")
     assert "line 1" in error.value.problem
-    with pytest.raises(CorpusError, match="--target is given too much"):
+    with pytest.raises(CorpusError, match="--target cannot be combined"):
         align(marker="||", target=texts)
     with pytest.raises(CorpusError, match="no regular expression"):
         align(marker="||", word="(")

@@ -356,7 +356,9 @@ def test_settings_that_make_no_sense(source, tmp_path, given, message):
         annotate(source, "unused", tmp_path / "out", **given)
 
 
-@pytest.mark.parametrize(("out", "said"), [("", "is empty"), ("file", "is a file"), ("file/below", "cannot be made")])
+@pytest.mark.parametrize(
+    ("out", "said"), [("", "is empty"), ("file", "is a file"), ("file/below", "cannot be created")]
+)
 def test_a_place_that_cannot_hold_a_corpus_is_refused_before_the_pipeline_is_opened(
     source, tmp_path, monkeypatch, out, said
 ):

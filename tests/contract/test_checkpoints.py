@@ -144,7 +144,7 @@ def test_a_revision_that_is_not_there_is_named_before_anything_is_loaded(folder,
     (tmp_path / "empty").mkdir()
     with pytest.raises(ModelError, match="has no revision 'first'") as error:
         rewind(tmp_path / "empty", tmp_path / "out")
-    assert error.value.reason == "No subfolder of it holds a model."
+    assert error.value.reason == "None of its subfolders has a model."
 
 
 def test_revisions_of_another_shape_or_kind_are_refused(folder, tmp_path):

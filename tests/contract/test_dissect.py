@@ -18,7 +18,7 @@ from trisect.experiments.ablate.settings import AblateSettings
 from trisect.experiments.dissect import DISSECT
 from trisect.experiments.dissect.page import Line, from_table
 from trisect.experiments.dissect.parts import KINDS, PARTS, DissectStep, each_model, over_models
-from trisect.experiments.dissect.run import page_links, step_key, tutorial
+from trisect.experiments.dissect.run import page_links, step_key, tutorial_path
 from trisect.experiments.dissect.settings import DissectSettings
 from trisect.experiments.profile import PROFILE
 from trisect.experiments.profile.settings import ProfileSettings
@@ -96,8 +96,8 @@ def test_the_first_screen_links_to_a_model_that_was_just_trained_and_to_the_tuto
     explorer = done.folder / "explore.html"
     assert "Explorer" in explorer.read_text(encoding="utf-8")
     clone = Path(__file__).parents[2]
-    assert tutorial(clone / "study") == "../docs/one-head.md"
-    assert tutorial(done.folder) is None  # a link out of a clone does not last
+    assert tutorial_path(clone / "study") == "../docs/one-head.md"
+    assert tutorial_path(done.folder) is None  # a link out of a clone does not last
 
 
 def test_every_kind_of_evidence_has_a_line_and_the_table_holds_its_numbers(done):

@@ -20,7 +20,7 @@ from trisect.core.machine import Machine
 from trisect.core.methods import Attack, Rewind
 from trisect.engine import processes
 from trisect.engine.drive import LOSSES, Engine, JobEnd, JobLoss, drive
-from trisect.engine.jobs import JobOrder, JobProgress, find_job, land
+from trisect.engine.jobs import JobOrder, JobProgress, find_job, write_files
 from trisect.engine.ray_connect import ADDRESS
 from trisect.engine.start import open_engine
 from trisect.report.sheet import Sheet
@@ -251,13 +251,13 @@ def test_files_land_in_the_order_asked_for_and_never_outside(tmp_path, monkeypat
     monkeypatch.setattr(Path, "replace", lambda self, target: (landed.append(target.name), put(self, target))[1])
     (tmp_path / "moved").write_bytes(b"2")
     files = {"a/run.json": b"1", "fleets/x": tmp_path / "moved", "b": b"3", "a/epochs/1": b"4"}
-    land(files, tmp_path / "out", ("fleets/*", "*/run.json"))
+    write_files(files, tmp_path / "out", ("fleets/*", "*/run.json"))
     assert landed == ["1", "b", "x", "run.json"]
     assert not (tmp_path / "moved").exists()
     assert (tmp_path / "out/fleets/x").read_bytes() == b"2"
     for name in ("../x", "/etc/x", "a/../../x", str(tmp_path / "x")):
         with pytest.raises(StudyError, match="cannot be a file's name in"):
-            land({name: b"x"}, tmp_path / "out")
+            write_files({name: b"x"}, tmp_path / "out")
     assert sorted(p.name for p in tmp_path.iterdir()) == ["out"]
 
 

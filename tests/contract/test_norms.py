@@ -32,8 +32,8 @@ from trisect.experiments.norms.settings import NormsFacts
 from trisect.hf.load import load
 from trisect.lab.driver import read_about
 from trisect.lab.experiment import Result
+from trisect.measure.norms import head_norms, summed_norms, transformed_norms
 from trisect.measure.norms import norms as block_norms
-from trisect.measure.norms import per_head, per_layer, transformed_norms
 from trisect.measure.sums import FEWER, GROUPS, QUERIES, LayerTally, Sums
 from trisect.papers import norms as paper
 from trisect.report.sheet import write_page
@@ -94,7 +94,7 @@ def test_streamed_numbers_are_those_of_all_texts_at_once(bert, done, plain):
     sep = torch.tensor([[token == "[SEP]" for token in row] for row in one.source.tokens])
     weight = (trace.weights[:, 0] * trace.query_real[..., None] * sep[:, None]).sum() / queries
     assert value(table, "weight_sum", "sep", 2, 1)["value"] == pytest.approx(float(weight), rel=1e-5)
-    attention, summed = plain.tables["measures"], per_layer(trace)
+    attention, summed = plain.tables["measures"], summed_norms(trace)
     share = (summed * sep[:, None]).sum() / summed.sum()
     assert value(attention, "norm_share", "sep", 2)["value"] == pytest.approx(float(share), rel=1e-5)
     assert "block_share" not in attention["measure"]
@@ -413,7 +413,7 @@ def test_what_lies_behind_w_o_is_measured_with_it_and_said(tmp_path):
         trace = subject.trace(one).traces[0]
     added, plain = (
         made[:, 1] * trace.query_real[..., None] * trace.key_real[:, None]
-        for made in (per_head(trace), trace.weights * transformed_norms(trace)[:, :, None])
+        for made in (head_norms(trace), trace.weights * transformed_norms(trace)[:, :, None])
     )
     first = torch.tensor([[i == 0 for i in range(len(row))] for row in one.source.tokens])
     sums = [float((made * first[:, None]).sum() / trace.query_real.sum()) for made in (added, plain)]

@@ -105,7 +105,7 @@ def test_everything_that_comes_from_outside_is_escaped(tables):
         notebook.verdicts(named)._repr_html_(),
         notebook.Listing({**r, "sentence": NASTY, "reason": NASTY, "claim_sentence": NASTY} for r in claims.listing()),
         Claim("A-0", NASTY, NASTY, ()),
-        notebook.trouble(trisect.TrisectError(NASTY, NASTY, NASTY)),
+        notebook.error_html(trisect.TrisectError(NASTY, NASTY, NASTY)),
     ]
     for html in shown:
         html = html if isinstance(html, str) else html._repr_html_()

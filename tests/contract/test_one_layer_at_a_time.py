@@ -85,7 +85,7 @@ def test_a_profile_holds_no_whole_reading_and_no_weights(unread, monkeypatch, tm
     """A copy of every layer's weights would be a fifth of a large model's."""
     copies: list[weakref.ref[torch.Tensor]] = []
     alive: list[int] = []
-    copied, score = Projections.copied, profile.score_layer
+    copied, score = Projections.copy_to, profile.score_layer
 
     def copy(own: Projections, device: torch.device) -> Projections:
         made = copied(own, device)
@@ -97,7 +97,7 @@ def test_a_profile_holds_no_whole_reading_and_no_weights(unread, monkeypatch, tm
         alive.append(sum(ref() is not None for ref in copies))
         return score(*given)
 
-    monkeypatch.setattr(Projections, "copied", copy)
+    monkeypatch.setattr(Projections, "copy_to", copy)
     monkeypatch.setattr(profile, "score_layer", scored)
     (tmp_path / "texts").mkdir()
     for split in ("train", "valid", "test"):

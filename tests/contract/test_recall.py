@@ -123,7 +123,7 @@ def test_check_says_whether_a_recall_is_finished_and_reads_what_it_goes_on_from(
     assert said.stdout == "Every file is whole, and of one run.\n"
     write_json(tmp_path / "r" / "recall.json", {**read_json(tmp_path / "r" / "recall.json"), "seeds": [1, 2]})
     said = CliRunner().invoke(main, ["check", str(tmp_path / "r")])
-    assert "holds the beginning of 'trisect recall'" in said.stdout
+    assert "has partial results of 'trisect recall'" in said.stdout
     for name in ("losses/plain-1-fine-tuning.json", "answers/plain-1.json", "models/plain-1/model.safetensors"):
         path = tmp_path / "r" / name
         whole = path.read_bytes()

@@ -11,7 +11,7 @@ import polars as pl
 import pytest
 from sklearn.metrics import roc_auc_score
 
-from trisect.claims.models import Drawn, judge_by_draws
+from trisect.claims.models import ResampledUnits, judge_by_draws
 from trisect.core.claim import Claim, Combination, Part, Source, Statistic
 from trisect.core.tables import frame
 from trisect.experiments.recall import rows as recall_rows
@@ -331,7 +331,7 @@ def test_statistics_of_fewer_units_count_with_their_own():
     )
     draws = np.random.default_rng(0).normal(1, 0.1, (2, 500))
     found = {"a": draws[0] + 1, "b": draws[1]}
-    own = {"b": Drawn(50, 8, "name")}
+    own = {"b": ResampledUnits(50, 8, "name")}
     table = judge_by_draws(one, found, {"a": 2.0, "b": 1.0}, 400, ABOUT, each=own)
     rows = {r["part"]: r for r in table.iter_rows(named=True)}
     assert (rows["a"]["n"], rows["a − b"]["n"], rows[None]["n"]) == (400, 50, 50)

@@ -121,7 +121,7 @@ def test_what_others_reached_is_a_table_and_grey_points_beside_what_was_cut_of_t
     assert part in cut.words
     assert part in alone.words
     for section, same in ((cut, False), (whole, True)):
-        said = (section.figures[0].caption, section.tables[-1].caption, section.figures[0].key[-1].name)
+        said = (section.figures[0].caption, section.tables[-1].caption, section.figures[0].legend[-1].name)
         assert ["same questions" in text for text in said] == [same] * 3
         assert [text.endswith(part) for text in said[:2]] == [not same] * 2
     assert whole.tables[-1].rows == (
@@ -164,7 +164,7 @@ def test_survival_has_a_panel_for_each_kind_of_answer(one):
     section = sections(one)["Where do q, k and v come in?"]
     figure = section.figures[0]
     assert [panel.title for panel in figure.panels] == ["Retrieved", "Wrong", "Guessed"]
-    assert [key.name for key in figure.key] == ["q", "k", "v"]
+    assert [key.name for key in figure.legend] == ["q", "k", "v"]
     assert section.tables[0].rows[0] == (
         "names left out, guessed: k@1, by the mean",
         "70.0\u00a0%",

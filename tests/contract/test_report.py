@@ -25,7 +25,7 @@ from trisect.experiments.study import words as study_words
 from trisect.experiments.study.rows import StudyRows
 from trisect.report import cards, render, sheet
 from trisect.report import format as words
-from trisect.report.charts import SharedAxis, _label_heights, _whole_ticks, around
+from trisect.report.charts import SharedAxis, _label_heights, _whole_ticks, axis_for
 from trisect.report.format import Mean, Point, by_component, by_site, interval, order, place
 
 pytestmark = pytest.mark.drawn
@@ -327,7 +327,7 @@ def test_the_lead_counts_methods_by_what_their_paired_differences_say():
     tables, description = tables_of({}, seeds=(1,))
     said = study_words.lead(StudyRows.of(tables, description))
     assert "4: too uncertain" in said
-    assert said.endswith("One seed says nothing of chance.")
+    assert said.endswith("With one seed there is no estimate of noise.")
 
 
 def test_missing_parts_are_left_out_and_named_and_text_from_outside_is_escaped(tmp_path):
@@ -357,7 +357,7 @@ def test_missing_parts_are_left_out_and_named_and_text_from_outside_is_escaped(t
 def test_combined_sites_have_places_of_their_own():
     rows = StudyRows.of(*combined())
     answer = figures.collect(rows)[0]
-    assert [key.name for key in answer.key] == ["q", "v", "q+k", "baseline"]
+    assert [key.name for key in answer.legend] == ["q", "v", "q+k", "baseline"]
     assert rows.edit_sites == ("q@1", "v@1-2", "q+k@1-2")
     assert rows.strength == 1.0
 
@@ -400,7 +400,7 @@ def test_labels_keep_their_distance_and_their_order(values, gap):
 @given(st.lists(st.floats(-50, 50), min_size=1, max_size=20), st.booleans())
 @settings(max_examples=200, deadline=None)
 def test_a_frame_holds_its_values(values, bend):
-    axis = around(values, "nats", zero=True, bend=bend)
+    axis = axis_for(values, "nats", zero=True, bend=bend)
     assert axis.outside([*values, 0.0]) == 0
     if axis.linear is not None:
         assert list(axis.ticks()) == sorted(axis.ticks())
@@ -408,7 +408,7 @@ def test_a_frame_holds_its_values(values, bend):
 
 
 def test_a_frame_is_cut_where_asked():
-    axis = around([1.0, 2.0, 900.0], "nats", most=6.0)
+    axis = axis_for([1.0, 2.0, 900.0], "nats", most=6.0)
     assert 6.0 < axis.high < 7.0
     assert axis.outside([900.0, 2.0]) == 1
 
@@ -463,8 +463,8 @@ def test_numbers_as_words(value, signed, said):
 
 
 def test_counts_and_lists_as_words():
-    assert words.several(1, "seed") == "1 seed"
-    assert words.several(30000, "token") == "30\u202f000 tokens"
+    assert words.quantity(1, "seed") == "1 seed"
+    assert words.quantity(30000, "token") == "30\u202f000 tokens"
     assert words.join_words(["a", "b", "c"]) == "a, b and c"
     assert words.tally({"supported": 1, "refuted": 0, "inconclusive": 13}) == (
         "Of 14 claims, 1 supported, 0 refuted and 13 inconclusive here."

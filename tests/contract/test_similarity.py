@@ -18,7 +18,7 @@ from tests.raw import read_json
 from tests.traces import random_projections, random_trace
 
 import trisect
-from trisect.claims.models import Against, ResampledHeads, judge_heads
+from trisect.claims.models import HeadsAgainstNull, ResampledHeads, judge_heads
 from trisect.core.claim import Statistic
 from trisect.core.errors import CorpusError, ModelError, SpecError
 from trisect.core.subject import Batch, Heads, RowScores, Shape, Subject, Texts
@@ -392,7 +392,7 @@ def test_draws_are_for_the_correction_that_a_verdict_goes_through():
         p_against[0] = 1 / (1 + Nulls(0, 0, heads).count())
         zeros = np.zeros(heads)
         evidence: dict[str, Any] = {
-            name: Against(zeros, np.ones(heads), p_against, lambda head, alpha: (0.0, 0.0)) for name in names
+            name: HeadsAgainstNull(zeros, np.ones(heads), p_against, lambda head, alpha: (0.0, 0.0)) for name in names
         }
         evidence["symmetric_share"] = ResampledHeads(0.95, 0.95 + np.linspace(-0.1, 0.1, 2001), heads)
         row = value(judge_heads(matrices.SOURCE, evidence, {}), claim="D-1", part=None).row(0, named=True)

@@ -449,7 +449,7 @@ def test_disk_of_the_plan_is_what_the_study_leaves(whole):
         ("paper", {}, CorpusError, "names no corpus"),
         ("quick", {"corpus": "nowhere"}, CorpusError, "nowhere"),
         (tiny.EXPERIMENT, {"device": "cuda"}, SpecError, "'cuda' was asked for"),
-        (tiny.EXPERIMENT, {"out": "file/study"}, StudyError, "cannot be made"),
+        (tiny.EXPERIMENT, {"out": "file/study"}, StudyError, "cannot be created"),
     ],
 )
 def test_what_cannot_be_run_is_refused_before_anything_is_made(tmp_path, monkeypatch, asked, named, error, words):

@@ -18,7 +18,7 @@ from tests import tinyhf
 
 import trisect
 from trisect.claims import judge_by_draws
-from trisect.claims.models import Against, judge_heads, judge_over_models
+from trisect.claims.models import HeadsAgainstNull, judge_heads, judge_over_models
 from trisect.claims.reasons import Reason
 from trisect.core.errors import ModelError, SiteError, SpecError, on_step
 from trisect.core.finding import Estimate, Finding
@@ -366,7 +366,7 @@ def by_head(*excess):
     """A model's own table: every head's overlap above that of random matrices, each far from the bound by its own null."""
     effects = np.array(excess)
     below = np.where(effects < 0.05, 1e-6, 1.0)
-    against = Against(effects, below, 1.0001e-6 / below, lambda head, alpha: (0.0, 0.0))
+    against = HeadsAgainstNull(effects, below, 1.0001e-6 / below, lambda head, alpha: (0.0, 0.0))
     return judge_heads(matrices.SOURCE, dict.fromkeys(PAIRS, against), {"m": excess})
 
 

@@ -246,10 +246,10 @@ def outs(base: Path) -> dict[str, tuple[object, str]]:
     (base / "foreign").mkdir()
     (base / "foreign" / "notes.txt").write_text("mine")
     return {
-        "empty": ("", "The place for results is empty."),
-        "blank": (" ", "The place for results is empty."),
+        "empty": ("", "The path for results is empty."),
+        "blank": (" ", "The path for results is empty."),
         "a file": (base / "file", "is a file."),
-        "below a file": (base / "file" / "x" / "y", "cannot be made."),
+        "below a file": (base / "file" / "x" / "y", "cannot be created."),
         "in /proc": ("/proc/trisect-out", "cannot be written."),
         "foreign": (base / "foreign", "is not empty"),
     }

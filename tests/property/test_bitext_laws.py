@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from trisect.core.errors import CorpusError
 from trisect.core.schema import plain, read
-from trisect.hf.small.translator import Translating, TranslatorShape, encode, learn_tokenizer, make_model
+from trisect.hf.small.translator import TranslationLoss, TranslatorShape, encode, learn_tokenizer, make_model
 from trisect.text.bitext import Bitext, SentencePair, _format_links, make_bitext, read_links, write_links
 from trisect.text.generated import OBJECT, STOP, bitext_corpus
 
@@ -173,7 +173,7 @@ def test_pieces_map_back_to_the_words_that_they_are_of(words):
 @settings(max_examples=10, deadline=None)
 @given(st.lists(st.sampled_from(EMBEDDED.test), min_size=1, max_size=5), st.sampled_from([0.0, 0.1]))
 def test_a_batch_loses_what_its_pairs_lose_alone(pairs, smoothing):
-    lecture = Translating(TOKENIZER.pad_token_id, smoothing)
+    lecture = TranslationLoss(TOKENIZER.pad_token_id, smoothing)
     rows = encode([(pair.source, pair.target) for pair in pairs], TOKENIZER)
     alone = torch.stack([lecture.loss(MODEL, [row]) for row in rows]).sum()
     assert torch.allclose(lecture.loss(MODEL, rows), alone, rtol=1e-10)  # float64, sums in another order
@@ -184,7 +184,7 @@ def test_a_batch_loses_what_its_pairs_lose_alone(pairs, smoothing):
 
 
 def test_no_position_of_the_target_sees_a_later_one_and_every_one_sees_the_whole_source():
-    lecture = Translating(TOKENIZER.pad_token_id)
+    lecture = TranslationLoss(TOKENIZER.pad_token_id)
     row, other = encode(
         [(EMBEDDED.test[0].source, EMBEDDED.test[0].target), (EMBEDDED.test[1].source, ("he",))], TOKENIZER
     )

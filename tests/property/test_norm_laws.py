@@ -57,27 +57,27 @@ def test_fast_forms_equal_the_naive_sums(shape, causal):
     assert trace.w_o is not None
     f = torch.einsum("bhse,hed->bhsd", trace.values, trace.w_o)
     torch.testing.assert_close(norms.transformed_norms(trace), f.norm(dim=-1), rtol=EXACT, atol=EXACT)
-    torch.testing.assert_close(norms.per_head(trace), vectors.norm(dim=-1), rtol=EXACT, atol=EXACT)
-    torch.testing.assert_close(norms.per_layer(trace), vectors.sum(1).norm(dim=-1), rtol=EXACT, atol=EXACT)
-    transformed, layer = norms.both(trace)
+    torch.testing.assert_close(norms.head_norms(trace), vectors.norm(dim=-1), rtol=EXACT, atol=EXACT)
+    torch.testing.assert_close(norms.summed_norms(trace), vectors.sum(1).norm(dim=-1), rtol=EXACT, atol=EXACT)
+    transformed, layer = norms.transformed_and_layer_norms(trace)
     torch.testing.assert_close(transformed, f.norm(dim=-1), rtol=EXACT, atol=EXACT)
-    assert torch.equal(layer, norms.per_layer(trace))
+    assert torch.equal(layer, norms.summed_norms(trace))
 
 
 @settings(max_examples=15, deadline=None)
 @given(shape=shapes, keys=st.integers(1, 6))
 def test_cross_attention_is_the_same_sum(shape, keys):
     trace = made(shape, keys=keys)
-    torch.testing.assert_close(norms.per_layer(trace), pieces(trace).sum(1).norm(dim=-1), rtol=EXACT, atol=EXACT)
+    torch.testing.assert_close(norms.summed_norms(trace), pieces(trace).sum(1).norm(dim=-1), rtol=EXACT, atol=EXACT)
     ratio = norms.mixing_ratio(trace)
     assert torch.equal(ratio, torch.ones_like(ratio))
 
 
 def test_blocks_of_positions_change_nothing(monkeypatch):
     trace = random_trace(queries=9)
-    whole = norms.per_layer(trace)
+    whole = norms.summed_norms(trace)
     monkeypatch.setattr(norms, "BLOCK", 1)
-    torch.testing.assert_close(norms.per_layer(trace), whole, rtol=EXACT, atol=EXACT)
+    torch.testing.assert_close(norms.summed_norms(trace), whole, rtol=EXACT, atol=EXACT)
 
 
 @settings(max_examples=20, deadline=None)
@@ -85,13 +85,13 @@ def test_blocks_of_positions_change_nothing(monkeypatch):
 def test_padding_counts_for_nothing(seed, padding):
     trace = random_trace(seed, queries=5, padding=padding)
     alone = random_trace(seed, queries=5)
-    for found in (norms.per_layer(trace), norms.per_head(trace).sum(1), norms.norms(trace)):
+    for found in (norms.summed_norms(trace), norms.head_norms(trace).sum(1), norms.norms(trace)):
         assert not found[~real(trace)].any()
         assert found[real(trace)].all()
     assert not norms.transformed_norms(trace)[-1, :, -padding:].any()
-    assert not norms.both(trace)[0][-1, :, -padding:].any()
+    assert not norms.transformed_and_layer_norms(trace)[0][-1, :, -padding:].any()
     assert not norms.mixing_ratio(trace)[-1, -padding:].any()
-    torch.testing.assert_close(norms.per_layer(trace)[0], norms.per_layer(alone)[0], rtol=EXACT, atol=EXACT)
+    torch.testing.assert_close(norms.summed_norms(trace)[0], norms.summed_norms(alone)[0], rtol=EXACT, atol=EXACT)
 
 
 @pytest.mark.parametrize("ratio", [1e-1, 1e-2, 1e-3])
@@ -103,7 +103,7 @@ def test_single_precision_holds_where_heads_cancel(ratio):
     want = vectors.sum(1).norm(dim=-1)
     left = (want / vectors.norm(dim=-1).sum(1)).median()
     assert left < 3 * ratio  # they do cancel
-    error = ((norms.per_layer(trace).double() - want).abs() / want).max()
+    error = ((norms.summed_norms(trace).double() - want).abs() / want).max()
     assert error < 3e-6 / ratio  # single precision's 6e-8 over the ratio, times the sums of a few dozen products
     gram = torch.einsum("bhse,hed->bshd", trace.values, trace.w_o)
     squared = torch.einsum("bhts,bshg,bgts->bts", trace.weights, gram @ gram.mT, trace.weights)
@@ -234,7 +234,7 @@ def test_the_layers_input_is_what_values_are_projected_from(around):
 def test_half_precision_is_summed_in_single(dtype):
     trace = cast(random_trace(), dtype)
     exact = pieces(cast(trace, torch.float64)).sum(1).norm(dim=-1)
-    found = norms.per_layer(trace)
+    found = norms.summed_norms(trace)
     assert found.dtype == torch.float32
     torch.testing.assert_close(found.double(), exact, rtol=1e-5, atol=1e-6)  # single precision on the same inputs
 
@@ -244,7 +244,7 @@ def test_what_cannot_be_measured_is_refused_by_name():
     trace = random_trace(address=address)
     gated = replace(trace.projections, w_o=None, origins={"o": Origin("gated", "a gate multiplies it first")})
     with pytest.raises(ModelError) as error:
-        norms.per_layer(replace(trace, projections=gated))
+        norms.summed_norms(replace(trace, projections=gated))
     assert str(error.value) == (
         "The output projection of enc layer 2 is not known per head.\n"
         "  The proof says of its output: a gate multiplies it first.\n"
@@ -301,7 +301,7 @@ def test_weight_norm_and_contribution_differ_as_worked_by_hand():
         projections=plain, v=values, weights=weights, output=weights @ values,
     )  # fmt: skip
     heads, layer = norms.contributions(trace)
-    assert norms.per_head(trace)[0, 0, 0].tolist() == pytest.approx([1.0, 0.5])
+    assert norms.head_norms(trace)[0, 0, 0].tolist() == pytest.approx([1.0, 0.5])
     assert heads[0, 0, 0].tolist() == pytest.approx([2.0, -1.0])
     assert torch.equal(heads[:, 0], layer)
 

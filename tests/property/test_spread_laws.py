@@ -15,7 +15,7 @@ from scipy.stats import rankdata
 from tests.traces import random_trace
 
 from trisect.measure import sums as spread
-from trisect.measure.norms import contributions, mixing_ratio, norms, per_head, transformed_norms
+from trisect.measure.norms import contributions, head_norms, mixing_ratio, norms, transformed_norms
 from trisect.measure.sums import (
     CATEGORIES,
     LayerTally,
@@ -158,7 +158,7 @@ def test_a_layers_tally_equals_the_sums_written_out(seed, causal, block):
     for c in range(len(CATEGORIES)):
         mine = (category.numpy() == c) & real
         given_ = np.einsum("bhts,bs->bh", weights, mine)
-        by_norm = np.einsum("bhts,bs->bh", per_head(trace).numpy(), mine)
+        by_norm = np.einsum("bhts,bs->bh", head_norms(trace).numpy(), mine)
         attention = np.einsum("bts,bs->b", norms(trace).numpy(), mine)
         full = np.einsum("bts,bs->b", norms(trace, "full").numpy(), mine)
         np.testing.assert_allclose(layer.head_sums.rows[rows, 0, :, c], given_, rtol=1e-11, atol=1e-11)

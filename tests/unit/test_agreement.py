@@ -16,7 +16,7 @@ from trisect.hf.files.model_errors import ModelOutOfMemoryError
 from trisect.hf.hooks.calls import Call
 from trisect.hf.load import load
 from trisect.hf.verify import agreement, laws
-from trisect.hf.verify.agreement import Agreement, apart
+from trisect.hf.verify.agreement import Agreement, relative_error
 
 LONG = {"input_ids": torch.randint(6, 40, (2, 20), generator=torch.Generator().manual_seed(3))}
 
@@ -28,15 +28,15 @@ def test_answers_are_compared_where_no_padding_stands_and_a_part_at_a_time(monke
     mask = torch.tensor([[1, 1, 1, 0, 0], [1] * 5, [1, 1, 0, 0, 0]])
     kept = mask.bool()
     wanted = float((made - own)[kept].norm() / own[kept].norm())
-    assert apart(made, own, [mask]) == pytest.approx(wanted, rel=1e-6)
+    assert relative_error(made, own, [mask]) == pytest.approx(wanted, rel=1e-6)
     monkeypatch.setattr(agreement, "AT_ONCE", 10)
-    assert apart(made, own, [mask]) == pytest.approx(wanted, rel=1e-6)
-    assert apart(torch.where(kept[..., None], own, 9.0), own, [mask]) == 0
-    assert apart(own, own, [torch.zeros(3, 5)]) == float("inf")
-    assert apart(torch.full_like(own, float("nan")), own, []) == float("inf")
+    assert relative_error(made, own, [mask]) == pytest.approx(wanted, rel=1e-6)
+    assert relative_error(torch.where(kept[..., None], own, 9.0), own, [mask]) == 0
+    assert relative_error(own, own, [torch.zeros(3, 5)]) == float("inf")
+    assert relative_error(torch.full_like(own, float("nan")), own, []) == float("inf")
     hidden = own.clone()
     hidden[..., 0] = -float("inf")
-    assert apart(hidden, hidden, []) == 0
+    assert relative_error(hidden, hidden, []) == 0
 
 
 @pytest.mark.parametrize(("share", "holds"), [(3.9e-3, True), (4.1e-3, False)])
@@ -94,7 +94,7 @@ def test_memory_that_does_not_suffice_for_the_models_own_answer_is_said(monkeypa
     def lacking(*_: Any) -> Any:
         raise torch.OutOfMemoryError("CUDA out of memory.")
 
-    monkeypatch.setattr(agreement, "apart", lacking)
+    monkeypatch.setattr(agreement, "relative_error", lacking)
     with pytest.raises(ModelOutOfMemoryError, match="Running"):
         subject.read(LONG)
 

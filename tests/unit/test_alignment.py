@@ -17,7 +17,7 @@ from transformers import PreTrainedTokenizerFast
 
 from trisect.core.claim import REVISION
 from trisect.core.errors import CorpusError, ModelError
-from trisect.experiments.align.run import alignment_rows, buckets, choose_pictures, judge_alignment, link
+from trisect.experiments.align.run import alignment_rows, buckets, choose_pictures, judge_alignment, link_across
 from trisect.hf.load import PADDING, SPECIAL, Pretrained, check_crossing, cross_batches, cut, load
 from trisect.hf.small.translator import learn_tokenizer
 from trisect.measure.alignment import aer, error_rates, gold_of
@@ -222,13 +222,13 @@ def test_a_model_without_cross_attention_or_tokenizer_is_refused_by_name(bart):
     blind = [replace(found, projections=replace(found.projections, w_o=None)) for found in bart.proof.weights]
     object.__setattr__(bare, "proof", replace(bart.proof, weights=tuple(blind)))
     with pytest.raises(ModelError, match="No norm can be computed in the cross-attention of bare"):
-        link(bare, [SentencePair(*pair) for pair in PAIRS], 4, lambda done, all_: None)
+        link_across(bare, [SentencePair(*pair) for pair in PAIRS], 4, lambda done, all_: None)
 
 
 def test_links_are_those_of_the_formulas_on_what_the_model_itself_gives(bart):
     """Weights from output_attentions, values from its own modules, words by hand, for both settings and all kinds."""
     pairs = [SentencePair(*pair) for pair in PAIRS]
-    found = link(bart, pairs, 3, lambda done, all_: None)
+    found = link_across(bart, pairs, 3, lambda done, all_: None)
     model, number = bart.model, 3
     source, target = PAIRS[number]
     ids = bart.tokenizer(" ".join(source), return_tensors="pt").input_ids
@@ -264,7 +264,7 @@ def test_links_are_those_of_the_formulas_on_what_the_model_itself_gives(bart):
 
 def test_links_do_not_depend_on_the_batch(bart):
     pairs = [SentencePair(*pair) for pair in PAIRS]
-    several, alone = (link(bart, pairs, size, lambda done, all_: None) for size in (4, 1))
+    several, alone = (link_across(bart, pairs, size, lambda done, all_: None) for size in (4, 1))
     assert several.columns == alone.columns
     assert all((several.best[n] == alone.best[n]).all() for n in range(4))
 

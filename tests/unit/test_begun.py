@@ -30,7 +30,7 @@ def test_it_says_which_command_was_stopped(which, tmp_path):
     written(tmp_path, FOLDERS[which])
     said = CliRunner().invoke(main, ["check", str(tmp_path)])
     assert said.exit_code == 0
-    assert f"{tmp_path} holds the beginning of 'trisect {which}'" in said.stdout
+    assert f"{tmp_path} has partial results of 'trisect {which}'" in said.stdout
     assert "Every file that is there is whole." in said.stdout
     assert trisect.check(tmp_path) == []
 

@@ -69,7 +69,7 @@ def test_parts_sum_to_what_is_added(kind):
     assert (
         trace.output.transpose(1, 2).flatten(2) @ trace.w_o.flatten(0, 1) - added
     ).abs().max() > 0.1 * added.abs().max()
-    torch.testing.assert_close(norms.per_layer(trace), parts.norm(dim=-1), rtol=ROUNDING, atol=ROUNDING)
+    torch.testing.assert_close(norms.summed_norms(trace), parts.norm(dim=-1), rtol=ROUNDING, atol=ROUNDING)
     # a pre-norm's residual, and the layer's own: x + parts is what the stream holds next
     stream = norms.mixing_parts(trace, "residual")
     whole = (stream.itself + stream.context + norms.effective_bias(trace)) - trace.block.residual
@@ -92,8 +92,8 @@ def test_fast_forms_are_the_sums_behind_a_norm_too(block, epsilon, centred):
     trace = random_trace(3, block=block, after=(epsilon, centred), padding=2)
     real = trace.query_real[:, :, None] & trace.key_real[:, None]
     parts = parts_of(trace).masked_fill(~real[..., None], 0.0)
-    torch.testing.assert_close(norms.per_layer(trace), parts.norm(dim=-1), rtol=EXACT, atol=EXACT)
-    torch.testing.assert_close(norms.both(trace)[1], norms.per_layer(trace), rtol=0, atol=0)
+    torch.testing.assert_close(norms.summed_norms(trace), parts.norm(dim=-1), rtol=EXACT, atol=EXACT)
+    torch.testing.assert_close(norms.transformed_and_layer_norms(trace)[1], norms.summed_norms(trace), rtol=0, atol=0)
     torch.testing.assert_close(norms.norms(trace), parts.norm(dim=-1), rtol=EXACT, atol=EXACT)
     y = norms.attention_output(trace)
     after = trace.block.after if trace.block is not None else None

@@ -6,7 +6,7 @@ import altair as alt
 import pytest
 
 from trisect.report import render
-from trisect.report.charts import Figure, LegendEntry, Panel, SharedAxis, chart_of, overlay, read_out
+from trisect.report.charts import Figure, LegendEntry, Panel, SharedAxis, chart_of, overlay, with_numbers
 from trisect.report.maps import grid
 from trisect.report.measures import Bar, layer_key, layer_panel
 
@@ -16,7 +16,7 @@ BARS = (Bar("q", "1", 0.3, 0.2, 0.4), Bar("k", "1", 0.5), Bar("v", "2", 0.7, 0.6
 
 def stroked(figure):
     """Marks of every layer of the first panel, as drawn and as stroked."""
-    panel = read_out(figure).panels[0]
+    panel = with_numbers(figure).panels[0]
     text = render.svg(panel.chart, "x", legend=False)
     drawn = {}
     for name, marks in panel.strokes.items():
@@ -63,7 +63,7 @@ def test_lines_keep_the_order_of_their_vertices_and_are_named_by_colour():
     first, second = series_of(panel, "main")
     assert [(stroke.key, stroke.length) for stroke in panel.strokes["main"]] == [("first", 2), ("second", 1)]
     assert (first.at, first.values, second.site) == ((1.0, 2.0), (0.1, 0.2), "b")
-    assert read_out(figure).at == "epoch"
+    assert with_numbers(figure).at == "epoch"
 
 
 @pytest.mark.parametrize("axis", [None, alt.Axis()])
@@ -78,5 +78,5 @@ def test_a_drawing_without_axes_has_no_numbers(axis):
 
 def test_panels_that_gave_series_keep_them():
     panel = layer_panel("Loss", BARS, AXIS)
-    given = read_out(Figure("f", "", "F", "", (panel,))).panels[0]
-    assert read_out(Figure("f", "", "F", "", (given,))).panels[0] is given
+    given = with_numbers(Figure("f", "", "F", "", (panel,))).panels[0]
+    assert with_numbers(Figure("f", "", "F", "", (given,))).panels[0] is given

@@ -79,7 +79,7 @@ BAD = [
     (("erase", "M"), "--corpus was not given", "It is needed: A labelled text"),
     (("profile", "M"), "--corpus was not given", "It is needed: A treebank"),
     (("align", "M"), "--source was not given", "It is needed: A file of source sentences"),
-    (("align", "M", "--source", "s"), "s is given without a target", "--marker or --spans says where both stand"),
+    (("align", "M", "--source", "s"), "s has no target", "--marker or --spans says where the two are"),
     (("rewind", "M"), "--initial was not given", "It is needed: "),
     (("norms", "M", "embedded", "--text", "a"), "embedded was given as a model", "It is a text"),
     (("norms", "embedded", "--text", "a"), "embedded was given as a model", "It is a text"),

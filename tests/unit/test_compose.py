@@ -50,9 +50,9 @@ def test_all_writers_together_are_the_donors_stream_and_its_queries_keys_and_val
     paths, base, donor = paths_of(model)
     other = read_stream(model, donor)
     last = max(paths.stream.inputs)
-    made = paths.stream.inputs[last] + sum(paths.change[writer] for writer in paths.stream.before(last))
+    made = paths.stream.inputs[last] + sum(paths.change[writer] for writer in paths.stream.writers_before(last))
     torch.testing.assert_close(made, other.inputs[last], rtol=0, atol=ROUNDING)
-    address, writers = Address("plain", last), paths.stream.before(last)
+    address, writers = Address("plain", last), paths.stream.writers_before(last)
     theirs = record(model, donor, [address]).parts[address]
     for component in "qkv":
         (edit,) = model.shape.resolve(Site.parse(f"{component}@{last}"))
@@ -69,7 +69,7 @@ def test_a_path_into_q_k_and_v_together_is_what_attention_does_with_that_writer(
     model = load(kind)
     paths, base, _ = paths_of(model)
     last = max(paths.stream.inputs)
-    for writer in paths.stream.before(last):
+    for writer in paths.stream.writers_before(last):
         both = effect(paths, [writer], last, "q+k+v", None, True)
         seen = {}
         address = Address("plain", last)
@@ -114,7 +114,7 @@ def test_gradients_of_heads_by_their_own_columns_of_weights_are_whole_gradients(
 def test_first_order_effects_are_the_slope_of_exact_ones():
     paths, *_ = paths_of(load("gpt2"))
     slope = paths.attributed([2])
-    for number, writer in enumerate(paths.stream.before(2)):
+    for number, writer in enumerate(paths.stream.writers_before(2)):
         whole = paths.change[writer]
         paths.change[writer] = whole * 1e-5
         for component in "qkv":
@@ -126,7 +126,7 @@ def test_first_order_effects_are_the_slope_of_exact_ones():
 def test_an_unrelated_donor_is_the_path_of_another_pair_and_shared_passes_are_whole_ones():
     model = load("gpt2")
     paths, base, donor = paths_of(model)
-    rows, first = torch.tensor([1, 0]), paths.stream.before(2)[2]
+    rows, first = torch.tensor([1, 0]), paths.stream.writers_before(2)[2]
     assert first.name == "1.h1"
     crossed = effect(paths, [first], 2, "k", 1, True, rows)
     theirs = next(model.batches(["w1 w3 w2", "w4 w5 w6"]))
@@ -150,7 +150,7 @@ def test_an_unrelated_donor_is_the_path_of_another_pair_and_shared_passes_are_wh
 
 def test_total_is_run_only_where_something_can_react():
     paths, *_ = paths_of(load("gpt2"))
-    there = {writer.name: paths.lies_between(writer, 2) for writer in paths.stream.before(2)}
+    there = {writer.name: paths.lies_between(writer, 2) for writer in paths.stream.writers_before(2)}
     assert [name for name, reacts in there.items() if not reacts] == ["1.mlp"]
     assert len(there) == 7
 
@@ -188,7 +188,7 @@ def test_the_previous_token_head_makes_the_keys_and_nothing_else(composed):
 
 def test_the_page_names_the_strongest_paths(composed):
     page = composed.report.read_text()
-    for words in ("Which heads make q, k and v?", "Strongest paths", "1.h1", "k@2.h1", "All heads"):
+    for words in ("Which heads write q, k and v?", "Strongest paths", "1.h1", "k@2.h1", "All heads"):
         assert words in page
     row = composed.data()["composition"][0]
     assert {"writer", "into", "effect_nats", "low", "high", "direct", "weights_only", "unrelated", "shifts"} <= set(row)

@@ -20,7 +20,7 @@ from trisect.experiments.study import words as study_words
 from trisect.experiments.study.rows import StudyRows
 from trisect.report import cards, charts
 from trisect.report.cards import survival_sentence, survivals, tally_survival
-from trisect.report.charts import FigureView, Measure, around, site_panel
+from trisect.report.charts import FigureView, Measure, axis_for, site_panel
 from trisect.report.format import Point, place
 
 pytestmark = pytest.mark.usefixtures("undrawn")  # pages without drawings, which take most of the time
@@ -142,7 +142,7 @@ def test_what_the_attack_took_is_the_baselines_bits_less_the_attacked_runs(rows,
 
 def test_panels_of_probes_fit_a_narrow_screen(rows):
     points = removal._after_attack(rows, "pos", "probe_linear_bits")
-    axis = around([p.value for p in points], "bits")
+    axis = axis_for([p.value for p in points], "bits")
     for title in removal.AFTER.values():
         panel = site_panel(title, points, axis, (removal.GUESSING,), Measure(title, "bits"))
         (drawn,) = cast(Any, charts.arrangement("p", FigureView("", (panel,), ())))["panels"]
@@ -176,7 +176,7 @@ def test_ties_stand_against_parameters_and_narrower_heads(rows, drawn):
     assert values["Q=K=V minus narrower heads"].mean == pytest.approx(against.mean)
     assert "Q=K=V with" in costs.words
     assert len(drawn["tying"].panels) == 3
-    assert {key.name for key in drawn["tying"].key} == {*names, "baseline"}
+    assert {key.name for key in drawn["tying"].legend} == {*names, "baseline"}
 
 
 def test_the_page_holds_its_sections_cards_and_escapes_words(study):

@@ -11,7 +11,7 @@ from tests import tiny
 from trisect.cli import main
 from trisect.core.edits import Edit, kind_of, kinds, make_edit, place, read_edit, register
 from trisect.core.errors import SpecError
-from trisect.core.methods import Attack, Control, Probe, spell_variant
+from trisect.core.methods import Attack, Control, Probe, canonical_variant
 from trisect.core.schema import read
 from trisect.core.site import Site
 from trisect.core.spec import Run, plain, read_experiment
@@ -149,7 +149,7 @@ def test_variants_have_one_spelling():
         "bounded+": None,
         "gentle": None,
     }
-    assert {text: spell_variant(text) for text in spelt} == spelt
+    assert {text: canonical_variant(text) for text in spelt} == spelt
     one, two = AttackEdit(Q, "pos", 1.0, "site+bounded"), AttackEdit(Q, "pos", 1.0, "bounded+site")
     assert one == two
     assert replace(BASE, edit=one).id == replace(BASE, edit=two).id

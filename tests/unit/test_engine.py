@@ -75,15 +75,15 @@ def test_a_desk_sends_a_file_once_until_it_changes_and_no_half_written_one(tmp_p
     context = JobContext(tmp_path / "work", {"start": tmp_path / "start"}, {}, sent.append)
     context.begin("start")
     assert (context.scratch / "start/b").stat().st_ino == (tmp_path / "start" / "b").stat().st_ino
-    context.keep()
+    context.send_files()
     assert sent == []  # what it began with is known at home
     (context.scratch / "a").write_text("1")
     (context.scratch / ".a.part").write_text("half")
-    context.keep()
-    context.keep()
+    context.send_files()
+    context.send_files()
     (context.scratch / "a").unlink()
     (context.scratch / "a").write_text("2")
-    context.keep()
+    context.send_files()
     assert [{name: path.read_text() for name, path in said.files.items()} for said in sent] == [{"a": "1"}, {"a": "2"}]  # pyright: ignore[reportAttributeAccessIssue]
 
 
@@ -93,7 +93,7 @@ def test_progress_is_passed_on_now_and_then(tmp_path, monkeypatch):
     context = JobContext(tmp_path, {}, {}, sent.append)
     for step in range(10):
         now[0] = 10 + step / 8
-        context.say(step / 16, "")
+        context.report(step / 16, "")
     assert [said.share for said in sent] == [0, 2 / 16, 4 / 16, 6 / 16, 8 / 16]
 
 

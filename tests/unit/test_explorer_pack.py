@@ -123,7 +123,7 @@ def test_what_is_packed_is_what_was_read(name, coarse):
         assert norms == pytest.approx(f.norm(dim=-1).numpy(), rel=1e-5)
         whole = torch.einsum("hts,hsd->tsd", torch.tensor(weights), f).norm(dim=-1).numpy()
         assert (np.abs(summed - whole) <= (np.sqrt(whole * whole.max()) + whole.max() / L) / L + 1e-4).all()
-        assert facts["tops"]["summed"][0] == pytest.approx(measured.per_layer(trace).max().item(), rel=1e-5)
+        assert facts["tops"]["summed"][0] == pytest.approx(measured.summed_norms(trace).max().item(), rel=1e-5)
 
 
 @pytest.mark.parametrize("tokens", [4, 64])

@@ -51,10 +51,14 @@ def test_parts_and_biases_sum_to_what_the_layer_gives(kind):
     layer, found = KINDS[kind]
     trace, gives = read(kind, layer)
     f = block_of(trace)[1]
-    assert (f.activation, f.gate is not None, *(n is not None for n in (f.before, f.behind, f.after))) == found
+    assert (
+        f.activation,
+        f.gate is not None,
+        *(n is not None for n in (f.input_norm, f.output_norm, f.sum_norm)),
+    ) == found
     for row in range(len(gives)):
         every = torch.arange(gives.shape[1])
-        parts = norms.parts(trace, row, every)
+        parts = norms.feed_forward_parts(trace, row, every)
         assert (parts.sum(1) - gives[row]).abs().max() < ROUNDING * parts.abs().max()
         both = norms.feed_forward_mixing(trace)
         own = parts[every, every]
@@ -71,7 +75,7 @@ def test_our_own_models_have_the_same_parts():
     subject = own(layers=2)
     first, second = subject.read([" ".join(WORDS[3:11])]).traces
     assert second.block is not None
-    parts = norms.parts(first, 0, torch.arange(8))
+    parts = norms.feed_forward_parts(first, 0, torch.arange(8))
     torch.testing.assert_close(parts.sum(1), second.block.residual[0], rtol=1e-12, atol=1e-12)
 
 
@@ -80,14 +84,14 @@ def test_a_linear_block_is_exact():
     trace, _ = read("gpt2", "transformer.h.0", activation_function="linear")
     block, f = block_of(trace)
     assert f.activation == "linear"
-    assert f.before is not None
+    assert f.input_norm is not None
     assert trace.w_o is not None
     z = torch.einsum("bhts,bhsd->btsd", trace.weights, trace.values @ trace.w_o)
     index = torch.arange(z.shape[1])
     z[:, index, index] += block.residual
     whole = z.sum(2) + norms.effective_bias(trace)
-    spread = (whole.var(-1, unbiased=False) + (f.before.epsilon or 0.0)).rsqrt()[:, :, None, None]
-    centred = (z - z.mean(-1, keepdim=True)) * f.before.gamma * spread
+    spread = (whole.var(-1, unbiased=False) + (f.input_norm.epsilon or 0.0)).rsqrt()[:, :, None, None]
+    centred = (z - z.mean(-1, keepdim=True)) * f.input_norm.gamma * spread
     want = z + centred @ f.inner.T @ f.outer.T
     torch.testing.assert_close(norms.feed_forward_norms(trace), want.norm(dim=-1), rtol=ROUNDING, atol=ROUNDING)
 

@@ -133,7 +133,7 @@ def test_a_site_with_heads_is_a_trace_of_those_alone():
         assert torch.equal(part.w_o, whole.w_o[queries])
         assert part.projections.origins["k"].rows is not None
         assert (part.block, part.projections.b_o, len(part.projections.origins["k"].rows)) == (None, None, 1)
-        assert torch.equal(norms.per_head(part), norms.per_head(whole)[:, queries])
+        assert torch.equal(norms.head_norms(part), norms.head_norms(whole)[:, queries])
     with pytest.raises(SiteError, match="Layer 2 has heads 1-2 of k"):
         reading["k@2.h3"]
 
@@ -141,7 +141,7 @@ def test_a_site_with_heads_is_a_trace_of_those_alone():
 def test_norms_of_heads_alone_are_refused_where_the_sum_of_all_is_normed():
     reading = load(zoo.build("gemma2"), tinyhf.tokenizer()).read("w1 w2 w3")
     with pytest.raises(ModelError, match="heads are given alone, and what lies behind W_O takes the sum of all"):
-        norms.per_head(reading["q@1.h2"])
+        norms.head_norms(reading["q@1.h2"])
 
 
 @pytest.mark.parametrize(

@@ -6,7 +6,7 @@ from itertools import islice
 import numpy as np
 import pytest
 
-from trisect.text.generated import FUNCTION, VERSION, _Lexicon, draw_sentences, embedded
+from trisect.text.generated import FUNCTION, VERSION, _Lexicon, draw_sentences, embedded_corpus
 from trisect.text.sources import Text as TextSpec
 from trisect.text.sources import load_text
 
@@ -18,7 +18,7 @@ UD_DEP |= {"acl:relcl", "nmod", "mark", "nummod", "cop", "ccomp", "discourse", "
 
 @pytest.fixture(scope="module")
 def corpus():
-    return embedded()
+    return embedded_corpus()
 
 
 @pytest.fixture(scope="module")
@@ -37,10 +37,12 @@ def test_golden_fingerprint(corpus):
 
 
 def test_the_same_twice_and_other_with_another_seed(corpus):
-    assert embedded().fingerprint == corpus.fingerprint
-    assert embedded(seed=1).fingerprint != corpus.fingerprint
-    assert embedded(train=500, valid=50, test=50).splits["train"].tokens.tolist() == (
-        corpus.splits["train"].tokens[: len(embedded(train=500, valid=50, test=50).splits["train"].tokens)].tolist()
+    assert embedded_corpus().fingerprint == corpus.fingerprint
+    assert embedded_corpus(seed=1).fingerprint != corpus.fingerprint
+    assert embedded_corpus(train=500, valid=50, test=50).splits["train"].tokens.tolist() == (
+        corpus.splits["train"]
+        .tokens[: len(embedded_corpus(train=500, valid=50, test=50).splits["train"].tokens)]
+        .tolist()
     )
 
 

@@ -8,7 +8,7 @@ import pytest
 
 from trisect.claims.models import (
     NOT_MEASURED,
-    Against,
+    HeadsAgainstNull,
     LayerMeans,
     ResampledHeads,
     judge_by_draws,
@@ -36,7 +36,7 @@ def source(*claims):
 def against(effects, p_for, p_against):
     many = np.array(effects, dtype=float)
     p_values = np.array(p_for, dtype=float), np.array(p_against, dtype=float)
-    return Against(many, *p_values, lambda head, alpha: (many[head] - 5e-4 / alpha, many[head] + 5e-4 / alpha))
+    return HeadsAgainstNull(many, *p_values, lambda head, alpha: (many[head] - 5e-4 / alpha, many[head] + 5e-4 / alpha))
 
 
 def verdicts(table):

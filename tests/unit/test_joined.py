@@ -201,7 +201,7 @@ def test_what_lies_elsewhere_and_other_settings_are_refused(kept, tmp_path):
     (elsewhere / "experiment.json").write_text("{}")  # of a join that was stopped before its tables
     joined.check(elsewhere)
     (elsewhere / "study.json").write_text("{}", encoding="utf-8")
-    with pytest.raises(StudyError, match="A study lies there"):
+    with pytest.raises(StudyError, match="It is the folder of a study"):
         joined.check(elsewhere)
 
 

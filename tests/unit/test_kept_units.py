@@ -414,7 +414,7 @@ def test_check_says_what_a_stopped_command_left_and_how_to_go_on(tmp_path, monke
     out = stopped(tmp_path, monkeypatch)
     done = CliRunner().invoke(main, ["check", str(out), "--quiet"])
     assert done.exit_code == 0
-    assert f"{out} holds the beginning of 'trisect weigh'" in done.output
+    assert f"{out} has partial results of 'trisect weigh'" in done.output
     table = next(out.glob(".unit-*/tables/measures.parquet"))
     table.write_bytes(table.read_bytes()[:-1])
     (error,) = trisect.check(out)

@@ -91,7 +91,7 @@ def tables(lead=3.0, came="qkv"):
 @pytest.mark.parametrize(("second", "shows"), [(6.0, True), (4.4, False)])
 def test_of_two_models_each_is_shown_and_has_to_exceed_its_controls(second, shows):
     shifts = {
-        n: Shift(own=own, other=4.0, unrelated=3.0, residual=7.0, share=0.5, kept=1.0)
+        n: Shift(own=own, other=4.0, unrelated=3.0, residual=7.0, share=0.5, answered=1.0)
         for n, own in ((1, 9.0), (2, second))
     }
     numbers: Any = SimpleNamespace(shifts=lambda component, last: shifts, last=None)
@@ -142,7 +142,7 @@ def test_the_page_begins_with_one_pair_and_says_each_role_beside_its_control():
     assert "by +7.0, +7.0 and +7.0 nats; from an unrelated text by" in sheet.answer
     assert [section.title for section in sheet.sections][:4] == [
         "What do q, k and v say?",
-        "Who made them?",
+        "What writes q, k and v?",
         "Which of them comes first?",
         "When do they learn to look up?",
     ]

@@ -7,7 +7,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from trisect.core.finding import Estimate, Finding
-from trisect.report.charts import few_ticks, read_out
+from trisect.report.charts import few_ticks, with_numbers
 from trisect.report.render import mark
 from trisect.report.sheet import sentences, small_multiples
 
@@ -28,9 +28,9 @@ def test_a_panel_for_each_finding_of_components_with_its_numbers():
     drawn = small_multiples("short", "Method by method", "n = 3.", (FREEZING, SITES, ALONE))
     assert drawn is not None
     assert [panel.title for panel in drawn.panels] == ["Freezing"]
-    assert [entry.name for entry in drawn.key] == ["q", "k", "v", "0"]
+    assert [entry.name for entry in drawn.legend] == ["q", "k", "v", "0"]
     assert drawn.panels[0].alt == "Freezing, in nats: q −0.100, k +0.200, v +0.300."
-    (panel,) = read_out(drawn).panels
+    (panel,) = with_numbers(drawn).panels
     values = {one.site: (one.values, one.low, one.high) for one in panel.series}
     assert values == {
         "q": ((-0.1,), (None,), (None,)), "k": ((0.2,), (0.19,), (0.21,)), "v": ((0.3,), (0.1,), (0.5,))

@@ -61,6 +61,35 @@ HOUSE_WORDS = set(
 )
 
 
+NOT_NOUNS = set(
+    re.findall(
+        r"\w+",
+        "found known own said given asked drawn made kept held told one several some mine theirs whole gone taken came wanted",
+    )
+)
+STORED = {  # names of stored fields
+    ("spec", "asked"),
+    ("page", "own"),
+    ("result", "own"),
+    ("predictions", "kept"),
+    ("corpus", "own"),
+    ("constructions", "one"),
+}
+
+
+def bound_names(tree: ast.Module) -> set[str]:
+    """Functions, classes, arguments and variables of a module."""
+    found = {node.name.strip("_") for node in ast.walk(tree) if isinstance(node, ast.FunctionDef | ast.ClassDef)}
+    found |= {node.arg for node in ast.walk(tree) if isinstance(node, ast.arg)}
+    return found | {n.id for n in ast.walk(tree) if isinstance(n, ast.Name) and isinstance(n.ctx, ast.Store)}
+
+
+def test_no_function_argument_or_variable_is_named_by_a_pronoun_or_participle():
+    assert bound_names(ast.parse("def f(own): one = g(kept)")) == {"f", "own", "one"}
+    named = {(path.stem, name) for path, tree in trees().items() for name in bound_names(tree) & NOT_NOUNS}
+    assert named == STORED
+
+
 def words_of(name: str) -> list[str]:
     """The words of an identifier, in lower case."""
     return [word.lower() for word in re.findall(r"[A-Z]?[a-z0-9]+|[A-Z]+(?![a-z])", name)]

@@ -77,7 +77,7 @@ def test_every_mark_that_is_drawn_has_its_stroke(drawn):
                     groups = re.findall(rf'<g class="[^"]* {layer}_marks">(.*?)</g>', text)
                     many = sum(len(re.findall(r"<(?:path|line|text)\b", group)) for group in groups)
                     assert (name, layer, many) == (name, layer, len(strokes))
-                    assert {stroke.key for stroke in strokes} <= {key.name for key in view.key} | {""}
+                    assert {stroke.key for stroke in strokes} <= {key.name for key in view.legend} | {""}
 
 
 def test_a_figure_packs_each_series_once_however_often_it_is_drawn(drawn):
@@ -93,10 +93,10 @@ def test_a_figure_packs_each_series_once_however_often_it_is_drawn(drawn):
 
 
 def test_layers_keep_shape_and_colour_in_every_panel(drawn):
-    keys = drawn["fig03-attack-pos-train"].views[0].key
+    keys = drawn["fig03-attack-pos-train"].views[0].legend
     assert [key.name for key in keys] == ["layer 1", "layer 2", "baseline"]
     assert len({(key.colour, key.shape) for key in keys}) == 3
-    assert [key.name for key in drawn["fig03-attack-pos-train"].views[1].key] == ["q", "k", "v", "baseline"]
+    assert [key.name for key in drawn["fig03-attack-pos-train"].views[1].legend] == ["q", "k", "v", "baseline"]
 
 
 def test_numbers_inside_the_page_cannot_end_their_block():
@@ -193,6 +193,6 @@ def test_the_adversary_is_compared_with_the_commonest_label_where_the_tables_kno
     known = {"subject": base, "measure": "majority_accuracy_pos", "split": "valid", "value": 0.25, "n": 10}
     more = StudyRows.of({**tables, "sites": frame("sites", [*tables["sites"].to_dicts(), known])}, about(**SMALL))
     adversary = next(f for f in figures.collect(more) if f.name == "adversary")
-    assert [key.name for key in adversary.key] == ["q", "k", "v", "commonest label"]
+    assert [key.name for key in adversary.legend] == ["q", "k", "v", "commonest label"]
     assert [p.strokes.get("level0") is not None for p in adversary.panels] == [True, False]
-    assert [key.name for key in drawn["adversary"].key] == ["q", "k", "v"]
+    assert [key.name for key in drawn["adversary"].legend] == ["q", "k", "v"]

@@ -243,13 +243,13 @@ def test_of_a_claim_about_training_the_seeds_that_would_decide_are_counted_and_n
     """Six seeds of 300 names each; the old rule counted names, of which a few hundred more looked like enough."""
     one = source(claim("X", part("s")))
     values = {"s": drawn(1.0, 0.45)}
-    six = {"s": models.Drawn(300, 6, "name", 6)}
+    six = {"s": models.ResampledUnits(300, 6, "name", 6)}
     whole = judge_by_draws(one, values, {"s": 1.0}, 300, ABOUT, groups=6, each=six).row(0, named=True)
     assert (whole["verdict"], whole["reason"], whole["n"]) == ("inconclusive", str(Reason("undecided")), 300)
     # the standard error of n seeds is 0.45 √(6 / n): the fewest at which a t test of n seeds decides
     needed = next(n for n in range(2, 100) if 2 * stats.t.sf(1.0 / (0.45 * (6 / n) ** 0.5), n - 1) < 0.05)
     assert whole["seeds_needed"] == needed
-    names = {"s": models.Drawn(300, 6, "name")}
+    names = {"s": models.ResampledUnits(300, 6, "name")}
     given = judge_by_draws(one, values, {"s": 1.0}, 300, ABOUT, groups=6, each=names).row(0, named=True)
     assert given["seeds_needed"] > 30  # about one given model units are names
 
@@ -257,7 +257,7 @@ def test_of_a_claim_about_training_the_seeds_that_would_decide_are_counted_and_n
 def test_training_asks_for_five_seeds_whatever_their_names_say():
     one = source(claim("X", part("s")))
     for seeds, verdict in ((1, str(Reason("single", unit="seed"))), (4, "5 seeds are asked for, 4 given"), (5, None)):
-        each = {"s": models.Drawn(300, 40, "name", seeds)}
+        each = {"s": models.ResampledUnits(300, 40, "name", seeds)}
         whole = judge_by_draws(one, {"s": drawn(1.0, 0.1)}, {"s": 1.0}, 300, ABOUT, each=each).row(0, named=True)
         assert whole["reason"] == verdict
         assert whole["verdict"] == ("inconclusive" if verdict else "supported")

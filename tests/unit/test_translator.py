@@ -17,7 +17,7 @@ from trisect.hf.load import load
 from trisect.hf.small.gpt import save
 from trisect.hf.small.translator import (
     POSITIONS,
-    Translating,
+    TranslationLoss,
     Translator,
     TranslatorShape,
     encode,
@@ -100,7 +100,7 @@ def test_a_saved_model_is_an_ordinary_folder_that_the_proof_accepts(tmp_path):
     again = Translator.open(tmp_path)
     rows = encode([(["abc"], ["cab", "abc"])], again.tokenizer)
     assert rows == encode([(["abc"], ["cab", "abc"])], tokenizer)
-    lecture = Translating(tokenizer.pad_token_id)
+    lecture = TranslationLoss(tokenizer.pad_token_id)
     # one attention implementation against another, in float32
     assert torch.allclose(lecture.logits(model, rows), lecture.logits(again.model, rows), atol=1e-5)
 

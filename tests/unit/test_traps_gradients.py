@@ -15,7 +15,7 @@ from torch.ao.quantization import FakeQuantize
 
 from trisect.core.errors import ModelError
 from trisect.hf.load import load
-from trisect.hf.locate.affine import OutLaw, PassRecord, cut, map_law, out_law
+from trisect.hf.locate.affine import ForwardRecord, OutLaw, detach_after_maps, map_law, out_law
 from trisect.hf.locate.output_projection import compare_with_gradients
 from trisect.hf.verify.proof import Proof, prove
 from trisect.measure import norms
@@ -77,7 +77,7 @@ def assert_first_is_named(model: nn.Module) -> None:
     assert second.around is not None
     one, other = subject.read(fooling.ids(9)).traces
     with pytest.raises(ModelError, match="moves what follows by another amount than its gradient says"):
-        norms.per_layer(one)
+        norms.summed_norms(one)
     made: list[Any] = []
     with model.get_submodule("layers.1.attn").register_forward_hook(lambda _m, _a, out: made.append(out)):
         model(**fooling.ids(9))
@@ -196,9 +196,9 @@ def test_the_model_is_as_it_was():
     assert torch.equal(model(**fooling.ids()), answer)
 
 
-def recorded(model: nn.Module) -> tuple[PassRecord, list[OutLaw | None]]:
+def recorded(model: nn.Module) -> tuple[ForwardRecord, list[OutLaw | None]]:
     """A pass in which every map is noted, and the laws of the two W_O in it."""
-    with cut(model, []) as record:
+    with detach_after_maps(model, []) as record:
         model(**fooling.ids())
     maps = [p for p in record.passed if p.name.endswith("o_proj")]
     columns = torch.arange(WIDTH).view(HEADS, -1)

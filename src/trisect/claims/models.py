@@ -1,4 +1,4 @@
-"""Verdicts on claims about given models: heads, layers, resampled texts, or several models as units."""
+"""Verdicts on claims about trained models, with heads, layers, resampled texts or models as units."""
 
 from __future__ import annotations
 
@@ -19,16 +19,16 @@ from trisect.stats.paired import Sample, summary, t_result
 from trisect.stats.reach import fewest_counts, fewest_seeds, smallest_p
 from trisect.stats.tested import ALPHA, NO_TEST, PValues, Reals, Tested, conjunction, number
 
-LEAST = 30  # units; with fewer, percentiles of resampled numbers are too narrow
-LEAST_LAYERS = 3  # of one model, where these are the units of a t test
+LEAST = 30  # units; with fewer, bootstrap intervals are too narrow
+LEAST_LAYERS = 3  # layers of one model for a t test over layers
 MOST = 1_000_000
 
 
-class Drawn(NamedTuple):
-    """What was resampled: `n` units, by so many groups of them (as many as units, where each was drawn alone).
+class ResampledUnits(NamedTuple):
+    """Units of a bootstrap: `n` of them, resampled in `groups` (as many as units if each was drawn alone).
 
-    Degrees of freedom are those of the groups. `seeds` is how many models were trained for a claim about training, None
-    for claims about one given model.
+    Degrees of freedom are those of the groups. `seeds` is the number of trained models for a claim about training, None for claims
+    about one model.
     """
 
     n: int
@@ -38,7 +38,7 @@ class Drawn(NamedTuple):
 
 
 class UnitTest(NamedTuple):
-    """A test that a statistic has of its own: its p-values, and how many of which units they are over."""
+    """A statistic's own test in place of the bootstrap: its p-values, and number and name of its units."""
 
     p: PValues
     n: int
@@ -47,9 +47,9 @@ class UnitTest(NamedTuple):
 
 @dataclass(frozen=True)
 class _SampledPart(TestedPart):
-    """A part tested on one model, with its sample; `test` is the one that it has of its own."""
+    """A part tested on one model, with its sample; `test` replaces the bootstrap's p-values."""
 
-    sample: Drawn
+    sample: ResampledUnits
     test: UnitTest | None = None
 
 
@@ -60,29 +60,29 @@ def judge_by_draws(
     n: int,
     about: Mapping[str, object],
     groups: int | None = None,
-    each: Mapping[str, Drawn] | None = None,
+    each: Mapping[str, ResampledUnits] | None = None,
     tests: Mapping[str, UnitTest] | None = None,
 ) -> pl.DataFrame:
     """The table `claims` for a source about one model: a row per claim and one for each of its parts.
 
-    `replicates` holds for every Statistic by name its values in R draws of `n` units with replacement, the same draws
-    for all; `estimates` its value on the units themselves. A statistic that is missing or not finite is not measured. `about`
-    (model, texts) is what the verdicts speak of and stands in the column `runs`. Where units were drawn by `groups`, these
-    are fewer than `n` and count for the degrees of freedom. `each` says so of single statistics that were drawn from other
-    units than the rest; a part that combines several has the fewest of theirs. `tests` holds by name the tests that single
-    statistics have of their own, such as a permutation of layers; their intervals alone are of the draws.
+    `replicates` has every Statistic's values in R bootstrap draws of `n` units, by name, from the same draws for all;
+    `estimates` has its value on the units themselves. A statistic that is missing or not finite is not measured. `about`
+    (model, texts) is stored in the column `runs`. If units were resampled in `groups`, these are fewer than `n` and count for
+    the degrees of freedom. `each` gives the units of statistics that differ from the rest; a part that combines several has
+    the fewest of them. `tests` has tests of single statistics other than the bootstrap, such as a permutation of layers; their
+    intervals are still those of the bootstrap.
     p_for is the share of draws on the wrong side of the bound, p_against that on the claimed side, both made as wide as
-    Student's t with n − 1 degrees of freedom (stats.bootstrap); draws that are no number count against both. Where no draw
-    moves a statistic p is that of the draws, 1 / (R + 1); one seed gives no verdict; what no outcome could decide is said so.
+    Student's t with n − 1 degrees of freedom (stats.bootstrap); draws that are NaN count against both. If all draws are
+    equal, p is 1 / (R + 1); one seed gives no verdict; a part that no outcome could decide has that as its reason.
     """
-    rest = Drawn(n, n if groups is None else min(n, groups), source.unit)
+    rest = ResampledUnits(n, n if groups is None else min(n, groups), source.unit)
 
     family = family_of(source, lambda part: _has_number(part, estimates, replicates))
 
     def test(part: Part, _: Claim) -> _SampledPart:
         of = [(each or {}).get(leaf.name, rest) for leaf in part.leaves() if isinstance(leaf, Statistic)]
         seeds = [group.seeds for group in of if group.seeds is not None]
-        sample = Drawn(
+        sample = ResampledUnits(
             min(group.n for group in of), min(group.groups for group in of), rest.unit, min(seeds, default=None)
         )
         effect, measured = _value(part.effect, estimates), _has_number(part, estimates, replicates)
@@ -119,8 +119,8 @@ def _has_number(part: Part, estimates: Mapping[str, float], replicates: Mapping[
     return effect is not None and bool(np.isfinite(effect)) and draws is not None and len(draws) > 0
 
 
-def _rule_against(values: Reals, sample: Drawn, level: float, alone: UnitTest | None) -> Reason | None:
-    """Why a statistic that was measured decides nothing, or None."""
+def _rule_against(values: Reals, sample: ResampledUnits, level: float, alone: UnitTest | None) -> Reason | None:
+    """Why a measured statistic cannot decide, or None."""
     if sample.n < LEAST:
         return Reason("few resampled", sample.n, sample.unit, LEAST)
     if sample.seeds is not None and sample.seeds < LEAST_SEEDS:
@@ -134,11 +134,11 @@ def _rule_against(values: Reals, sample: Drawn, level: float, alone: UnitTest | 
 
 
 def _value(effect: Effect, values: Mapping[str, float] | Mapping[str, Reals]) -> Reals | None:
-    """An effect from statistics by name, as one number or one per draw; None where one is missing."""
+    """An effect from statistics by name, as one number or one per draw; None if any is missing."""
     terms = effect.terms if isinstance(effect, Combination) else ((1.0, effect),)
     parts = []
     for weight, leaf in terms:
-        assert isinstance(leaf, Statistic), "claims about one model speak of statistics"
+        assert isinstance(leaf, Statistic), "claims about one model are about statistics"
         if leaf.name not in values:
             return None
         parts.append(weight * np.asarray(values[leaf.name], dtype=float))
@@ -146,9 +146,9 @@ def _value(effect: Effect, values: Mapping[str, float] | Mapping[str, Reals]) ->
 
 
 def _units_to_decide(deciding: Sequence[_SampledPart], family: int) -> int | None:
-    """The fewest units that would decide the claim at these effects and spreads; None when a million would not do.
+    """The fewest units that would decide the claim at these effects and spreads; None if a million would not.
 
-    For a claim about training these are seeds, each as far from the next as the draws of both say.
+    For a claim about training these are seeds, with the spread between seeds that the draws imply.
     """
     ahead = []
     seeds = deciding[0].sample.seeds
@@ -167,26 +167,26 @@ def _units_to_decide(deciding: Sequence[_SampledPart], family: int) -> int | Non
 
 SINGLE_SEED, SINGLE_MODEL = Reason("single", unit="seed"), Reason("single", unit="model")
 
-# what models have of a part: a number each, why no verdict may rest on it or None, whether each is of its weakest head, and
-# the p-values of the model that speaks least where each has a test of its own
+# a part over models: each model's value, the reason why it gets no verdict or None, whether values are those of the weakest
+# head, and p-values of the model with the weakest evidence if each has its own test
 PartOfModels: TypeAlias = tuple[Sequence[float], Reason | None, bool, PValues | None]
 
 
 @dataclass(frozen=True)
 class _ModelsPart(TestedPart):
-    """A part with what its models gave, in short; one that is tested head by head cannot be refuted."""
+    """A part with the summary of its models' values; one that is tested head by head cannot be refuted."""
 
     sample: Sample
     by_head: bool = False
 
     @property
     def unrefutable(self) -> bool:
-        """Whether the mean lies where only a verdict against the claim could rest on it, and none may."""
+        """Whether the mean is on the side that refutes the claim, which tests head by head cannot do."""
         return self.by_head and not self.distance_from_bound > 0
 
     @property
     def reason(self) -> Reason | None:
-        """Why this part has no verdict of its own, or None."""
+        """Why this part has no verdict, or None."""
         return super().reason or (Reason("head by head") if self.unrefutable else None)
 
 
@@ -198,13 +198,13 @@ def judge_models(
 ) -> pl.DataFrame:
     """The table `claims` of a source whose unit is the model: a row per claim and one for each of its parts.
 
-    `values` holds for every Statistic by name a number of each model, paired already (norms less weights of the same
-    model); one that is missing was not measured. `barred` gives, for single statistics, the reason why no verdict may rest on
-    them. With fewer than LEAST_SEEDS models there is none. `about` stands in the column `runs`.
+    `values` has each model's value of every Statistic by name, with differences within a model (norms less weights) already
+    taken; missing ones were not measured. `barred` gives reasons why single statistics get no verdict. With fewer than
+    LEAST_SEEDS models there is none. `about` is stored in the column `runs`.
     """
 
     def read(claim: Claim, part: Part) -> PartOfModels:
-        assert isinstance(part.effect, Statistic), "claims about models speak of statistics"
+        assert isinstance(part.effect, Statistic), "claims about models are about statistics"
         why = (barred or {}).get(part.effect.name)
         return values.get(part.effect.name, ()), None if why is None else read_reason(why), False, None
 
@@ -212,20 +212,20 @@ def judge_models(
 
 
 def judge_over_models(claims: Sequence[pl.DataFrame], about: Mapping[str, object]) -> pl.DataFrame:
-    """The table `claims` of a recipe: what each of its models' own tables has as a part's effect, tested over the models.
+    """The table `claims` of a recipe: each part's effects from its models' tables, tested over the models.
 
-    Every source in `claims`, which are of one experiment, is a family as it is for one model. What bars a part in any model
-    bars it over them, but that it has few layers: all of them have read the same texts, so that models do not make up for
-    texts that are too few. What has the same value in every model is decided as in the model that speaks least. A part
-    that is tested head by head enters with each model's weakest head, which noise moves towards the bound: a mean of these
-    may support a claim and cannot refute it. `about` stands in the column `runs`; the column `over` says that `n` counts models.
+    Every source in `claims`, which are from one experiment, is a family as for one model. A part without a verdict in any model
+    has none over them, unless the reason is few layers: the models have read the same texts, so that more models do not replace
+    texts. A part with the same value in every model is decided as in the model with the weakest evidence. A part that is tested
+    head by head has each model's weakest head as its value, which noise moves towards the bound: their mean may support a claim
+    and cannot refute it. `about` is stored in the column `runs`; the column `over` says that `n` counts models.
     """
     rows: list[ClaimColumns] = []
     sources = {source.key: source for source in SOURCES}
     for source in (sources[key] for key in claims[0]["source"].unique(maintain_order=True)):
 
         def read(claim: Claim, part: Part, key: str = source.key) -> PartOfModels:
-            """What is tested against a null of each head has p and no spread."""
+            """Parts that are tested against a null of each head have a p-value and no spread."""
             row_of = [(pl.col("source") == key) & (pl.col("claim") == claim.id) & (pl.col("part") == part.name)]
             of = [row for table in claims for row in table.filter(*row_of).iter_rows(named=True)]
             values = [row["effect"] for row in of if row["effect"] is not None]
@@ -235,7 +235,7 @@ def judge_over_models(claims: Sequence[pl.DataFrame], about: Mapping[str, object
             if values and each:
                 why = Reason("some models", each.count(each[0]), need=len(of), detail=str(each[0]))
             alone = None
-            if of and all(row["p"] is not None for row in of):  # two-sided, on the side that all have in common
+            if of and all(row["p"] is not None for row in of):  # two-sided, on the side that all models share
                 p_for = np.asarray(max(row["p"] for row in of) / 2)
                 holds = distance_from_bound(part, values[0]) > 0
                 alone = PValues(p_for, NO_TEST.p_against) if holds else PValues(NO_TEST.p_for, p_for)
@@ -243,7 +243,7 @@ def judge_over_models(claims: Sequence[pl.DataFrame], about: Mapping[str, object
 
         for row in _judge_parts(source, read, about):
             rows.append(row | {"over": "model"})
-            if row["reason"] == str(NOT_MEASURED):  # where all models say the same reason for it, that stands there
+            if row["reason"] == str(NOT_MEASURED):  # replaced if all models have the same reason
                 same = [
                     pl.col(name).eq_missing(pl.lit(row.get(name), pl.String)) for name in ("source", "claim", "part")
                 ]
@@ -286,11 +286,11 @@ def _judge_parts(
     return claim_rows(source, test, whole_row, (NOT_MEASURED,), about=about)
 
 
-class Against(NamedTuple):
-    """A statistic of every head that has a null: its distance from the null's mean, and what the null says of the bound.
+class HeadsAgainstNull(NamedTuple):
+    """A statistic of every head that has a null: its distance from the null's mean, and p-values of the bound.
 
-    `p_for` and `p_against` are one-sided p-values of the part's claim per head; `interval` gives for a head, from 0, and
-    an alpha the ends of its interval, made of the null's own quantiles.
+    `p_for` and `p_against` are one-sided p-values of the part's claim per head; `interval(head, alpha)`, with heads from 0,
+    returns the ends of its interval from quantiles of the null.
     """
 
     effects: Reals
@@ -300,7 +300,7 @@ class Against(NamedTuple):
 
 
 class ResampledHeads(NamedTuple):
-    """A mean over heads, and the same over `n` units resampled with replacement; `unit` is the scarcer of them."""
+    """A mean over heads with its bootstrap draws over `n` units; `unit` is the one with fewer of them."""
 
     effect: float
     replicates: Reals
@@ -309,24 +309,24 @@ class ResampledHeads(NamedTuple):
 
 
 class LayerMeans(NamedTuple):
-    """A mean over heads in every layer of a model, whose units are its layers."""
+    """A model's means over heads by layer, for a test over layers."""
 
     values: Reals
 
 
 def judge_heads(
     source: Source,
-    statistics: Mapping[str, Against | ResampledHeads | LayerMeans],
+    statistics: Mapping[str, HeadsAgainstNull | ResampledHeads | LayerMeans],
     about: Mapping[str, object],
     missing: str | Mapping[str, str] = str(NOT_MEASURED),
 ) -> pl.DataFrame:
-    """The table `claims` of a source whose unit is the head; a Statistic that `statistics` lacks was not measured.
+    """The table `claims` of a source whose unit is the head; a Statistic missing in `statistics` was not measured.
 
-    `missing` says why not, of all or of each by its name.
+    `missing` is the reason, for all or by name.
 
     A part that is tested head by head holds when it holds for every head (intersection–union): p_for is the largest of
-    the heads', p_against their smallest times their number; it carries the head that speaks for it least. Layers are tested
-    by Student's t, at least LEAST_LAYERS of them.
+    the heads', p_against their smallest times their number; its effect is that of the weakest head. Layers are tested by
+    Student's t, at least LEAST_LAYERS of them.
     """
     why = {} if isinstance(missing, str) else {name: read_reason(sentence) for name, sentence in missing.items()}
     rest = read_reason(missing) if isinstance(missing, str) else NOT_MEASURED
@@ -334,12 +334,12 @@ def judge_heads(
     family = family_of(source, lambda part: isinstance(part.effect, Statistic) and part.effect.name in statistics)
 
     def test(part: Part, _: Claim) -> TestedPart:
-        assert isinstance(part.effect, Statistic), "claims about heads speak of statistics"
+        assert isinstance(part.effect, Statistic), "claims about heads are about statistics"
         value = statistics.get(part.effect.name)
         if value is None:
             reason = why.get(part.effect.name, rest)
             return TestedPart(part, Tested(reason=reason), reason)
-        if isinstance(value, Against):  # it must hold for every head, and carries the head that speaks for it least
+        if isinstance(value, HeadsAgainstNull):  # it has to hold for every head; its effect is that of the weakest
             if not len(value.effects):
                 return TestedPart(part, Tested(reason=Reason("no null")), Reason("no null"))
             weakest = int(np.argmin([distance_from_bound(part, float(effect)) for effect in value.effects]))
@@ -364,7 +364,7 @@ def judge_heads(
         return TestedPart(part, tested, barred)
 
     def whole_row(decided: Decided[TestedPart]) -> ClaimColumns:
-        """How many heads would decide is not said: a model has the heads that it has."""
+        """Without a number of heads that would decide, since a model's heads are fixed."""
         reason = decided.barred or UNDECIDED
         if decided.barred is None and decided.p < ALPHA:
             reason = Reason("after Holm", detail=f"{decided.p:.2g}, and {decided.p_holm:.2g}")

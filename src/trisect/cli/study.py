@@ -213,7 +213,7 @@ def _say_folder(out: str, errors: Sequence[StudyError]) -> None:
         say(f"{left} of {runs} runs are not finished: call 'trisect study' again.")
     if begun := calls.unfinished(out):
         say(
-            f"{out} holds the beginning of 'trisect {begun}', which was stopped before its end or still runs. "
+            f"{out} has partial results of 'trisect {begun}', which was interrupted or is running. "
             "Call that command again, with the same settings: it goes on from there."
         )
     if calls.lacks_list(out):

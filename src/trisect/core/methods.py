@@ -19,7 +19,7 @@ ALL_LAYERS = tuple(Site(c, None) for c in (("q",), ("k",), ("v",), ("q", "k"), (
 PROBES = ("linear", "mlp")
 
 
-def spell_variant(text: str) -> str | None:
+def canonical_variant(text: str) -> str | None:
     """The canonical spelling of a variant of an attack, None if it is invalid: 'plain', or controls joined by '+' in order.
 
     'control' (labels that each word type drew by chance), 'bounded' (the adversary's output is pushed towards the label
@@ -33,7 +33,7 @@ def spell_variant(text: str) -> str | None:
 
 def _control(text: str) -> str:
     """The canonical spelling of a control; raises SpecError if the text is not one."""
-    variant = spell_variant(text)
+    variant = canonical_variant(text)
     if variant is None or variant == "plain":
         facts = f"Controls are {', '.join(VARIANTS[1:])}, or several of them joined by '+'."
         raise SpecError(unknown("control", text, VARIANTS[1:]), facts, "Use one of them.")

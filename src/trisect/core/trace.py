@@ -136,7 +136,7 @@ class Projections:
     b_o: Float[Tensor, " D"] | None = None
     normed: Mapping[str, NormedMap] = field(default_factory=dict)
 
-    def copied(self, device: torch.device) -> Projections:
+    def copy_to(self, device: torch.device) -> Projections:
         """A copy whose weights are cloned to a device, so that they do not change with the model's."""
         tensors: dict[str, Tensor | None] = {name: getattr(self, name) for name in WEIGHTS}
         return replace(self, **{name: None if t is None else t.to(device, copy=True) for name, t in tensors.items()})
@@ -218,8 +218,8 @@ class Rescaling:
 class FeedForward:
     """The feed-forward block that follows an attention layer: z + N(W_2 φ(W_1 u + b_1) + b_2), where u is z or its norm.
 
-    With a `gate`, W_2 is applied to φ(W_1 u + b_1) (W_3 u + b_3). `before` is the norm from z to u, `behind` is N, and `after` is a
-    norm of the sum; each is None if the block has none. `activation` names φ, one of measure.activations.NAMES.
+    With a `gate`, W_2 is applied to φ(W_1 u + b_1) (W_3 u + b_3). `input_norm` is the norm from z to u, `output_norm` is N, and
+    `sum_norm` a norm of the sum; each is None if the block has none. `activation` names φ, one of measure.activations.NAMES.
     """
 
     activation: str
@@ -229,9 +229,9 @@ class FeedForward:
     gate_bias: Float[Tensor, " F"] | None
     outer: Float[Tensor, "D F"]
     outer_bias: Float[Tensor, " D"] | None
-    before: Rescaling | None = None
-    behind: Rescaling | None = None
-    after: Rescaling | None = None
+    input_norm: Rescaling | None = None
+    output_norm: Rescaling | None = None
+    sum_norm: Rescaling | None = None
 
 
 @dataclass(frozen=True, eq=False)
@@ -293,7 +293,7 @@ class WrittenStream:
             raise SiteError(f"{name!r} was asked for.", facts, "Name one of them.")
         return by_name[name]
 
-    def before(self, layer: int) -> tuple[StreamWriter, ...]:
+    def writers_before(self, layer: int) -> tuple[StreamWriter, ...]:
         """The writers that a layer's attention reads, without the biases."""
         return tuple(writer for writer in self.written if writer.layer < layer and not writer.is_bias)
 

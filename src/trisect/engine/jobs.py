@@ -1,4 +1,4 @@
-"""Jobs: functions of JSON and files that are run by name, and how a process runs one."""
+"""Jobs: functions of a JSON record and files that workers call by name."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ from trisect.core.errors import StudyError, TrisectError
 from trisect.core.files import Json, inside, replace_file, whole_files
 from trisect.core.schema import plain, read
 
-PAUSE = 0.2  # seconds between two reports of how far a job is
+PAUSE = 0.2  # seconds between two reports of progress
 
 Content = bytes | Path  # a file's bytes, or on one machine a file that its receiver may move away
 Files = Mapping[str, Content]  # by path below the experiment's folder, with '/' between its parts
-Emit = Callable[[float, str], None]  # the share that is done, and a few words
+Emit = Callable[[float, str], None]  # fraction done, and a short message
 Value = TypeVar("Value")
 
 
@@ -41,11 +41,11 @@ class OrderMessage(TypedDict):
 
 @dataclass(frozen=True)
 class JobOrder:
-    """A job at the time at which it begins.
+    """A job with its inputs, ready to run.
 
-    `request` is the record that `function` takes; `needs` are files and folders that never change, by the name under which
-    the job fetches them; `begins` are files and folders that lie in its scratch folder, by their path below `home`, as
-    which messages of errors name that folder.
+    `request` is the argument of `function`; `needs` are read-only files and folders by the name under which the job fetches them;
+    `begins` are files and folders to copy into its scratch folder, by their path below `home`. Errors name the scratch folder
+    `home`.
     """
 
     function: Callable[[Any, JobContext], None]
@@ -55,19 +55,19 @@ class JobOrder:
     begins: Mapping[str, Path] = field(default_factory=dict)
 
     def message(self) -> OrderMessage:
-        """What is sent of it beside files; floats come back bit for bit."""
+        """The order as a message without its files; floats are preserved bit for bit."""
         name = f"{self.function.__module__}:{self.function.__qualname__}"
         request = json.dumps(plain(self.request), allow_nan=False)
         return {"job": name, "request": request, "begins": list(self.begins), "home": str(self.home)}
 
     def paths(self) -> dict[str, Path]:
-        """All files and folders that the job reads, where they lie on this machine."""
+        """Paths on this machine of all files and folders that the job reads."""
         return {name: path.absolute() for name, path in (*self.needs.items(), *self.begins.items())}
 
 
 @dataclass(frozen=True)
 class JobProgress:
-    """A job is under way: the share that is done, a few words, and files that it sends home."""
+    """Progress of a job: the fraction done, a short message, and files that it sends to the driver."""
 
     share: float | None = None
     words: str = ""
@@ -75,7 +75,7 @@ class JobProgress:
 
 
 class JobContext:
-    """What a job works with: its scratch folder, what it needs, and a way to report and to send files home."""
+    """A job's environment: its scratch folder, its inputs, progress reports, and files sent to the driver."""
 
     def __init__(
         self, scratch: Path, paths: Mapping[str, Path], values: dict[str, Any], send: Callable[[JobProgress], None]
@@ -84,29 +84,29 @@ class JobContext:
         self._paths, self._values, self._send = paths, values, send
         self._seen: dict[str, tuple[int, int]] = {}
         self._reported = float("-inf")
-        self.sent: dict[Path, str] = {}  # second names of files that went home, and what they are called there
+        self.sent: dict[Path, str] = {}  # links to files that were sent, and their names at the driver
 
     def fetch(self, name: str) -> Path:
-        """The file or folder of that name, on this machine's disk, to be read only."""
+        """The local, read-only file or folder of that name."""
         return self._paths[name]
 
     def read(self, name: str, load: Callable[[Path], Value]) -> Value:
-        """What `load` makes of `fetch(name)`; made once by each process of an engine, then shared by its jobs."""
+        """`load(fetch(name))`, cached by each process of an engine for all its jobs."""
         key = f"{load.__module__}.{load.__qualname__} {self.fetch(name)}"
         if key not in self._values:
             self._values[key] = load(self.fetch(name))
         return self._values[key]
 
-    def say(self, share: float, words: str) -> None:
-        """Report the share that is done, and a few words; passed on every 0.2 s at most."""
+    def report(self, share: float, words: str) -> None:
+        """Report the fraction done and a short message; sent every 0.2 s at most."""
         if time.monotonic() - self._reported >= PAUSE:
             self._reported = time.monotonic()
             self._send(JobProgress(share, words))
 
-    def keep(self) -> None:
-        """Send home what is new in the scratch folder: what a job goes on from when its worker, or the driver, is lost.
+    def send_files(self) -> None:
+        """Send new files of the scratch folder to the driver; a job whose worker or driver is lost resumes from them.
 
-        To be called where these files agree with one another. Each travels under a second name that stays as it is.
+        Call it when these files are consistent with one another. Each is sent as a hard link, which later writes do not change.
         """
         files = {}
         for path in whole_files(self.scratch):
@@ -121,7 +121,7 @@ class JobContext:
             self._send(JobProgress(files=files))
 
     def begin(self, name: str) -> None:
-        """Have the file or folder of that name lie in the scratch folder."""
+        """Copy the file or folder of that name into the scratch folder."""
         source, target = self.fetch(name), self.scratch / name
         for path in whole_files(source) if source.is_dir() else [source]:
             place = target / path.relative_to(source) if source.is_dir() else target
@@ -135,7 +135,7 @@ def _mark(path: Path) -> tuple[int, int]:
 
 
 def _share(source: Path, target: Path) -> None:
-    """A second name for a file: no bytes are copied where the disk allows that. Files are replaced, never changed."""
+    """Hard-link a file, or copy it if the disk has no links. Files are replaced, never changed."""
 
     def link(scratch: Path) -> None:
         try:
@@ -151,13 +151,13 @@ _declared: dict[str, Callable[[Any, JobContext], None]] = {}
 
 
 def job(function: Job) -> Job:
-    """Declare that engines may call a function of a record, which travels as JSON, and a JobContext."""
+    """Declare that engines may call a function of a record, which is sent as JSON, and a JobContext."""
     _declared[f"{function.__module__}:{function.__qualname__}"] = function
     return function
 
 
 def find_job(name: str) -> Callable[[Any, JobContext], None]:
-    """The declared function of that name, its module imported; raises StudyError for any other."""
+    """Import a module and return its declared function of that name; raises StudyError if there is none."""
     module, _, function = name.partition(":")
     try:
         import_module(module)
@@ -177,10 +177,10 @@ def run_job(
     values: dict[str, object],
     send: Callable[[JobProgress], None],
 ) -> None:
-    """Run the job of an order's message in a scratch folder of its own below `folder`; `values` are what its process has read.
+    """Run the job of an order's message in its own scratch folder below `folder`; `values` caches what its process has read.
 
-    However it ends, what lies whole in its folder is sent. In a TrisectError that leaves here the scratch folder's path is
-    replaced by the job's home.
+    Complete files of its folder are sent even after an error. In a TrisectError, the scratch folder's path is replaced by the
+    job's home.
     """
     place = folder / f"job-{secrets.token_hex(6)}"
     context = JobContext(place / "work", paths, values, send)
@@ -192,7 +192,7 @@ def run_job(
         function(read(kind, json.loads(message["request"]), message["job"]), context)
     except BaseException as error:
         with suppress(TrisectError):  # the first error is the one to report
-            context.keep()
+            context.send_files()
         if isinstance(error, TrisectError):  # names files as they are called at home
             home = message["home"]
             moved = {**{second: f"{home}/{name}" for second, name in context.sent.items()}, context.scratch: home}
@@ -203,31 +203,31 @@ def run_job(
                 )
         raise
     else:
-        context.keep()
+        context.send_files()
     finally:
         shutil.rmtree(context.scratch, ignore_errors=True)
 
 
 def failure(error: Exception) -> dict[str, Json]:
-    """An error as JSON, never as a pickle: the three parts of one of ours, else where it was raised."""
+    """An error as JSON, never as a pickle: the three parts of a TrisectError, else the traceback."""
     if isinstance(error, TrisectError):
         return {"error": [type(error).__name__, error.problem, error.reason, error.todo]}
     return {"crash": "".join(traceback.format_exception(error))}
 
 
 def read_failure(message: Mapping[str, Json]) -> Exception | None:
-    """The error that a message is about; None where it is about none."""
+    """The error in a message; None if it has none."""
     if isinstance(error := message.get("error"), list):
         kind, *parts = map(str, error)
         return getattr(errors, kind, TrisectError)(*parts)
     return RuntimeError(message["crash"]) if "crash" in message else None
 
 
-def land(files: Files, folder: Path, last: Sequence[str] = ()) -> None:
-    """Write files below `folder`, each whole or not at all; those that fit a pattern of `last` come last, in that order.
+def write_files(files: Files, folder: Path, last: Sequence[str] = ()) -> None:
+    """Write files below `folder` atomically, those that match a pattern of `last` at the end, in that order.
 
-    So a file that says that others are there never comes before them. Raises StudyError where a name leads out of the
-    folder, or a file cannot be written.
+    So a list of files is never written before the files. Raises StudyError if a name leads out of the folder, or a file cannot
+    be written.
     """
 
     def rank(name: str) -> tuple[int, str]:
@@ -240,7 +240,7 @@ def land(files: Files, folder: Path, last: Sequence[str] = ()) -> None:
             place.write_bytes(content)
 
     for name in sorted(files, key=rank):
-        content = files[name]  # a file that is moved was written as durably as its job wanted
+        content = files[name]  # a file that is moved has been flushed by its job if needed
         replace_file(
             inside(folder, *name.split("/")),
             lambda scratch, content=content: put(content, scratch),

@@ -189,7 +189,7 @@ class TextBatcher:
         return hidden, labels
 
 
-def takes_any(model: nn.Module) -> bool:
+def accepts_any_keyword(model: nn.Module) -> bool:
     """Whether the model's forward method accepts arbitrary keyword arguments."""
     parameters = inspect.signature(model.forward).parameters.values()
     return any(p.kind is inspect.Parameter.VAR_KEYWORD for p in parameters)
@@ -333,7 +333,7 @@ def _unnamed_side(real: Tensor) -> Side:
     return Side(tuple(tuple(f"position {n + 1}" for n in range(length)) for _ in range(rows)), real, ~real)
 
 
-def labelled(inputs: ModelInputs, config: Any) -> dict[str, object]:
+def with_placeholder_labels(inputs: ModelInputs, config: Any) -> dict[str, object]:
     """The inputs, with labels that ignore the placeholder tokens of images, sounds or videos."""
     ids, result = inputs.get("input_ids"), dict(inputs)
     names = [f"{kind}_token_{end}" for kind in PLACEHOLDERS for end in ("id", "index")]
@@ -349,7 +349,7 @@ CPU = torch.device("cpu")
 WITHOUT_FLOAT64 = ("mps",)  # devices without float64, in which norms are summed
 
 
-class Seen(NamedTuple):
+class RecordedCall(NamedTuple):
     """A recorded attention call with its projections and its residual block, on one device."""
 
     projections: Projections
@@ -357,20 +357,20 @@ class Seen(NamedTuple):
     block: ResidualBlock | None
 
 
-def computed_at(call: Call) -> torch.device:
+def measure_device(call: Call) -> torch.device:
     """The device on which measures of a call are computed: the call's own if it has float64, else the CPU."""
     return CPU if call.q.device.type in WITHOUT_FLOAT64 else call.q.device
 
 
-def seen_at(
+def copy_to_device(
     device: torch.device, projections: Projections, call: Call, block: ResidualBlock | None, copies: bool
-) -> Seen:
+) -> RecordedCall:
     """A recorded call on `device`; `copies` clones its tensors even if they are there already, as the model may overwrite them."""
     weights = None if call.weights is None else call.weights.detach().to(device, copy=copies)
     q, k, v, output = (t.detach().to(device, copy=copies) for t in (call.q, call.k, call.v, call.output))
     moved = Call(call.module, call.order, q, k, v, weights, output, call.scale)
     if block is None:
-        return Seen(projections.copied(device), moved, None)
+        return RecordedCall(projections.copy_to(device), moved, None)
     # the feed-forward block, which few measures need, stays on the model's device
     after, beta = block.after, None if block.beta is None else block.beta.to(device)
     if after is not None:
@@ -378,10 +378,10 @@ def seen_at(
         after = replace(after, gamma=after.gamma.to(device), beta=shift)
     residual, gamma = block.residual.to(device), block.gamma.to(device)
     placed = replace(block, residual=residual, gamma=gamma, beta=beta, after=after)
-    return Seen(projections.copied(device), moved, placed)
+    return RecordedCall(projections.copy_to(device), moved, placed)
 
 
-def trace_of(batch: Batch, seen: Seen) -> Trace:
+def trace_of(batch: Batch, seen: RecordedCall) -> Trace:
     """The Trace of a call of one batch."""
     projections, call, block = seen
     address, weights = projections.address, call.weights

@@ -18,7 +18,7 @@ from transformers.pytorch_utils import Conv1D
 from trisect.core.errors import ModelError, reraise_out_of_memory
 from trisect.core.subject import Batch, ModelInputs, Parts, RowScores, StreamPoint, Writer
 from trisect.core.trace import Address
-from trisect.hf.batches import first_tensor, output_at, row_scores, takes_any
+from trisect.hf.batches import accepts_any_keyword, first_tensor, output_at, row_scores
 from trisect.hf.files.checkpoints import State, check_state, check_writes
 from trisect.hf.files.model_errors import ModelOutOfMemoryError, check_ids, memory_guard
 from trisect.hf.hooks.calls import (
@@ -284,7 +284,7 @@ def _run_clean(
     proved: ProvedModel, inputs: ModelInputs, prefix: Prefix | None = None
 ) -> tuple[Sequence[Call], ModelOutput]:
     """One forward pass without edits, looked at as a read is, but for laws beside open edits; ModelError where a law fails in it."""
-    proof, looks = proved.proof, proved.proof.agreement.is_looked_at(inputs)
+    proof, looks = proved.proof, proved.proof.agreement.should_check_laws(inputs)
     laws = proof.call_laws() if looks and not is_edited(proved.model) else ()
 
     def meet(call: Call) -> Call:
@@ -309,7 +309,7 @@ def confirm(proved: ProvedModel, inputs: ModelInputs, calls: Sequence[Call], ans
 def own_inputs(proved: ProvedModel, inputs: ModelInputs) -> ModelInputs:
     """What of a batch's inputs the model is given: all but labels; raises ModelError for a name that its forward does not take."""
     values = {name: value for name, value in inputs.items() if name != "labels"}
-    if (strange := sorted(values.keys() - proved.accepts)) and not takes_any(proved.model):
+    if (strange := sorted(values.keys() - proved.accepts)) and not accepts_any_keyword(proved.model):
         problem = f"{', '.join(map(repr, strange))} was given to {proved.name}."
         reason = f"Its forward takes {', '.join(sorted(proved.accepts - {'labels'})[:8]) or 'nothing by name'}."
         raise ModelError(problem, reason, "Leave it out, or give it by the name that the model has for it.")
@@ -342,7 +342,7 @@ def path_gradients(
         return streams[n]
 
     def note(n: int, parts: Parts) -> Parts:
-        maps[n] = [one for one in ran if one[2].requires_grad]
+        maps[n] = [use for use in ran if use[2].requires_grad]
         return seen.setdefault(n, parts)
 
     def keep(module: nn.Module, inputs: tuple[Any, ...], output: Any) -> None:
@@ -389,7 +389,7 @@ def _head_gradients(
     first = through(part, stream, 0)
     outputs = [output for _, _, output in maps]
     used = torch.autograd.grad(part, outputs, gradient, retain_graph=True, allow_unused=True) if maps else ()
-    makers = [one for one, value in zip(maps, used, strict=True) if value is not None]
+    makers = [use for use, value in zip(maps, used, strict=True) if value is not None]
     if len(makers) == 1:
         module, x, y = makers[0]
         weight: Any = module.weight if isinstance(module, nn.Linear) else module.weight.T

@@ -36,17 +36,17 @@ from trisect.core.trace import Address, Projections, Reading, Side, Trace, cross
 from trisect.hf.batches import (
     CPU,
     IGNORED,
-    Seen,
+    RecordedCall,
     TextBatcher,
-    computed_at,
+    copy_to_device,
     find_sides,
     first_tensor,
-    labelled,
     longest_window,
+    measure_device,
     output_at,
     row_scores,
-    seen_at,
     trace_of,
+    with_placeholder_labels,
 )
 from trisect.hf.files.checkpoints import State, check_state, check_writes, mark_of
 from trisect.hf.files.fetch import Options, fetch, is_masked_lm, objective_of
@@ -103,7 +103,7 @@ class _LazyProjections(Sequence[Projections]):
         if isinstance(index, slice):
             return _LazyProjections(self._projections[index], self._look)
         self._look()
-        return self._projections[index].copied(CPU)
+        return self._projections[index].copy_to(CPU)
 
 
 ANY = "MODEL"  # on a command line, for a model that only its owner can name
@@ -112,7 +112,7 @@ MOST = 1_000  # windows in one Reading, all of them in memory
 Inputs = ModelInputs
 
 
-Take = Callable[[Seen], object]
+Take = Callable[[RecordedCall], object]
 
 
 @dataclass(frozen=True, eq=False)
@@ -265,7 +265,7 @@ class Pretrained:
     @torch.no_grad()
     def trace(self, batch: Batch, write: Written = None) -> Reading:
         """Read one batch: a Trace per layer and stack, on the CPU. Raises ModelError where its laws do not hold; not with writers."""
-        seen: list[Seen] = []
+        seen: list[RecordedCall] = []
         self._walk(batch.inputs, seen.append, write=write)
         return _reading(self, batch, seen)
 
@@ -283,7 +283,7 @@ class Pretrained:
     ) -> Sequence[Call]:
         """One pass over inputs; each layer that is read is given away as it is met (`home`: on the CPU), and its laws are looked at."""
         check_writes(self.name, self.state, self.model)
-        looks = bool(write) or self.proof.agreement.is_looked_at(inputs)
+        looks = bool(write) or self.proof.agreement.should_check_laws(inputs)
         laws = self.proof.call_laws() if looks and not (write or is_edited(self.model)) else ()
         scaled = [law.scaled for law in self.proof.laws]
 
@@ -292,7 +292,7 @@ class Pretrained:
                 checker.call(call)
                 call = call if scaled[call.order] else call._replace(scale=None)
                 block = blocks.pop(weights.projections.address, None)
-                take(seen_at(CPU if home else computed_at(call), weights.projections, call, block, home))
+                take(copy_to_device(CPU if home else measure_device(call), weights.projections, call, block, home))
             return outline(call, pattern)
 
         with (
@@ -376,18 +376,18 @@ def sampled_laws(subject: Pretrained) -> Iterator[None]:
         yield
         return
     agreement.counts.clear()
-    agreement.draw, agreement.left = Random(0), None
+    agreement.draw, agreement.unchecked_inputs = Random(0), None
     try:
         yield
     finally:
-        left, agreement.draw, agreement.left = agreement.left, None, None
+        left, agreement.draw, agreement.unchecked_inputs = agreement.unchecked_inputs, None, None
     check_state(subject.name, subject.state, subject.model)
     if left is not None:
         subject._walk(left, lambda _seen: None)
 
 
 def _read_inputs(subject: Pretrained, inputs: Inputs) -> Reading:
-    seen: list[Seen] = []
+    seen: list[RecordedCall] = []
     try:
         batch = _batch_of(subject, inputs, seen.append)
     except OtherCallsError:
@@ -407,7 +407,7 @@ def _verify_with(subject: Pretrained, inputs: Inputs) -> Pretrained:
     return subject.others[kind]
 
 
-def _reading(subject: Pretrained, batch: Batch, seen: Sequence[Seen]) -> Reading:
+def _reading(subject: Pretrained, batch: Batch, seen: Sequence[RecordedCall]) -> Reading:
     traces = tuple(trace_of(batch, call) for call in seen)
     about = (batch.source, batch.target, batch.rows, batch.notes, subject.objective)
     return Reading(subject.name, traces, *about, sides=batch.sides)
@@ -424,7 +424,7 @@ def _batch_of(subject: Pretrained, inputs: Inputs, take: Take) -> Batch:
         raise forward_error(subject.name, inputs, subject.batcher.accepts, limit, error) from error
     source, target, beside = find_sides(inputs, subject.tokenizer, calls, subject.addresses)
     rows = tuple((i, 0) for i in range(len(source.tokens)))
-    return Batch(labelled(inputs, config), source, target, rows, subject.notes, beside)
+    return Batch(with_placeholder_labels(inputs, config), source, target, rows, subject.notes, beside)
 
 
 def encode_sample(subject: Pretrained, sample: InputSample) -> tuple[InputSample, tuple[str, ...]] | None:
@@ -724,7 +724,7 @@ def read_graph(subject: Pretrained, batch: Batch) -> Reading:
     graph begins at the first layer's q, k and v: weights, which stay as they are, get no gradient.
     """
     proof, ends = subject.proof, dict[Address, Parts]()
-    seen: list[Seen] = []
+    seen: list[RecordedCall] = []
 
     def begin(address: Address, parts: Parts) -> Parts:
         ends[address] = Parts(*(t if t.requires_grad else t.detach().requires_grad_() for t in parts))
@@ -739,7 +739,7 @@ def read_graph(subject: Pretrained, batch: Batch) -> Reading:
                 call.output.retain_grad()
             scale = call.scale if proof.laws[call.order].scaled else None
             graph_call = call._replace(scale=scale, raw=None, **ends[weights.projections.address]._asdict())
-            seen.append(Seen(weights.projections.copied(computed_at(call)), graph_call, None))
+            seen.append(RecordedCall(weights.projections.copy_to(measure_device(call)), graph_call, None))
         return outline(call)
 
     edits = edits_at(proof.addresses, {address: functools.partial(begin, address) for address in proof.shape.heads})

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 Seed = Annotated[int, Field(description="Random seed.", ge=0, le=2**32 - 1)]
 Seeds = Annotated[
     tuple[int, ...],
-    Field(description="How many seeds (5: seeds 1 to 5), or which: 1,2,7 or 3-6 (seed 7 alone: 7-7)."),
+    Field(description="Number of seeds (5: seeds 1 to 5), or a list: 1,2,7 or 3-6 (seed 7 alone: 7-7)."),
     Option(many="seeds", metavar="SEEDS"),
 ]
 Changes = Annotated[
@@ -363,7 +363,7 @@ PairList = Annotated[
 PairTask = Annotated[
     str,
     Field(
-        description="Pairs that are made for the model: bindings (who has what), induction (… A B … A), recall (for a model of "
+        description="Generated pairs for the model: bindings (who has what), induction (… A B … A), recall (for a model of "
         "trisect recall), translation (for a model of trisect translate-train and the embedded bitext), or audio-words (for a "
         "model of speech, of recordings of single words: --corpus names their folder)."
     ),

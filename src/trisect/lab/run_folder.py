@@ -1,4 +1,4 @@
-"""RunFolder: a folder of results, kept to one process, written whole or not at all, and gone on in where a call stopped."""
+"""RunFolder: a folder of results that is locked by one process, written atomically, and resumed after an interruption."""
 
 from __future__ import annotations
 
@@ -33,25 +33,25 @@ from trisect.core.files import (
 )
 from trisect.core.tables import read_table, run_of_table
 
-MANIFEST = "manifest.json"  # of which run a folder's files are, and a checksum of each; written last of all
-STATEMENT = "experiment.json"  # an experiment as a user states it, which anybody may write, and has no checksum
+MANIFEST = "manifest.json"  # the run of a folder's files and their checksums; written last
+STATEMENT = "experiment.json"  # an experiment as written by a user, without a checksum
 LONGEST_STATEMENT = 1_000_000  # bytes; a ledger may be longer
-OPENED = (".html", "corpus.json")  # what is opened first: gone before a run lands, there when all else is
-GONE = ("is missing.", "was altered.")  # what is said of a file that is listed, and not as it was left
-UNIT = ".unit-"  # how the name of a finished unit's folder begins, until all units are there
-DELETE = "Delete {} and call the same command again: what is missing is made again."
-MOVE = "Move {} away and call the same command again: the plan cannot be made from the rest."
-AGAIN = "Delete it and call the same command again: what is missing is made again."
+OPENED = (".html", "corpus.json")  # entry points: removed before a new run's files are written, and written last
+GONE = ("is missing.", "was altered.")  # messages about listed files that have changed
+UNIT = ".unit-"  # prefix of the folders of finished units, until all are finished
+DELETE = "Delete {} and call the same command again: it computes what is missing."
+MOVE = "Move {} away and call the same command again: the plan cannot be recovered from the other files."
+AGAIN = "Delete it and call the same command again: it computes what is missing."
 COPY_AGAIN = "Copy it again from the folder that the command wrote, or run that command again."
 WRITABLE = "Choose a folder that can be written, with --out."
 ELSEWHERE = "Choose another folder with --out."
 _MADE = re.compile(
     r"\.(run|unit)\.[0-9]+-[0-9a-f]{8}\.trisect-part|\.unit-[0-9a-f]{32}"
-)  # folders that are ours by name
+)  # names of scratch and unit folders
 
 
 class _ManifestData(TypedDict):
-    """A run's list of files: of which experiment, which run, and a checksum of each (empty: it has one of its own)."""
+    """A run's manifest: experiment, run, and each file's checksum (empty if the file contains its own)."""
 
     experiment: str
     run: str
@@ -60,23 +60,23 @@ class _ManifestData(TypedDict):
 
 @dataclass(frozen=True)
 class RunFolder:
-    """A folder that a command writes its results into.
+    """A command's folder of results.
 
-    `lock` keeps others out; what is written in a `stage` lands by `commit`, all of it or nothing; `unit` keeps one finished
-    piece of the whole under a key of what was asked and on what, and `resume` finds it in a later call.
+    `lock` excludes other processes; `commit` moves the files of a `stage` here, all or none; `unit` stores the files of one
+    finished unit under a key of its settings and inputs, and `resume` returns them in a later call.
     """
 
     path: Path
 
-    # --- whose it is
+    # --- manifest
 
     @property
     def has_run(self) -> bool:
-        """Whether it holds a finished run's list of files."""
+        """Whether the folder has the manifest of a finished run."""
         return (self.path / MANIFEST).is_file()
 
     def manifest(self) -> _ManifestData:
-        """Which experiment and run its files are of, with their checksums; raises DamagedFileError where that is not said."""
+        """Experiment, run and checksums of its files; raises DamagedFileError if the manifest is missing or damaged."""
         path = self.path / MANIFEST
         todo = f"Delete {path} and call the same command again."
         body = read_record(path, todo, _ManifestData)
@@ -86,11 +86,11 @@ class RunFolder:
             for name in body["files"]
         )
         if not (texts and inside and all(isinstance(mark, str) for mark in body["files"].values())):
-            raise DamagedFileError(f"{path} is no list of a run's files.", "It names files that no run writes.", todo)
+            raise DamagedFileError(f"{path} is not the manifest of a run.", "It names files that no run writes.", todo)
         return body
 
     def find_manifest(self) -> _ManifestData | None:
-        """The same; None where there is no list of a run's files, or none of ours."""
+        """The manifest; None if it is missing or damaged."""
         try:
             return self.manifest() if self.has_run else None
         except DamagedFileError:
@@ -98,30 +98,32 @@ class RunFolder:
 
     @property
     def latest(self) -> Path | None:
-        """Where its run lies: here, or staged whole where it has not landed to its end; None where there is none."""
-        places = (*self._ours(".run.*.trisect-part"), self.path)  # half of a run has no list of its files
+        """The folder of its run: this one, or a complete stage that is not moved yet; None if there is none."""
+        places = (*self._ours(".run.*.trisect-part"), self.path)  # incomplete runs have no manifest
         return next((place for place in places if RunFolder(place).find_manifest() is not None), None)
 
     @property
     def command(self) -> str:
-        """The experiment whose run lies there (`latest`); empty where there is none."""
+        """The experiment of its run (`latest`); empty if there is none."""
         return "" if (place := self.latest) is None else RunFolder(place).manifest()["experiment"]
 
     def check_command(self, command: str) -> bool:
-        """Whether it holds a run or units of that command; raises StudyError where it is a study's or another's."""
+        """Whether it has a run or units of that command; raises StudyError if it has those of a study or another command."""
         problem = f"{self.path} was given for results of 'trisect {command}'."
         if is_study(self.path):
-            raise StudyError(problem, "A study lies there, and its report and tables would be written over.", ELSEWHERE)
+            raise StudyError(
+                problem, "It is the folder of a study, whose report and tables would be overwritten.", ELSEWHERE
+            )
         if (finished := self.command) and finished != command:
             raise StudyError(problem, f"It holds results of 'trisect {finished}'.", ELSEWHERE)
         if (begun := self.units_command) and begun != command:
-            reason = f"It holds the beginning of 'trisect {begun}', which was stopped before its end or still runs."
-            todo = "Call that command again: it goes on from there; or choose another folder with --out."
+            reason = f"It has partial results of 'trisect {begun}', which was interrupted or is running."
+            todo = "Call that command again to resume it, or choose another folder with --out."
             raise StudyError(problem, reason, todo)
         return bool(finished or begun)
 
     def check_empty(self, holds: str) -> None:
-        """Raise StudyError where anything lies in the folder, our lock, scratch files and units left aside."""
+        """Raise StudyError if the folder has any file but the lock, scratch files and units."""
         paths = list(self.path.iterdir()) if self.path.is_dir() else []
         paths = [p for p in paths if not is_scratch(p.name) and not (_MADE.fullmatch(p.name) and p.is_dir())]
         names = sorted(p.name for p in paths if p.name != ".lock" or not p.is_file() or p.stat().st_size)
@@ -135,11 +137,11 @@ class RunFolder:
     def lock(
         self, check: Callable[[], object] = lambda: None, folders: Callable[[], Iterable[Path]] = tuple
     ) -> Iterator[None]:
-        """Keep the folder to oneself; raises StudyError while another process has it.
+        """Lock the folder; raises StudyError while another process has it.
 
-        `check` raises what refuses the folder: before anything is made there, and once more under the lock, since
-        another process may have come first. `folders` lists those in which scratch files of killed processes are then
-        removed. After an error the lock file and the folders that were made for it are gone where nothing else came.
+        `check` raises if the folder cannot be used: it is called before anything is created, and again under the lock, since
+        another process may have been first. Scratch files of killed processes are then removed in `folders`. After an error
+        the lock file and the created folders are removed, unless they have other files.
         """
         new: list[Path] = []
         try:
@@ -151,7 +153,7 @@ class RunFolder:
                 yield
         except BaseException as error:
             for place in new:
-                with suppress(OSError):  # something lies in it
+                with suppress(OSError):  # it is not empty
                     place.rmdir()
             if isinstance(error, PermissionError):
                 raise _unwritable(self.path, error) from error
@@ -161,28 +163,28 @@ class RunFolder:
 
     @contextmanager
     def stage(self) -> Iterator[Path]:
-        """An empty folder inside this one, on the same disk, for the files of one run; gone afterwards but where landing broke off.
+        """An empty folder inside this one for the files of one run; removed afterwards, unless moving its files was interrupted.
 
-        What a call before had staged is landed first where it was whole, else removed.
+        A complete stage of an earlier call is moved first, an incomplete one removed.
         """
         self.recover()
         stage = self._new("run")
         try:
             yield stage
         finally:
-            if not RunFolder(stage).has_run:  # else it was whole, and the next call lands the rest of it
+            if not RunFolder(stage).has_run:  # else it is complete, and the next call moves the rest
                 shutil.rmtree(stage, ignore_errors=True)
 
     def commit(self, stage: Path, experiment: str, run: str, unsigned: str = "") -> None:
-        """Move everything that was staged into the folder, in place of what the run before left there; nothing of others goes.
+        """Move all staged files into the folder, and remove those of the run before; other files are left alone.
 
-        `unsigned` is a file that later calls write again (a record with a checksum of its own). Raises StudyError.
+        `unsigned` is a file that later calls write again (a record that contains its checksum). Raises StudyError.
         """
         _list_files(stage, experiment, run, unsigned)
         _move(stage, self.path)
 
     def recover(self) -> None:
-        """Land what a killed process had staged whole, and remove what it had not."""
+        """Move the files of complete stages of killed processes, and remove incomplete ones."""
         for stage in self._ours(".run.*.trisect-part"):
             if RunFolder(stage).find_manifest() is not None:
                 _move(stage, self.path)
@@ -196,18 +198,18 @@ class RunFolder:
         return place
 
     def _ours(self, pattern: str) -> list[Path]:
-        """Folders inside that this class made, in this process or another."""
+        """Folders inside that were created by this class, in any process."""
         places = sorted(self.path.glob(pattern)) if self.path.is_dir() else []
         return [place for place in places if _MADE.fullmatch(place.name) and place.is_dir() and not place.is_symlink()]
 
-    # --- units of a command that goes on; the folder has to be locked
+    # --- units of a command that can be resumed; the folder has to be locked
 
     def place(self, key: str) -> Path:
-        """Where the unit with that key lies when it is finished."""
+        """The folder of a finished unit with that key."""
         return self.path / f"{UNIT}{key}"
 
     def resume(self, key: str) -> Path | None:
-        """The folder of the finished unit with that key; None where there is none, or where it is not whole: it is then removed."""
+        """The folder of the finished unit with that key; None if there is none, or if it is damaged, which removes it."""
         place = self.place(key)
         if not place.exists():
             return None
@@ -219,7 +221,7 @@ class RunFolder:
 
     @contextmanager
     def unit(self, key: str, command: str) -> Iterator[Path]:
-        """An empty folder for one unit's files, which are kept under its key, all or none, when the context ends without an error."""
+        """An empty folder for one unit's files, which are stored under its key if the context ends without an error."""
         with self.scratch() as place:
             yield place
             _list_files(place, command, key)
@@ -227,7 +229,7 @@ class RunFolder:
 
     @contextmanager
     def scratch(self) -> Iterator[Path]:
-        """An empty folder inside this one, gone afterwards; after a kill the next call removes it."""
+        """An empty folder inside this one, removed afterwards; after a kill, the next call removes it."""
         place = self._new("unit")
         try:
             yield place
@@ -236,23 +238,23 @@ class RunFolder:
 
     @property
     def units(self) -> list[Path]:
-        """The folders of its finished units, of whichever keys."""
+        """The folders of all finished units."""
         return self._ours(f"{UNIT}*")
 
     @property
     def units_command(self) -> str:
-        """The command whose units it keeps; empty where there are none."""
+        """The command of its units; empty if there are none."""
         return next(filter(None, (RunFolder(place).command for place in self.units)), "")
 
     def remove_units(self) -> None:
-        """Remove what was kept: all of it has landed."""
+        """Remove all units, once the run is committed."""
         for place in self.units:
             shutil.rmtree(place, ignore_errors=True)
 
     # --- check
 
     def check(self, again: str = "Call the same command again: it writes all of them.") -> list[StudyError]:
-        """An error for each file of the run that is gone, altered, or of another run; none where all is as it was left."""
+        """An error for each file of the run that is missing, changed, or from another run."""
         manifest, errors = self.manifest(), list[StudyError]()
         reason = f"It is not what 'trisect {manifest['experiment']}' wrote (run {manifest['run'][:8]})."
         for name, mark in sorted(manifest["files"].items()):
@@ -262,7 +264,7 @@ class RunFolder:
                 continue
             of = run_of_table(path.read_bytes()) if path.suffix == ".parquet" else None
             if of is not None and of != manifest["run"]:
-                words = f"It is a table of run {of[:8]}, and this folder holds run {manifest['run'][:8]}."
+                words = f"It is a table of run {of[:8]}, and this folder has run {manifest['run'][:8]}."
                 errors.append(DamagedFileError(f"{path} belongs to another run.", words, again))
             elif mark and digest_file(path) != mark:
                 errors.append(DamagedFileError(f"{path} {GONE[1]}", reason, again))
@@ -275,27 +277,27 @@ class RunFolder:
 
 @contextmanager
 def _acquire(folder: Path) -> Iterator[None]:
-    """The folder, made where it is missing, with its lock, which goes again with an error if it was not there."""
+    """Create a folder if needed, and lock it; after an error, a lock file that was created is removed."""
     path = folder / ".lock"
     fresh = not path.exists()
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
-        todo = "Choose a folder that can be made, with --out."
-        raise StudyError(f"The folder {folder} cannot be made.", f"The system says: {error}", todo) from error
+        todo = "Choose another folder with --out."
+        raise StudyError(f"The folder {folder} cannot be created.", f"The system says: {error}", todo) from error
     lock = FileLock(path)
     try:
         lock.acquire(timeout=0)
     except Timeout as error:
         todo = "Wait for it to end, or choose another folder with --out."
         raise StudyError(f"{folder} is in use.", "Another process writes its results there.", todo) from error
-    except (OSError, NotImplementedError) as error:  # a disk without room for one more file, or without locks
+    except (OSError, NotImplementedError) as error:  # a full disk, or one without locks
         raise _unwritable(folder, error) from error
     try:
         yield
     except BaseException:
         if fresh:
-            path.unlink(missing_ok=True)  # while it is held: whoever waits for it sees that it is gone
+            path.unlink(missing_ok=True)  # under the lock, so that waiting processes see that it is removed
         raise
     finally:
         lock.release()
@@ -306,7 +308,7 @@ def _unwritable(folder: Path, error: Exception) -> StudyError:
 
 
 def _move(stage: Path, folder: Path) -> None:
-    """Rename file by file: what is opened first goes first and comes last, so that none ever stands beside files of another run."""
+    """Rename file by file; entry points are removed first and written last, so that none is ever beside files of another run."""
     files, old = RunFolder(stage).manifest()["files"], dict[str, str]()
     with suppress(DamagedFileError):
         old = RunFolder(folder).manifest()["files"]
@@ -328,19 +330,19 @@ def _move(stage: Path, folder: Path) -> None:
 
 
 class ResumePlan(NamedTuple):
-    """What is trained in a folder over several calls: what it was begun with, all seeds, and the seconds that calls worked."""
+    """Training in a folder over several calls: its settings (`begun`), all seeds, and the total seconds of all calls."""
 
     begun: Mapping[str, Json]
     seeds: tuple[int, ...] = ()
     wall_seconds: float = 0.0
 
     def data(self) -> dict[str, Json]:
-        """As its file holds it."""
+        """The content of its file."""
         return {**self.begun, "seeds": list(self.seeds), "wall_seconds": self.wall_seconds}
 
 
 class _CallsData(TypedDict):
-    """What a plan's file holds of its calls, beside what it was begun with."""
+    """Fields of a plan's file beside its settings."""
 
     seeds: list[int]
     wall_seconds: float
@@ -349,8 +351,8 @@ class _CallsData(TypedDict):
 def join_plan(path: Path, kind: str, begun: Mapping[str, Json], seeds: Sequence[int]) -> ResumePlan:
     """The plan at `path` with these seeds added, or a new one; writes nothing.
 
-    `kind` is what the folder holds, in words, such as 'recall experiment'. Raises StudyError where the folder holds something
-    else, or was begun with something else than `begun`, DamagedFileError where the plan cannot be read.
+    `kind` is the folder's content in words, such as 'recall experiment'. Raises StudyError if the folder has other content or
+    other settings than `begun`, DamagedFileError if the plan cannot be read.
     """
     if not path.exists():
         RunFolder(path.parent).check_empty(kind)
@@ -358,35 +360,35 @@ def join_plan(path: Path, kind: str, begun: Mapping[str, Json], seeds: Sequence[
     todo = MOVE.format(path.parent)
     calls, old = read_record(path, todo, _CallsData), read_json(path, todo)
     if differing := [_difference(name, old.get(name), begun[name]) for name in begun if old.get(name) != begun[name]]:
-        todo = "Give what it was begun with, or choose another folder with --out."
+        todo = "Give the settings that it was started with, or choose another folder with --out."
         raise StudyError(f"{path.parent} belongs to another {kind}.", f"{'; '.join(differing)}.", todo)
     return ResumePlan(begun, tuple(sorted({*calls["seeds"], *seeds})), calls["wall_seconds"])
 
 
 def _difference(name: str, old: Json, new: Json) -> str:
-    """In words, how a plan that is there differs from one that is asked for."""
+    """The difference between a setting of the stored plan and the requested one, in words."""
     if isinstance(old, dict) and isinstance(new, dict):
         return ", ".join(f"{key}: {old.get(key)} there, {new[key]} here" for key in new if old.get(key) != new[key])
     return f"{name}: {old} there, {new} here"
 
 
-def follow_plan(path: Path, plan: ResumePlan, left: int, do: Callable[[], object]) -> ResumePlan:
-    """Do what is left of the plan at `path`, and add the seconds, also those of a call that is interrupted.
+def run_plan(path: Path, plan: ResumePlan, left: int, do: Callable[[], object]) -> ResumePlan:
+    """Call `do` and add its seconds to the plan at `path`, even if it is interrupted.
 
-    `left` says how much that is: a call that finds everything done adds none.
+    `left` is the number of jobs; without any, no seconds are added.
     """
     began = time.monotonic()
     try:
         do()
     finally:
         plan = plan._replace(wall_seconds=plan.wall_seconds + (time.monotonic() - began if left else 0.0))
-        with suppress(StudyError):  # on a full disk the first file that found it so is the one to name
+        with suppress(StudyError):  # on a full disk, the first error is the one to report
             write_json(path, plan.data())
     return plan
 
 
 def run_mark(experiment: str, command: str, facts: Mapping[str, object]) -> str:
-    """32 hex digits of what a run is of: its experiment, command and facts; seconds aside, so that a repeat has the same."""
+    """A hash of a run's experiment, command and facts, without seconds: repeated runs have the same."""
     return digest(json.dumps([experiment, command, _timeless(facts)], sort_keys=True, default=str))
 
 
@@ -397,7 +399,7 @@ def _timeless(value: Any) -> Any:
 
 
 def _list_files(place: Path, experiment: str, run: str, unsigned: str = "") -> None:
-    """Write the list of all files in a folder that is not theirs yet: from here on they are whole."""
+    """Write the manifest of a stage, which makes it complete."""
     paths = sorted(path for path in place.rglob("*") if path.is_file() and not is_scratch(path.name))
     files = {path.relative_to(place).as_posix(): digest_file(path) for path in paths}
     files |= {unsigned: ""} if unsigned in files else {}
@@ -405,19 +407,19 @@ def _list_files(place: Path, experiment: str, run: str, unsigned: str = "") -> N
 
 
 def _is_as_written(path: Path, mark: str) -> bool:
-    """Whether a file is as a run left it: what somebody has changed since is theirs."""
+    """Whether a file is unchanged since the run; changed files belong to the user."""
     return path.is_file() and digest_file(path) == mark
 
 
 def has_tables(folder: Path) -> bool:
-    """Whether a folder holds tables, and is not a model's."""
+    """Whether a folder has tables, and is not a model's."""
     return any((folder / "tables").glob("*.parquet")) and not (folder / "config.json").exists()
 
 
 def read_tables(folder: Path) -> dict[str, pl.DataFrame]:
-    """The tables that a command other than a study left, by name; raises DamagedFileError for one that cannot be read.
+    """Tables of a command other than a study, by name; raises DamagedFileError for one that cannot be read.
 
-    They are made of no other file, so that none may be deleted.
+    They cannot be computed from other files, so that none may be deleted.
     """
     paths = sorted((folder / "tables").glob("*.parquet"))
     return {path.stem: read_table(path.parent, path.stem, COPY_AGAIN) for path in paths}
@@ -426,9 +428,9 @@ def read_tables(folder: Path) -> dict[str, pl.DataFrame]:
 def check_files(
     folder: Path, todo: str = COPY_AGAIN, plans: Collection[str] = (), apart: Collection[Path] = ()
 ) -> list[StudyError]:
-    """An error for each file below a folder that has a checksum of its own and not the content for it, and for tables of other
-    runs than those beside them; of runs and units that lie there whole, for whatever was not left so. `todo` says what to do about
-    the path that is put into it; `plans` are names of files without which a command could not go on. Folders `apart` are left out.
+    """Errors for all files below a folder whose content differs from their checksum, for tables of another run than those beside
+    them, and for changed files of complete runs and units. `todo` is the advice, formatted with the path; `plans` are names of
+    files that a command needs to resume. Folders `apart` are skipped.
     """
     errors, listed = list[StudyError](), set[Path]()
     inside = (p for p in sorted(folder.rglob("*")) if not any(above in apart for above in p.parents))
@@ -438,7 +440,7 @@ def check_files(
             listed |= {path, *(path.parent / name for name in RunFolder(path.parent).manifest()["files"])}
             errors += RunFolder(path.parent).check()
         except DamagedFileError:
-            pass  # it has a checksum of its own
+            pass  # its own checksum is checked below
     runs = dict[Path, tuple[Path, str]]()
     for path in (p for p in paths if p.suffix in (".json", ".parquet") and p not in listed and p.is_file()):
         again = MOVE.format(path.parent) if path.name in plans else todo.format(path)
@@ -455,7 +457,7 @@ def check_files(
             elif path.name != STATEMENT:
                 with path.open("rb") as file:
                     begins = file.read(16)
-                if not begins or b'"body"' in begins:  # written with a checksum, whatever has become of it since
+                if not begins or b'"body"' in begins:  # was written with a checksum
                     read_any_json(path, again)
         except DamagedFileError as error:
             errors.append(error)
@@ -463,9 +465,9 @@ def check_files(
 
 
 def is_study(place: Path) -> bool:
-    """Whether a folder is a study's: its ledger, or the ledger's copy, is there.
+    """Whether a folder is a study's: it has a ledger, or the ledger's copy.
 
-    A statement of an experiment that a user has called study.json is no ledger; what is damaged is one until it is seen to be none.
+    A user's statement of an experiment in a file study.json is not a ledger; a damaged file counts as one.
     """
     ledger = place / "study.json"
     if (place / "study.copy.json").exists() or not ledger.exists():
@@ -480,19 +482,21 @@ def is_study(place: Path) -> bool:
 
 
 def check_place(out: str | Path, file: bool = False) -> None:
-    """Raise StudyError where nothing could be written at `out`, before anything is computed; leaves no trace.
+    """Raise StudyError if `out` cannot be written, before anything is computed; creates no files.
 
-    It is a folder, or a place for one; with `file` it may be a file as well.
+    `out` is a folder, which need not exist; with `file` it may be a file as well.
     """
     place = Path(out)
     if not str(out).strip():
-        raise StudyError("The place for results is empty.", "It is a folder.", "Leave --out out, or name a folder.")
+        raise StudyError(
+            "The path for results is empty.", "It has to be a folder.", "Leave --out out, or name a folder."
+        )
     if place.exists() and not place.is_dir() and not file:
-        raise StudyError(f"{place} is a file.", "Results lie in a folder.", WRITABLE)
+        raise StudyError(f"{place} is a file.", "Results are written to a folder.", WRITABLE)
     nearest = next((path for path in (place, *place.absolute().parents) if path.is_dir()), Path())
     above = next((path for path in place.absolute().parents if path.exists()), nearest)
     if not above.is_dir():
-        raise StudyError(f"The folder {place} cannot be made.", f"{above} is a file.", WRITABLE)
+        raise StudyError(f"The folder {place} cannot be created.", f"{above} is a file.", WRITABLE)
     scratch = nearest / f".place.{os.getpid()}-{secrets.token_hex(4)}.trisect-part"
     try:
         scratch.touch()

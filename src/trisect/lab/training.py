@@ -13,13 +13,13 @@ from torch import nn
 from trisect.core.files import Json, inside, read_json_list, read_record, write_json
 from trisect.core.schema import plain
 from trisect.engine.drive import JobWork
-from trisect.engine.jobs import Emit, Files, JobContext, JobOrder, land
+from trisect.engine.jobs import Emit, Files, JobContext, JobOrder, write_files
 from trisect.hf.files.fetch import OwnTokenizer
 from trisect.hf.small.gpt import Practice, is_model, save
 from trisect.lab.experiment import F, Measured, RunContext
 from trisect.lab.inputs import R
 from trisect.lab.jobs import run_jobs
-from trisect.lab.run_folder import DELETE, ResumePlan, follow_plan, join_plan
+from trisect.lab.run_folder import DELETE, ResumePlan, join_plan, run_plan
 from trisect.text.birth_places import People
 from trisect.text.bitext import Bitext
 from trisect.text.pairs import TrainingText
@@ -130,7 +130,7 @@ class ModelJob(JobWork):
 
     def land(self, files: Files) -> None:
         """Put files into the experiment's folder; what says that a model is finished comes after all else of it."""
-        land(files, self.files.home, ("*/config.json", f"{self.files.kind}/*"))
+        write_files(files, self.files.home, ("*/config.json", f"{self.files.kind}/*"))
 
     def finish(self) -> None:
         """What an unfinished training goes on from is of no use any more."""
@@ -145,8 +145,8 @@ def begin(context: JobContext, kind: type[D]) -> tuple[D, Emit]:
         return read_record(path, "Call the same command again: it writes the file again.", kind)
 
     def emit(share: float, words: str) -> None:
-        context.keep()
-        context.say(share, words)
+        context.send_files()
+        context.report(share, words)
 
     return context.read("data", load), emit
 
@@ -188,7 +188,7 @@ class TrainingWork(Generic[S, R, D, F]):
         jobs = self.jobs(home, plan.seeds)
         left = [job for job in jobs if not (job.files.is_complete and job.files.results.exists())]
         left.sort(key=lambda job: -job.seconds)
-        plan = follow_plan(
+        plan = run_plan(
             home / self.plan_file, plan, len(left), lambda: run_jobs(left, context.machine, self.device, home)
         )
         return self.collect(home, plan, jobs)

@@ -9,7 +9,7 @@ from pydantic import AfterValidator, Field
 
 from trisect.core.edits import in_study, matrices, register
 from trisect.core.errors import SpecError, shorten
-from trisect.core.methods import VARIANTS, spell_variant
+from trisect.core.methods import VARIANTS, canonical_variant
 from trisect.core.schema import WHOLE, record
 from trisect.core.site import Site
 from trisect.lm.training_edit import Aim, Objective, Reach, Trained, TrainingEdit
@@ -130,7 +130,7 @@ SECONDS = 8e-8  # of one 2.6 GHz core for each token and unit of width, fitted t
 
 def _parse_variant(text: str) -> str:
     """Its one spelling; raises SpecError for a text that is none."""
-    if (variant := spell_variant(text)) is None:
+    if (variant := canonical_variant(text)) is None:
         reason = f"Variants of an attack are {', '.join(VARIANTS)}, or several of the last {len(VARIANTS) - 1} joined by '+'."
         raise SpecError(f"variant is {shorten(text)}.", reason, "Use one of them, as in bounded+site.")
     return variant

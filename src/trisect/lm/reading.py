@@ -174,7 +174,7 @@ class OwnModel:
             around = {name: self.parameters[f"layers.{n}.{name}"][0] for name in AROUND}
             first, second = ((around[f"{norm}.weight"], around[f"{norm}.bias"]) for norm in ("norm1", "norm2"))
             maps = around["up.weight"], around["up.bias"], None, None, around["down.weight"], around["down.bias"]
-            forward = FeedForward("relu", *maps, after=Rescaling(*second, NORM_EPSILON, centred=True))
+            forward = FeedForward("relu", *maps, sum_norm=Rescaling(*second, NORM_EPSILON, centred=True))
             block = ResidualBlock("post", x, *first, NORM_EPSILON, forward=forward)
             projections = _projections(self.model, self.parameters, n)
             traces.append(Trace(address, q, k, v, weights, output, real, real, projections, scale, block))

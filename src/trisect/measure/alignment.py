@@ -13,7 +13,7 @@ from torch import Tensor
 
 from trisect.core.errors import CorpusError
 from trisect.core.trace import Trace
-from trisect.measure.norms import both, single
+from trisect.measure.norms import to_single_precision, transformed_and_layer_norms
 
 NONE = -1  # in the place of a word: a special piece; in the place of a link: none
 Links: TypeAlias = AbstractSet[tuple[int, int]]
@@ -88,8 +88,8 @@ def views(trace: Trace) -> _Views:
     output projection is unknown.
     """
     real = trace.query_real[:, None, :, None] & trace.key_real[:, None, None]
-    weights = single(trace.weights).masked_fill(~real, 0.0)
-    alone, layer = both(trace)
+    weights = to_single_precision(trace.weights).masked_fill(~real, 0.0)
+    alone, layer = transformed_and_layer_norms(trace)
     norms = weights.to(alone.dtype) * alone[:, :, None]
     return _Views(
         torch.cat([weights.mean(1, keepdim=True), weights], 1), torch.cat([layer[:, None].to(norms.dtype), norms], 1)

@@ -82,7 +82,9 @@ def read_stream(subject: AnsweringSubject, batch: Batch, reading: Reading | None
         idle = not all(bool(part.any()) for part in parts) and _is_near(x + attention, y)
         forward = torch.zeros_like(x) if idle else y - x - attention  # a network that gives nothing leaves rounding
         # a feed-forward block may be known to add to the sum that it gives
-        verified = block.forward is not None and block.forward.after is None and any(torch.equal(p, y) for p in parts)
+        verified = (
+            block.forward is not None and block.forward.sum_norm is None and any(torch.equal(p, y) for p in parts)
+        )
         if not verified and not any(_adds_up((x, attention, part), y) for part in parts):
             _near(subject.name, forward + x, x, f"Of layer {layer} no module gives what is added beside attention.")
         written |= {StreamWriter(f"{layer}.h{n}", layer, n): of for n, of in enumerate(heads, start=1)}
@@ -202,7 +204,7 @@ class Paths:
 
     def lies_between(self, writer: StreamWriter, layer: int) -> bool:
         """Whether anything can react to a writer before a layer reads."""
-        later = (w for w in self.stream.before(layer) if bool(self.stream.written[w].any()))
+        later = (w for w in self.stream.writers_before(layer) if bool(self.stream.written[w].any()))
         return any(w.layer > writer.layer or (w.layer == writer.layer and writer.head and not w.head) for w in later)
 
     def attributed(self, layers: Sequence[int]) -> dict[tuple[int, str, int], Float[Tensor, "W B"]]:
@@ -216,7 +218,7 @@ class Paths:
         for layer in layers:
             of_layer = {key: gradient for key, gradient in gradients.items() if key[0] == layer}
             slopes = torch.stack(list(of_layer.values()), 1).flatten(2)
-            before = changes[:, : len(self.stream.before(layer))].to(slopes)
+            before = changes[:, : len(self.stream.writers_before(layer))].to(slopes)
             effects |= zip(of_layer, (slopes @ before.mT).permute(1, 2, 0), strict=True)
         return effects
 

@@ -135,6 +135,14 @@ def relative_change(y: Float[Tensor, "B T D"], clean: Float[Tensor, "B T D"]) ->
     return torch.stack(rows)
 
 
+def output_change(outputs: Float[Tensor, "B T D"], clean: Float[Tensor, "B T D"], batch: Batch) -> Float[Tensor, " B"]:
+    """Squared relative change |y − clean|² / |clean|² of the outputs, averaged over a text's real positions, if it has any."""
+    new, old = (t.flatten(2) if t.dim() > 2 else t[:, None] for t in (outputs, clean))
+    real = batch.queries("dec").real
+    real = real if real.shape == old.shape[:2] else torch.ones(old.shape[:2], dtype=torch.bool)
+    return torch.where(real, relative_change(new, old), 0.0).sum(1) / real.sum(1)
+
+
 SwitchKind: TypeAlias = Literal["zero", "half", "double", "mean", "second"]
 KINDS = get_args(SwitchKind)
 SCALES = {"half": 0.5, "double": 2.0}

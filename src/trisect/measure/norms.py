@@ -30,23 +30,23 @@ def transformed_norms(trace: Trace) -> Float[Tensor, "B H S"]:
     return lengths(trace.values, effective_projection(trace)).masked_fill(~trace.key_real[:, None], 0.0)
 
 
-def per_head(trace: Trace) -> Float[Tensor, "B H T S"]:
+def head_norms(trace: Trace) -> Float[Tensor, "B H T S"]:
     """‖a^h_ij f_h(x_j)‖ = a^h_ij ‖f_h(x_j)‖, as added up; 0 where query or key is padding. Raises ModelError as transformed_norms."""
     norms = transformed_norms(trace)
     added = _effective_weights(trace).to(norms.dtype) * norms[:, :, None]
     return added.masked_fill(~trace.query_real[:, None, :, None], 0.0)
 
 
-def per_layer(trace: Trace) -> Float[Tensor, "B T S"]:
+def summed_norms(trace: Trace) -> Float[Tensor, "B T S"]:
     """‖Σ_h a^h_ij f_h(x_j)‖: the norm of the sum of the heads' vectors, which is what the residual stream receives.
 
     0 where query or key is padding. Raises ModelError as transformed_norms. Source: Kobayashi et al. 2020.
     """
-    return both(trace)[1]
+    return transformed_and_layer_norms(trace)[1]
 
 
-def both(trace: Trace) -> tuple[Float[Tensor, "B H S"], Float[Tensor, "B T S"]]:
-    """`transformed_norms` and `per_layer`, computed together in the time of `per_layer`. Raises ModelError as transformed_norms."""
+def transformed_and_layer_norms(trace: Trace) -> tuple[Float[Tensor, "B H S"], Float[Tensor, "B T S"]]:
+    """`transformed_norms` and `summed_norms`, computed together in the time of `summed_norms`. Raises ModelError as transformed_norms."""
     alone, pairs = sum_norms(trace.weights, trace.values, effective_projection(trace))
     scale = query_scale(trace)
     pairs = pairs if scale is None else pairs.mul_(scale[..., None].to(pairs))
@@ -69,7 +69,7 @@ def contributions(trace: Trace, residual: bool = False) -> tuple[Float[Tensor, "
     added = weights @ values
     toward = added @ (w_o @ w_o.mT)
     total = project(added, w_o)
-    x = single(_block_of(trace, "residual").residual).double() if residual else torch.zeros_like(total)
+    x = to_single_precision(_block_of(trace, "residual").residual).double() if residual else torch.zeros_like(total)
     total = (total + x) * trace.query_real[..., None]
     alone = weights * (toward @ values.mT)
     joint = (weights * (torch.einsum("btd,hed->bhte", total, w_o) @ values.mT)).sum(1)
@@ -95,7 +95,7 @@ def rollout_step(trace: Trace, kind: str) -> Float[Tensor, "B T T"]:
     """
     real = trace.query_real[:, :, None] & trace.key_real[:, None]
     if kind == "weight":
-        mean = single(trace.weights).mean(1).double() * real
+        mean = to_single_precision(trace.weights).mean(1).double() * real
         step = mean / mean.sum(-1, keepdim=True).clamp_min(1e-30) + torch.eye(mean.shape[-1], device=mean.device)
     elif kind == "norm":
         step = norms(trace, "residual").double()
@@ -117,7 +117,7 @@ def output_projection(projections: Projections) -> Float[Tensor, "H E D"]:
         reason = f"The proof says of its output: {origin.words}." if origin else "The proof found no output projection."
         todo = "Norms need a plain output projection; weights, similarity and ablation work without it."
         raise ModelError(f"The output projection of {projections.address} is not known per head.", reason, todo)
-    return single(projections.w_o)
+    return to_single_precision(projections.w_o)
 
 
 def effective_projection(trace: Trace) -> Float[Tensor, "H E D"]:
@@ -126,7 +126,7 @@ def effective_projection(trace: Trace) -> Float[Tensor, "H E D"]:
     if after is None:
         return w_o
     w_o = w_o - w_o.mean(-1, keepdim=True) if after.centred else w_o
-    return w_o * single(after.gamma)
+    return w_o * to_single_precision(after.gamma)
 
 
 def query_scale(trace: Trace) -> Float[Tensor, "B T"] | None:
@@ -145,14 +145,18 @@ def query_scale(trace: Trace) -> Float[Tensor, "B T"] | None:
 def _effective_weights(trace: Trace) -> Float[Tensor, "B H T S"]:
     """The weights times `query_scale`; together with `effective_projection` they give the vectors added to the residual."""
     scale = query_scale(trace)
-    return single(trace.weights) if scale is None else single(trace.weights) * scale[:, None, :, None]
+    return (
+        to_single_precision(trace.weights)
+        if scale is None
+        else to_single_precision(trace.weights) * scale[:, None, :, None]
+    )
 
 
 @torch.no_grad()
 def attention_output(trace: Trace) -> Float[Tensor, "B T D"]:
     """The result of W_O with its bias: Σ_h output_h W_O^h + b_O. Raises ModelError as output_projection."""
-    y = project(single(trace.output), output_projection(trace.projections))
-    return y if trace.projections.b_o is None else y + single(trace.projections.b_o)
+    y = project(to_single_precision(trace.output), output_projection(trace.projections))
+    return y if trace.projections.b_o is None else y + to_single_precision(trace.projections.b_o)
 
 
 def effective_bias(trace: Trace) -> Float[Tensor, "B T D"]:
@@ -161,14 +165,14 @@ def effective_bias(trace: Trace) -> Float[Tensor, "B T D"]:
     Added to Σ_j Σ_h a f_h(x_j), it gives the whole result.
     """
     w_o, b_o = output_projection(trace.projections), trace.projections.b_o
-    y = single(trace.output).new_zeros(*trace.output.shape[::2], w_o.shape[2])
-    y = y if b_o is None else y + single(b_o)
+    y = to_single_precision(trace.output).new_zeros(*trace.output.shape[::2], w_o.shape[2])
+    y = y if b_o is None else y + to_single_precision(b_o)
     after = None if trace.block is None else trace.block.after
     if after is None:
         return y
     y = y - y.mean(-1, keepdim=True) if after.centred else y
-    y = y * single(after.gamma) * _query_factor(trace)
-    return y if after.beta is None else y + single(after.beta)
+    y = y * to_single_precision(after.gamma) * _query_factor(trace)
+    return y if after.beta is None else y + to_single_precision(after.beta)
 
 
 def project(parts: Float[Tensor, "B H T E"], w_o: Float[Tensor, "H E D"]) -> Float[Tensor, "B T D"]:
@@ -177,7 +181,7 @@ def project(parts: Float[Tensor, "B H T E"], w_o: Float[Tensor, "H E D"]) -> Flo
     return parts.transpose(1, 2).reshape(*parts.shape[:1], parts.shape[2], heads * inner) @ w_o.reshape(-1, width)
 
 
-def single(values: Tensor) -> Tensor:
+def to_single_precision(values: Tensor) -> Tensor:
     """Half precision converted to single, which sums of hundreds of squares need; other dtypes unchanged."""
     return values.float() if values.dtype in (torch.float16, torch.bfloat16) else values
 
@@ -186,7 +190,7 @@ def single(values: Tensor) -> Tensor:
 def lengths(v: Float[Tensor, "B H S E"], w_o: Float[Tensor, "H E D"]) -> Float[Tensor, "B H S"]:
     """‖v_h w_o[h]‖ by the LQ decomposition of each head's w_o."""
     lower = torch.linalg.qr(w_o.mT, mode="r").R.mT
-    return torch.linalg.vector_norm(single(v) @ lower, dim=-1)
+    return torch.linalg.vector_norm(to_single_precision(v) @ lower, dim=-1)
 
 
 @torch.no_grad()
@@ -199,7 +203,7 @@ def sum_norms(
     R_j is computed from f_j, not from f_jᵀ f_j, whose condition number is squared: where heads cancel, single precision would
     leave no correct digit.
     """
-    weights, v = single(weights), single(v)
+    weights, v = to_single_precision(weights), to_single_precision(v)
     if v.device.type != "cpu":
         return _norms_by_gram(weights, v, w_o)
     texts, heads, queries, keys = weights.shape
@@ -291,7 +295,7 @@ def mixing_ratio(trace: Trace, kind: str = "attention") -> Float[Tensor, "B T"]:
 
 def mixing_by_weights(trace: Trace, kind: str = "attention") -> Float[Tensor, "B T"]:
     """The mixing ratio by weights alone: Σ_{j≠i} a_ij, mean over heads; half of that for other kinds, the residual counting as weight 1."""
-    from_others = single(_other_weights(trace)).sum(-1).mean(1) * (1.0 if kind == "attention" else 0.5)
+    from_others = to_single_precision(_other_weights(trace)).sum(-1).mean(1) * (1.0 if kind == "attention" else 0.5)
     return from_others.masked_fill(~trace.query_real, 0.0)
 
 
@@ -301,7 +305,9 @@ def mixing_parts(trace: Trace, kind: str = "attention") -> _MixingParts:
     if kind == KIND:
         return feed_forward_mixing(trace)
     w_o = _projection(trace, kind)
-    context = project(single(_other_weights(trace)) @ single(trace.values), w_o) * _query_factor(trace)
+    context = project(
+        to_single_precision(_other_weights(trace)) @ to_single_precision(trace.values), w_o
+    ) * _query_factor(trace)
     scale = 1.0 if kind == "attention" else _scale(trace, kind)[..., None]
     return _MixingParts(_own_part(trace, kind) * scale, context * scale)
 
@@ -335,18 +341,18 @@ def layer_input(trace: Trace) -> Float[Tensor, "B T D"] | None:
     block = trace.block
     if block is None or block.kind != "pre":
         return None if block is None else block.residual
-    x = single(block.residual)
+    x = to_single_precision(block.residual)
     centred = x - x.mean(-1, keepdim=True) if block.centred else x
-    normed = centred * _deviation(x, block)[..., None] * single(block.gamma)
-    return normed if block.beta is None else normed + single(block.beta)
+    normed = centred * _deviation(x, block)[..., None] * to_single_precision(block.gamma)
+    return normed if block.beta is None else normed + to_single_precision(block.beta)
 
 
-def makes_values(trace: Trace, x: Float[Tensor, "B T D"]) -> Bool[Tensor, "B S"]:
+def values_match_input(trace: Trace, x: Float[Tensor, "B T D"]) -> Bool[Tensor, "B S"]:
     """Positions at which v = x W_V + b_V up to rounding; all false if W_V is not known.
 
     It fails if the model changes x between the residual block's input and W_V.
     """
-    w, b, v = trace.projections.w_v, trace.projections.b_v, single(trace.v)
+    w, b, v = trace.projections.w_v, trace.projections.b_v, to_single_precision(trace.v)
     if w is None or x.shape[:2] != trace.key_real.shape or x.shape[2] != w.shape[1]:
         return torch.zeros_like(trace.key_real)
     expected = torch.einsum("bsd,kde->bkse", x.to(v), w.to(v))
@@ -378,16 +384,18 @@ def _linear(vectors: Tensor, block: ResidualBlock, kind: str) -> Tensor:
     if kind != "full" or block.kind != "post":
         return vectors
     centred = vectors - vectors.mean(-1, keepdim=True) if block.centred else vectors
-    return centred * single(block.gamma)
+    return centred * to_single_precision(block.gamma)
 
 
 def _scale(trace: Trace, kind: str) -> Float[Tensor, "B T"]:
     """One over the deviation of what enters the layer norm; 1 where no norm follows."""
     block = _block_of(trace, kind)
     if kind != "full" or block.kind != "post":
-        return torch.ones_like(single(block.residual[..., 0]))
-    summed = project(single(trace.output), effective_projection(trace)) * _query_factor(trace) + effective_bias(trace)
-    return _deviation(summed + single(block.residual), block)
+        return torch.ones_like(to_single_precision(block.residual[..., 0]))
+    summed = project(to_single_precision(trace.output), effective_projection(trace)) * _query_factor(
+        trace
+    ) + effective_bias(trace)
+    return _deviation(summed + to_single_precision(block.residual), block)
 
 
 def _query_factor(trace: Trace) -> Float[Tensor, "B T 1"] | float:
@@ -404,14 +412,14 @@ def _own_part(trace: Trace, kind: str) -> Float[Tensor, "B T D"]:
     """The part of a position's new vector that comes from itself, before division by the deviation."""
     w_o = _projection(trace, kind)
     if trace.crosses:
-        part = torch.zeros_like(project(single(trace.output), w_o))
+        part = torch.zeros_like(project(to_single_precision(trace.output), w_o))
     else:
-        itself = torch.diagonal(single(trace.weights), dim1=2, dim2=3)
-        part = project(itself[..., None] * single(trace.values), w_o) * _query_factor(trace)
+        itself = torch.diagonal(to_single_precision(trace.weights), dim1=2, dim2=3)
+        part = project(itself[..., None] * to_single_precision(trace.values), w_o) * _query_factor(trace)
     if kind == "attention":
         return part
     block = _block_of(trace, kind)
-    return part + _linear(single(block.residual), block, kind)
+    return part + _linear(to_single_precision(block.residual), block, kind)
 
 
 def _other_weights(trace: Trace) -> Float[Tensor, "B H T S"]:
@@ -464,7 +472,7 @@ def feed_forward_norms(trace: Trace) -> Float[Tensor, "B T S"]:
     """
     stage = _stage(trace)
     rows, _, queries, keys = trace.weights.shape
-    lengths = single(trace.weights).new_zeros(rows, queries, keys)
+    lengths = to_single_precision(trace.weights).new_zeros(rows, queries, keys)
     step = max(1, ROOM // ((keys + 1) * len(stage.forward.inner)))
     for row in range(rows):
         for start in range(0, queries, step):
@@ -479,7 +487,7 @@ def feed_forward_mixing(trace: Trace) -> _MixingParts:
     stage = _stage(trace)
     itself, context = [], []
     for row in range(len(trace.weights)):
-        weights, values = single(trace.weights[row]), single(trace.values[row])
+        weights, values = to_single_precision(trace.weights[row]), to_single_precision(trace.values[row])
         diagonal = torch.zeros_like(weights) if trace.crosses else torch.diag_embed(torch.diagonal(weights, 0, 1, 2))
         both = [project((part @ values)[None], stage.w_o)[0] for part in (diagonal, weights - diagonal)]
         queries = torch.arange(len(both[0]), device=both[0].device)
@@ -490,7 +498,7 @@ def feed_forward_mixing(trace: Trace) -> _MixingParts:
 
 
 @torch.no_grad()
-def parts(trace: Trace, row: int, queries: Tensor) -> Float[Tensor, "Q P D"]:
+def feed_forward_parts(trace: Trace, row: int, queries: Tensor) -> Float[Tensor, "Q P D"]:
     """For some queries of a row, the block's output as one part for each key and a last part for all biases.
 
     The parts sum to the output. In cross-attention the last part includes the residual. Errors as `norms`.
@@ -499,7 +507,7 @@ def parts(trace: Trace, row: int, queries: Tensor) -> Float[Tensor, "Q P D"]:
 
 
 def _parts(stage: _Stage, trace: Trace, row: int, queries: Tensor) -> Float[Tensor, "Q P D"]:
-    weights, values = single(trace.weights[row])[:, queries], single(trace.values[row])
+    weights, values = to_single_precision(trace.weights[row])[:, queries], to_single_precision(trace.values[row])
     return _pass_through_block(
         stage, trace, row, torch.einsum("hqs,hsd->qsd", weights, values @ stage.w_o), queries, None
     )
@@ -513,15 +521,18 @@ def _pass_through_block(
     parts = torch.cat([parts, torch.zeros_like(parts[:, :1])], 1)
     _shift(parts, trace.projections.b_o)
     parts = rescale_parts(parts, block.after)
-    residual, index = single(block.residual[row])[queries], torch.arange(len(queries), device=queries.device)
+    residual, index = (
+        to_single_precision(block.residual[row])[queries],
+        torch.arange(len(queries), device=queries.device),
+    )
     if trace.crosses:
         at = parts.shape[1] - 1
     parts[index, queries if at is None else at] += residual
     if block.kind == "post":
         parts = rescale_parts(parts, Rescaling(block.gamma, block.beta, block.epsilon, block.centred))
-    added = _inner_units(forward, rescale_parts(parts, forward.before)) @ forward.outer.T
+    added = _inner_units(forward, rescale_parts(parts, forward.input_norm)) @ forward.outer.T
     _shift(added, forward.outer_bias)
-    return rescale_parts(parts + rescale_parts(added, forward.behind), forward.after)
+    return rescale_parts(parts + rescale_parts(added, forward.output_norm), forward.sum_norm)
 
 
 def _inner_units(forward: FeedForward, block_input: Float[Tensor, "Q P D"]) -> Float[Tensor, "Q P F"]:
@@ -572,7 +583,7 @@ def slope(name: str, x: Tensor) -> Tensor:
 def _shift(parts: Float[Tensor, "Q P D"], bias: Tensor | None) -> None:
     """Add a bias to the last part."""
     if bias is not None:
-        parts[:, -1] += single(bias).to(parts)
+        parts[:, -1] += to_single_precision(bias).to(parts)
 
 
 def rescale_parts(parts: Float[Tensor, "Q P D"], norm: Rescaling | None) -> Float[Tensor, "Q P D"]:
@@ -584,7 +595,7 @@ def rescale_parts(parts: Float[Tensor, "Q P D"], norm: Rescaling | None) -> Floa
     if norm.epsilon is not None:
         spread = total.var(-1, unbiased=False) if norm.centred else total.square().mean(-1)
         parts = parts * (spread + norm.epsilon).rsqrt()[:, None, None]
-    parts = parts * single(norm.gamma).to(parts)
+    parts = parts * to_single_precision(norm.gamma).to(parts)
     _shift(parts, norm.beta)
     return parts
 
@@ -599,5 +610,5 @@ def _stage(trace: Trace) -> _Stage:
         raise ModelError(problem, reason, "Use 'attention', 'residual' or 'full'.")
     tensors = ((f.name, getattr(block.forward, f.name)) for f in fields(block.forward))
     # they may be on another device
-    converted = {name: single(t).to(w_o) for name, t in tensors if isinstance(t, Tensor)}
+    converted = {name: to_single_precision(t).to(w_o) for name, t in tensors if isinstance(t, Tensor)}
     return _Stage(w_o, block, replace(block.forward, **converted))

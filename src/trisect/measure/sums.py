@@ -11,7 +11,7 @@ from torch import Tensor
 
 from trisect.core.trace import Side, Trace
 from trisect.measure import norms as measure_norms
-from trisect.measure.norms import both, query_scale, single
+from trisect.measure.norms import query_scale, to_single_precision, transformed_and_layer_norms
 from trisect.stats.bootstrap import DrawnEstimate
 from trisect.stats.describe import mean_ranks, spearman_of_cells, spearman_of_counts
 
@@ -287,7 +287,7 @@ def find_sinks(trace: Trace) -> Bool[Tensor, "B H S"]:
     """Which tokens get more than SINK of all the weight that a head gives in a row of at least SHORTEST tokens."""
     real = trace.query_real[:, None, :, None] & trace.key_real[:, None, None]
     queries, keys = trace.query_real.sum(1), trace.key_real.sum(1)
-    shares = (single(trace.weights) * real).sum(2) / queries.clamp_min(1)[:, None, None]
+    shares = (to_single_precision(trace.weights) * real).sum(2) / queries.clamp_min(1)[:, None, None]
     return (shares > SINK) & (torch.minimum(queries, keys) >= SHORTEST)[:, None, None]
 
 
@@ -321,8 +321,10 @@ class LayerTally:
     @torch.no_grad()
     def add(self, trace: Trace, whose: Whose, model: PooledTally) -> TokenNorms:
         """Add one batch, all on one device; `model` gets the pairs too. Raises ModelError where a norm cannot be computed."""
-        weights = single(trace.weights) * (trace.query_real[:, None, :, None] & trace.key_real[:, None, None])
-        f, attention = both(trace)
+        weights = to_single_precision(trace.weights) * (
+            trace.query_real[:, None, :, None] & trace.key_real[:, None, None]
+        )
+        f, attention = transformed_and_layer_norms(trace)
         layer = [attention] if self.kind == "attention" else [attention, measure_norms.norms(trace, self.kind)]
         scale = query_scale(trace)
         added = weights if scale is None else weights * scale[:, None, :, None].to(weights)
@@ -330,7 +332,10 @@ class LayerTally:
         seen = TokenNorms(f, a, f * (a if scale is None else _mean_weights(added)))
         x = None if trace.crosses else measure_norms.layer_input(trace)
         if x is not None:
-            real, sizes = measure_norms.makes_values(trace, x), torch.linalg.vector_norm(single(x), dim=-1)
+            real, sizes = (
+                measure_norms.values_match_input(trace, x),
+                torch.linalg.vector_norm(to_single_precision(x), dim=-1),
+            )
             sizes = sizes.where(real, torch.nan) if real.shape == sizes.shape else f[:, 0] * torch.nan
             self.x.add(whose.group, moments(sizes, trace.key_real))
         for sums, values in ((self.f, seen.f), (self.a, seen.a), (self.af, seen.af)):
@@ -377,7 +382,7 @@ class LayerTally:
         sinks, queries = find_sinks(trace), trace.query_real.sum(1)
         long = torch.minimum(queries, trace.key_real.sum(1)) >= SHORTEST
         others = (~sinks & trace.key_real[:, None]) & long[:, None, None]
-        w_o, added = measure_norms.effective_projection(trace), weights @ single(trace.values).to(weights)
+        w_o, added = measure_norms.effective_projection(trace), weights @ to_single_precision(trace.values).to(weights)
         sizes = measure_norms.lengths(added, w_o).sum(2)
         per_query = [
             (part * sinks).sum(2) / queries.clamp_min(1)[:, None] for part in (weights.sum(2), contributed[:, 1:])

@@ -16,7 +16,7 @@ from trisect.claims.verdicts import CONTROLS, NOT, NOTHING, SURVIVAL_UNDECIDED, 
 from trisect.core.claim import REVISION
 from trisect.papers import source_of
 from trisect.report import format as words
-from trisect.report.format import Mean, count, number, several, why_open
+from trisect.report.format import Mean, count, number, quantity, why_open
 from trisect.stats.reach import MOST_SEEDS
 
 TOO = ("does it too", "does not do it")
@@ -199,8 +199,8 @@ def _card(rows: Sequence[Mapping[str, Any]]) -> Card:
         ),
         reasons=tuple(dict.fromkeys(r["margin_reason"] for r in parts if r["margin_reason"])),
         early_stopping=early,
-        diverged=f"{several(many, 'run')} of this claim diverged and entered with the last finite loss." * bool(many),
-        collapsed=f"{several(fell, 'run')} of this claim collapsed: the attack kept the model at word frequencies throughout."
+        diverged=f"{quantity(many, 'run')} of this claim diverged and entered with the last finite loss." * bool(many),
+        collapsed=f"{quantity(fell, 'run')} of this claim collapsed: the attack kept the model at word frequencies throughout."
         * bool(fell),
         revision=claim["revision"],
         replication=verdict != "supported",

@@ -59,7 +59,7 @@ class SharedAxis(NamedTuple):
         return sum(not self.low <= v <= self.high for v in values)
 
 
-def around(
+def axis_for(
     values: Sequence[float], unit: str, zero: bool = False, most: float = math.inf, bend: bool = False
 ) -> SharedAxis:
     """An axis whose range covers the values up to `most`, with a margin; with `zero` the range includes 0.
@@ -293,14 +293,14 @@ class FigureView(NamedTuple):
 
     name: str
     panels: tuple[Panel, ...]
-    key: tuple[LegendEntry, ...] = ()
+    legend: tuple[LegendEntry, ...] = ()
 
 
 @dataclass(frozen=True)
 class Figure:
     """A figure of the report: its panels side by side, with title and caption.
 
-    `key` is the legend; `ramp` gives the range of a heat map's colours and their unit, `stops` the colours.
+    `legend` explains the marks; `ramp` gives the range of a heat map's colours and their unit, `stops` the colours.
     `at` names the horizontal axis of curves. `view` says what a panel shows if `others` arrange the same data differently.
     """
 
@@ -309,7 +309,7 @@ class Figure:
     title: str
     caption: str
     panels: tuple[Panel, ...]
-    key: tuple[LegendEntry, ...] = ()
+    legend: tuple[LegendEntry, ...] = ()
     ramp: tuple[float, float, str] | None = None
     at: str = ""
     view: str = ""
@@ -319,7 +319,7 @@ class Figure:
     @property
     def views(self) -> tuple[FigureView, ...]:
         """All arrangements; the first is the one that is printed and stored."""
-        return (FigureView(self.view, self.panels, self.key), *self.others)
+        return (FigureView(self.view, self.panels, self.legend), *self.others)
 
     def chart(self) -> alt.ConcatChart:
         """All panels as one chart, which is stored and shown in notebooks."""
@@ -345,7 +345,7 @@ def overlay(title: str, *layers: alt.Chart, width: float = PANEL_WIDTH, height: 
     return chart
 
 
-def heat(
+def heat_map(
     title: str,
     rows: Sequence[Mapping[str, object]],
     x: alt.X,
@@ -368,7 +368,7 @@ def heat(
     return overlay(title, cells, look.encode(x, *y), width=size[0], height=size[1])
 
 
-def look_of(looks: Mapping[str, render.Mark]) -> tuple[alt.Color, alt.Shape]:
+def encoding_of(looks: Mapping[str, render.Mark]) -> tuple[alt.Color, alt.Shape]:
     """Colour and shape of every group, as encodings."""
     domain, values = list(looks), looks.values()
     colours, shapes = (
@@ -392,7 +392,7 @@ def marks(
     A row has a `group`, a `value`, and `low` and `high`, the ends of its interval, or nulls. Groups at the same `x` are drawn side by
     side, or each row at its own `slot` if `slots` are given; if `x` is quantitative, all are drawn at its value.
     """
-    colour, shape = look_of(looks)
+    colour, shape = encoding_of(looks)
     at, numeric = list(slots or looks), str(x["shorthand"]).endswith(":Q")
     offset = [] if numeric else [alt.XOffset("slot:N" if slots else "group:N", scale=alt.Scale(domain=at), sort=at)]
     layers: list[alt.Chart] = []
@@ -485,11 +485,11 @@ MarkRow = dict[str, Any]
 
 
 def curve_panel(
-    title: str, lines: Sequence[CurveLine], axis: SharedAxis, x_title: str = "epoch", meet: bool = False
+    title: str, lines: Sequence[CurveLine], axis: SharedAxis, x_title: str = "epoch", list_names: bool = False
 ) -> Panel:
     """Curves over `at`: seeds as thin lines, and their mean as a bold line.
 
-    Names are written at the ends of the curves, or as a list beside them if the curves `meet` at their ends.
+    Names are written at the ends of the curves, or, with `list_names`, as a list beside them for curves that meet at their ends.
     """
     thin: list[MarkRow] = []
     bold: list[MarkRow] = []
@@ -515,7 +515,7 @@ def curve_panel(
     last = max(line.last for line in lines)
     gap = LINE_HEIGHT / HEIGHT * (axis.high - axis.low)
     heights = [axis.high - gap * (i + 0.5) for i in range(len(ends))]
-    if not meet:
+    if not list_names:
         heights = _label_heights([e["value"] for e in ends], axis, gap)
     for end, height in zip(ends, heights, strict=True):
         end.update(at=last, value=height)
@@ -579,7 +579,7 @@ def heat_panel(title: str, cells: Sequence[Point], low: float, high: float, meas
     )
     ends = alt.Scale(domain=[heights[0] - half, heights[-1] + half], nice=False, zero=False)
     y = alt.Y("from:Q", scale=ends, title="α (0: initial weights, 1: final)", axis=alt.Axis(grid=False))
-    chart = heat(title, rows, x, (y, alt.Y2("to")), (low, high), measure.unit, size=(PANEL_WIDTH, 202))
+    chart = heat_map(title, rows, x, (y, alt.Y2("to")), (low, high), measure.unit, size=(PANEL_WIDTH, 202))
     most = max(rows, key=lambda r: r["value"])
     alt_text = f"{title}: heat map over alpha and layer, in {measure.unit}. Highest {most['value']:.3g} at layer {most['layers']}."
     strokes = tuple(Stroke("", mean, i) for mean in means.values() for i in range(len(mean.at)))
@@ -603,16 +603,16 @@ class _Channel(NamedTuple):
 _Layer = tuple[str, str, Mapping[str, _Channel], Sequence[MarkFields]]  # name, type of marks, encodings, rows
 
 
-def read_out(figure: Figure) -> Figure:
+def with_numbers(figure: Figure) -> Figure:
     """The figure with the numbers that its marks show, read from its charts; panels that have series keep theirs."""
     panels, titles = list[Panel](), set[str]()  # titles of the horizontal axes of lines, the first of each panel
     for panel in figure.panels:
         layers = [] if panel.series else list(_layers(panel))
-        panels.append(_with_numbers(panel, figure.key, layers))
+        panels.append(_with_numbers(panel, figure.legend, layers))
         along = (channels.get("x") for _, kind, channels, _ in layers if kind == "line")
         titles |= {x.title for x in [next((x for x in along if x is not None and x.number), None)] if x and x.title}
     others = tuple(
-        view._replace(panels=tuple(_with_numbers(panel, view.key, _layers(panel)) for panel in view.panels))
+        view._replace(panels=tuple(_with_numbers(panel, view.legend, _layers(panel)) for panel in view.panels))
         for view in figure.others
     )
     at = figure.at or (titles.pop() if len(titles) == 1 else "")
@@ -761,7 +761,7 @@ def arrangement(name: str, view: FigureView) -> dict[str, object]:
         panels.append({"svg": picture, "width": width, "wide": width > DRAWN_WIDTH, "alt": panel.alt})
     hides = {stroke.key for panel in view.panels for strokes in panel.strokes.values() for stroke in strokes}
     key = []
-    for entry in view.key:
+    for entry in view.legend:
         if entry.shape is None:
             dash = f' stroke-dasharray="{" ".join(map(str, entry.dash))}"' if entry.dash else ""
             sign = f'<line x1="0" x2="26" y1="7" y2="7" stroke="{entry.colour}"{dash} stroke-width="2"/>'

@@ -222,14 +222,14 @@ def count(value: int | None) -> str:
     return "–" if value is None else f"{value:,}".replace(",", "\u202f")
 
 
-def several(n: int, noun: str, plural: str | None = None) -> str:
+def quantity(n: int, noun: str, plural: str | None = None) -> str:
     """`1 seed`, `3 seeds`."""
     return f"{count(n)} {noun if n == 1 else plural or noun + 's'}"
 
 
 def sample(n: int, noun: str) -> str:
     """`n = 30 texts`, for a caption."""
-    return f"n\u00a0=\u00a0{several(n, noun)}"
+    return f"n\u00a0=\u00a0{quantity(n, noun)}"
 
 
 def capital(text: str) -> str:
@@ -286,7 +286,7 @@ def tally(verdicts: Mapping[str, int]) -> str:
     total = sum(verdicts.values())
     parts = [f"{verdicts.get(v, 0)} {v}" for v in ("supported", "refuted", "inconclusive")]
     parts += [f"{verdicts['not tested']} not tested"] if verdicts.get("not tested") else []
-    return f"Of {several(total, 'claim')}, {join_words(parts)} here."
+    return f"Of {quantity(total, 'claim')}, {join_words(parts)} here."
 
 
 ClaimRow = dict[str, Any]  # a row of the table claims
@@ -338,7 +338,7 @@ def why_open(row: ClaimRow) -> str:
     source = source_of(row["source"])
     varies, needs = row.get("over") or source.unit, row.get("over") or source.needs or source.unit
     run = f", {count(row['n'])} run" if varies == needs else ""
-    return f"too uncertain: about {several(row['seeds_needed'], needs)} needed{run}"
+    return f"too uncertain: about {quantity(row['seeds_needed'], needs)} needed{run}"
 
 
 FEW_TEXTS = 30
@@ -394,13 +394,13 @@ def axis_unit(facts: ReadFacts) -> str:
 def corpus(facts: ReadFacts) -> str:
     """The texts by name, number and fingerprint."""
     mark = f", fingerprint {facts.corpus_fingerprint}" if facts.corpus_fingerprint else ""
-    return f"{facts.corpus}: {several(facts.texts, 'text')}{mark}"
+    return f"{facts.corpus}: {quantity(facts.texts, 'text')}{mark}"
 
 
 def sample_words(facts: ReadFacts) -> str:
     """What a bootstrap drew: texts, or the articles that they are of."""
-    texts = several(facts.texts, "text")
-    return texts if facts.articles is None else f"{several(facts.articles, 'article')} ({texts})"
+    texts = quantity(facts.texts, "text")
+    return texts if facts.articles is None else f"{quantity(facts.articles, 'article')} ({texts})"
 
 
 def too_few(facts: ReadFacts) -> tuple[str, ...]:

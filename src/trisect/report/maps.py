@@ -10,7 +10,7 @@ import altair as alt
 
 from trisect.report import format as words
 from trisect.report import render
-from trisect.report.charts import Figure, Panel, heat
+from trisect.report.charts import Figure, Panel, heat_map
 from trisect.report.format import GROUP
 from trisect.report.measures import MeasuredValue, Measures
 
@@ -116,12 +116,12 @@ def _heads(
     rows = [{"layer": layer, "head": head, "value": v} for layer, head, v in cells if math.isfinite(v)]
     dots = [row for row in rows if (row["layer"], row["head"]) in marked]
     named = f"{title}: heat map" if title else "Heat map"
-    text = f"{named} of {words.several(len(layers), 'layer')} by {words.several(len(heads), 'head')}, in {unit}."
+    text = f"{named} of {words.quantity(len(layers), 'layer')} by {words.quantity(len(heads), 'head')}, in {unit}."
     text += _extremes(rows, lambda row: f"at layer {row['layer']} head {row['head']}")
     text += f" {len(cells) - len(rows)} without a number." if len(rows) < len(cells) else ""
     text += f" {len(dots)} marked." if dots else ""
     size, dot = (wide * len(heads), high * len(layers)), max(3.0, (0.4 * min(wide, high)) ** 2)
-    return Panel(title, heat(title, rows, x, (y,), ends, unit, size, stops, dots, dot), text, (), {})
+    return Panel(title, heat_map(title, rows, x, (y,), ends, unit, size, stops, dots, dot), text, (), {})
 
 
 def _labels(
@@ -148,7 +148,7 @@ def _labels(
     )
     text += f" {len(dots)} marked." if dots else ""
     size, dot = (wide * len(labels), high * len(layers)), (0.3 * min(wide, high)) ** 2 + 8
-    return Panel(title, heat(title, rows, x, (y,), ends, unit, size, stops, dots, dot), text, (), {})
+    return Panel(title, heat_map(title, rows, x, (y,), ends, unit, size, stops, dots, dot), text, (), {})
 
 
 def _scale(names: Sequence[Any]) -> alt.Scale:

@@ -25,7 +25,7 @@ from trisect.report.charts import (
     Measure,
     Panel,
     SharedAxis,
-    around,
+    axis_for,
     marks,
     overlay,
     site_panel,
@@ -96,7 +96,7 @@ def layer_panel(
     chart = overlay(title, *marks(rows, axis, x, looks, None, levels, small), width=width)
     ends = (("Highest", max(bars, key=lambda b: b.value)), ("lowest", min(bars, key=lambda b: b.value)))
     extremes = ", ".join(f"{word} {bar.value:.3g} at {bar.group}@{bar.layer}" for word, bar in ends)
-    text = f"{title}, in {axis.unit}, for {words.several(len(bars), 'site')}. {extremes}."
+    text = f"{title}, in {axis.unit}, for {words.quantity(len(bars), 'site')}. {extremes}."
     return Panel(title, chart, text, (), {})
 
 
@@ -117,7 +117,7 @@ def sort_components(names: Iterable[str]) -> list[str]:
 def frame_of(bars: Sequence[Bar], unit: str) -> SharedAxis:
     """The axis that holds the numbers, zero, and their intervals as far as these do not dwarf the numbers."""
     values = [bar.value for bar in bars]
-    return around([*values, *near(values, bars)], unit, zero=True)
+    return axis_for([*values, *near(values, bars)], unit, zero=True)
 
 
 def near(values: Sequence[float], intervals: Iterable[Bar | Mean | Estimate]) -> list[float]:
@@ -135,7 +135,7 @@ def cut_ends(framed: Iterable[tuple[SharedAxis, Iterable[Bar | Mean | Estimate]]
     ends = sum(axis.outside(end for i in of for end in (i.low, i.high) if end is not None) for axis, of in framed)
     if not ends:
         return ""
-    return f" {words.several(ends, 'end')} of intervals {'reaches' if ends == 1 else 'reach'} beyond the frame."
+    return f" {words.quantity(ends, 'end')} of intervals {'reaches' if ends == 1 else 'reach'} beyond the frame."
 
 
 class MeasuredValue(NamedTuple):
@@ -311,7 +311,7 @@ def axis_of(
     points: Sequence[Point], unit: str, zero: bool = True, bend: bool = False, more: Sequence[float] = ()
 ) -> SharedAxis:
     """The axis that holds the points, their intervals as far as these do not dwarf them, and `more`."""
-    return around([*(p.value for p in with_means(points)), *more], unit, zero=zero, bend=bend)
+    return axis_for([*(p.value for p in with_means(points)), *more], unit, zero=zero, bend=bend)
 
 
 class SitePanel(NamedTuple):

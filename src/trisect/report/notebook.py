@@ -1,6 +1,6 @@
-"""Notebook output: studies, verdicts, claims and charts as HTML and SVG without scripts or network.
+"""Notebook output: studies, verdicts, claims and charts as HTML and SVG, without scripts or network.
 
-Words and lines take the colour of the page around them, so that light and dark both work; a chart keeps its paper.
+Text and lines inherit the page's colour, for light and dark themes; a chart keeps its own background.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ ROW = Markup("<tr><th>{name}</th><td>{said}</td></tr>")
 
 
 class Chart(alt.ConcatChart):
-    """A chart of Altair's that shows itself as SVG, drawn here: a notebook needs no network for it."""
+    """An Altair chart whose notebook representation is a static SVG, which needs no network."""
 
     def _repr_mimebundle_(self, *args: Any, **kwargs: Any) -> dict[str, str]:
         picture = render.svg(self, "chart")
@@ -58,18 +58,18 @@ def _frame(body: Markup) -> str:
 
 
 def chart(original: alt.ConcatChart) -> Chart:
-    """The same chart, showing itself as SVG."""
-    shown = Chart.__new__(Chart)  # built again, a chart checks every part of itself again: a second each
+    """The chart with an SVG representation."""
+    shown = Chart.__new__(Chart)  # the constructor would validate every part again, a second each
     shown.__dict__.update(original.__dict__)
     return shown
 
 
 @dataclass(frozen=True)
 class Verdict:
-    """What a study says of one claim, showing itself as a card.
+    """A study's verdict on one claim, displayed as a card.
 
-    `effect`, its 95 % `interval` and the `margin` that it is held against are those of the weakest part, None without data; with
-    one seed there is no interval.
+    `effect`, its 95 % `interval` and its `margin` are those of the part nearest its threshold, None without data; with one seed
+    there is no interval.
     """
 
     card: Card
@@ -98,7 +98,7 @@ class Verdict:
 
 
 class StudyVerdicts(dict[str, Verdict]):
-    """The verdicts of a study by claim, in the order of the sources; shows itself as one card a claim."""
+    """The verdicts of a study by claim, in the order of the sources; displayed as a card per claim."""
 
     def __repr__(self) -> str:
         return "\n".join(map(str, self.values())) or "no verdicts"
@@ -133,14 +133,14 @@ def _claim(card: Card) -> Markup:
     return Markup('<div class="claim">{}{}{}</div>').format(head, reason, Markup("").join(parts))
 
 
-def trouble(error: TrisectError) -> str:
-    """An error in its three parts, where a study cannot be shown."""
+def error_html(error: TrisectError) -> str:
+    """An error in its three parts, in place of a study that cannot be displayed."""
     parts = Markup("<br>").join((error.problem, error.reason, error.todo))
     return _frame(Markup("<p>{}</p>").format(parts))
 
 
 class Listing(list[dict[str, Any]]):
-    """Claims as plain data, a dictionary a part; in a notebook a table: sentence, margin and the reason for it."""
+    """Claims as plain data, a dictionary per part; in a notebook a table of sentences, margins and their reasons."""
 
     def _repr_html_(self) -> str:
         lines = []

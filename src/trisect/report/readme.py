@@ -62,7 +62,7 @@ def readme(sheet: Sheet, about: About[Any], findings: Sequence[Finding], tables:
         "## Tables",
         "The page is `report.html`, its figures lie in `figures/`, and what they are made from is Parquet:",
         "\n".join(
-            f"- `tables/{name}.parquet`, {words.several(t.height, 'row')}" for name, t in tables.items() if len(t)
+            f"- `tables/{name}.parquet`, {words.quantity(t.height, 'row')}" for name, t in tables.items() if len(t)
         ),
     ]
     return "\n\n".join(filter(None, lines)) + "\n"

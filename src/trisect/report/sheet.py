@@ -21,7 +21,17 @@ from trisect.core.finding import About, Estimate, Finding
 from trisect.core.printable import safe
 from trisect.report import cards, charts, render
 from trisect.report import format as words
-from trisect.report.charts import Figure, Panel, SharedAxis, around, chart_of, few_ticks, look_of, overlay, read_out
+from trisect.report.charts import (
+    Figure,
+    Panel,
+    SharedAxis,
+    axis_for,
+    chart_of,
+    encoding_of,
+    few_ticks,
+    overlay,
+    with_numbers,
+)
 from trisect.report.measures import Bar, cut_ends, frame_of, layer_key, layer_panel, near, sort_components
 
 T = TypeVar("T")
@@ -142,7 +152,7 @@ SAVE = Path(__file__).parent / "save.js"
 FILTERS: Mapping[str, Callable[..., Any]] = {
     "number": words.number,
     "count": words.count,
-    "several": words.several,
+    "quantity": words.quantity,
     "listed": words.join_words,
 }
 
@@ -335,7 +345,7 @@ def _ready(block: PageBlock) -> dict[str, Any]:
     """A block for the template, which knows it by its kind."""
     match block:
         case Picture():
-            figure = read_out(block.figure)
+            figure = with_numbers(block.figure)
             views = [(view.name, [(panel.series, panel.strokes) for panel in view.panels]) for view in figure.views]
             numbers = json.dumps(charts.pack(views, figure.at), ensure_ascii=False, separators=(",", ":"))
             picture = {
@@ -526,7 +536,7 @@ def small_multiples(name: str, title: str, caption: str, findings: Sequence[Find
     for unit in {unit for *_, unit, _ in picked}:
         estimates = [e for *_, of, each in picked if of == unit for e in each]
         means = [e.mean or 0.0 for e in estimates]
-        axes[unit] = around([*means, *near([*means, 0.0], estimates)], unit, zero=True)
+        axes[unit] = axis_for([*means, *near([*means, 0.0], estimates)], unit, zero=True)
     plots = [(_panel(finding, each, axes[unit], heading), axes[unit], each) for finding, heading, unit, each in picked]
     key = layer_key([Bar(e.name, "", 0.0) for _, _, estimates in plots for e in estimates], "0")
     cut = cut_ends((axis, estimates) for _, axis, estimates in plots)
@@ -560,7 +570,7 @@ def _panel(finding: Finding, estimates: Sequence[Estimate], frame: SharedAxis, t
         return alt.X(f"{field}:Q", scale=scale, title=unit, axis=axis)
 
     y = alt.Y("group:N", sort=names, scale=alt.Scale(domain=names), title=None, axis=alt.Axis(grid=False))
-    colour, shape = look_of({name: render.mark(name) for name in names})
+    colour, shape = encoding_of({name: render.mark(name) for name in names})
     rows = [{"group": e.name, "value": e.mean, "low": e.low, "high": e.high} for e in estimates]
     line = chart_of("level0", [{"level": 0.0}]).mark_rule(color=render.BASELINE, strokeDash=[5, 3])
     layers = [line.encode(along("level"))]

@@ -1,4 +1,4 @@
-"""The served page's component in a notebook: the kernel answers, and no server is needed."""
+"""The page of `trisect serve` as a notebook widget: the kernel answers, without a server."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ LONGEST = 300  # characters of an unexpected error that a page shows
 
 
 class _KernelReply(NamedTuple):
-    """What the kernel says to a question: words, the chunks of the picture as they are, and an error that nobody expected."""
+    """The kernel's reply to a question: JSON content, the picture's binary chunks, and an unexpected error."""
 
     content: dict[str, Json]
     buffers: tuple[bytes, ...] = ()
@@ -30,9 +30,9 @@ class _KernelReply(NamedTuple):
 
 
 def reply(model: PageModel, content: Mapping[str, Json]) -> _KernelReply:
-    """The reply to one message of the component; an error of three parts where it cannot be answered.
+    """The reply to one message of the widget; an error in three parts if it cannot be answered.
 
-    It names the view and the question that it is for, since what a widget sends reaches every view of it.
+    It names its view and question, since a widget's messages reach every view.
     """
     message = dict(content)
     page, number, client = message.pop("page", False), message.get("sequence"), message.get("client")
@@ -50,7 +50,7 @@ def reply(model: PageModel, content: Mapping[str, Json]) -> _KernelReply:
         return _KernelReply({**whose, "error": _parts(error)})
     except Exception as error:
         reason = safe(f"{type(error).__name__}: {error}"[:LONGEST])
-        wrong = ModelError("The kernel could not answer.", reason, "Its log, or the output of the cell, says where.")
+        wrong = ModelError("The kernel could not answer.", reason, "See its log, or the output of the cell.")
         return _KernelReply({**whose, "error": _parts(wrong)}, fault=error)
     return _KernelReply({**whose, "words": answer.words}, answer.chunks)
 
@@ -60,10 +60,10 @@ def _parts(error: TrisectError) -> dict[str, Json]:
 
 
 def switchboard(subject: AnsweringSubject, source: str, text: Sequence[str], second: Sequence[str]) -> AnyWidget:
-    """The component as a widget of anywidget's; raises SpecError where that is not installed."""
+    """The page as a widget; raises SpecError if anywidget is not installed."""
     need_extra("anywidget", "notebook", "trisect.switchboard")
     if not isinstance(subject, AnsweringSubject):
-        reason = "It cannot say what it predicts."
+        reason = "It has no predictions."
         raise SpecError(f"{type(subject).__name__} was given.", reason, "Give a model that trisect.load returns.")
     begun = begins(tuple(text), tuple(second))
     state = "" if begun is None else link(begun)
@@ -86,7 +86,7 @@ def _widget() -> type[Any]:
     import traitlets
 
     class Switchboard(anywidget.AnyWidget):
-        """Texts, switches and what changes; `state` is what a link of the served page holds."""
+        """Texts, switches and changes; `state` is the query string of a link to the served page."""
 
         _esm = page_script("widget.js")
         _css = style()

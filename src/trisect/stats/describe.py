@@ -1,4 +1,4 @@
-"""Numbers that describe many: coefficient of variation from moments, and Spearman's rank correlation."""
+"""Descriptive statistics: coefficient of variation from moments, and Spearman's rank correlation."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from trisect.stats.tested import ROUNDING, PValues
 def variation(sums: Float[np.ndarray, "... 3"]) -> Float[np.ndarray, "*S"]:
     """Coefficient of variation, standard deviation over mean, from number, sum and sum of squares on the last axis.
 
-    NaN where there is nothing or the mean is 0.
+    NaN without values, or if the mean is 0.
     """
     count, first, second = np.moveaxis(sums, -1, 0)
     with np.errstate(divide="ignore", invalid="ignore"):
@@ -36,7 +36,7 @@ def mean_ranks(values: Real[np.ndarray, "*S L"]) -> Float[np.ndarray, "*S L"]:
 
 
 def spearman(pair: Float[np.ndarray, "... 2 L"]) -> Float[np.ndarray, "*S"]:
-    """Spearman's ρ of two rows of L numbers; NaN with fewer than three, or where a row has one value only."""
+    """Spearman's ρ of two rows of L numbers; NaN with fewer than three, or if a row is constant."""
     if pair.shape[-1] < 3:
         return np.full(pair.shape[:-2], np.nan)
     ranks = mean_ranks(pair)
@@ -49,7 +49,7 @@ def spearman(pair: Float[np.ndarray, "... 2 L"]) -> Float[np.ndarray, "*S"]:
 def spearman_of_counts(table: Float[np.ndarray, "N X Y"]) -> Float[np.ndarray, " N"]:
     """Spearman's ρ from joint counts of x in X ascending bins and y in Y: Pearson's correlation of mid-ranks.
 
-    NaN where x or y is in one bin only.
+    NaN if x or y is in a single bin.
     """
     margins = (table.sum(2), table.sum(1))
     x, y = (_centred_ranks(counts) for counts in margins)
@@ -61,7 +61,7 @@ def spearman_of_cells(
     at: tuple[Int[np.ndarray, " C"], Int[np.ndarray, " C"]],
     margins: tuple[Float[np.ndarray, "N X"], Float[np.ndarray, "N Y"]],
 ) -> Float[np.ndarray, " N"]:
-    """As spearman_of_counts, of joint counts where most cells are empty: those that are not, their bins of x and y, and the margins."""
+    """As spearman_of_counts, from sparse joint counts: counts of the nonempty cells, their bins of x and y, and the margins."""
     x, y = (_centred_ranks(counts) for counts in margins)
     return _over_spread(np.einsum("nc,nc->n", cells, x[:, at[0]] * y[:, at[1]]), margins, (x, y))
 
@@ -83,7 +83,7 @@ def _centred_ranks(counts: Float[np.ndarray, "N K"]) -> Float[np.ndarray, "N K"]
     return counts.cumsum(1) - counts / 2 - counts.sum(1, keepdims=True) / 2
 
 
-EXACT, ORDERS = 8, 20_000  # pairs whose orders are all gone through, and how many random ones else
+EXACT, ORDERS = 8, 20_000  # most pairs for all permutations, and the number of random ones for more
 
 
 def permutation_spearman(x: Float[np.ndarray, " L"], y: Float[np.ndarray, " L"], seed: int = 0) -> PValues:

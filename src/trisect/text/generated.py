@@ -664,7 +664,7 @@ def draw_sentences(seed: int | str) -> Iterator[list[Word]]:
             yield paragraph.sentence()
 
 
-def embedded(train: int = 30_000, valid: int = 6_000, test: int = 6_000, seed: int = 0) -> Corpus:
+def embedded_corpus(train: int = 30_000, valid: int = 6_000, test: int = 6_000, seed: int = 0) -> Corpus:
     """The embedded corpus: each split is made of whole sentences until it has at least that many tokens."""
     ids: dict[str, int] = {}
     classes: dict[str, dict[str, int]] = {"pos": {}, "dep": {}}

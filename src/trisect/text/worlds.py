@@ -18,7 +18,7 @@ from jaxtyping import Int
 
 from trisect.core.errors import CorpusError
 from trisect.text.corpus import Corpus, Documents, Split
-from trisect.text.generated import embedded
+from trisect.text.generated import embedded_corpus
 
 SIZES = {"train": 12_800, "valid": 1_000}  # documents of each split
 
@@ -275,7 +275,7 @@ def is_generated(where: str | Path) -> bool:
 @cache
 def generate(name: str) -> Corpus:
     """The generated text of that name; made once in a process."""
-    return embedded() if name == "embedded" else WORLDS[name].corpus()
+    return embedded_corpus() if name == "embedded" else WORLDS[name].corpus()
 
 
 def world_of(corpus: Corpus) -> World:

@@ -20,7 +20,7 @@ from trisect.report.charts import (
     Level,
     Panel,
     SharedAxis,
-    around,
+    axis_for,
     by_kind_key,
     chart_of,
     marks,
@@ -140,10 +140,10 @@ _SCOPE_WITHIN = (
 def page(tables: Mapping[str, pl.DataFrame], about: About[AlignFacts]) -> Sheet:
     """The page from the tables measures and claims; what was not measured leaves no section."""
     rows, facts = Measures.of(tables["measures"]), about.facts
-    together, pairs = rows.where(subject=facts.subject), words.several(facts.pairs, "sentence pair")
+    together, pairs = rows.where(subject=facts.subject), words.quantity(facts.pairs, "sentence pair")
     n, are_many = words.sample(facts.pairs, "sentence pair"), len(facts.models) > 1
     if are_many:
-        n += f", {words.several(len(facts.models), 'model')}"
+        n += f", {words.quantity(len(facts.models), 'model')}"
     lines = []
     for row in sorted(together.where("agreement"), key=lambda row: (row.group, row.layer)):
         linked = [_first(together, "linked", f"{row.group} {kind}", row.layer) for kind in KINDS]
@@ -334,7 +334,7 @@ def _rates(rows: Measures, facts: AlignFacts, n: str) -> Section | None:
 
 
 def _frame(rows: Sequence[MeasuredValue], *more: float) -> SharedAxis:
-    return around([*more, *(end for row in rows for end in (row.value, row.low, row.high) if end is not None)], "AER")
+    return axis_for([*more, *(end for row in rows for end in (row.value, row.low, row.high) if end is not None)], "AER")
 
 
 def _layer_table(rows: Measures, facts: AlignFacts) -> Table:
@@ -360,7 +360,7 @@ def _layer_table(rows: Measures, facts: AlignFacts) -> Table:
     groups = [f"{SHORT[setting]} by {kind}" for setting in SETTINGS for kind in kinds]
     chosen = {m: ", ".join(f"{g} layer {of[g]}" for g in groups) for m, of in sorted(facts.chosen.items())}
     by_model = "; ".join(f"{model}: {of}" if len(chosen) > 1 else of for model, of in chosen.items())
-    star = (f"* chosen on {words.several(facts.trial, 'other pair')}: {by_model}.",) * bool(chosen)
+    star = (f"* chosen on {words.quantity(facts.trial, 'other pair')}: {by_model}.",) * bool(chosen)
     sd = " ± standard deviation over models" * (len(facts.models) > 1)
     caption = f"AER in % with 95 % intervals{sd}; the difference is norm minus weight."
     columns = ("Links", *(cell for kind in kinds for cell in (f"by {kind}", "95 %")), "difference", "95 %")

@@ -1,4 +1,4 @@
-"""Word links from attention by weight, by norm and by contribution, against gold links: pairs are read, scored and judged."""
+"""Word alignment from attention by weight, norm and contribution: read sentence pairs, score them against gold links, judge claims."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ if TYPE_CHECKING:
 
 
 class Column(NamedTuple):
-    """One way to get links: which decoder position a word has, by weight, norm or contribution, and of which layer and head.
+    """One way to extract links: the decoder position of a word (setting), weight, norm or contribution (kind), layer and head.
 
     Within one text the setting is one of DIRECTIONS. `head` is None for the layer itself.
     """
@@ -81,10 +81,10 @@ class Column(NamedTuple):
         return self.setting == "backward"
 
 
-class Linked(NamedTuple):
-    """The links of one model: for every pair that it read the source word of each target word (−1: none), per column.
+class ModelLinks(NamedTuple):
+    """The links of one model: for every pair, the source word of each target word (−1: none), per column.
 
-    Of a mirrored column it is the target word of each source word; J is then the longer side. `notes` say which layers give none.
+    For a mirrored column, the target word of each source word; J is then the longer side. `notes` name layers without links.
     """
 
     subject: str
@@ -115,16 +115,18 @@ def _columns(projections: Iterable[Projections], settings: Iterable[str]) -> tup
 
 
 def _scores(trace: Trace) -> tuple[Float[torch.Tensor, "B H1 T S"], ...]:
-    """Those of the layer and then of its heads, BY weight, norm and contribution."""
+    """Scores of the layer, then of its heads, for each kind in BY."""
     heads, layer = contributions(trace)
     return (*views(trace), torch.cat([layer[:, None], heads], 1))
 
 
 @torch.no_grad()
-def link(subject: Pretrained, pairs: Sequence[SentencePair], batch: int, step: Callable[[int, int], object]) -> Linked:
-    """Read every pair with the gold target before the decoder; memory grows by a whole number a word and column.
+def link_across(
+    subject: Pretrained, pairs: Sequence[SentencePair], batch: int, step: Callable[[int, int], object]
+) -> ModelLinks:
+    """Links of every pair, the gold target as the decoder's input (teacher forcing); memory is an integer per word and column.
 
-    Raises ModelError where the model has no cross-attention whose norms can be taken.
+    Raises ModelError if the model has no cross-attention whose norms can be computed.
     """
     from trisect.hf.load import cross_batches
 
@@ -158,18 +160,18 @@ def link(subject: Pretrained, pairs: Sequence[SentencePair], batch: int, step: C
                     links[number].append(best_links(by_word, words[0]))
         best |= {number: np.concatenate(parts).astype(np.int16) for number, parts in links.items()}
         step(len(best), len(pairs))
-    return Linked(subject.name, columns, best, (*subject.notes, *without))
+    return ModelLinks(subject.name, columns, best, (*subject.notes, *without))
 
 
 @torch.no_grad()
 def _link_within(
     subject: Pretrained, texts: Sequence[Placed], batch: int, step: Callable[[int, int], object]
-) -> Linked:
-    """The links between both parts of single texts, in the self-attention of the model's first stack that has any.
+) -> ModelLinks:
+    """Links between the two parts of each text, in the first stack with self-attention.
 
-    Only words of the other part can be linked: what a word gives to its own part, to special tokens and to what is no word does
-    not count. Texts longer than the model's window are left out. Raises ModelError without such a stack, and for a piece that is of
-    several words.
+    Only words of the other part can be linked: attention to a word's own part, to special tokens and outside words does not count.
+    Texts longer than the model's window are left out. Raises ModelError without such a stack, and for a token that spans several
+    words.
     """
     from trisect.hf.load import piece_spans
 
@@ -206,11 +208,11 @@ def _link_within(
                         links[row].append(np.pad(best_of, ((0, 0), (0, missing)), constant_values=NONE))
         best |= {order[read.rows[row][0]]: np.concatenate(parts).astype(np.int16) for row, parts in links.items()}
         step(len(best), len(texts))
-    return Linked(subject.name, columns, best, tuple(subject.notes), stack)
+    return ModelLinks(subject.name, columns, best, tuple(subject.notes), stack)
 
 
 def _word_of_pieces(name: str, placed: Placed, pieces: Sequence[Link]) -> Int[np.ndarray, "2 P"]:
-    """For each piece of a text, a span of characters, the source word and the target word (from 0) that it is of, −1 for none."""
+    """For each token of a text, given as a span of characters, its source word and its target word (from 0), −1 for none."""
     text, *sides = placed
     owner = np.full((2, len(pieces)), NONE)
     for place, (start, end) in enumerate(pieces):
@@ -218,23 +220,23 @@ def _word_of_pieces(name: str, placed: Placed, pieces: Sequence[Link]) -> Int[np
         start += len(piece) - len(piece.lstrip())
         words = [(side, w) for side in (0, 1) for w, (a, b) in enumerate(sides[side]) if max(a, start) < min(b, end)]
         if len(words) > 1:
-            reason = "A piece of several words has no place in a word alignment."
-            problem = f"The piece {piece!r} of {text[:60]!r} is of several words in {name}."
-            raise ModelError(problem, reason, "Choose words with --word that no piece reaches beyond.")
+            reason = "A token that spans several words cannot be aligned to one."
+            problem = f"The token {piece!r} of {text[:60]!r} spans several words in {name}."
+            raise ModelError(problem, reason, "Choose words with --word that no token extends beyond.")
         for side, word in words:
             owner[side, place] = word
     return owner
 
 
 def _gold(pair: SentencePair, mirrored: bool = False) -> Any:
-    """The gold links of a pair as counts take them; `mirrored`: as links from target to source."""
+    """The gold links of a pair as `count_hits` expects them; `mirrored`: as links from target to source."""
     sure, possible = (_turn(links or (), mirrored) for links in (pair.sure, pair.possible))
     source, target = len(pair.source), len(pair.target)
     return gold_of(sure, possible, (target, source) if mirrored else (source, target))
 
 
-def _hits(linked: Linked, pairs: Sequence[SentencePair], numbers: Sequence[int]) -> Float[np.ndarray, "N C 4"]:
-    """Counts against the gold links of the pairs of these numbers, as measure.alignment.error_rates takes them."""
+def _hits(linked: ModelLinks, pairs: Sequence[SentencePair], numbers: Sequence[int]) -> Float[np.ndarray, "N C 4"]:
+    """Counts against the gold links of the given pairs, as measure.alignment.error_rates expects them."""
     hits = np.zeros((len(numbers), len(linked.columns), 4))
     mirrored = np.array([column.mirrored for column in linked.columns])
     for counts, number in zip(hits, numbers, strict=True):
@@ -246,19 +248,19 @@ def _hits(linked: Linked, pairs: Sequence[SentencePair], numbers: Sequence[int])
 
 
 LINKING = "Word alignments are read from attention between a source and a target."
-LENGTHS = (10, 15, 20, 30)  # words of the longer side; the last group holds what is longer
+LENGTHS = (10, 15, 20, 30)  # words of the longer side; the last group has all longer pairs
 DIAGONAL = "diagonal"
-ONCE = 2  # draws, where only the value itself is wanted
+ONCE = 2  # draws, if only the value itself is used
 WHERE = {"awi": "input", "awo": "output"}
 Counts: TypeAlias = Float[np.ndarray, "N C 4"]
 Values: TypeAlias = Float[np.ndarray, "R ..."]
 
 
 @dataclass(frozen=True, eq=False)
-class Scored:
-    """Counts of the same N sentence pairs for each of several models, and what stands beside them.
+class AlignmentCounts:
+    """Counts of the same N sentence pairs for one model or several, with their columns and baselines.
 
-    `chosen` is for each model the layer that was best on other pairs, by setting and kind; empty without such pairs.
+    `chosen` is each model's best layer on other pairs, by setting and kind; empty without such pairs.
     `lengths` are the words of each pair's longer side, `diagonal` the counts of links along the diagonal.
     """
 
@@ -282,25 +284,25 @@ class Scored:
 
     @property
     def name(self) -> str:
-        """The models, as a subject of rows."""
+        """Names of the models, joined, as the column `subject` has them."""
         return ", ".join(self.models)
 
     def where(self, **attributes: Any) -> list[int]:
-        """The places of columns with these attributes."""
+        """Indices of the columns with these attributes."""
         return [i for i, c in enumerate(self.columns) if all(getattr(c, k) == v for k, v in attributes.items())]
 
-    def only(self, model: int) -> Scored:
-        """One of the models."""
+    def only(self, model: int) -> AlignmentCounts:
+        """The counts of one of the models."""
         chosen = self.chosen[model : model + 1]
         return replace(self, models=(self.models[model],), counts=(self.counts[model],), chosen=chosen)
 
     @property
     def pairs(self) -> list[range]:
-        """The sentence pairs of every model, which are the same ones."""
+        """The sentence pairs of every model; they are the same."""
         return [range(len(self.lengths))] * len(self.models)
 
     def rates(self, redrawn: CrossedBootstrap, setting: str, kind: str | None) -> CrossedEstimate:
-        """The error rate of a setting and kind, mean over layers; without a kind that of norms less that of weights."""
+        """The error rate of a setting and kind, mean over layers; without a kind, norms less weights."""
         shares = np.zeros(len(self.columns))
         for name, sign in _signs(kind).items():
             layers = self.where(setting=setting, kind=name, head=None)
@@ -311,7 +313,7 @@ class Scored:
 
 
 def _signs(kind: str | None) -> dict[str, float]:
-    """What a number of a kind is made of; without a kind norm less weight."""
+    """Signs of the kinds that a number sums; without a kind, norm less weight."""
     return {kind: 1.0} if kind else {"norm": 1.0, "weight": -1.0}
 
 
@@ -320,7 +322,7 @@ def _sums(counts: Counts, times: Float[np.ndarray, "R N"]) -> Float[np.ndarray, 
 
 
 def choose_layers(counts: Counts, columns: Sequence[Column]) -> dict[tuple[str, str], int]:
-    """The layer with the lowest error rate for every setting and kind, the first of equals."""
+    """The layer with the lowest error rate for every setting and kind, the first if several are equal."""
     rates = np.nan_to_num(error_rates(counts.sum(0)), nan=2.0)
     best = {}
     for pair in dict.fromkeys(c[:2] for c in columns):
@@ -329,12 +331,12 @@ def choose_layers(counts: Counts, columns: Sequence[Column]) -> dict[tuple[str, 
     return best
 
 
-def alignment_rows(scored: Scored, redrawn: CrossedBootstrap) -> list[NewRow]:
+def alignment_rows(scored: AlignmentCounts, redrawn: CrossedBootstrap) -> list[NewRow]:
     """Every row of `measures` about gold links; n is the number of sentence pairs.
 
     The group is a setting and a kind, such as 'awi norm', or of differences (norm less weight) the setting alone.
     aer, precision, recall (per layer; aer also per head, and without a layer: mean over layers), aer_difference,
-    aer_best and aer_best_difference (the layer chosen on other pairs; `at` it, where there is one model), aer_by_length
+    aer_best and aer_best_difference (the layer chosen on other pairs; `at` has it for a single model), aer_by_length
     (mean over layers; `at` the most words that the longer side has, None in the last), and of several models aer_sd,
     the standard deviation over them (n: how many), and their own rows. The subject 'diagonal' needs no model. Within one text
     single heads have no intervals, and aer_head, precision_head and recall_head are of the head with the lowest rate in the
@@ -355,11 +357,11 @@ def alignment_rows(scored: Scored, redrawn: CrossedBootstrap) -> list[NewRow]:
     return [*rows, {"subject": DIAGONAL, "stack": scored.stack, "measure": "aer", **straight.row()}]
 
 
-def _rows(scored: Scored, redrawn: CrossedBootstrap) -> list[NewRow]:
+def _rows(scored: AlignmentCounts, redrawn: CrossedBootstrap) -> list[NewRow]:
     """The rows of all models together, or of one."""
     columns, within = scored.columns, scored.stack != "cross"
     norms, layers = scored.where(kind="norm", **({"head": None} if within else {})), scored.where(head=None)
-    places = layers if within else list(range(len(columns)))  # heads within texts would be thousands of intervals
+    places = layers if within else list(range(len(columns)))  # heads within texts would need thousands of intervals
     weights = [columns.index(columns[i]._replace(kind="weight")) for i in norms]
 
     def everything(model: int, times: Float[np.ndarray, "R N"]) -> Values:
@@ -389,7 +391,7 @@ def _rows(scored: Scored, redrawn: CrossedBootstrap) -> list[NewRow]:
     return [{"subject": scored.name, "stack": scored.stack} | row for row in rows]
 
 
-def _head_rows(scored: Scored, redrawn: CrossedBootstrap) -> list[NewRow]:
+def _head_rows(scored: AlignmentCounts, redrawn: CrossedBootstrap) -> list[NewRow]:
     """Within one text: rates of every single head, and of the head that the other half of the texts chooses."""
     rates, rows = {"aer": error_rates, "precision": precisions, "recall": recalls}, list[NewRow]()
     heads = [i for i, c in enumerate(scored.columns) if c.head is not None]
@@ -415,11 +417,11 @@ def _head_rows(scored: Scored, redrawn: CrossedBootstrap) -> list[NewRow]:
     return rows
 
 
-def _statistics(scored: Scored, redrawn: CrossedBootstrap) -> dict[str, CrossedEstimate]:
+def _statistics(scored: AlignmentCounts, redrawn: CrossedBootstrap) -> dict[str, CrossedEstimate]:
     """Error rates by name: aer/SETTING/KIND and aer_difference/SETTING, means over layers, and aer_best likewise."""
 
     def of_best(model: int, times: Float[np.ndarray, "R N"], setting: str, kind: str | None) -> Values:
-        """In the layer that the model was given by other pairs."""
+        """The rate in the layer chosen on other pairs."""
         total = np.zeros(len(times))
         for name, sign in _signs(kind).items():
             (place,) = scored.where(setting=setting, kind=name, layer=scored.chosen[model][setting, name], head=None)
@@ -436,10 +438,10 @@ def _statistics(scored: Scored, redrawn: CrossedBootstrap) -> dict[str, CrossedE
     return rates | best
 
 
-def judge_alignment(scored: Scored | None, about: Mapping[str, object]) -> pl.DataFrame:
-    """The table `claims`: C-5 on each model's error rates, by Student's t over models that were trained alike.
+def judge_alignment(scored: AlignmentCounts | None, about: Mapping[str, object]) -> pl.DataFrame:
+    """The table `claims`: C-5 on each model's error rates, by Student's t over models that differ in their seed alone.
 
-    No verdict rests on a setting in which some model's links are no better than the diagonal's, by weight and by norm.
+    A setting in which any model's links are no better than the diagonal's, by weight and by norm, gets no verdict.
     """
     values: dict[str, list[float]] = {}
     barred = {}
@@ -459,7 +461,7 @@ def judge_alignment(scored: Scored | None, about: Mapping[str, object]) -> pl.Da
 
 
 def buckets(lengths: Int[np.ndarray, " N"]) -> dict[float | None, Int[np.ndarray, " M"]]:
-    """Sentence pairs by the words of their longer side: at most so many, and None for what is longer than all."""
+    """Sentence pairs by length of their longer side: at most so many words, None for longer ones."""
     place = np.searchsorted(LENGTHS, lengths)
     most = (*map(float, LENGTHS), None)
     return {most[i]: np.flatnonzero(place == i) for i in range(len(most)) if (place == i).any()}
@@ -470,11 +472,11 @@ def _place(column: Column) -> NewRow:
 
 
 def _link_rows(
-    models: Sequence[Linked], pairs: Sequence[SentencePair], numbers: Sequence[int], redrawn: CrossedBootstrap
+    models: Sequence[ModelLinks], pairs: Sequence[SentencePair], numbers: Sequence[int], redrawn: CrossedBootstrap
 ) -> list[NewRow]:
     """Rows of `measures` that need no gold links, per layer.
 
-    linked: the share of target words with a link; agreement: the share of them with the same link (or none) by weight and by norm.
+    linked: the share of target words with a link; agreement: the share with the same link (or none) by weight and by norm.
     """
     columns = models[0].columns
     layers = [i for i, c in enumerate(columns) if c.head is None]
@@ -507,11 +509,14 @@ _EXAMPLE_COLUMNS = ("norms help most", "in the middle", "norms help least")
 
 
 def choose_pictures(
-    linked: Linked, pairs: Sequence[SentencePair], numbers: Sequence[int], chosen: Mapping[tuple[str, str], int] | None
+    linked: ModelLinks,
+    pairs: Sequence[SentencePair],
+    numbers: Sequence[int],
+    chosen: Mapping[tuple[str, str], int] | None,
 ) -> list[PicturedPair]:
-    """Up to three pairs as plain data, by RULE; without gold links the first three. Words and pairs count from 1.
+    """Up to three pairs for the page, chosen by RULE; without gold links the first three. Words and pairs count from 1.
 
-    Links are of the layers that were chosen on other pairs; where none were, of the layer before the last.
+    Links are those of the layers chosen on other pairs; without these, of the layer before the last.
     """
     fitting = [n for n in numbers if all(SHORTEST <= len(side) <= LONGEST for side in pairs[n].sides)]
     if not fitting:
@@ -566,8 +571,8 @@ LINKS = {
 def measure(settings: AlignSettings, context: RunContext) -> Measured[AlignFacts]:
     """Word alignment from cross-attention (definitions C5).
 
-    The models are one encoder–decoder or several that were trained alike but for their seed. Intervals and the claim resample
-    pairs, and models across them. Beside the tables lies the folder `links`, with a file for every model, setting, kind and
+    The models are one encoder–decoder or several that differ in their seed alone. Intervals and the claim resample
+    pairs, and models across them. The folder `links` beside the tables has a file for every model, setting, kind and
     layer, as Pharaoh (from 0) and .talp (from 1). Raises ModelError for a model without cross-attention, CorpusError for files
     that do not fit together.
     """
@@ -577,17 +582,17 @@ def measure(settings: AlignSettings, context: RunContext) -> Measured[AlignFacts
     )
     pairs, valid = bitext.test, bitext.valid
     if not pairs:
-        raise CorpusError(f"{bitext.name} has no test pairs.", "Those are what is aligned.", "Give some.")
+        raise CorpusError(f"{bitext.name} has no test pairs.", "Test pairs are the ones to align.", "Give some.")
     test = [_link(subject, pairs, settings.batch, context, texts) for subject in subjects]
     for linked in test[1:]:
         if linked.columns != test[0].columns:
             problem = f"{linked.subject} has other layers or heads than {test[0].subject}."
-            reason = "Several models are treated as one that was trained several times, and are averaged."
+            reason = "Several models count as one recipe with several seeds, and are averaged."
             raise ModelError(problem, reason, "Give one at a time.")
     numbers = [n for n in range(len(pairs)) if all(n in linked.best for linked in test)]
     if not numbers:
         problem = f"No pair of {bitext.name} fits into {', '.join(linked.subject for linked in test)}."
-        raise ModelError(problem, "Their pieces are more than it reads at once.", "Give shorter sentences.")
+        raise ModelError(problem, "They have more tokens than the model's window.", "Give shorter sentences.")
     redrawn, gold = CrossedBootstrap(settings.seed, settings.draws), pairs[0].sure is not None
     chosen: Chosen = ()
     if gold and valid and valid[0].sure is not None:
@@ -605,7 +610,9 @@ def measure(settings: AlignSettings, context: RunContext) -> Measured[AlignFacts
 
     notes = [*bitext.notes]
     if (lost := len(pairs) - len(numbers)) > 0:
-        notes.append(f"{lost} of {len(pairs)} sentence pairs have more pieces than the model reads, and are left out.")
+        notes.append(
+            f"{lost} of {len(pairs)} sentence pairs have more tokens than the model's window, and are left out."
+        )
     notes += (note for linked in test for note in linked.notes)
     folder = context.folder / "links"
     tables = {"measures": frame("measures", rows), "links": _write_links(folder, test, len(pairs))}
@@ -614,17 +621,17 @@ def measure(settings: AlignSettings, context: RunContext) -> Measured[AlignFacts
 
 
 def read_bitext(settings: AlignSettings) -> tuple[Bitext, tuple[Placed, ...]]:
-    """The pairs of the files that the settings name, those of the trial as valid ones; and the texts that hold both sides, if any do.
+    """The sentence pairs of the settings' files (those of `trial` as the valid split), and the texts that contain both sides, if any.
 
-    Raises CorpusError where they cannot be read, or do not fit together.
+    Raises CorpusError if they cannot be read, or do not fit together.
     """
     source = Path(settings.source)
     if settings.marker is not None or settings.spans is not None:
         return _pairs_within(settings, source)
     if settings.target is None:
-        reason = "Source and target are two files; or a --marker or --spans says where both stand in each text."
+        reason = "Source and target are two files; or --marker or --spans says where the two are in each text."
         todo = "Give --target FILE, --marker TEXT or --spans FILE."
-        raise CorpusError(f"{source} is given without a target.", reason, todo)
+        raise CorpusError(f"{source} has no target.", reason, todo)
     target = Path(settings.target)
     pairs, notes = read_pairs(source, target, settings.gold, settings.base)
     valid: tuple[SentencePair, ...] = ()
@@ -639,13 +646,15 @@ def read_bitext(settings: AlignSettings) -> tuple[Bitext, tuple[Placed, ...]]:
 
 
 def _pairs_within(settings: AlignSettings, path: Path) -> tuple[Bitext, tuple[Placed, ...]]:
-    """The pairs that single texts hold, and those texts."""
+    """The pairs within single texts, and those texts."""
     options = {"--target": settings.target, "--trial": settings.trial, "--marker": settings.marker and settings.spans}
     if wrong := [name for name, value in options.items() if value is not None]:
-        reason = "Source and target stand in one text, on both sides of a marker or at spans."
-        raise CorpusError(f"{wrong[0]} is given too much.", reason, f"Leave {wrong[0]} out, or the others.")
+        reason = "Source and target are in one text, on both sides of a marker or at spans."
+        raise CorpusError(
+            f"{wrong[0]} cannot be combined with these options.", reason, f"Leave {wrong[0]} out, or the others."
+        )
     texts = read_texts(path, settings.marker, settings.spans, settings.word)
-    notes = [f"Words of the texts are what {settings.word} finds."]
+    notes = [f"Words of the texts are the matches of {settings.word}."]
     links: Sequence[tuple[Any, Any]] = [(None, None)] * len(texts)
     if settings.gold is not None:
         links, _, note = read_links(Path(settings.gold), [(len(s), len(t)) for _, s, t in texts], settings.base)
@@ -661,18 +670,20 @@ def _pairs_within(settings: AlignSettings, path: Path) -> tuple[Bitext, tuple[Pl
 
 def _link(
     subject: Pretrained, pairs: Sequence[SentencePair], batch: int, context: RunContext, texts: Sequence[Placed] = ()
-) -> Linked:
+) -> ModelLinks:
     with context.progress(f"Reading pairs with {subject.name}") as step:
-        return _link_within(subject, texts, batch, step) if texts else link(subject, pairs, batch, step)
+        return _link_within(subject, texts, batch, step) if texts else link_across(subject, pairs, batch, step)
 
 
-def _score(models: Sequence[Linked], pairs: Sequence[SentencePair], numbers: Sequence[int], chosen: Chosen) -> Scored:
-    """Counts of all models against gold, and those of the diagonal."""
+def _score(
+    models: Sequence[ModelLinks], pairs: Sequence[SentencePair], numbers: Sequence[int], chosen: Chosen
+) -> AlignmentCounts:
+    """Counts of all models against gold links, and those of the diagonal."""
     words = [(len(pairs[n].source), len(pairs[n].target)) for n in numbers]
     straight = np.stack([count_hits(diagonal(sizes), _gold(pairs[n])) for n, sizes in zip(numbers, words, strict=True)])
     counts = tuple(_hits(linked, pairs, numbers) for linked in models)
     names, (first, *_) = tuple(linked.subject for linked in models), models
-    return Scored(names, first.columns, counts, chosen, np.max(words, axis=1), straight, first.stack)
+    return AlignmentCounts(names, first.columns, counts, chosen, np.max(words, axis=1), straight, first.stack)
 
 
 def _facts(
@@ -705,8 +716,8 @@ def _facts(
     )
 
 
-def _write_links(folder: Path, models: Sequence[Linked], pairs: int) -> pl.DataFrame:
-    """A file for every model, setting, kind and layer in either form, with a line for each of `pairs`, and all links as a table.
+def _write_links(folder: Path, models: Sequence[ModelLinks], pairs: int) -> pl.DataFrame:
+    """Write a file per model, setting, kind, layer and format, with a line for each of `pairs`; returns all links as a table.
 
     Words and pairs of the table count from 1.
     """

@@ -1,4 +1,4 @@
-"""RolesBench: which methods find the sites that worlds built by hand are known to answer by."""
+"""RolesBench: which methods find the sites that carry the answer in models built by hand."""
 
 from __future__ import annotations
 
@@ -30,13 +30,13 @@ class RolesBenchmark(Experiment[BenchmarkSettings, BenchmarkFacts]):
     facts = BenchmarkFacts
 
     def check(self, settings: BenchmarkSettings) -> None:
-        """Raise SpecError for methods, files and worlds that are none."""
+        """Raise SpecError for unknown methods, files and worlds."""
         from trisect.experiments.bench.run import choose
 
         choose(settings)
 
     def measure(self, settings: BenchmarkSettings, context: RunContext) -> Measured[BenchmarkFacts]:
-        """Do the work; raises TrisectError."""
+        """Score the methods; raises TrisectError."""
         from trisect.experiments.bench.run import measure
 
         return measure(settings, context)

@@ -26,11 +26,11 @@ REFERENCES = (
 
 
 def areas_of(tables: Mapping[str, pl.DataFrame]) -> dict[str, dict[str, Mean]]:
-    """By method, the best first, and by world, all together first: mean AUROC over seeds with its interval."""
-    found: dict[str, dict[str, Mean]] = {}
+    """Mean AUROC over seeds with its interval, by method (best first) and world (all together first)."""
+    areas: dict[str, dict[str, Mean]] = {}
     for world, method, value, low, high, n in sorted(tables["auroc"].rows(), key=lambda row: row[0] != ALL):
-        found.setdefault(method, {})[world] = Mean(value, low, high, n)
-    return dict(sorted(found.items(), key=lambda one: -next(iter(one[1].values())).mean))
+        areas.setdefault(method, {})[world] = Mean(value, low, high, n)
+    return dict(sorted(areas.items(), key=lambda item: -next(iter(item[1].values())).mean))
 
 
 def page(tables: Mapping[str, pl.DataFrame], about: About[Any]) -> Sheet:
@@ -38,7 +38,7 @@ def page(tables: Mapping[str, pl.DataFrame], about: About[Any]) -> Sheet:
     areas, facts = areas_of(tables), about.facts
     worlds = list(next(iter(areas.values())))
     shown = ["all worlds" if world == ALL else world for world in worlds]
-    n = f"{words.sample(len(facts.seeds), 'seed')}, {words.several(facts.pairs, 'pair')} of texts for each property"
+    n = f"{words.sample(len(facts.seeds), 'seed')}, {words.quantity(facts.pairs, 'pair')} of texts for each property"
     rows = [
         ("", method, name, of[world].mean, False)
         for method, of in areas.items()
@@ -59,18 +59,18 @@ def page(tables: Mapping[str, pl.DataFrame], about: About[Any]) -> Sheet:
     scope = (
         "Each model is built by hand, not trained: which of q, k and v of which head carries a property of the texts to the answer is "
         "known by construction. A method scores every such site for every property; it reads the model and texts, not the truth. "
-        "The truth is causal, so that patching, a pass for each site, is the ceiling: what is asked is which method gets there for "
-        "less. No world has two heads of which either would do, which patching one site would miss.",
+        "The truth is causal, so that patching, with a pass for each site, is the upper bound: the question is which method comes close at "
+        "lower cost. No world has redundant heads, which patching one site would miss.",
     )
     described = [Table(("World", "what it is", "sites", "positive", "negative"), _rows(tables["worlds"]), prose=True)]
     methods = Table(("Method", "what its score is", "from"), _rows(tables["methods"]), prose=True, folded=False)
     ranked = ", ".join(f"{method} {words.number(of[worlds[0]].mean, places=2)}" for method, of in areas.items())
-    own = (("Seeds", ", ".join(map(str, facts.seeds))), ("Pairs", f"{facts.pairs} for each property"))
+    details = (("Seeds", ", ".join(map(str, facts.seeds))), ("Pairs", f"{facts.pairs} for each property"))
     return Sheet(
         "Which methods find the sites that matter?",
         "trisect · RolesBench",
-        f"{words.several(len(areas), 'method')} · {words.several(len(tables['worlds']), 'world')} · "
-        f"{words.several(len(facts.seeds), 'seed')}",
+        f"{words.quantity(len(areas), 'method')} · {words.quantity(len(tables['worlds']), 'world')} · "
+        f"{words.quantity(len(facts.seeds), 'seed')}",
         present(
             Section("AUROC by world", scope, (figure,), (table,)),
             Section(
@@ -82,7 +82,7 @@ def page(tables: Mapping[str, pl.DataFrame], about: About[Any]) -> Sheet:
             Section("Methods", (), (), (methods,)),
             notes_section(about),
         ),
-        provenance(about, *own),
+        provenance(about, *details),
         REFERENCES,
         f"How well each method finds the sites that carry the answer, AUROC over all worlds (1 is perfect, 0.5 chance): {ranked}.",
     )
@@ -90,15 +90,15 @@ def page(tables: Mapping[str, pl.DataFrame], about: About[Any]) -> Sheet:
 
 def findings(tables: Mapping[str, pl.DataFrame], about: About[Any]) -> tuple[Finding, ...]:
     """The AUROC of every method, a finding for each world, that of all worlds first."""
-    areas, found = areas_of(tables), []
+    areas, results = areas_of(tables), []
     for world in next(iter(areas.values())):
         ranked = sorted(areas, key=lambda method: -areas[method][world].mean)
-        said = ", ".join(f"{method} {_cell(areas[method][world])}" for method in ranked)
+        ranking = ", ".join(f"{method} {_cell(areas[method][world])}" for method in ranked)
         values = tuple(Estimate(method, *areas[method][world]) for method in ranked)
         name = "all worlds" if world == ALL else world
         about_world = {"what": "AUROC of sites", "groups": (world,), "per": "seed", "signed": False, "title": name}
-        found.append(Finding("auroc", f"{said}.", "AUROC", values, **about_world))
-    return tuple(found)
+        results.append(Finding("auroc", f"{ranking}.", "AUROC", values, **about_world))
+    return tuple(results)
 
 
 def _cell(area: Mean) -> str:

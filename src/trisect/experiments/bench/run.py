@@ -1,8 +1,8 @@
-"""Methods that score a site, each a plain function, and how well they find the sites that are known.
+"""Methods that score a site, each a plain function, and how well they find the known sites.
 
 A method takes a model as `trisect.load` returns it (its module is `model.model`), pairs of texts whose base and donor differ in one
-property, and a site such as `v@2.h3`. It returns a number, larger where it says that the property reaches the answer, which is the
-token after the base, through q, k or v there. Methods are called site by site; what two of them need is read once.
+property, and a site such as `v@2.h3`. It returns a number, larger if the property reaches the answer (the token after the base)
+through q, k or v there. Methods are called site by site; readings that they share are cached.
 """
 
 from __future__ import annotations
@@ -70,7 +70,7 @@ class PairReading(NamedTuple):
 
 
 def read_pairs(model: Pretrained, texts: Sequence[TextPair]) -> PairReading:
-    """Both texts of every pair in three passes, one of them backwards; the same pairs are read once."""
+    """Read both texts of every pair in two forward passes and a backward pass; readings are cached."""
     return _read(model, tuple((str(pair.base), str(pair.donor), str(pair.answers["base"])) for pair in texts))
 
 
@@ -127,7 +127,7 @@ def contribution(model: Pretrained, texts: Sequence[TextPair], site: Site) -> fl
 
 
 def difference(model: Pretrained, texts: Sequence[TextPair], site: Site) -> float:
-    """Relative change of what the site holds between base and donor: whether it carries the property, used or not."""
+    """Relative change of the site's activation from base to donor: whether it encodes the property, used or not."""
     component, layer, head = place_of(site)
     reading = read_pairs(model, texts)
     base = getattr(reading.traces[layer], component)[:, head - 1].detach()
@@ -138,8 +138,8 @@ def difference(model: Pretrained, texts: Sequence[TextPair], site: Site) -> floa
 def composition(model: Pretrained, texts: Sequence[TextPair], site: Site) -> float:
     """Weights alone (Elhage et al. 2021): how strongly an earlier head's output is read here, or of v also what it writes later."""
     (component, layer, head), reading = place_of(site), read_pairs(model, texts)
-    own = queries_of(reading.traces[layer], component, head) if component == "v" else []
-    writers = {f"{layer}.h{h + 1}" for h in own}
+    heads = queries_of(reading.traces[layer], component, head) if component == "v" else []
+    writers = {f"{layer}.h{h + 1}" for h in heads}
     scores = reading.compositions.items()
     return max((s for (w, *reader), s in scores if reader == [layer, component, head] or w in writers), default=0.0)
 
@@ -153,17 +153,17 @@ def contrast(model: Pretrained, texts: Sequence[TextPair], site: Site) -> float:
     component, layer, head = place_of(site)
     reading = read_pairs(model, texts)
     trace, donors = reading.traces[layer], reading.donors[Address("plain", layer)]
-    found = []
+    values = []
     for h in queries_of(trace, component, head):
-        weights, own = trace.weights[:, h, -1, :, None].detach(), h // trace.group
-        means = [(weights * part[:, own].detach()).sum(1) for part in (trace.k, donors.k, trace.v, donors.v)]
+        weights, key_head = trace.weights[:, h, -1, :, None].detach(), h // trace.group
+        means = [(weights * part[:, key_head].detach()).sum(1) for part in (trace.k, donors.k, trace.v, donors.v)]
         assert trace.w_o is not None, "a model whose output projection is known"
         answers = model.model.get_output_embeddings().weight[reading.answers].detach() @ trace.w_o[h].T  # pyright: ignore[reportCallIssue]
         query = trace.q[:, h, -1].detach()
         sides = {"q": (query, donors.q[:, h, -1], means[0]), "k": (means[0], means[1], query)}
         base, donor, partner = (sides | {"v": (means[2], means[3], answers)})[component]
-        found.append(float(((base - donor).T @ partner).norm() / (base.T @ partner).norm().clamp_min(1e-30)))
-    return max(found)
+        values.append(float(((base - donor).T @ partner).norm() / (base.T @ partner).norm().clamp_min(1e-30)))
+    return max(values)
 
 
 def gradient(model: Pretrained, texts: Sequence[TextPair], site: Site) -> float:
@@ -207,8 +207,8 @@ def _effect(model: Pretrained, texts: tuple[tuple[str, str, str], ...], site: Si
 
 ScoreFunction: TypeAlias = Callable[[Pretrained, Sequence[TextPair], Site], float]
 METHODS: Mapping[str, ScoreFunction] = {
-    one.__name__: one
-    for one in (
+    method.__name__: method
+    for method in (
         *(chance, attention, norm, contribution, difference, composition, contrast),
         *(ablation, gradient, atp_star, patching),
     )
@@ -235,53 +235,53 @@ def measure(settings: BenchmarkSettings, context: RunContext) -> Measured[Benchm
                 rows["worlds"].append({"world": name, "sentence": WORLDS[name].sentence, **counts})
             step(done, len(jobs))
     areas = pl.DataFrame(rows["seeds"], SCHEMAS["seeds"])
-    whole = areas.group_by("method", "seed", maintain_order=True).agg(
+    mean_areas = areas.group_by("method", "seed", maintain_order=True).agg(
         pl.col("auroc").mean(), pl.lit("all").alias("world")
     )
-    both = pl.concat([areas, whole.select(areas.columns)]) if len(worlds) > 1 else areas
+    both = pl.concat([areas, mean_areas.select(areas.columns)]) if len(worlds) > 1 else areas
     for (world, method), part in both.group_by("world", "method", maintain_order=True):
         sample = summary(part["auroc"].to_numpy())
         low, high = (finite(np.clip(end, 0, 1)) for end in t_interval(sample))
         value = {"value": finite(sample.mean), "low": low, "high": high, "n": len(part)}
         rows["auroc"].append({"world": world, "method": method, **value})
     for name, method in methods.items():
-        said = (inspect.getdoc(method) or "").split("\n")[0]
+        sentence = (inspect.getdoc(method) or "").split("\n")[0]
         code = getattr(method, "__code__", None)
         source = "built-in" if METHODS.get(name) is method else Path(code.co_filename).name if code else "an object"
-        rows["methods"].append({"method": name, "sentence": said, "source": source})
+        rows["methods"].append({"method": name, "sentence": sentence, "source": source})
     tables = {name: pl.DataFrame(of, SCHEMAS[name]) for name, of in rows.items()}
     return Measured(tables, BenchmarkFacts(settings.seeds, settings.pairs), packages=("transformers", "scikit-learn"))
 
 
 def choose(settings: BenchmarkSettings) -> tuple[dict[str, ScoreFunction], tuple[str, ...]]:
-    """The methods by name, built-in ones first, and the worlds; raises SpecError for one that is none."""
-    for what, names, there in (("method", settings.methods, METHODS), ("world", settings.worlds, WORLDS)):
-        if strange := [name for name in names if name not in there]:
-            raise SpecError(unknown(what, strange[0], there), f"There are {', '.join(there)}.", "Use one of them.")
+    """The methods by name, built-in ones first, and the worlds; raises SpecError for unknown ones."""
+    for what, names, options in (("method", settings.methods, METHODS), ("world", settings.worlds, WORLDS)):
+        if strange := [name for name in names if name not in options]:
+            raise SpecError(unknown(what, strange[0], options), f"There are {', '.join(options)}.", "Use one of them.")
     methods = {name: METHODS[name] for name in settings.methods or METHODS}
     others: list[Any] = [method for file in settings.files for method in read_methods(Path(file))]
     for method in others + list(settings.functions):
         name = str(getattr(method, "__name__", type(method).__name__))
         if not callable(method) or name in methods:
-            given = f"{name} is {'the name of two methods' if callable(method) else 'no function'}."
-            raise SpecError(given, f"Methods so far are {', '.join(methods)}.", "Give functions of other names.")
+            problem = f"{name} is {'the name of two methods' if callable(method) else 'no function'}."
+            raise SpecError(problem, f"Methods so far are {', '.join(methods)}.", "Give functions of other names.")
         methods[name] = cast(ScoreFunction, method)
     return methods, settings.worlds or tuple(name for name, world in WORLDS.items() if not world.trained)
 
 
 def read_methods(file: Path) -> list[ScoreFunction]:
-    """The public functions of a Python file that take a model, texts and a site; raises SpecError where there is none."""
-    known = "A method is a function (model, texts, site) -> score of a Python file."
+    """The public functions of a Python file that take a model, texts and a site; raises SpecError if there is none."""
+    requirement = "A method is a function (model, texts, site) -> score of a Python file."
     if not file.is_file():
-        raise SpecError(f"{file} is no file.", known, "Give the path of one that is there.")
+        raise SpecError(f"{file} is no file.", requirement, "Give the path of an existing file.")
     try:
-        found = runpy.run_path(str(file), run_name=file.stem)
+        namespace = runpy.run_path(str(file), run_name=file.stem)
     except (Exception, SystemExit) as error:
-        raise SpecError(f"{file} cannot be run: {type(error).__name__}: {error}", known, "Correct it.") from error
-    functions = [f for name, f in found.items() if inspect.isfunction(f) and not name.startswith("_")]
+        raise SpecError(f"{file} cannot be run: {type(error).__name__}: {error}", requirement, "Correct it.") from error
+    functions = [f for name, f in namespace.items() if inspect.isfunction(f) and not name.startswith("_")]
     methods = [f for f in functions if f.__module__ == file.stem and len(inspect.signature(f).parameters) == 3]
     if not methods:
-        raise SpecError(f"{file} has no such function.", known, "Define one: def method(model, texts, site): ...")
+        raise SpecError(f"{file} has no such function.", requirement, "Define one: def method(model, texts, site): ...")
     return methods
 
 
@@ -291,7 +291,7 @@ def score_sites(
     texts: Mapping[str, tuple[TextPair, ...]],
     truth: Mapping[str, frozenset[Site]],
 ) -> list[NewRow]:
-    """A row for each property, method and site; raises SpecError for a score that is no finite number."""
+    """A row for each property, method and site; raises SpecError for a score that is not a finite number."""
     heads = model.shape.heads.items()
     counts = {(a.layer, c): h.query if c == "q" else h.key for a, h in heads for c in "qkv"}
     sites = [Site((c,), (layer,), (h,)) for (layer, c), count in counts.items() for h in range(1, count + 1)]
@@ -304,12 +304,14 @@ def score_sites(
                 except TrisectError:
                     raise
                 except Exception as error:
-                    given = f"{method} fails at {site}: {type(error).__name__}: {error}"
-                    known = "It is called with a model, pairs of texts and a site, and returns a number."
-                    raise SpecError(given, known, "Correct the method.") from error
+                    problem = f"{method} fails at {site}: {type(error).__name__}: {error}"
+                    requirement = "It is called with a model, pairs of texts and a site, and returns a number."
+                    raise SpecError(problem, requirement, "Correct the method.") from error
                 if not math.isfinite(value):
-                    known = "A score is a finite number, larger where the site matters."
-                    raise SpecError(f"{method} returned {value} at {site}.", known, "Return 0 where nothing is known.")
+                    requirement = "A score is a finite number, larger where the site matters."
+                    raise SpecError(
+                        f"{method} returned {value} at {site}.", requirement, "Return 0 where nothing is known."
+                    )
                 row = {"property": name, "site": str(site), "truth": site in truth[name]}
                 rows.append(row | {"method": method, "score": value})
     return rows
@@ -319,5 +321,7 @@ def area(rows: Sequence[NewRow], method: str) -> float:
     """AUROC of a method over the properties and sites of one model: how often a positive scores above a negative, ties half."""
     from sklearn.metrics import roc_auc_score
 
-    own = [row for row in rows if row["method"] == method]
-    return float(roc_auc_score([bool(row["truth"]) for row in own], [float(row["score"] or 0.0) for row in own]))
+    selection = [row for row in rows if row["method"] == method]
+    return float(
+        roc_auc_score([bool(row["truth"]) for row in selection], [float(row["score"] or 0.0) for row in selection])
+    )

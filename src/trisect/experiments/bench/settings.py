@@ -1,4 +1,4 @@
-"""Whose methods a benchmark scores, on which worlds, and what it notes of itself."""
+"""Settings and facts of a benchmark."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from trisect.lab.inputs import Seeds
 
 @record
 class BenchmarkSettings:
-    """Whose methods are scored, and on which worlds."""
+    """The methods to score, and the worlds."""
 
     files: Annotated[
         tuple[str | Path, ...],
@@ -23,7 +23,7 @@ class BenchmarkSettings:
         Option(argument=True, many="places", metavar="[METHOD.py]..."),
     ] = ()
     functions: Annotated[
-        tuple[Any, ...], Field(description="Such functions themselves."), Option(name="", many="places")
+        tuple[Any, ...], Field(description="Such functions, in Python."), Option(name="", many="places")
     ] = ()
     methods: Annotated[
         tuple[str, ...],
@@ -41,7 +41,7 @@ class BenchmarkSettings:
 
 @record
 class BenchmarkFacts:
-    """The seeds, and how many pairs of texts each property has."""
+    """Seeds, and the number of pairs of texts per property."""
 
     seeds: tuple[int, ...]
     pairs: int

@@ -1,4 +1,4 @@
-"""The page of rewinding between checkpoints: how far each site can go back before the loss moves."""
+"""The page of rewinding between checkpoints: how far each site can go back before the loss changes."""
 
 from __future__ import annotations
 
@@ -26,28 +26,28 @@ REFERENCES = (
 )
 
 
-WORDS = {  # of a loss; of a model without one, of how far its output moves
+WORDS = {  # for a loss; for a model without one, the change of its output
     "curve": ("loss_nats", "output_change"),
     "check": ("rewind_check_nats", "rewind_check"),
     "name": ("loss", "change of the output"),
     "what": (
         "The model's loss",
-        "How far the model's output moves (the change's squared length as a share of the output's)",
+        "Relative squared change of the model's output",
     ),
-    "rise": ("rise over that loss", "change of its output"),  # what an area is the mean of
+    "rise": ("rise over that loss", "change of its output"),  # whose mean an area is
     "mean rise": ("rise", "change of its output"),  # the same where the loss was named
     "falls": ("rise of the loss", "change of the output"),  # the same in a caption
-    "within": ("of the final one", "of the output's squared length"),  # what ε is a share of
+    "within": ("of the final one", "of the output's squared length"),  # reference of ε
     "unit": ("nats per token", "share"),
     "tail": (" nats", " of the output's squared length"),
-    "differ": (" nats", ""),  # of how far interpolants differ
+    "differ": (" nats", ""),  # unit of differences between interpolants
     "tokens": ("predicted tokens", "tokens"),
 }
-Cells = Sequence[tuple[str, float, float]]  # a site, the place on its curve, and the loss there
+Cells = Sequence[tuple[str, float, float]]  # a site, the position on its curve, and the loss there
 
 
 def _say(name: str, facts: RewindFacts) -> str:
-    """What a run measured, in rows or in words."""
+    """A name of the measure, for tables or sentences."""
     return WORDS[name][facts.objective == "output"]
 
 
@@ -73,7 +73,7 @@ def page(tables: Mapping[str, pl.DataFrame], about: About[RewindFacts]) -> Sheet
 
 
 def findings(tables: Mapping[str, pl.DataFrame], about: About[RewindFacts]) -> tuple[Finding, ...]:
-    """The final loss, if it has one, and the area at every site: along the line, and over revisions where there are stages."""
+    """The final loss, if any, and every site's area: along the line, and over intermediate revisions if given."""
     sites, facts = tables["sites"], about.facts
     result: list[Finding] = []
     if facts.objective != "output":
@@ -120,7 +120,7 @@ def _order(site: str) -> tuple[object, object]:
 
 
 def _title(title: str, site: str) -> str:
-    """A panel's title, with the stack that a site is of."""
+    """A panel's title, with the site's stack."""
     stack = Site.parse(site).stack
     return f"{title}{', ' + words.stack_words(stack) if stack else ''}"
 
@@ -136,7 +136,7 @@ def _bars(estimates: Sequence[Estimate], title: str) -> dict[str, list[Bar]]:
 
 
 def _extremes(area: Sequence[Estimate], facts: RewindFacts) -> tuple[tuple[str, str], tuple[str, str]]:
-    """The sites where an area is largest and smallest, each with it in words."""
+    """The sites with the largest and the smallest area, with their areas in words."""
     most, least = (choose(area, key=lambda e: e.mean or 0.0) for choose in (max, min))
     tail = _say("tail", facts)
     return (most.name, words.number_words(most) + tail), (least.name, words.number_words(least) + tail)
@@ -167,7 +167,7 @@ def _convex(sites: pl.DataFrame, along: Sequence[Finding], facts: RewindFacts) -
     floor = sum(e.mean in (0.0, 1.0) for e in score)
     if 2 * floor > len(score):
         notes.append(
-            f"At {words.several(floor, 'site')} of {len(score)} criticality is exactly 0 or 1: the measure is at its "
+            f"At {words.quantity(floor, 'site')} of {len(score)} criticality is exactly 0 or 1: the measure is at its "
             "floor, and cannot distinguish these sites further."
         )
     short = []

@@ -47,7 +47,7 @@ def page(tables: Mapping[str, pl.DataFrame], about: About[CompareFacts]) -> Shee
     """The page from the table differences."""
     facts, differences, models = about.facts, tables["differences"], about.facts.parts[0].models
     first, second = words.display_names([model.name for model in models])
-    tokens = " and ".join(words.several(n, "token") for n in facts.tokens)
+    tokens = " and ".join(words.quantity(n, "token") for n in facts.tokens)
     paired = f"They split the texts differently ({tokens}): differences over texts have no interval."
     if facts.paired:
         units = " or ".join(_units(differences)) or "text"

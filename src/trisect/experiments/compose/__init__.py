@@ -1,4 +1,4 @@
-"""Path patching: which earlier part of a model makes the query, the key or the value of a later head."""
+"""Path patching: which earlier part of a model writes the query, key or value of a later head."""
 
 from __future__ import annotations
 
@@ -31,25 +31,25 @@ class Compose(Experiment[ComposeSettings, ComposeFacts]):
 
     @property
     def returns(self) -> type[Composed]:
-        """What a run returns."""
+        """The class of a run's result."""
         from trisect.experiments.compose.run import Composed
 
         return Composed
 
     def check(self, settings: ComposeSettings) -> None:
-        """Raise TrisectError for settings that are wrong whatever the model is."""
+        """Raise TrisectError for settings that are wrong for any model."""
         from trisect.lab.pairs import check_pairs
 
         check_pairs(settings)
 
     def check_model(self, settings: ComposeSettings, subject: Subject) -> None:
-        """Raise TrisectError for what a model cannot be asked; nothing goes through it."""
+        """Raise TrisectError for settings that the model cannot run; does not run it."""
         from trisect.experiments.compose.run import prepare
 
         prepare(settings, subject)
 
     def measure(self, settings: ComposeSettings, context: RunContext) -> Measured[ComposeFacts]:
-        """Do the work; raises TrisectError."""
+        """Patch the paths; raises TrisectError."""
         from trisect.experiments.compose.run import measure
 
         return measure(settings, context)

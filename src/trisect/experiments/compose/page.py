@@ -35,36 +35,37 @@ def page(tables: Mapping[str, pl.DataFrame], about: About[ComposeFacts]) -> Shee
     """The page from the tables."""
     facts, paths = about.facts, tables["paths"]
     name = words.display_name(facts.subject, about.command)
-    lede = f"{name} · {facts.corpus} · {words.several(facts.pairs, 'pair')} of texts · {words.several(facts.paths, 'path')}, one at a time"
+    pairs, single = words.quantity(facts.pairs, "pair"), words.quantity(facts.paths, "path")
+    lede = f"{name} · {facts.corpus} · {pairs} of texts · {single}, one at a time"
     about_paths = (
         "A writer is the embedding, the positions, a head or a feed-forward block; together they are the residual stream, which was "
         "checked. A path is patched by giving one head's q, k or v what it would be with the donor's contribution of one writer in the "
-        "place of the base's; all else stays. The effect is how far the log-probability of the base's answer falls. Writers are ranked by "
-        "what they put there directly: with what lies between, the embedding counts for all that read it."
+        "place of the base's; all else is held. The effect is the fall of the log-probability of the base's answer. Writers are ranked by "
+        "their direct effect: with the parts in between, the embedding counts for all that read it."
     )
-    own = (
+    details = (
         ("Model", f"{facts.subject}, weights {facts.fingerprint}"),
-        ("Pairs", f"{facts.corpus}: {words.several(facts.pairs, 'pair')}, fingerprint {facts.corpus_fingerprint}"),
+        ("Pairs", f"{facts.corpus}: {words.quantity(facts.pairs, 'pair')}, fingerprint {facts.corpus_fingerprint}"),
         ("Paths", f"{facts.paths}, into {facts.into or 'every head'}, seed {facts.seed}"),
     )
-    found = findings(tables, about)
+    results = findings(tables, about)
     first = Section(
-        "Which heads make q, k and v?",
+        "Which heads write q, k and v?",
         (),
         present(_drawing(paths), _map(tables)),
-        present(sentences(found)),
+        present(sentences(results)),
         blocks=quiet([about_paths, *_notes(facts, paths)]),
     )
     strongest = paths.filter(pl.col("exact") & (pl.col("writer") != ALL) & (pl.col("direct") > 0)).head(1).to_dicts()
     answer = "No path lowers the answer."
     for row in strongest:
         value = Estimate("", row["direct"], row["direct_low"], row["direct_high"])
-        said = any(one.groups == (row["into"],) for one in found)
+        exceeds = any(finding.groups == (row["into"],) for finding in results)
         certain = "" if (value.low or 0.0) > 0 else "No effect is certain. "
         answer = (
             f"{certain}The strongest path leads from {row['writer']} into {row['into']}: with the other text's contribution there, the "
             f"model's own answer loses {number_words(value, False)} nats of log-probability"
-            f"{', and the answer that this predicts gains more than by an unrelated text' * said}."
+            f"{', and the answer that this predicts gains more than by an unrelated text' * exceeds}."
         )
     parts = present(
         first,
@@ -76,15 +77,15 @@ def page(tables: Mapping[str, pl.DataFrame], about: About[ComposeFacts]) -> Shee
         "trisect · compose",
         lede,
         parts,
-        provenance(about, *own, timed=False),
+        provenance(about, *details, timed=False),
         REFERENCES,
         answer,
     )
 
 
 def findings(tables: Mapping[str, pl.DataFrame], about: About[ComposeFacts]) -> tuple[Finding, ...]:
-    """The strongest path into each of q, k and v, and how well weights and first-order effects predict effects."""
-    found = []
+    """The strongest path into each of q, k and v, and how well weights and first-order effects predict exact effects."""
+    results = []
     paths = tables["paths"].filter(pl.col("exact") & (pl.col("writer") != ALL))
     for component in "qkv":
         for row in paths.filter(pl.col("into").str.starts_with(f"{component}@")).iter_rows(named=True):
@@ -93,15 +94,15 @@ def findings(tables: Mapping[str, pl.DataFrame], about: About[ComposeFacts]) -> 
                 continue
             ends = row["direct_low"], row["direct_high"]
             value = Estimate(f"{row['writer']} → {row['into']}", row["direct"], *ends, row["n"])
-            whole = tables["paths"].filter((pl.col("writer") == ALL) & (pl.col("into") == row["into"]))["direct"]
-            of = f" of {words.number(whole[0])} from all writers" if len(whole) and (whole[0] or 0.0) > 0 else ""
-            own = Estimate("", gain["shift_nats"], gain["low"], gain["high"])
+            total = tables["paths"].filter((pl.col("writer") == ALL) & (pl.col("into") == row["into"]))["direct"]
+            of = f" of {words.number(total[0])} from all writers" if len(total) and (total[0] or 0.0) > 0 else ""
+            shift = Estimate("", gain["shift_nats"], gain["low"], gain["high"])
             text = (
                 f"Most into {component}: {value.name} {number_words(value)} nats{of}, {words.number(row['effect_nats'], True)} with what "
-                f"lies between; the answer of {gain['hypothesis']} gains {number_words(own)} on the base's, and from an unrelated donor "
+                f"lies between; the answer of {gain['hypothesis']} gains {number_words(shift)} on the base's, and from an unrelated donor "
                 f"{words.number(gain['unrelated_nats'], True)}."
             )
-            found.append(Finding(f"path_{component}", text, "nats", (value,), per="pair", groups=(row["into"],)))
+            results.append(Finding(f"path_{component}", text, "nats", (value,), per="pair", groups=(row["into"],)))
             break
     for measure, value, what in (
         ("weights_rank", about.facts.weights, "Composition scores of the weights alone"),
@@ -109,12 +110,12 @@ def findings(tables: Mapping[str, pl.DataFrame], about: About[ComposeFacts]) -> 
     ):
         if value is not None:
             text = f"{what} and direct effects: rank correlation {words.number(value, True)} over paths that were patched exactly."
-            found.append(Finding(measure, text, "ρ", (Estimate("", value),)))
-    return tuple(found)
+            results.append(Finding(measure, text, "ρ", (Estimate("", value),)))
+    return tuple(results)
 
 
 def _own_gain(shifts: pl.DataFrame, path: Mapping[str, Any], component: str) -> dict[str, Any] | None:
-    """What a path adds to the answer that its component, or else the donor, predicts; None where no more than an unrelated donor's."""
+    """The shift by a path to the answer predicted for its component, or else the donor's; None if an unrelated donor's is as large."""
     rows = shifts.filter(writer=path["writer"], into=path["into"])
     of_component = rows.filter(pl.col("hypothesis").str.split("-").list.first() == component)
     stated = of_component if len(of_component) else rows.filter(hypothesis="donor")
@@ -125,17 +126,17 @@ def _own_gain(shifts: pl.DataFrame, path: Mapping[str, Any], component: str) -> 
 
 def _notes(facts: ComposeFacts, paths: pl.DataFrame) -> Iterator[str]:
     yield (
-        "Effects say what a head needs: another pair's donor through the same path lowers the answer too, and stands beside them. What a "
-        "donor says shows in the answer that it predicts: a sentence is written only where that gains more than from the unrelated donor. "
+        "Effects say what a head needs; as a control, another pair's donor through the same path lowers the answer too. What a "
+        "donor says shows in the answer that it predicts: the page says so only if that gains more than with the unrelated donor. "
         "Intervals are 95 % over pairs (Student's t), and are not corrected for how many paths there are."
     )
     left = len(paths.filter(~pl.col("exact")))
     if left:
-        yield f"{left:,} paths are known to first order alone (one pass with gradients); the strongest are patched exactly."
+        yield f"{left:,} paths are estimated to first order alone (one pass with gradients); the strongest are patched exactly."
 
 
 def _map(tables: Mapping[str, pl.DataFrame]) -> Figure | None:
-    """For every head's q, k and v the largest effect that one writer has there."""
+    """The largest effect of one writer on every head's q, k and v, as a map."""
     rows = Measures.of(tables["measures"])
     heads = Measures(tuple(row for row in rows if row.head is not None))
     if not len(heads):
@@ -146,7 +147,7 @@ def _map(tables: Mapping[str, pl.DataFrame]) -> Figure | None:
 
 
 def _drawing(paths: pl.DataFrame) -> Figure | None:
-    """The strongest paths as lines from the layer and head that writes to those that read."""
+    """The strongest paths as lines from the writer to the reading head."""
     rows = paths.filter(pl.col("exact") & (pl.col("writer") != ALL) & (pl.col("direct").abs() > 0)).head(DRAWN)
     if not len(rows):
         return None
@@ -175,11 +176,11 @@ def _drawing(paths: pl.DataFrame) -> Figure | None:
         alt.Y("y:Q", title="layer", axis=alt.Axis(tickMinStep=1, grid=False)),
     )
     strokes = chart_of("paths", lines).mark_rule(opacity=0.9)
-    drawn = strokes.encode(
+    edges = strokes.encode(
         x, y, alt.X2("x2"), alt.Y2("y2"), alt.Color("colour:N", scale=None), alt.StrokeWidth("width:Q", scale=None)
     )
     dots = chart_of("ends", points).mark_point(filled=True, size=40, color=render.INK, opacity=1).encode(x, y)
-    # lines lead to the right from what is no head: its name stands left of it
+    # lines go to the right from writers other than heads, whose names are left of them
     names = [
         chart_of(kind, [point for point in points if (point["x"] > 0) is right])
         .mark_text(align="left" if right else "right", dx=7 if right else -7, dy=-6, fontSize=11, color=render.INK)
@@ -188,14 +189,14 @@ def _drawing(paths: pl.DataFrame) -> Figure | None:
     ]
     title = "Strongest paths"
     words_of = ", ".join(f"{r['writer']} into {r['into']} {r['direct']:.3g}" for r in rows.iter_rows(named=True))
-    panel = Panel(title, overlay(title, drawn, dots, *names), f"{title}: {words_of} nats.", (), {})
+    panel = Panel(title, overlay(title, edges, dots, *names), f"{title}: {words_of} nats.", (), {})
     keys = tuple(LegendEntry(f"into {c}", render.mark(c).colour, render.mark(c).shape) for c in "qkv")
-    caption = f"From the writer below to the head above; a line is as wide as its effect ({WHAT})."
+    caption = f"From the writer below to the head above; the width of a line is its effect ({WHAT})."
     return Figure("composition-paths", "Figure 2", title, caption, (panel,), keys)
 
 
 def _slot(part: str) -> float:
-    """Where a part of a layer stands from left to right: heads by number, the feed-forward block left of them."""
+    """The horizontal position of a part of a layer: heads by number, the feed-forward block left of them."""
     return float(part[1:]) if part.startswith("h") and part[1:].isdigit() else 0.0
 
 
@@ -218,7 +219,7 @@ def _reading_head(paths: pl.DataFrame) -> Section | None:
 
 
 def _strongest(tables: Mapping[str, pl.DataFrame]) -> tuple[Table, ...]:
-    """The strongest paths, and how far each hypothesis' answer gains on the base's by them, beside an unrelated donor's."""
+    """The strongest paths, and their shifts to each hypothesis' answer, beside an unrelated donor's."""
     paths, shifts, gains = tables["paths"], tables["shifts"], dict[tuple[str, str], dict[str, str]]()
     columns = ("writer", "into", "effect, nats", "unrelated", "with what lies between", "first order", "weights only")
     plain = ("unrelated", "effect_nats", "attributed", "weights_only")

@@ -26,9 +26,9 @@ from trisect.stats.describe import spearman
 from trisect.stats.paired import t_quantile
 from trisect.stats.tested import ALPHA, finite
 
-MOST = 400  # paths that are all patched exactly
+MOST = 400  # up to so many paths, all are patched exactly
 ALL = "all writers"
-ROOM = 1 << 29  # numbers of writers' contributions that are held until their paths are patched
+ROOM = 1 << 29  # numbers of writers' contributions that are cached until their paths are patched
 PATHS = {
     **{
         "writer": TEXT,
@@ -37,7 +37,7 @@ PATHS = {
         "low": REAL,
         "high": REAL,
     },  # of the total effect, Student's t over pairs
-    **{"direct": REAL, "direct_low": REAL, "direct_high": REAL},  # everything between held
+    **{"direct": REAL, "direct_low": REAL, "direct_high": REAL},  # with everything in between held fixed
     **{"unrelated": REAL, "attributed": REAL},  # of the direct one: from another pair's donor, and to first order
     **{"weights_only": REAL, "exact": pl.Boolean, "n": WHOLE},
 }
@@ -48,11 +48,11 @@ SHIFTS = {
 
 
 class Path(NamedTuple):
-    """The path of a writer into q, k or v of a head: how far the answer's log-probability falls with the donor's contribution there.
+    """The path of a writer into q, k or v of a head: the fall of the answer's log-probability with the donor's contribution there.
 
-    `effect_nats` lets what lies between react, `direct` holds it, `unrelated` is the direct effect of another pair's donor; they are
-    None where the path is not `exact`. `weights_only` is the composition score of two heads, `attributed` the direct effect to first
-    order. `shifts` are how far each hypothesis' answer gains on the base's, directly.
+    In `effect_nats` parts in between follow the change, in `direct` they are held; `unrelated` is the direct effect of another
+    pair's donor. These are None if the path is not `exact`. `weights_only` is the composition score of two heads, `attributed` the
+    direct effect to first order. `shifts` are the direct shifts from the base's answer to each hypothesis' answer.
     """
 
     writer: str
@@ -75,7 +75,7 @@ class Path(NamedTuple):
 
 
 class Composed(Result[ComposeFacts]):
-    """Paths that were patched."""
+    """The result of path patching."""
 
     @property
     def composition(self) -> tuple[Path, ...]:
@@ -92,7 +92,7 @@ class Composed(Result[ComposeFacts]):
 
 
 class ReadingHead(NamedTuple):
-    """q, k or v (or several, joined) of a head, or of all heads of a layer."""
+    """q, k or v (or some of them, joined) of a head, or of all heads of a layer."""
 
     layer: int
     component: str
@@ -100,17 +100,17 @@ class ReadingHead(NamedTuple):
 
     @property
     def site(self) -> str:
-        """As a site is written."""
+        """Its spelling as a site."""
         return f"{self.component}@{self.layer}{'' if self.head is None else f'.h{self.head}'}"
 
 
 def prepare(
     settings: ComposeSettings, subject: Subject
 ) -> tuple[AnsweringSubject, tuple[ReadingHead, ...], PreparedPairs]:
-    """The subject, the heads that read, and the pairs; raises TrisectError for what the model cannot be asked."""
+    """The model, the reading heads and the pairs; raises TrisectError for settings that the model cannot run."""
     if not isinstance(subject, AnsweringSubject) or subject.objective != "causal":
-        known = "Paths are patched where a model goes on with a text."
-        raise ModelError(f"{subject.name} cannot be asked for paths.", known, "Give a language model.")
+        requirement = "Paths are patched in causal language models."
+        raise ModelError(f"{subject.name} has no paths to patch.", requirement, "Give a language model.")
     if settings.into is None:
         readers = [
             ReadingHead(address.layer, component, head)
@@ -124,8 +124,8 @@ def prepare(
         readers = [ReadingHead(n, c, head) for n in layers for c in site.components for head in site.heads or (None,)]
     first = subject.shape.layers("plain")[:1]
     if settings.into is not None and all((reader.layer,) == first for reader in readers):
-        known = f"It reads the embedding alone; {subject.shape.words()}"
-        raise SpecError(f"Paths into {settings.into} were asked for.", known, "Name a head of a later layer.")
+        requirement = f"It reads the embedding alone; {subject.shape.words()}"
+        raise SpecError(f"Paths into {settings.into} were asked for.", requirement, "Name a head of a later layer.")
     targets = [SiteTarget(Address("plain", reader.layer), "k", None) for reader in readers]
     return (
         subject,
@@ -135,10 +135,10 @@ def prepare(
 
 
 def measure(settings: ComposeSettings, context: RunContext) -> Measured[ComposeFacts]:
-    """Patch every path that is asked for; of all heads' the strongest to first order are patched exactly.
+    """Patch every path of the settings; if these are all heads', only the strongest by first-order estimate are patched exactly.
 
-    A path's effect is how far the log-probability of the base's answer falls when what a writer adds to the input of one head's q, k
-    or v is the donor's. Raises TrisectError, also for a model whose writers do not add up to its residual stream.
+    A path's effect is the fall of the log-probability of the base's answer when a writer's contribution to the input of one head's q,
+    k or v is the donor's. Raises TrisectError, also for a model whose writers do not add up to its residual stream.
     """
     subject, readers, prepared = prepare(settings, context.subject)
     groups, count, passes = prepared.groups(settings.batch), len(prepared.pairs), edited_passes(subject)
@@ -146,13 +146,13 @@ def measure(settings: ComposeSettings, context: RunContext) -> Measured[ComposeF
     weights: dict[tuple[str, int, str, int], float] = {}
     layers = sorted({reader.layer for reader in readers})
     writers: tuple[StreamWriter, ...] = ()
-    kept: dict[int, Paths] = {}  # what was read, as far as there is room for it
+    cache: dict[int, Paths] = {}  # as many batches as ROOM allows
     with context.progress("patching paths") as step:
         for number, part in enumerate(groups):
             read = _paths(subject, prepared, part, passes)
             writers = tuple(read.change)
             if len(groups) * 2 * len(writers) * read.stream.output.numel() <= ROOM:
-                kept[number] = read
+                cache[number] = read
             weights = weights or composition_scores(read.stream.traces)
             slopes = read.attributed(layers)
             for reader in readers:
@@ -162,7 +162,7 @@ def measure(settings: ComposeSettings, context: RunContext) -> Measured[ComposeF
             step(number + 1, 2 * len(groups))
         chosen = _chosen(settings, readers, writers, effects)
         for number, part in enumerate(groups):
-            read = kept.pop(number) if number in kept else _paths(subject, prepared, part, passes)
+            read = cache.pop(number) if number in cache else _paths(subject, prepared, part, passes)
             _patch(read, chosen, effects, part, _unrelated(prepared, part, read))
             step(len(groups) + number + 1, 2 * len(groups))
     rows = list(_rows(effects, weights, readers))
@@ -200,34 +200,36 @@ def hypotheses(prepared: PreparedPairs) -> tuple[str, ...]:
 
 
 def _paths(subject: AnsweringSubject, prepared: PreparedPairs, part: np.ndarray, passes: EditedPasses) -> Paths:
-    """The paths of some pairs; an answer is known by its first token, and the base's where none is stated is the model's own."""
+    """The paths of some pairs; answers are their first tokens, and an unstated answer of the base is the model's."""
     base, donor = (prepared.batch(subject, part, side) for side in ("base", "donor"))
     places = answer_places(base, None)
     assert places is not None, "only masked language models have texts without a place"
     names = hypotheses(prepared)
     answers = np.array([[prepared.pieces[i].get(name, (UNKNOWN,))[0] for name in names] for i in part])
     if (answers[:, 0] == UNKNOWN).any():
-        mine = subject.outputs(base, places=places)[:, 0].argmax(-1).numpy()
-        answers[:, 0] = np.where(answers[:, 0] == UNKNOWN, mine, answers[:, 0])
+        model_answers = subject.outputs(base, places=places)[:, 0].argmax(-1).numpy()
+        answers[:, 0] = np.where(answers[:, 0] == UNKNOWN, model_answers, answers[:, 0])
     answers[:, 1:] = np.where(answers[:, 1:] == answers[:, :1], UNKNOWN, answers[:, 1:])
     return Paths(subject, base, donor, places, torch.from_numpy(answers), passes)
 
 
 def _unrelated(prepared: PreparedPairs, part: np.ndarray, paths: Paths) -> Int[torch.Tensor, " B"]:
-    """For each pair the next one of as many tokens whose donor is another and has another answer; itself where there is none."""
-    lengths, found = paths.base.source.real.sum(1).tolist(), list[int]()
+    """For each pair the next one with as many tokens and another donor with another answer; itself if there is none."""
+    lengths, rows = paths.base.source.real.sum(1).tolist(), list[int]()
     for row, number in enumerate(part):
-        own = prepared.pairs[number]
+        pair = prepared.pairs[number]
         others = ((row + step) % len(part) for step in range(1, len(part)))
         fitting = (
             other
             for other in others
             if lengths[other] == lengths[row]
-            and prepared.pairs[part[other]].donor != own.donor
-            and ("donor" not in own.answers or prepared.pairs[part[other]].answers.get("donor") != own.answers["donor"])
+            and prepared.pairs[part[other]].donor != pair.donor
+            and (
+                "donor" not in pair.answers or prepared.pairs[part[other]].answers.get("donor") != pair.answers["donor"]
+            )
         )
-        found.append(next(fitting, row))
-    return torch.tensor(found)
+        rows.append(next(fitting, row))
+    return torch.tensor(rows)
 
 
 def _patch(
@@ -237,26 +239,26 @@ def _patch(
     part: np.ndarray,
     rows: Int[torch.Tensor, " B"],
 ) -> None:
-    """Patch the chosen paths of some pairs: directly, from an unrelated donor, and with what lies between."""
+    """Patch the chosen paths of some pairs: directly, from an unrelated donor, and with the parts in between following."""
     alone = (rows == torch.arange(len(rows)))[:, None]
     kinds = list[tuple[str, str, ReadingHead]]()
     edits = list[tuple[Sequence[StreamWriter], int, str, int | None, bool, Int[torch.Tensor, " B"] | None]]()
     for writer, reader in chosen:
-        some = paths.stream.before(reader.layer) if writer is None else (writer,)
+        sources = paths.stream.writers_before(reader.layer) if writer is None else (writer,)
         name, (layer, component, head) = ALL if writer is None else writer.name, reader
         kinds.append(("direct", name, reader))
-        edits.append((some, layer, component, head, True, None))
+        edits.append((sources, layer, component, head, True, None))
         if not bool(alone.all()):
             kinds.append(("unrelated", name, reader))
-            edits.append((some, layer, component, head, True, rows))
+            edits.append((sources, layer, component, head, True, rows))
         if writer is not None and paths.lies_between(writer, layer):
             kinds.append(("total", name, reader))
-            edits.append((some, layer, component, head, False, None))
-    made = dict(zip(kinds, paths.effects(edits), strict=True))
-    for (kind, name, reader), value in made.items():
+            edits.append((sources, layer, component, head, False, None))
+    results = dict(zip(kinds, paths.effects(edits), strict=True))
+    for (kind, name, reader), value in results.items():
         other = torch.where(alone.to(value.device), torch.nan, value) if kind == "unrelated" else value
         effects.add(kind, name, reader, part, other)
-        if kind == "direct" and ("total", name, reader) not in made:
+        if kind == "direct" and ("total", name, reader) not in results:
             effects.add("total", name, reader, part, value)
 
 
@@ -268,29 +270,29 @@ class _Effects:
         self.values: dict[tuple[str, str, ReadingHead], Float[np.ndarray, "N A"]] = {}
 
     def add(self, kind: str, writer: str, reader: ReadingHead, part: np.ndarray, value: torch.Tensor) -> None:
-        """The changes of some pairs' answers."""
+        """Store the changes of some pairs' answers."""
         room = np.full((self.count, value.shape[1]), np.nan)
         self.values.setdefault((kind, writer, reader), room)[part] = value.detach().cpu().numpy()
 
     def fall(self, kind: str, writer: str, reader: ReadingHead) -> tuple[float | None, float | None, float | None]:
-        """How far the base's answer falls: mean over pairs and Student's interval; None where none was measured."""
-        found = self.values.get((kind, writer, reader))
-        return (None, None, None) if found is None else _mean(-found[:, 0])
+        """The fall of the base's answer: mean over pairs and Student's interval; None if it was not measured."""
+        changes = self.values.get((kind, writer, reader))
+        return (None, None, None) if changes is None else _mean(-changes[:, 0])
 
     def largest(self, reader: ReadingHead) -> float:
-        """The largest effect of one writer on a reader: exact where that is known."""
+        """The largest effect of one writer on a reader, exact if it was patched."""
         names = {writer for _, writer, of in self.values if of == reader and writer != ALL}
-        known = [self.fall("direct", w, reader)[0] or self.fall("attributed", w, reader)[0] or 0.0 for w in names]
-        return max(known, key=abs, default=float("nan"))
+        sizes = [self.fall("direct", w, reader)[0] or self.fall("attributed", w, reader)[0] or 0.0 for w in names]
+        return max(sizes, key=abs, default=float("nan"))
 
 
 def _chosen(
     settings: ComposeSettings, readers: Sequence[ReadingHead], writers: Sequence[StreamWriter], effects: _Effects
 ) -> list[tuple[StreamWriter | None, ReadingHead]]:
-    """The paths that are patched exactly, and all writers together (None) into their readers: of many paths into the strongest's."""
+    """The paths to patch exactly, and all writers together (None) into their readers: of many paths into the strongest's."""
     every = [(w, r) for r in readers for w in writers if w.layer < r.layer]
     if is_sample := settings.into is None and len(every) > MOST:
-        every.sort(key=lambda one: -abs(effects.fall("attributed", one[0].name, one[1])[0] or 0.0))
+        every.sort(key=lambda path: -abs(effects.fall("attributed", path[0].name, path[1])[0] or 0.0))
         every = every[: settings.exact]
     together = list(dict.fromkeys(reader for _, reader in every))
     return [*every, *((None, reader) for reader in (together[:1] if is_sample else together))]
@@ -314,23 +316,28 @@ def _rows(
 
 
 def _shifts(effects: _Effects, names: Sequence[str]) -> Iterator[NewRow]:
-    """How far each hypothesis' answer gains on the base's by way of each path that was patched exactly, directly."""
+    """The direct shift from the base's answer to each hypothesis' answer by every path that was patched exactly."""
     for kind, writer, reader in effects.values:
         if kind != "direct":
             continue
         gained = {k: effects.values.get((k, writer, reader)) for k in ("direct", "unrelated")}
         for column, name in enumerate(names[1:], start=1):
-            own, other = (None if of is None else of[:, column] - of[:, 0] for of in gained.values())
-            if own is None or not np.isfinite(own).any():
+            shift, other = (None if of is None else of[:, column] - of[:, 0] for of in gained.values())
+            if shift is None or not np.isfinite(shift).any():
                 continue
-            row: NewRow = {"writer": writer, "into": reader.site, "hypothesis": name, "n": int(np.isfinite(own).sum())}
-            row["shift_nats"], row["low"], row["high"] = _mean(own)
+            row: NewRow = {
+                "writer": writer,
+                "into": reader.site,
+                "hypothesis": name,
+                "n": int(np.isfinite(shift).sum()),
+            }
+            row["shift_nats"], row["low"], row["high"] = _mean(shift)
             row["unrelated_nats"] = None if other is None else _mean(other)[0]
             yield row
 
 
 def _mean(values: Float[np.ndarray, " N"]) -> tuple[float | None, float | None, float | None]:
-    """The mean of those that were measured, with Student's interval over pairs."""
+    """The mean of the finite values, with Student's interval over pairs."""
     each = values[np.isfinite(values)]
     n = len(each)
     if not n:

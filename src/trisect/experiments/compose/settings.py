@@ -1,4 +1,4 @@
-"""What path patching is asked, and what it notes of itself."""
+"""Settings and facts of path patching."""
 
 from __future__ import annotations
 
@@ -26,12 +26,12 @@ from trisect.lab.inputs import (
 )
 
 COUNT = 50  # pairs of a task
-TASKS = ("bindings", "induction", "recall")  # for models that go on with a text
+TASKS = ("bindings", "induction", "recall")  # for causal language models
 
 
 @record
 class ComposeSettings:
-    """Into which heads paths are patched, and where the texts are from."""
+    """The heads into which paths are patched, and the source of the texts."""
 
     source: Models
     base: BaseText | None = None
@@ -52,7 +52,7 @@ class ComposeSettings:
         Annotated[
             str,
             Field(
-                description="Pairs that are made for the model: bindings (who has what), induction (… A B … A), or recall (for a "
+                description="Generated pairs for the model: bindings (who has what), induction (… A B … A), or recall (for a "
                 "model of trisect recall)."
             ),
             Option(choices=TASKS, metavar="TASK"),
@@ -63,7 +63,7 @@ class ComposeSettings:
         Annotated[
             str | Path,
             Field(
-                description="For induction: a text whose words and passages the pairs are made of (default: English words among "
+                description="For induction: a text whose words and passages make up the pairs (default: English words among "
                 "others)."
             ),
             Option(metavar="CORPUS"),
@@ -72,11 +72,11 @@ class ComposeSettings:
     ) = None
     split: PairSplit = "valid"
     reader: PairReader | None = None
-    count: Annotated[int, Field(description="Pairs that a task makes.", ge=1, le=RESAMPLES)] = COUNT
+    count: Annotated[int, Field(description="Number of pairs of a task.", ge=1, le=RESAMPLES)] = COUNT
     exact: Annotated[
         int,
         Field(
-            description="How many of the strongest paths are patched exactly, when all heads are asked for.",
+            description="Number of strongest paths to patch exactly, when the paths of all heads are estimated.",
             ge=1,
             le=RESAMPLES,
         ),
@@ -92,7 +92,7 @@ class ComposeSettings:
         return "all"
 
     def __post_init__(self) -> None:
-        """Raise SpecError unless pairs come from one place."""
+        """Raise SpecError unless pairs come from one source."""
         check_source(self, COUNT)
 
 

@@ -17,7 +17,7 @@ from trisect.experiments.lookup.page import LookupNumbers, answer_sections, answ
 from trisect.papers import SOURCES
 from trisect.report import cards, render, sheet
 from trisect.report import format as words
-from trisect.report.charts import Figure, LegendEntry, Panel, chart_of, look_of, overlay
+from trisect.report.charts import Figure, LegendEntry, Panel, chart_of, encoding_of, overlay
 from trisect.report.format import Mean
 
 if TYPE_CHECKING:
@@ -135,7 +135,7 @@ def summary(lines: Sequence[Line]) -> str:
     for result, counts in titles.items():
         names = ", ".join(title if n == 1 else f"{title} × {n}" for title, n in counts.items())
         parts.append(f"{counts.total()}: {result} ({names})")
-    total = words.several(sum(counts.total() for counts in titles.values()), "comparison")
+    total = words.quantity(sum(counts.total() for counts in titles.values()), "comparison")
     return f"Of {total} of q, k and v by paired differences, {words.join_words(parts)}."
 
 
@@ -176,7 +176,7 @@ def figure(lines: Sequence[Line]) -> Figure | None:
             high = None if m.high is None else min(2.0, m.high / most)
             rows.append({"line": title, "group": c, "value": m.mean / most, "low": low, "high": high})
     looks = {c: render.mark(c) for c in COMPONENTS}
-    colour, shape = look_of(looks)
+    colour, shape = encoding_of(looks)
     axis = alt.Axis(domain=False, ticks=False, labelExpr="split(datum.label, ', ')", labelLimit=NAMES, grid=True)
     y = alt.Y("line:N", sort=titles, scale=alt.Scale(domain=titles, paddingInner=0.25), title=None, axis=axis)
     offset = alt.YOffset("group:N", scale=alt.Scale(domain=list(COMPONENTS)), sort=list(COMPONENTS))
@@ -327,7 +327,7 @@ def _answer(facts: DissectFacts, numbers: LookupNumbers, more: Sequence[Markup])
         first, *rest = answer_sections(numbers)
         blocks += [*map(sheet.Picture, first.figures), *first.tables, *first.blocks, *rest]
     else:
-        blocks.append(sheet.TextBlock(NOT_FORMED.format(words.several(len(numbers.seeds), "model")), "notice"))
+        blocks.append(sheet.TextBlock(NOT_FORMED.format(words.quantity(len(numbers.seeds), "model")), "notice"))
     lookup = [str(f) for f in parts["lookup"].findings if f.measure != "answer"] if "lookup" in parts else []
     formed = f"{' '.join(lookup[:1])} {facts.lookup and f'Each is a model of {facts.lookup}.'}"
     texts = [*more]

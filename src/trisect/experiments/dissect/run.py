@@ -64,7 +64,7 @@ def _write_explorer(model: Path, folder: Path, links: Sequence[StudyLink]) -> st
     return PAGE
 
 
-def tutorial(folder: Path) -> str | None:
+def tutorial_path(folder: Path) -> str | None:
     """The path to the tutorial, relative to a folder inside a clone of the project; None for a folder elsewhere."""
     clone = Path(trisect.__file__).resolve().parents[2]
     inside = folder.resolve().is_relative_to(clone) and (clone / TUTORIAL).exists()
@@ -142,7 +142,11 @@ class DissectWork:
                 "evidence": as_table(lines),
             },
             DissectFacts(
-                tuple(parts), models, explorer, tutorial(folder), f"{recipe.words()}, on {lookup.about.facts.corpus}"
+                tuple(parts),
+                models,
+                explorer,
+                tutorial_path(folder),
+                f"{recipe.words()}, on {lookup.about.facts.corpus}",
             ),
             tuple(notes),
             seconds=runner.notes["seconds"],

@@ -42,7 +42,7 @@ def page(tables: Mapping[str, pl.DataFrame], about: About[EraseFacts]) -> Sheet:
         size = f"{words.number(most.value, True)}{tail}"
         answer = (
             f"Removing a label linearly {costs} more than removing as many random directions at {sum(row.side > 0 for row in every)} "
-            f"of {words.several(len(every), 'place')}: most for the label {most.group} at {most.site}, {size}."
+            f"of {words.quantity(len(every), 'place')}: most for the label {most.group} at {most.site}, {size}."
         )
     erasure = f"LEACE, {columns}, per {facts.per}, seed {facts.seed}"
     sources = provenance(about, *words.read_facts(facts), ("Erasure", erasure), timed=False)
@@ -87,7 +87,7 @@ def findings(tables: Mapping[str, pl.DataFrame], about: About[EraseFacts]) -> tu
         paired = facts.compared.get(label)
         paired = paired if isinstance(paired, Mapping) else None
         text = (
-            f"Erasing {label} costs more than random subspaces of the same rank at {above} of {words.several(len(sites), 'place')}"
+            f"Erasing {label} costs more than random subspaces of the same rank at {above} of {words.quantity(len(sites), 'place')}"
             f"{f', less at {below}' if below else ''}; most at {most.site}, by {size}.{words.comparison_words(paired, facts.unit)}"
         )
         values = tuple(row._replace(n=facts.units).estimate() for row in excesses)
@@ -103,7 +103,7 @@ def _answer(findings: Sequence[Finding], by_label: Mapping[str, Sequence[LabelAt
     notes = (
         f"LEACE is fitted to {words.count(facts.fitted)} labelled positions of the train split or more, and takes out "
         "as many directions as the label has classes less one, where the site is as wide. A rise alone says how much "
-        f"was removed; what it says of the label is the rise beyond {words.several(facts.draws, 'random subspace')} "
+        f"was removed; what it says of the label is the rise beyond {words.quantity(facts.draws, 'random subspace')} "
         "of the same rank, drawn from the same whitened space, with the mean kept. The covariance that it whitens by is "
         f"{'shrunk, as concept-erasure does by default' if facts.shrinkage else 'as the positions have it (no shrinkage)'}.",
         f"Intervals are 95 % of a bootstrap over {sample_words(facts)}, each erasure compared with the "
@@ -131,7 +131,7 @@ def _figures(by_label: Mapping[str, Sequence[LabelAtSite]], facts: EraseFacts) -
         where = f" in the {stack_words(stack)}" if stack_words(stack) else ""
         caption = (
             f"Rise{where} with {label} erased at one place, and what of it is beyond the mean of "
-            f"{words.several(facts.draws, 'random subspace')} of the same rank. Bars are 95 % intervals, "
+            f"{words.quantity(facts.draws, 'random subspace')} of the same rank. Bars are 95 % intervals, "
             f"n\u00a0=\u00a0{sample_words(facts)}."
         )
         name = "-".join(("erasure", *(words.slug(c) for c in (label, stack) if c != "plain")))

@@ -442,7 +442,7 @@ def summary(picture: ExplorerPicture, command: str = "") -> str:
     for stack, heads in stacks.items():
         name = f"{name}: " if (name := stack_words(stack)) else ""
         each = str(heads[0]) if len(set(heads)) == 1 else f"{min(heads)} to {max(heads)}"
-        parts.append(f"{name}{words.several(len(heads), 'layer')} × {each} heads")
+        parts.append(f"{name}{words.quantity(len(heads), 'layer')} × {each} heads")
     tokens = " and ".join(count(len(side.pieces)) for side in (picture.source, picture.target) if side is not None)
     return f"{words.display_name(picture.model, command)} · {', '.join(parts)} · {tokens} tokens"
 

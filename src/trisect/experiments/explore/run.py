@@ -24,7 +24,7 @@ from trisect.experiments.explore.settings import ExploreFacts, ExploreSettings
 from trisect.lab.experiment import Measured, RunContext
 from trisect.measure.composition import read_stream
 from trisect.measure.logits import head_tokens, lens_logits
-from trisect.measure.norms import contributions, per_layer, transformed_norms
+from trisect.measure.norms import contributions, summed_norms, transformed_norms
 
 if TYPE_CHECKING:
     from anywidget import AnyWidget
@@ -187,7 +187,7 @@ def _layer(trace: Trace, model: str) -> Layer:
         lacking = origin.words if origin is not None else "the output's map was not found"
     else:
         norms = transformed_norms(trace)[0].float().numpy()
-        summed = per_layer(trace)[0].float().numpy()
+        summed = summed_norms(trace)[0].float().numpy()
         shares = contributions(trace)[1][0].float().numpy()
         f = (trace.values @ torch.linalg.qr(trace.w_o.mT, mode="r").R.mT)[0].double()
         axes = torch.linalg.eigh(f.mT @ f).eigenvectors.flip(-1)  # so that most numbers are near 0, and pack well

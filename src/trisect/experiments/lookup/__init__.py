@@ -1,4 +1,4 @@
-"""A world that must look up, in real text: models are trained until induction heads form, and patched at every checkpoint."""
+"""Look-up in real text: train models until induction heads form, and patch q, k and v at every checkpoint."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 
 class LookupStudy(TrainingExperiment[LookupSettings, LookupFacts]):
-    """Train small language models until they look up what followed a word before; measure what q, k and v do, and which part makes them.
+    """Train small language models until they look up what followed a word before; measure what q, k and v do, and which part writes them.
 
     Call it again to resume.
 
@@ -29,7 +29,7 @@ class LookupStudy(TrainingExperiment[LookupSettings, LookupFacts]):
     makes = "models"
 
     def __init__(self, patch: Experiment[Any, Any], *compose: Experiment[Any, Any]) -> None:
-        """With the experiment that patches, and where paths are to be patched too that of paths."""
+        """Take the experiment that patches, and optionally the one that patches paths."""
         self.of = (patch, *compose)
 
     def prepare(self, settings: LookupSettings, machine: Machine) -> LookupWork:

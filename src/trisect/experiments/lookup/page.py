@@ -1,4 +1,4 @@
-"""A lookup study's page: one worked pair, what q, k and v each say, who made them, and when each takes up its role in training."""
+"""A lookup study's page: a worked pair, what q, k and v each say, what writes them, and when in training each takes up its role."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from trisect.core.tables import SCHEMAS, frame
 from trisect.papers.lookup import SOURCE
 from trisect.report import format as words
 from trisect.report import render
-from trisect.report.charts import CurveLine, Figure, LegendEntry, Measure, Panel, Series, around, curve_panel
+from trisect.report.charts import CurveLine, Figure, LegendEntry, Measure, Panel, Series, axis_for, curve_panel
 from trisect.report.measures import MeasuredValue, Measures
 from trisect.report.sheet import (
     Section,
@@ -33,18 +33,18 @@ from trisect.report.sheet import (
 if TYPE_CHECKING:
     from trisect.experiments.lookup.settings import LookupFacts
 
-WEIGHT, GAIN = 0.2, 1.0  # from which a model has induction heads: attention weight, and nats that a repetition saves
-EXCESS = 1.0  # nats by which an own answer has to lead the others
+WEIGHT, GAIN = 0.2, 1.0  # least attention weight and gain of a repetition (nats) of a model with induction heads
+EXCESS = 1.0  # nats by which the answer predicted for a component has to exceed all others
 StepValue = tuple[float, float]
 PARTS = ("q", "k", "v")
-ALL = "all writers"  # as `trisect compose` calls them together
+ALL = "all writers"  # their sum, as in the tables of `trisect compose`
 
 
 class Shift(NamedTuple):
-    """How far an answer gained on the base's in one model at one checkpoint, in nats, and how often it came; None: not known.
+    """Shift of log-probability from the base's answer to another in one model at one checkpoint, in nats, and its frequency.
 
-    `other` is the largest shift to any other prediction (k+v's and the donor's too), `unrelated` that of the own answer with an
-    unrelated donor's, `residual` with the donor's residual stream there.
+    `own` is the shift to the answer predicted for the component, `other` the largest to any other prediction (k+v's and the
+    donor's too), `unrelated` the own one with an unrelated donor, `residual` with the donor's residual stream; None: not known.
     """
 
     own: float
@@ -52,11 +52,11 @@ class Shift(NamedTuple):
     unrelated: float | None
     residual: float | None
     share: float | None
-    kept: float
+    answered: float
 
     @property
     def excess(self) -> float:
-        """The own shift less the largest other."""
+        """The shift to the own answer less the largest other."""
         return self.own - self.other
 
 
@@ -73,7 +73,7 @@ class LookupNumbers:
 
     @classmethod
     def of(cls, tables: Mapping[str, pl.DataFrame]) -> LookupNumbers:
-        """Take the tables; a missing one is an empty one."""
+        """Read the tables; a missing one counts as empty."""
         measures = tables["measures"] if "measures" in tables else frame("measures", ())
         columns: dict[str, Any] = dict.fromkeys(("seed", "step"), pl.Int64)
         none = pl.DataFrame(schema=columns | dict.fromkeys(("site", "into", "writer"), pl.String))
@@ -92,21 +92,21 @@ class LookupNumbers:
         return sorted({row.at for row in self.measures.where("text_nats") if row.at is not None})
 
     def loss(self, seed: int, part: str, step: float) -> float:
-        """A loss in nats a piece: on the text, on random pieces the first time, or the second time."""
+        """A loss in nats per token: on the text, or on the first or second copy of random tokens."""
         return self.measures.where(f"{part}_nats", subject=f"seed-{seed}", at=step).mean
 
     @cached_property
     def weights(self) -> dict[int, Sequence[StepValue]]:
         """The largest induction weight of any head by step."""
-        found: dict[int, Sequence[StepValue]] = {}
+        weights: dict[int, Sequence[StepValue]] = {}
         for seed in self.seeds:
             by_step = self.measures.where("induction", subject=f"seed-{seed}").by("at")
-            found[seed] = [(step, max(row.value for row in by_step[step])) for step in sorted(by_step)]
-        return found
+            weights[seed] = [(step, max(row.value for row in by_step[step])) for step in sorted(by_step)]
+        return weights
 
     @cached_property
     def savings(self) -> dict[int, Sequence[StepValue]]:
-        """By how much random pieces cost less the second time, by step."""
+        """Loss on random tokens less that on their repetition, by step."""
         return {
             seed: [(step, self.loss(seed, "first", step) - self.loss(seed, "second", step)) for step in self.steps]
             for seed in self.seeds
@@ -114,14 +114,14 @@ class LookupNumbers:
 
     @cached_property
     def formed(self) -> dict[int, float]:
-        """By seed the step from which it has induction heads; seeds that have none are not there."""
-        found = {}
+        """The step from which a model has induction heads, by seed; seeds without are left out."""
+        steps = {}
         for seed in self.seeds:
             both = zip(self.weights[seed], self.savings[seed], strict=True)
             holds = [(step, weight >= WEIGHT and gain >= GAIN) for (step, weight), (_, gain) in both]
             if holds and holds[-1][1]:
-                found[seed] = next(step for i, (step, _) in enumerate(holds) if all(on for _, on in holds[i:]))
-        return found
+                steps[seed] = next(step for i, (step, _) in enumerate(holds) if all(on for _, on in holds[i:]))
+        return steps
 
     def induction_head(self, seed: int) -> MeasuredValue:
         """The head with the largest induction weight at the last checkpoint; the first layer has none."""
@@ -129,7 +129,7 @@ class LookupNumbers:
         return max((row for row in rows if (row.layer or 0) > 1), key=lambda row: row.value)
 
     def previous_head(self, seed: int) -> MeasuredValue:
-        """The head below it with the largest weight on the piece before, at the last checkpoint."""
+        """The head in an earlier layer with the largest weight on the previous token, at the last checkpoint."""
         rows, layer = (
             self.measures.where("previous", subject=f"seed-{seed}", at=self.steps[-1]),
             self.induction_head(seed).layer,
@@ -137,65 +137,65 @@ class LookupNumbers:
         return max((row for row in rows if (row.layer or 0) < (layer or 0)), key=lambda row: row.value)
 
     def path(self, seed: int, writer: str, component: str, step: float) -> dict[str, float] | None:
-        """What is known of the path of a writer into q, k or v of the layer of the model's induction head, in nats.
+        """Effects of the path of a writer into q, k or v of the layer of the model's induction head, in nats; None if not patched.
 
-        `direct` is how far the base's answer falls, `own` the shift to the component's own answer, `own_unrelated` that with an
-        unrelated donor's.
+        `direct` is the fall of the base's answer, `own` the shift to the answer predicted for the component, `own_unrelated` that
+        with an unrelated donor.
         """
         at = {"seed": seed, "step": step, "into": f"{component}@{self.induction_head(seed).layer}"}
         rows = self.paths.filter(**at)
         rows = rows.filter(writer=writer) if len(rows) else rows
         if not len(rows):
             return None
-        own = self.gains.filter(**at).filter(writer=writer, hypothesis=component).to_dicts()
-        gained = {"own": own[0]["shift_nats"], "own_unrelated": own[0]["unrelated_nats"]} if own else {}
-        found = {"direct": rows["direct"][0]} | gained
-        return {name: value for name, value in found.items() if value is not None}
+        gain = self.gains.filter(**at).filter(writer=writer, hypothesis=component).to_dicts()
+        shifts = {"own": gain[0]["shift_nats"], "own_unrelated": gain[0]["unrelated_nats"]} if gain else {}
+        numbers = {"direct": rows["direct"][0]} | shifts
+        return {name: value for name, value in numbers.items() if value is not None}
 
     def previous(self, seed: int, step: float) -> dict[str, dict[str, float]]:
-        """The paths of the previous-token head into q, k and v; empty where they were not patched."""
+        """Paths of the previous-token head into q, k and v; empty if they were not patched."""
         head = self.previous_head(seed)
-        found = {c: self.path(seed, f"{head.layer}.h{head.head}", c, step) for c in PARTS}
-        return {c: row for c, row in found.items() if row is not None}
+        paths = {c: self.path(seed, f"{head.layer}.h{head.head}", c, step) for c in PARTS}
+        return {c: row for c, row in paths.items() if row is not None}
 
     def most(self, seed: int, component: str) -> tuple[str, dict[str, float]] | None:
-        """The writer whose path makes a component's own answer gain most beyond an unrelated donor's at the end; None where none gains."""
+        """The writer whose path shifts most to a component's own answer at the end, beyond an unrelated donor; None if none does."""
         at = self.steps[-1]
-        found = {name: self.path(seed, name, component, at) for name in self.paths["writer"].unique() if name != ALL}
-        known = [(name, path) for name, path in found.items() if path is not None and "own_unrelated" in path]
-        best = max(known, key=lambda one: one[1]["own"] - one[1]["own_unrelated"], default=None)
+        paths = {name: self.path(seed, name, component, at) for name in self.paths["writer"].unique() if name != ALL}
+        candidates = [(name, path) for name, path in paths.items() if path is not None and "own_unrelated" in path]
+        best = max(candidates, key=lambda item: item[1]["own"] - item[1]["own_unrelated"], default=None)
         return None if best is None or best[1]["own"] <= best[1]["own_unrelated"] else best
 
     def shift(self, seed: int, component: str, step: float) -> Shift | None:
-        """What one component from the donor does in the layer of the model's induction head; None where it was not patched."""
+        """The shift by one component of the layer of the model's induction head; None if it was not patched."""
         layer = self.induction_head(seed).layer
         rows = self.predictions.filter(seed=seed, step=step, site=f"{component}@{layer}")
         by_name = {row["hypothesis"]: row for row in rows.iter_rows(named=True)}
-        own = by_name.get(component)
+        prediction = by_name.get(component)
         others = [row["shift_nats"] for name, row in by_name.items() if name not in (component, "base", "other")]
-        if own is None or own["shift_nats"] is None or not set(PARTS) <= set(by_name) or None in others:
+        if prediction is None or prediction["shift_nats"] is None or not set(PARTS) <= set(by_name) or None in others:
             return None
-        known = (own[name] for name in ("unrelated_nats", "residual_nats", "share", "kept"))
-        return Shift(own["shift_nats"], max(others), *known)
+        numbers = (prediction[name] for name in ("unrelated_nats", "residual_nats", "share", "kept"))
+        return Shift(prediction["shift_nats"], max(others), *numbers)
 
     def shifts(self, component: str, step: Callable[[int], float | None]) -> dict[int, Shift]:
-        """By seed of the models that formed what a component does, at the checkpoint that `step` names for each."""
+        """Shifts by a component at the checkpoint `step(seed)`, for models with induction heads."""
         at = {seed: step(seed) for seed in self.formed}
-        found = {seed: self.shift(seed, component, when) for seed, when in at.items() if when is not None}
-        return {seed: shift for seed, shift in found.items() if shift is not None}
+        shifts = {seed: self.shift(seed, component, when) for seed, when in at.items() if when is not None}
+        return {seed: shift for seed, shift in shifts.items() if shift is not None}
 
     def last(self, seed: int) -> float:
         """The step of the last checkpoint."""
         return self.steps[-1]
 
     def before(self, seed: int) -> float | None:
-        """The last checkpoint in the first half of the way to induction heads; None where there is none."""
+        """The last checkpoint in the first half of training up to induction heads; None if there is none."""
         return max((step for step in self.steps if step <= self.formed[seed] / 2), default=None)
 
     def takes_up(self, seed: int, component: str) -> float | None:
-        """The step from which on a component's own answer gains at least half of what it gains at the end beyond an unrelated donor's."""
-        found = [(step, self.shift(seed, component, step)) for step in self.steps]
-        values = [(step, shift.own - (shift.unrelated or 0.0)) for step, shift in found if shift is not None]
+        """The step from which the shift to a component's own answer, less an unrelated donor's, is at least half of the final one."""
+        shifts = [(step, self.shift(seed, component, step)) for step in self.steps]
+        values = [(step, shift.own - (shift.unrelated or 0.0)) for step, shift in shifts if shift is not None]
         if not values or values[-1][1] < EXCESS:
             return None
         half = values[-1][1] / 2
@@ -246,7 +246,7 @@ ANSWERS = {
 
 
 def page(tables: Mapping[str, pl.DataFrame], about: About[LookupFacts]) -> Sheet:
-    """The page; what was not measured leaves no section."""
+    """The page; sections without data are left out."""
     numbers, facts = LookupNumbers.of(tables), about.facts
     sections = present(
         *answer_sections(numbers),
@@ -255,46 +255,46 @@ def page(tables: Mapping[str, pl.DataFrame], about: About[LookupFacts]) -> Sheet
         Section("What the claims say here", cards=numbers.claims) if len(numbers.claims) else None,
         notes_section(about),
     )
-    lede = f"{facts.corpus} · {words.several(len(numbers.seeds), 'seed')}, {len(numbers.formed)} with induction heads"
+    lede = f"{facts.corpus} · {words.quantity(len(numbers.seeds), 'seed')}, {len(numbers.formed)} with induction heads"
     settings = ", ".join(f"{name} {value}" for name, value in sorted(facts.settings.items()))
-    made = provenance(about, ("Text", facts.corpus), ("Settings", settings))
+    footer = provenance(about, ("Text", facts.corpus), ("Settings", settings))
     title = "A model that looks up in real text: what do q, k and v say, and since when?"
-    return Sheet(title, "trisect · lookup", lede, sections, made, REFERENCES, answer_sentence(numbers))
+    return Sheet(title, "trisect · lookup", lede, sections, footer, REFERENCES, answer_sentence(numbers))
 
 
 def answer_sections(numbers: LookupNumbers) -> tuple[Section, ...]:
-    """What q, k and v each say with one worked pair, and who made them; a section without numbers is left out."""
+    """Sections on what q, k and v each say, with a worked pair, and on what writes them; without numbers they are left out."""
     return present(_roles(numbers), _makers(numbers))
 
 
 def answer_sentence(numbers: LookupNumbers) -> str:
-    """What q, k and v each say, as one sentence with its numbers and the controls'; empty where no model looks up."""
+    """What q, k and v each say, in one sentence with its numbers and controls; empty if no model looks up."""
     roles = present(*(_role(numbers, component) for component in PARTS))
     if len(roles) < len(PARTS):
         return ""
-    shown = [one for one in roles if not one.words.startswith(NOT_SHOWN)]
+    shown = [role for role in roles if not role.words.startswith(NOT_SHOWN)]
     means = {
-        name: [e.mean or 0.0 for one in shown for e in one.values if e.name == name] for name in ("own", "unrelated")
+        name: [e.mean or 0.0 for role in shown for e in role.values if e.name == name] for name in ("own", "unrelated")
     }
-    own, unrelated = (words.join_words([words.number(value, True, 1) for value in of]) for of in means.values())
+    own_shift, unrelated = (words.join_words([words.number(value, True, 1) for value in of]) for of in means.values())
     if not shown:
         return (
             "Not shown here: neither query, key nor value from another text raises its own answer beyond the controls."
         )
-    theses = words.join_words([one.words.partition(":")[0].replace("The ", "the ") for one in shown])
+    theses = words.join_words([role.words.partition(":")[0].replace("The ", "the ") for role in shown])
     return (
         f"{words.capital(theses)}: put in from another text {'each' if len(shown) > 1 else 'it'} raises the answer that it predicts, by "
-        f"{own} nats; from an unrelated text by {unrelated}."
+        f"{own_shift} nats; from an unrelated text by {unrelated}."
     )
 
 
 def findings(tables: Mapping[str, pl.DataFrame], about: About[LookupFacts]) -> tuple[Finding, ...]:
-    """How many models formed induction heads, what q, k and v say in them, who made them, which says it first, and every claim."""
+    """Models with induction heads, what q, k and v say in them, what writes these, their order in training, and every claim."""
     numbers = LookupNumbers.of(tables)
-    said = [_role(numbers, component) for component in PARTS]
+    roles = [_role(numbers, component) for component in PARTS]
     return (
         _share_formed(numbers),
-        *present(*said, _previous(numbers), _most(numbers), _first(numbers)),
+        *present(*roles, _previous(numbers), _most(numbers), _first(numbers)),
         *verdict_findings(numbers.claims),
     )
 
@@ -303,7 +303,7 @@ def _share_formed(numbers: LookupNumbers) -> Finding:
     formed, seeds = numbers.formed, numbers.seeds
     steps = sorted(formed.values())
     when = f", at step {words.join_words([words.count(round(step)) for step in steps])}" if steps else ""
-    text = f"Induction heads formed in {len(formed)} of {words.several(len(seeds), 'model')}{when}."
+    text = f"Induction heads formed in {len(formed)} of {words.quantity(len(seeds), 'model')}{when}."
     value = Estimate("formed", len(formed) / len(seeds) if seeds else None, n=len(seeds))
     return Finding(
         "formed", text, "of the models", (value,), what="models with induction heads", per="seed", signed=False
@@ -311,21 +311,25 @@ def _share_formed(numbers: LookupNumbers) -> Finding:
 
 
 def _role(numbers: LookupNumbers, component: str) -> Finding | None:
-    """What one component from the donor does in the models that formed, beside what an unrelated donor's does."""
-    found = numbers.shifts(component, numbers.last)
-    if not found:
+    """The effect of one component from the donor in models with induction heads, beside an unrelated donor's."""
+    shifts = numbers.shifts(component, numbers.last)
+    if not shifts:
         return None
     means = {
-        name: words.interval([value for one in found.values() if (value := getattr(one, name)) is not None])
+        name: words.interval([value for shift in shifts.values() if (value := getattr(shift, name)) is not None])
         for name in ("own", "other", "unrelated", "residual")
     }
-    own, other, unrelated, residual = means.values()
-    thesis, gain = ROLES[component], words.mean_words(own, "nats")
-    excess = own.mean - max(other.mean, unrelated.mean)
-    if len(found) == 2:  # of two models an interval says nothing: each is shown, and each has to exceed its controls
-        each = [one for _, one in sorted(found.items())]
-        excess = min(one.own - max(one.other, one.other if one.unrelated is None else one.unrelated) for one in each)
-        gain = f"{words.number(own.mean, True)}\u00a0nats ({words.join_words([words.number(one.own, True) for one in each])})"
+    own_shift, other, unrelated, residual = means.values()
+    thesis, gain = ROLES[component], words.mean_words(own_shift, "nats")
+    excess = own_shift.mean - max(other.mean, unrelated.mean)
+    if (
+        len(shifts) == 2
+    ):  # an interval over two models says nothing: both are shown, and both have to exceed the controls
+        each = [shift for _, shift in sorted(shifts.items())]
+        excess = min(
+            shift.own - max(shift.other, shift.other if shift.unrelated is None else shift.unrelated) for shift in each
+        )
+        gain = f"{words.number(own_shift.mean, True)}\u00a0nats ({words.join_words([words.number(shift.own, True) for shift in each])})"
     if excess < EXCESS:
         thesis = f"{NOT_SHOWN}: {thesis[0].lower()}{thesis[1:]}"
     text = (
@@ -340,26 +344,26 @@ def _role(numbers: LookupNumbers, component: str) -> Finding | None:
 
 
 def _previous(numbers: LookupNumbers) -> Finding | None:
-    """What the previous-token head puts into the keys, the queries and the values of the layer of induction heads."""
-    found = [of for seed in numbers.formed if len(of := numbers.previous(seed, numbers.last(seed))) == len(PARTS)]
-    if not found:
+    """Effects of the previous-token head on keys, queries and values of the layer of induction heads."""
+    paths = [of for seed in numbers.formed if len(of := numbers.previous(seed, numbers.last(seed))) == len(PARTS)]
+    if not paths:
         return None
-    k, q, v = (words.interval([of[c]["direct"] for of in found]) for c in ("k", "q", "v"))
-    own, unrelated = (
-        words.interval([of["k"][name] for of in found if name in of["k"]]) for name in ("own", "own_unrelated")
+    k, q, v = (words.interval([of[c]["direct"] for of in paths]) for c in ("k", "q", "v"))
+    own_shift, unrelated = (
+        words.interval([of["k"][name] for of in paths if name in of["k"]]) for name in ("own", "own_unrelated")
     )
     text = (
         f"With the donor's contribution of the head that attends to the word before, the base's answer loses through k "
         f"{words.mean_words(k, 'nats')}, through q {words.number(q.mean, True)}, through v {words.number(v.mean, True)}; through k "
-        f"k's own answer gains {words.number(own.mean, True)} on it, and from an unrelated donor {words.number(unrelated.mean, True)}."
+        f"k's own answer gains {words.number(own_shift.mean, True)} on it, from an unrelated donor {words.number(unrelated.mean, True)}."
     )
     values = tuple(Estimate(n, m.mean, m.low, m.high, m.n) for n, m in (("k", k), ("q", q), ("v", v)))
     return Finding("previous", text, "nats", values, what="fall by way of the previous-token head", per="seed")
 
 
 def _most(numbers: LookupNumbers) -> Finding | None:
-    """Which writer puts most into q, k and v, model by model."""
-    said, counts = [], []
+    """The writer with the largest shift through q, k and v, model by model."""
+    parts, counts = [], []
     for component in PARTS:
         kinds: Counter[str] = Counter()
         for seed in numbers.formed:
@@ -368,46 +372,39 @@ def _most(numbers: LookupNumbers) -> Finding | None:
                 name = "the previous-token head" if best[0] == f"{head.layer}.h{head.head}" else "another head"
                 kinds[name if ".h" in best[0] else f"the {best[0]}"] += 1
         if kinds:
-            said.append(f"into {component} {words.join_words([f'{name} in {n}' for name, n in kinds.most_common()])}")
+            parts.append(f"into {component} {words.join_words([f'{name} in {n}' for name, n in kinds.most_common()])}")
             counts.append(Estimate(component, kinds["the previous-token head"] / kinds.total(), n=kinds.total()))
-    if not said:
+    if not parts:
         return None
-    text = f"Most to its own answer is put {words.join_words(said)} of {words.several(len(numbers.formed), 'model')}."
+    text = f"Most to its own answer is put {words.join_words(parts)} of {words.quantity(len(numbers.formed), 'model')}."
     what = "models in which the previous-token head puts most"
     return Finding("makers", text, "of the models", tuple(counts), what=what, per="seed", signed=False)
 
 
 def _makers(numbers: LookupNumbers) -> Section | None:
-    """Who made q, k and v: the paths of the previous-token head and of all writers, model by model, and through training."""
-    said = present(_previous(numbers), _most(numbers))
-    if not said:
+    """What writes q, k and v: paths of the previous-token head and of all writers, by model, and through training."""
+    results = present(_previous(numbers), _most(numbers))
+    if not results:
         return None
     rows = []
     for seed in numbers.seeds:
         head, last = numbers.previous_head(seed), numbers.last(seed)
-        mine, every = numbers.previous(seed, last), {c: numbers.path(seed, ALL, c, last) for c in PARTS}
+        paths, every = numbers.previous(seed, last), {c: numbers.path(seed, ALL, c, last) for c in PARTS}
         best = {c: numbers.most(seed, c) for c in PARTS}
         name = f"{head.layer}.h{head.head} ({words.number(head.value, places=2)})"
         cells = [
             f"{words.number(row['direct'], True)} of {words.number((every[c] or row)['direct'], True)}"
-            for c, row in mine.items()
+            for c, row in paths.items()
         ]
-        rest = [words.number(mine.get("k", {}).get(key), True) for key in ("own", "own_unrelated")]
+        rest = [words.number(paths.get("k", {}).get(key), True) for key in ("own", "own_unrelated")]
         most = [
             f"{of[0]} {words.number(of[1]['own'], True)} ({words.number(of[1]['own_unrelated'], True)})" if of else "–"
             for of in best.values()
         ]
         rows.append((f"{seed}{'' if seed in numbers.formed else ' (not formed)'}", name, *cells, *rest, *most))
     columns = (
-        *(
-            "Seed",
-            "previous-token head",
-            "through q",
-            "through k",
-            "through v",
-            "k's own answer gains",
-            "unrelated donor",
-        ),
+        *("Seed", "previous-token head", "through q", "through k", "through v"),
+        *("k's own answer gains", "unrelated donor"),
         *(f"most to {c}'s own answer" for c in PARTS),
     )
     caption = (
@@ -428,52 +425,55 @@ def _makers(numbers: LookupNumbers) -> Section | None:
     key = tuple(LegendEntry(c, (look := render.mark(c)).colour, look.shape) for c in PARTS)
     about = (
         "Fall of the base's answer by way of the previous-token head's path into q, k and v, by step of training; thin lines are seeds. "
-        f"Before the heads form nothing may be found. {words.sample(len(numbers.seeds), 'seed')}."
+        f"Before the heads form there may be no effect. {words.sample(len(numbers.seeds), 'seed')}."
     )
     figure = Figure(
         "lookup-paths", "", "When the previous-token head makes the keys", about, tuple(panels), key, at="step"
     )
     return Section(
-        "Who made them?", tuple(map(str, said)), (figure,), (Table(columns, tuple(rows), caption, folded=False),)
+        "What writes q, k and v?",
+        tuple(map(str, results)),
+        (figure,),
+        (Table(columns, tuple(rows), caption, folded=False),),
     )
 
 
 def _first(numbers: LookupNumbers) -> Finding | None:
-    """In which order the components take up their roles."""
-    taken = {c: {s: at for s in numbers.formed if (at := numbers.takes_up(s, c)) is not None} for c in PARTS}
-    if not all(taken.values()):
+    """The order in which components take up their roles."""
+    steps = {c: {s: at for s in numbers.formed if (at := numbers.takes_up(s, c)) is not None} for c in PARTS}
+    if not all(steps.values()):
         return None
-    means = [f"{c} at step {words.count(round(fmean(of.values())))}" for c, of in taken.items()]
-    both = set.intersection(*(set(of) for of in taken.values()))
-    firsts = Counter("+".join(c for c in PARTS if taken[c][s] == min(of[s] for of in taken.values())) for s in both)
+    means = [f"{c} at step {words.count(round(fmean(of.values())))}" for c, of in steps.items()]
+    both = set.intersection(*(set(of) for of in steps.values()))
+    firsts = Counter("+".join(c for c in PARTS if steps[c][s] == min(of[s] for of in steps.values())) for s in both)
     order = words.join_words([f"{name} in {count}" for name, count in firsts.most_common()])
     text = (
-        f"Half of its lead is reached by {words.join_words(means)} (means over models); "
+        f"Half of the final effect is reached by {words.join_words(means)} (means over models); "
         f"first of the three is {order} of {len(both)} models."
     )
-    values = tuple(Estimate(c, fmean(of.values()), n=len(of)) for c, of in taken.items())
+    values = tuple(Estimate(c, fmean(of.values()), n=len(of)) for c, of in steps.items())
     return Finding(
         "takes_up",
         text,
         "steps",
         values,
-        what="step at which a component's role is half there",
+        what="step with half of a component's final effect",
         per="seed",
         signed=False,
     )
 
 
 def _worked_pair(numbers: LookupNumbers) -> Table | None:
-    """One pair in four lines: the base, the donor, the predicted answers, what came."""
+    """One pair in four lines: base, donor, predicted answers, and answers."""
     pairs: dict[tuple[int, int], dict[str, Mapping[str, object]]] = {}
     for row in numbers.examples.iter_rows(named=True):
         if row["seed"] in numbers.formed and row["layer"] == numbers.induction_head(row["seed"]).layer:
             pairs.setdefault((row["seed"], row["pair"]), {})[row["component"]] = row
-    whole = [of for of in pairs.values() if set(of) == set(PARTS)]
-    if not whole:
+    complete = [of for of in pairs.values() if set(of) == set(PARTS)]
+    if not complete:
         return None
-    came = [of for of in whole if all(of[c]["came"] == c for c in PARTS)]
-    shown = (came or whole)[0]
+    matching = [of for of in complete if all(of[c]["came"] == c for c in PARTS)]
+    shown = (matching or complete)[0]
     row = shown["q"]
     rows = (
         ("base", f"{row['base']} →{row['answer_base']}"),
@@ -481,26 +481,26 @@ def _worked_pair(numbers: LookupNumbers) -> Table | None:
         ("predicted", "; ".join(f"{c} from the donor: {str(row[f'answer_{c}']).strip()}" for c in PARTS)),
         ("came", "; ".join(f"{c} from the donor: {str(shown[c]['answer']).strip()}" for c in PARTS)),
     )
-    which = "the first in which all three predictions came" if came else "the first; none had all three come"
+    which = "the first in which all three predictions came" if matching else "the first; none had all three come"
     text = (
         "Each text is a window of the validation text with one of its words behind it as a question; the answer is the word that "
-        f"followed it there. This is {which} of {words.several(len(whole), 'pair')} (in all models with induction heads); in {len(came)} "
-        "all three came."
+        f"followed it there. This is {which} of {words.quantity(len(complete), 'pair')} (in all models with induction heads); in "
+        f"{len(matching)} all three came."
     )
     return Table(("", "text"), rows, f"One worked pair. {text}", prose=True, folded=False, label="One worked pair")
 
 
 def _roles(numbers: LookupNumbers) -> Section | None:
-    """q, k and v, each with a sentence and its number beside the control's, and a row for each model."""
-    said = present(*(_role(numbers, component) for component in PARTS))
-    if not said:
+    """A sentence with its numbers and controls for each of q, k and v, and a row for each model."""
+    roles = present(*(_role(numbers, component) for component in PARTS))
+    if not roles:
         return None
     rows = []
     for component in PARTS:
-        for seed, one in numbers.shifts(component, numbers.last).items():
-            nats = [words.number(value, True) for value in (one.own, one.other, one.unrelated, one.residual)]
-            share = "–" if one.share is None else words.share(one.share)
-            rows.append((f"{component}, seed {seed}", *nats, share, words.share(one.kept)))
+        for seed, shift in numbers.shifts(component, numbers.last).items():
+            nats = [words.number(value, True) for value in (shift.own, shift.other, shift.unrelated, shift.residual)]
+            share = "–" if shift.share is None else words.share(shift.share)
+            rows.append((f"{component}, seed {seed}", *nats, share, words.share(shift.answered)))
     columns = (
         "From the donor",
         "own answer",
@@ -511,29 +511,33 @@ def _roles(numbers: LookupNumbers) -> Section | None:
         "answered",
     )
     caption = "Shift of log-probability against the base's answer, nats, over all pairs; shares are of pairs whose two texts are answered"
-    drawn = []
+    panels = []
     for name, title in (("own", "Its own answer"), ("other", "Largest other"), ("unrelated", "Unrelated donor")):
-        values = tuple(e._replace(name=one.measure[-1]) for one in said for e in one.values if e.name == name)
-        drawn.append(Finding(name, "", "nats", values, title=title))
+        values = tuple(e._replace(name=role.measure[-1]) for role in roles for e in role.values if e.name == name)
+        panels.append(Finding(name, "", "nats", values, title=title))
     about = (
         "One of q, k and v from another text, in the layer of the induction head: how far the answer that it predicts gains on the "
-        "base's, the largest gain of any other answer, and its own answer's gain with an unrelated donor. "
+        "base's, the largest gain of any other answer, and the gain of its own answer with an unrelated donor. "
         f"{words.sample(len(numbers.formed), 'model')}."
     )
-    figures = present(small_multiples("lookup-roles", "What q, k and v from another text do", about, drawn))
-    tables = present(_worked_pair(numbers), Table(columns, tuple(rows), caption, folded=True, label="Model by model"))
-    return Section("What do q, k and v say?", (), figures, tables, blocks=(Section("In words", tuple(map(str, said))),))
+    figures = present(small_multiples("lookup-roles", "What q, k and v from another text do", about, panels))
+    tables = present(_worked_pair(numbers), Table(columns, tuple(rows), caption, folded=True, label="By model"))
+    return Section(
+        "What do q, k and v say?", (), figures, tables, blocks=(Section("In words", tuple(map(str, roles))),)
+    )
 
 
 def _through_training(numbers: LookupNumbers) -> Section | None:
-    """The lead of each component's own answer by step, in models that formed and in those that did not."""
+    """The excess of each component's own answer by step, in models with and without induction heads."""
     first, panels = _first(numbers), []
     others = [seed for seed in numbers.seeds if seed not in numbers.formed]
     for title, seeds in (("Models that formed heads", [*numbers.formed]), ("Models that did not", others)):
         curves = {
             component: {
                 seed: [
-                    (at, one.excess) for at in numbers.steps if (one := numbers.shift(seed, component, at)) is not None
+                    (at, shift.excess)
+                    for at in numbers.steps
+                    if (shift := numbers.shift(seed, component, at)) is not None
                 ]
                 for seed in seeds
             }
@@ -545,15 +549,17 @@ def _through_training(numbers: LookupNumbers) -> Section | None:
         return None
     caption = (
         "Shift to a component's own answer less the largest shift to another's, by step of training; thin lines are seeds. "
-        f"Before the heads form nothing may be found. {words.sample(len(numbers.seeds), 'seed')}."
+        f"Before the heads form there may be no effect. {words.sample(len(numbers.seeds), 'seed')}."
     )
     ends = [
         f"{c} {words.number(fmean(of), True)}"
         for c in PARTS
-        if (of := [one.excess for seed in others if (one := numbers.shift(seed, c, numbers.last(seed))) is not None])
+        if (
+            of := [shift.excess for seed in others if (shift := numbers.shift(seed, c, numbers.last(seed))) is not None]
+        )
     ]
-    told = (
-        f"In the {words.several(len(others), 'model')} that did not form them it ends at {words.join_words(ends)} nats."
+    ending = (
+        f"In the {words.quantity(len(others), 'model')} that did not form them it ends at {words.join_words(ends)} nats."
         if ends
         else None
     )
@@ -561,11 +567,11 @@ def _through_training(numbers: LookupNumbers) -> Section | None:
     figure = Figure(
         "lookup-training", "", "When q, k and v take up their roles", caption, tuple(panels), key, at="step"
     )
-    return Section("Which of them comes first?", present(None if first is None else str(first), told), (figure,))
+    return Section("Which of them comes first?", present(None if first is None else str(first), ending), (figure,))
 
 
 def _formation(numbers: LookupNumbers) -> Section:
-    """When the heads form: their weight and what a repetition saves, by step, and a row for each seed."""
+    """When induction heads form: their weight and the gain of a repetition by step, and a row for each seed."""
     lines = (
         ("weight", "Weight of the best induction head", "share of attention", numbers.weights),
         ("gain", "What a repetition saves", "nats", numbers.savings),
@@ -589,10 +595,10 @@ def _formation(numbers: LookupNumbers) -> Section:
     return Section("When do they learn to look up?", (str(_share_formed(numbers)), RULE), (figure,), (table,))
 
 
-def _curves(title: str, unit: str, found: Mapping[str, Mapping[int, Sequence[tuple[float, float]]]]) -> Panel:
-    """Curves by step: a line for each name with its seeds; q, k and v have their own looks."""
+def _curves(title: str, unit: str, curves: Mapping[str, Mapping[int, Sequence[tuple[float, float]]]]) -> Panel:
+    """Curves by step: a line for each name with its seeds, in the colours of q, k and v."""
     lines = []
-    for number, (name, seeds) in enumerate(found.items()):
+    for number, (name, seeds) in enumerate(curves.items()):
         look = render.mark(name) if name else None
         series = tuple(
             Series(
@@ -608,5 +614,5 @@ def _curves(title: str, unit: str, found: Mapping[str, Mapping[int, Sequence[tup
         )
         colour, shape = (render.BASELINE, None) if look is None else (look.colour, look.shape)
         lines.append(CurveLine(name, colour, GREY[number % len(GREY)] if look is None else (), series, shape))
-    values = [value for line in lines for one in line.series for value in one.values]
-    return curve_panel(title, lines, around(values, unit, zero=True), "step")
+    values = [value for line in lines for curve in line.series for value in curve.values]
+    return curve_panel(title, lines, axis_for(values, unit, zero=True), "step")

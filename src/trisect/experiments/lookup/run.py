@@ -36,21 +36,21 @@ from trisect.papers.lookup import SOURCE
 from trisect.text.birth_places import Example
 from trisect.text.pairs import TextPair, TrainingText, draw_lookups, open_training_text, repeat_rows
 
-MEASURING = 0.4  # of the time that a model takes
+MEASURING = 0.4  # share of a model's time
 COMPONENTS = ("q", "k", "v", "k+v")
 TABLES = ("measures", "predictions", "examples", "paths", "shifts")
 PAIRS_NOTE = (
     "Each model has its own pairs, drawn by its seed, so that intervals over models are over pairs too. Windows of real text have no "
-    "labels that are known, so that no subspace of a label, and no random subspaces of its rank, can be patched beside the donors."
+    "known labels, so that there are no controls by the subspace of a label or random subspaces of its rank."
 )
-WINDOWS = 48  # of the valid text that the loss is of
+WINDOWS = 48  # windows of the valid split for the loss
 
 
 @record
 class LookupJob:
-    """A model to be trained, by the seed of its weights, rows and pairs; each of its checkpoints is patched with so many pairs.
+    """A model to train, with the seed of its weights, rows and pairs, and the number of pairs that each checkpoint is patched with.
 
-    `modules` declare the experiment that patches, and that of paths where they are patched too.
+    `modules` declare the experiment that patches, and optionally that of paths.
     """
 
     seed: int
@@ -60,49 +60,49 @@ class LookupJob:
     modules: tuple[str, ...]
 
     def files(self, home: Path) -> ModelFiles:
-        """Where its files lie; what its checkpoints give lies apart for each number of pairs."""
+        """Its files; results of checkpoints have a folder for each number of pairs."""
         return ModelFiles(home, f"seed-{self.seed}", f"pairs-{self.pairs}", models=("models",))
 
     def versions(self) -> dict[int, str]:
-        """What the model is called after so many steps; the last has no name of its own."""
+        """Names of the checkpoints by step; that of the last is empty."""
         steps = range(0, self.recipe.checkpoints * self.recipe.steps, self.recipe.steps)
         return {step: f"step-{step}" for step in steps} | {self.recipe.checkpoints * self.recipe.steps: ""}
 
 
 @job
-def train(asked: LookupJob, context: JobContext) -> None:
-    """Train and measure a model, as far as it is not done yet; its files lie in the scratch folder as in the experiment's."""
-    (text, emit), files = begin(context, TrainingText), asked.files(context.scratch)
+def train(request: LookupJob, context: JobContext) -> None:
+    """Train and measure a model, unless its files exist; they have the same paths in the scratch folder as in the experiment's."""
+    (text, emit), files = begin(context, TrainingText), request.files(context.scratch)
     with one_thread(), fast_products():
-        tokenizer = learn_tokenizer(text.train, asked.recipe.pieces, asked.recipe.block)
-        model = make_model(asked.recipe.architecture(), tokenizer, asked.seed).to(asked.device)
+        tokenizer = learn_tokenizer(text.train, request.recipe.pieces, request.recipe.block)
+        model = make_model(request.recipe.architecture(), tokenizer, request.seed).to(request.device)
         ids = text_ids(text.valid, tokenizer)
-        # before anything is trained: a text with too few questions is refused
+        # before training, since a text with too few questions raises
         pieces = tokenizer.convert_ids_to_tokens(range(len(tokenizer)))
-        pairs = draw_lookups(ids, pieces, asked.recipe.block - 1, asked.pairs, asked.seed)
+        pairs = draw_lookups(ids, pieces, request.recipe.block - 1, request.pairs, request.seed)
         if not files.is_complete:
-            _train(asked, files, text_ids(text.train, tokenizer), model, tokenizer, emit)
+            _train(request, files, text_ids(text.train, tokenizer), model, tokenizer, emit)
         if not files.results.exists():
-            write_json(files.results, _measure(asked, files, ids, pairs, model, emit))
+            write_json(files.results, _measure(request, files, ids, pairs, model, emit))
 
 
 def _train(
-    asked: LookupJob,
+    request: LookupJob,
     files: ModelFiles,
     ids: Int[np.ndarray, " N"],
     model: nn.Module,
     tokenizer: OwnTokenizer,
     emit: Emit,
 ) -> None:
-    """From random weights to a model in its folder, with its checkpoints beside it."""
-    recipe, versions = asked.recipe, asked.versions()
+    """Train a model from random weights; write it and its checkpoints."""
+    recipe, versions = request.recipe, request.versions()
     if not is_model(files.model(versions[0])):
         save(model, tokenizer, files.model(versions[0]))
 
     def rows(number: int, draw: np.random.Generator) -> list[Example]:
         segments = recipe.repeats, recipe.shortest, recipe.longest
-        found = repeat_rows(ids, recipe.steps * recipe.batch, recipe.block + 1, draw, *segments).tolist()
-        return [Example(tuple(row[:-1]), tuple(row[1:])) for row in found]
+        sequences = repeat_rows(ids, recipe.steps * recipe.batch, recipe.block + 1, draw, *segments).tolist()
+        return [Example(tuple(row[:-1]), tuple(row[1:])) for row in sequences]
 
     def report(epoch: int, epochs: int, loss: float) -> None:
         if version := versions[epoch * recipe.steps]:
@@ -110,30 +110,30 @@ def _train(
         emit((1 - MEASURING) * epoch / epochs, f"step {epoch * recipe.steps}, {loss:.3f} nats")
 
     padding = tokenizer.pad_token_id
-    practice = Practice(rows, recipe.schedule(), recipe.block, padding, asked.seed, pieces=1)
+    practice = Practice(rows, recipe.schedule(), recipe.block, padding, request.seed, pieces=1)
     files.train(practice, model, tokenizer, "", report)
 
 
 def text_ids(lines: tuple[str, ...], tokenizer: OwnTokenizer) -> Int[np.ndarray, " N"]:
-    """The ids of all lines, one after the other."""
+    """Token ids of all lines, concatenated."""
     rows = tokenizer(list(lines), add_special_tokens=False, verbose=False)["input_ids"]
     return np.fromiter(chain.from_iterable(rows), dtype=np.int64)
 
 
 def _measure(
-    asked: LookupJob,
+    request: LookupJob,
     files: ModelFiles,
     ids: Int[np.ndarray, " N"],
     pairs: tuple[TextPair, ...],
     model: nn.Module,
     emit: Emit,
 ) -> dict[str, Json]:
-    """What every checkpoint attends to, how well it predicts, what it answers with q, k or v of another window, and which earlier part
-    made these, as rows of tables.
+    """Rows of all tables for every checkpoint: attention, losses, answers with q, k or v of another window, and the parts that write
+    these.
 
-    Patched is the layer with the best induction head of the last checkpoint, which no first layer can have.
+    The patched layer has the best induction head of the last checkpoint; it is never the first.
     """
-    versions, block, found = asked.versions(), asked.recipe.block, {name: list[NewRow]() for name in TABLES}
+    versions, block, records = request.versions(), request.recipe.block, {name: list[NewRow]() for name in TABLES}
     windows = torch.from_numpy(ids[: len(ids) // block * block].reshape(-1, block)[:WINDOWS])
     pieces = torch.from_numpy(np.unique(ids))
     looks = InductionMeasure(0.0, 0.0, 0.0, ())
@@ -141,19 +141,19 @@ def _measure(
         load_weights(model, files.model(version))
         looks = measure_induction(model.eval(), windows, pieces)
         named: NewRow = {"subject": files.title, "stack": "plain", "at": float(step)}
-        found["measures"] += [
+        records["measures"] += [
             named | {"measure": f"{name}_nats", "value": getattr(looks, name)} for name in ("text", "first", "second")
         ]
-        found["measures"] += [
+        records["measures"] += [
             named | {"layer": head.layer, "head": head.head, "measure": name, "value": getattr(head, name)}
             for head in looks.heads
-            for name in ("previous", "induction")  # weight on the piece before, and on the one after an earlier copy
+            for name in ("previous", "induction")  # weight on the previous token, and on the one after an earlier copy
         ]
     layer = max((head for head in looks.heads if head.layer > 1), key=lambda head: head.induction).layer
-    patch, *rest = map(find_experiment, asked.modules, ("patch", "compose"))
+    patch, *rest = map(find_experiment, request.modules, ("patch", "compose"))
     for number, (step, version) in enumerate(versions.items()):
         emit(1 - MEASURING * (1 - number / len(versions)), f"measuring step {step}")
-        source = ModelSource(str(files.model(version)), device=asked.device)
+        source = ModelSource(str(files.model(version)), device=request.device)
         context = RunContext(files.home, Machine(quiet=True), (source.open(),), show=lambda share, words: None)
         same = {"pair_list": pairs, "batch": len(pairs)}
         sites = tuple(f"{component}@{layer}" for component in COMPONENTS)
@@ -161,41 +161,41 @@ def _measure(
         for compose in rest:
             paths = compose.measure(compose.settings(source, into=f"q+k+v@{layer}", **same), context).tables
             tables = {**tables, "paths": paths["paths"], "shifts": paths["shifts"]}
-        named = {"seed": asked.seed, "step": step}
-        found["examples"] = [named | row for row in _examples(tables)]  # of the last checkpoint alone
+        named = {"seed": request.seed, "step": step}
+        records["examples"] = [named | row for row in _examples(tables)]  # of the last checkpoint alone
         for name in ("predictions", "paths", "shifts"):
-            found[name] += [named | row for row in (tables[name].to_dicts() if name in tables else ())]
-    return {name: [dict(row) for row in rows] for name, rows in found.items()}
+            records[name] += [named | row for row in (tables[name].to_dicts() if name in tables else ())]
+    return {name: [dict(row) for row in rows] for name, rows in records.items()}
 
 
 def _examples(tables: Tables) -> Iterator[NewRow]:
-    """Each pair's texts and answers, and what came when q, k or v of a layer were the donor's."""
+    """Each pair's texts and answers, with the answers when q, k or v of a layer were the donor's."""
     pairs = {row["pair"]: row for row in tables["pairs"].to_dicts()}
     for row in tables["interchanges"].filter(pl.col("component").is_in(list("qkv"))).to_dicts():
         pair = pairs[row["pair"]]
         answers = {name: pair[f"answer_{name}"] for name in ("base", "q", "k", "v", "donor")}
-        own = {f"own_{name}": pair[f"own_{name}"] for name in ("base", "donor")}
+        model_answers = {f"own_{name}": pair[f"own_{name}"] for name in ("base", "donor")}
         where = {name: row[name] for name in ("pair", "layer", "component", "came", "answer")}
         yield {
             **where,
             "base": pair["base"],
             "donor": pair["donor"],
-            **own,
+            **model_answers,
             **{f"answer_{n}": a for n, a in answers.items()},
         }
 
 
 def prepare(settings: LookupSettings, machine: Machine, of: Sequence[Experiment[Any, Any]]) -> LookupWork:
-    """The device, the recipe, and the text that is learnt from, for models that are patched by experiments; raises TrisectError."""
+    """The work of a study: device, recipe, training text and the experiments `of` that patch; raises TrisectError."""
     device, embedded = choose_device(machine), str(settings.corpus) == EMBEDDED_DATA
     recipe = choose_recipe(RECIPES, settings.recipe, embedded, settings.settings)
     text = open_training_text(settings.corpus, settings.reader)
-    return LookupWork(settings, recipe, text, device, modules=tuple(type(one).__module__ for one in of))
+    return LookupWork(settings, recipe, text, device, modules=tuple(type(experiment).__module__ for experiment in of))
 
 
 @dataclass(frozen=True)
 class LookupWork(TrainingWork[LookupSettings, LookupRecipe, TrainingText, LookupFacts]):
-    """Language models to be trained; they lie in models/seed-N, their checkpoints in models/seed-N-step-M."""
+    """Language models to train, in models/seed-N, with checkpoints in models/seed-N-step-M."""
 
     modules: tuple[str, ...] = ()
     kind = "lookup study"
@@ -205,27 +205,27 @@ class LookupWork(TrainingWork[LookupSettings, LookupRecipe, TrainingText, Lookup
 
     def jobs(self, home: Path, seeds: Sequence[int]) -> list[ModelJob]:
         """A model for each seed."""
-        asked = [LookupJob(seed, self.recipe, self.device, self.settings.pairs, self.modules) for seed in seeds]
-        return [ModelJob(one.files(home), train, one, home / self.data_file) for one in asked]
+        requests = [LookupJob(seed, self.recipe, self.device, self.settings.pairs, self.modules) for seed in seeds]
+        return [ModelJob(request.files(home), train, request, home / self.data_file) for request in requests]
 
     def collect(self, home: Path, plan: ResumePlan, jobs: Sequence[ModelJob]) -> Measured[LookupFacts]:
-        """The tables, from what every checkpoint of every model gave."""
+        """The tables, from the results of every model's checkpoints."""
         text, losses = self.data, []
-        found: dict[str, list[Any]] = {name: [] for name in TABLES}
-        for one in jobs:
-            body: Any = read_json(one.files.results, DELETE.format(one.files.results))
-            for name, rows in found.items():
+        records: dict[str, list[Any]] = {name: [] for name in TABLES}
+        for model in jobs:
+            body: Any = read_json(model.files.results, DELETE.format(model.files.results))
+            for name, rows in records.items():
                 rows += body[name]
-            losses += one.files.loss_rows("", f"lookup/{one.request.seed}", "loss_nats")
+            losses += model.files.loss_rows("", f"lookup/{model.request.seed}", "loss_nats")
         different = changes_of(RECIPES, self.recipe)
         corpus = self.settings.corpus if str(self.settings.corpus) == EMBEDDED_DATA else Path(self.settings.corpus).name
-        whole = LookupSettings(
+        settings = LookupSettings(
             corpus, self.settings.reader, plan.seeds, self.recipe.name, different, self.settings.pairs
         )
-        tables = {"measures": frame("measures", found["measures"]), "metrics": frame("metrics", losses)}
+        tables = {"measures": frame("measures", records["measures"]), "metrics": frame("metrics", losses)}
         tables |= {
             name: pl.DataFrame(rows, infer_schema_length=None)
-            for name, rows in found.items()
+            for name, rows in records.items()
             if rows and name not in tables
         }
         bound = {"corpus": text.fingerprint, "seeds": list(plan.seeds)}
@@ -237,6 +237,6 @@ class LookupWork(TrainingWork[LookupSettings, LookupRecipe, TrainingText, Lookup
             SOURCE.unit,
             seconds=plan.wall_seconds,
             packages=("transformers", "tokenizers"),
-            paths={one.title: one.files.model() for one in jobs},
-            command=command("lookup", whole),
+            paths={model.title: model.files.model() for model in jobs},
+            command=command("lookup", settings),
         )

@@ -1,4 +1,4 @@
-"""What a lookup study is asked, its recipes, and what it notes of itself."""
+"""Settings, recipes and facts of a lookup study."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ EMBEDDED_DATA = "embedded"
 
 @record
 class LookupSettings:
-    """On which text models learn to look up, how many, and by which recipe."""
+    """The text that models learn to look up in, their number, and the recipe."""
 
     corpus: Annotated[
         str | Path,
@@ -56,7 +56,7 @@ class LookupFacts:
 
 @record
 class LookupRecipe(Recipe):
-    """What is trained, and how: steps of rows of pieces, of which a share repeats a short segment; the rate stays as high as it rose."""
+    """Model and training: steps on rows of tokens, a share of which repeats a short segment; the rate stays constant after warm-up."""
 
     layers: Annotated[int, Field(description="Layers; looking up takes two.", ge=2, le=MODEL["layers"])] = 2
     heads: Annotated[int, Field(description="Heads of a layer.", ge=1, le=MODEL["heads"])] = 4
@@ -82,35 +82,35 @@ class LookupRecipe(Recipe):
     beta2: Annotated[float, Field(description="AdamW's second decay of moments.", ge=0, le=0.9999)] = 0.98
 
     def architecture(self) -> LookupShape:
-        """The model; raises SpecError for one that cannot be."""
-        from trisect.hf.small.lookup import LookupShape  # with PyTorch, which a command's help does without
+        """The model's sizes; raises SpecError for impossible ones."""
+        from trisect.hf.small.lookup import LookupShape  # imports PyTorch, which help does not need
 
         sizes = self.layers, self.heads, self.width, self.inner
         return LookupShape(*sizes, self.block, self.spread, self.base, self.dropout)
 
     def schedule(self) -> Schedule:
-        """How it learns."""
+        """The schedule of training."""
         from trisect.hf.small.gpt import Schedule
 
         step = self.batch * self.block
-        whole = self.checkpoints * self.steps * step
-        rates = self.rate, self.warmup * step, whole, self.floor
+        total = self.checkpoints * self.steps * step
+        rates = self.rate, self.warmup * step, total, self.floor
         return Schedule(self.checkpoints, self.batch, *rates, self.weight_decay, (self.beta1, self.beta2), self.clip)
 
     def words(self) -> str:
-        """The model and how long it learns, in words."""
+        """Model and length of training, in words."""
         layers = (
             f"{self.layers} layers of {self.heads} attention heads{' with feed-forward networks' * bool(self.inner)}"
         )
         return f"{layers}, width {self.width}, trained for {self.checkpoints * self.steps:,} steps of {self.batch} rows"
 
     def check(self) -> None:
-        """Raise SpecError for a model, a schedule or segments that cannot be."""
+        """Raise SpecError for an impossible model, schedule or segments."""
         self.architecture()
         self.schedule()
         if not self.shortest <= self.longest < self.block:
-            known = f"A row has {self.block} pieces, and a segment has to come again in it."
-            raise SpecError(f"Segments of {self.shortest} to {self.longest} pieces.", known, "Give shorter ones.")
+            requirement = f"A row has {self.block} pieces, and a segment has to occur twice in it."
+            raise SpecError(f"Segments of {self.shortest} to {self.longest} pieces.", requirement, "Give shorter ones.")
 
 
 SMALL = LookupRecipe(name="small")
@@ -128,6 +128,7 @@ DEEP = replace(
     rate=2e-3,
     weight_decay=0.1,
 )
+# segments of half a row and longer, like the random rows that induction is measured on
 EMBEDDED = replace(
     SMALL,
     name="embedded",

@@ -20,7 +20,7 @@ from trisect.report.charts import (
     LegendEntry,
     Panel,
     SharedAxis,
-    around,
+    axis_for,
     by_kind_key,
     chart_of,
     marks,
@@ -100,7 +100,9 @@ def page(tables: Mapping[str, pl.DataFrame], about: About[NormsFacts]) -> Sheet:
                 texts, figure, columns, cells, caption = part
                 figure = replace(figure, name=name + figure.name)
                 parts.append(Section(title + tail, texts, (figure,), (Table(columns, tuple(cells), caption),)))
-    lede = f"{words.display_name(facts.subject, about.command)} · {facts.corpus} · {words.several(facts.texts, 'text')}"
+    lede = (
+        f"{words.display_name(facts.subject, about.command)} · {facts.corpus} · {words.quantity(facts.texts, 'text')}"
+    )
     stack = stack_words(facts.stack)
     scope = (
         "A weight a says what share of a vector is added, not how long that vector is. The claims compare a with a‖f(x)‖, the "
@@ -111,7 +113,7 @@ def page(tables: Mapping[str, pl.DataFrame], about: About[NormsFacts]) -> Sheet:
     about_run = (
         ("Model", f"{facts.subject}, weights {facts.fingerprint}"),
         ("Shape", facts.shape),
-        ("Texts", f"{facts.corpus}: {words.several(facts.texts, 'text')}, {words.several(facts.tokens, 'token')}"),
+        ("Texts", f"{facts.corpus}: {words.quantity(facts.texts, 'text')}, {words.quantity(facts.tokens, 'token')}"),
         ("Block", facts.block),
         ("Draws", f"of whole texts, seed {facts.seed}"),
     )
@@ -282,14 +284,14 @@ def _cancelling(rows: Measures, n: str, block: str) -> _Part | None:
     halves = [3 * t for t in decades if 3 * t <= most] if len(decades) < 3 else []
     axis = alt.Axis(format="~g", values=sorted([*decades, *halves]), tickCount=40, grid=False)
     x = alt.X("a:Q", scale=alt.Scale(type="log", domain=[least, most], nice=False), title="mean a", axis=axis)
-    y = around([row["f"] for row in points], "mean ‖f(x)‖").axis("f")
+    y = axis_for([row["f"] for row in points], "mean ‖f(x)‖").axis("f")
     panels = []
     for group, title in NAMES.items():
         heads = [row | {"colour": colours[row["layer"]]} for row in points if row["group"] == group]
         if heads:
             look = chart_of("main", heads).mark_point(size=30, filled=True, opacity=0.85)
             chart = look.encode(x, y, alt.Color("colour:N", scale=None))
-            text = f"{title}: mean weight against mean norm of {words.several(len(heads), 'head')}."
+            text = f"{title}: mean weight against mean norm of {words.quantity(len(heads), 'head')}."
             panels.append(Panel(title, overlay(title, chart, width=PANEL_WIDTH - 20), text, (), {}))
     caption = (
         "Every point is a head: the mean weight that tokens of a category get in it, against the mean length of their transformed "

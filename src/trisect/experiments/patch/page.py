@@ -1,4 +1,4 @@
-"""The page of an interchange: what q, k and v from the donor did, by layer and by head, and a text pair token by token."""
+"""The page of activation patching: effects of q, k and v from the donor by layer and head, and a text pair token by token."""
 
 from __future__ import annotations
 
@@ -34,17 +34,17 @@ if TYPE_CHECKING:
 
 COLUMNS = 5  # tokens beside each other, so that a telephone shows them
 WIDE, HIGH, APART = 54.0, 19.0, 9.0  # pixels: of a token's cell, and between two lines
-LONGEST = 9  # characters of a token; what is longer is cut
-MOST = 80  # tokens of one side; what is behind is not drawn
+LONGEST = 9  # characters of a token; longer ones are cut
+MOST = 80  # tokens of one side; later ones are not drawn
 SHOWN = 8  # pairs of the table
-FEW_ANSWERED = 0.5  # share of texts answered as stated below which the page says what that means
+FEW_ANSWERED = 0.5  # share of texts answered correctly, below which the page has a warning
 PREDICTED = ("base", "q", "k", "v", "donor")  # answers that the table of pairs shows
 DOES = {
     "q": ("what is looked for", "the answer to the donor's question, in the base's text"),
     "k": ("what a token is matched on", "what the base has at the position where the donor has the thing asked for"),
     "v": ("what is passed on", "what the donor has at the position where the base has the thing asked for"),
 }
-NUMBERS = {  # what a number is, its title and its unit
+NUMBERS = {  # description, title and unit of each measure
     "own": ("its own answer, share of pairs", "own answer", "share"),
     "logit_change": (
         "change of the logit difference, share of the way to the other text",
@@ -79,11 +79,11 @@ ATTRIBUTION_REFERENCES = (
     "components. 2024.",
 )
 PAIR = (
-    "A pair is a base and a donor. The base is read with one part of the donor's in the place of its own, and the model goes on from "
-    "there: what then changes is what that part says."
+    "A pair is a base and a donor text. Activation patching runs the model on the base with one part replaced by the donor's: how the "
+    "answer then changes is what that part says."
 )
 TOP = 20  # estimates by gradient whose exact effect is measured
-OF_RUN = ("answered", "attribution_correlation", "gradient_correlation")  # measures that are of no site
+OF_RUN = ("answered", "attribution_correlation", "gradient_correlation")  # measures of the run, not of a site
 SiteNumbers = Mapping[str, MeasuredValue]  # of one site in one direction, by measure
 
 
@@ -94,13 +94,13 @@ def page(tables: Mapping[str, pl.DataFrame], about: About[PatchFacts]) -> Sheet:
     where = {"all": "at all positions", "last": "at the last position", "differ": "where the texts differ"}
     name = words.display_name(facts.subject, about.command)
     lede = (
-        f"{name} · {facts.corpus} · {words.several(facts.counted, 'pair')} · {where_patched} patched "
+        f"{name} · {facts.corpus} · {words.quantity(facts.counted, 'pair')} · {where_patched} patched "
         f"{where.get(facts.positions, f'at positions {facts.positions}, counted from 1')}"
     )
     mark = f", fingerprint {facts.corpus_fingerprint}" if facts.corpus_fingerprint else ""
-    own = (
+    details = (
         ("Model", f"{facts.subject}, weights {facts.fingerprint}"),
-        ("Pairs", f"{facts.corpus}: {words.several(facts.pairs, 'pair')}, {facts.counted} counted{mark}"),
+        ("Pairs", f"{facts.corpus}: {words.quantity(facts.pairs, 'pair')}, {facts.counted} counted{mark}"),
         ("Patch", f"{facts.how}, per {facts.per}, positions {facts.positions}, path {facts.path}, seed {facts.seed}"),
     )
     measures = [m for m in COLUMN_NAMES if any(m in site for site in sites)]
@@ -118,7 +118,10 @@ def page(tables: Mapping[str, pl.DataFrame], about: About[PatchFacts]) -> Sheet:
     few = few_pairs(facts.counted, facts.pairs)  # stands beside the figures
     notes = tuple(note for note in about.notes if note not in few)
     numbers = Section("Numbers", notes, (), (Table(columns, rows, "Every site"),))
-    title, made = f"Which queries, keys and values of {name} carry the answer?", provenance(about, *own, timed=False)
+    title, footer = (
+        f"Which queries, keys and values of {name} carry the answer?",
+        provenance(about, *details, timed=False),
+    )
     pair, texts = _pair_section(tables, sites)
     if "attributions" in tables:
         first = tables["attributions"].row(0, named=True)
@@ -130,11 +133,11 @@ def page(tables: Mapping[str, pl.DataFrame], about: About[PatchFacts]) -> Sheet:
             f"By gradient {site} acts most: {words.number(first['estimate'], True)} of the way to the donor, {exact}."
         )
         parts = (_attribution_section(tables), texts, Section("Notes", tuple(about.notes)))
-        return Sheet(title, "trisect · patch", lede, parts, made, (*REFERENCES, *ATTRIBUTION_REFERENCES), answer)
+        return Sheet(title, "trisect · patch", lede, parts, footer, (*REFERENCES, *ATTRIBUTION_REFERENCES), answer)
     claims = Section("What the claims say here", cards=tables["claims"]) if "claims" in tables else None
     answer, opening = _opening(tables, about, sites, pair)
     parts = present(opening, claims, _prediction_section(tables), texts, numbers)
-    return Sheet(title, "trisect · patch", lede, parts, made, REFERENCES, answer)
+    return Sheet(title, "trisect · patch", lede, parts, footer, REFERENCES, answer)
 
 
 def read_sites(measures: pl.DataFrame) -> list[SiteNumbers]:
@@ -145,34 +148,34 @@ def read_sites(measures: pl.DataFrame) -> list[SiteNumbers]:
 
 
 def place_of(site: SiteNumbers) -> MeasuredValue:
-    """A row that says where a site is."""
+    """One of a site's rows, for its layer, head and component."""
     return next(iter(site.values()))
 
 
 def direction(site: SiteNumbers) -> str:
-    """Which way a site was patched."""
+    """The direction in which a site was patched: denoise or noise."""
     return (place_of(site).group or "").partition(",")[0]
 
 
 def mean(site: SiteNumbers, measure: str) -> float | None:
-    """One of a site's numbers; None where there is none."""
+    """One of a site's measures; None if it has none."""
     return site[measure].mean if measure in site else None
 
 
 def findings(tables: Mapping[str, pl.DataFrame], about: About[PatchFacts]) -> tuple[Finding, ...]:
-    """What the model answers by itself; each component's strongest site, and those that act as another component."""
-    directions, found = _by_direction(read_sites(tables["measures"])), []
-    few = " The model answers few of these texts as stated, so that this says little." * _is_seldom_answered(tables)
+    """Unpatched answers, each component's strongest site, and sites that act as another component."""
+    directions, results = _by_direction(read_sites(tables["measures"])), []
+    few = " The model answers few of these texts correctly, so that this says little." * _is_seldom_answered(tables)
     if answered := Measures.of(tables["measures"], missing=True).where("answered"):
         parts = ", ".join(f"{row.group} {number_words(row, False)}" for row in answered)
         values = tuple(row.estimate(row.group or "") for row in answered)
-        text = f"Unpatched, texts that are answered as stated: {parts}."
-        found.append(Finding("answered", text, "share", values, per="pair", signed=False))
+        text = f"Texts that are answered correctly without a patch: {parts}."
+        results.append(Finding("answered", text, "share", values, per="pair", signed=False))
     if ranked := {name: value for name, value in correlations_of(tables["measures"]).items() if value is not None}:
         text = "Rank correlation of estimates by gradient and exact effects, over the largest: "
         values = tuple(Estimate(name, value) for name, value in ranked.items())
-        said = ", ".join(f"{name} {words.number(value, True)}" for name, value in ranked.items())
-        found.append(Finding("attribution_correlation", f"{text}{said}.", "ρ", values))
+        ranking = ", ".join(f"{name} {words.number(value, True)}" for name, value in ranked.items())
+        results.append(Finding("attribution_correlation", f"{text}{ranking}.", "ρ", values))
     for measure, (what, _, unit) in NUMBERS.items():
         for how, sites in directions.items():
             if best := [site[measure] for site in _best(sites, measure)]:
@@ -180,7 +183,7 @@ def findings(tables: Mapping[str, pl.DataFrame], about: About[PatchFacts]) -> tu
                 way = f" ({RUNS[how]})" if about.facts.how == "both" else ""
                 text = f"The largest of each component{way}, {what}: {parts}.{few}"
                 values, signed = tuple(row.estimate() for row in best), measure != "own"
-                found.append(
+                results.append(
                     Finding(f"largest_{measure}", text, unit, values, per="pair", groups=(how,), signed=signed)
                 )
     for row in strongest(tables):
@@ -190,9 +193,9 @@ def findings(tables: Mapping[str, pl.DataFrame], about: About[PatchFacts]) -> tu
             Estimate("random subspaces", row.control_nats["random"]),
         )
         text = f"{row.site}, {row.position} positions: {prediction_words(row)}."
-        known = tuple(value for value in values if value.mean is not None)
-        found.append(
-            Finding(f"shift_{row.component}", text, "nats", known, per="pair", groups=(row.site, row.position))
+        estimates = tuple(value for value in values if value.mean is not None)
+        results.append(
+            Finding(f"shift_{row.component}", text, "nats", estimates, per="pair", groups=(row.site, row.position))
         )
     # sites where another component's answer comes more often than their own, with intervals that lie apart
     acting = [
@@ -201,32 +204,32 @@ def findings(tables: Mapping[str, pl.DataFrame], about: About[PatchFacts]) -> tu
         for name, other in site.items()
         if name.startswith("as ") and "own" in site and (other.low or 0.0) > (site["own"].high or 1.0)
     ]
-    if most := sorted(acting, key=lambda one: -(one[1].mean or 0.0))[:6]:
+    if most := sorted(acting, key=lambda item: -(item[1].mean or 0.0))[:6]:
         parts = ", ".join(f"{name} {number_words(row, False)}" for name, row in most)
-        text = f"Another component's answer than their own, share of pairs: {parts}. What passes there becomes the other's further up."
+        text = f"Sites whose answer is the one predicted for another component, share of pairs: {parts}. Later layers use it as that."
         values = tuple(row.estimate(name) for name, row in most)
-        found.append(Finding("acts_as", text, "share", values, per="pair", signed=False))
-    return (*found, *verdict_findings(tables["claims"])) if "claims" in tables else tuple(found)
+        results.append(Finding("acts_as", text, "share", values, per="pair", signed=False))
+    return (*results, *verdict_findings(tables["claims"])) if "claims" in tables else tuple(results)
 
 
 def correlations_of(measures: pl.DataFrame) -> dict[str, float | None]:
-    """Spearman's ρ of estimates and exact effects, over the largest estimates: of the corrected ones and of the plain gradient."""
+    """Spearman's ρ of estimates and exact effects, over the largest estimates: with correction, and by the gradient alone."""
     rows = {row["measure"]: row["value"] for row in measures.iter_rows(named=True)}
     return {name.removesuffix("_correlation"): rows[name] for name in OF_RUN[1:] if name in rows}
 
 
 def _attribution_section(tables: Mapping[str, pl.DataFrame]) -> Section:
-    """The largest estimates by gradient beside what patching gives, and how well they are ranked."""
-    found, ranked = tables["attributions"], correlations_of(tables["measures"])
+    """The largest estimates by gradient beside exact effects, and their rank correlation."""
+    estimates, ranked = tables["attributions"], correlations_of(tables["measures"])
     rows = []
-    for row in found.head(TOP).iter_rows(named=True):
+    for row in estimates.head(TOP).iter_rows(named=True):
         stack = "" if row["stack"] == "plain" else f"{row['stack']}."
         exact = number_words(Estimate("", row["exact"], row["low"], row["high"]), True)
         numbers = (words.number(row[name], True) for name in ("estimate", "gradient"))
         site = f"{stack}{row['component']}@{row['layer']}.h{row['head']}"
         rows.append((site, str(row["position"]), *numbers, "–" if row["exact"] is None else exact, str(row["n"])))
     about = (
-        f"Estimates of {len(found):,} heads at positions from a pass over the base, one back through it, and one over the donor: the "
+        f"Estimates of {len(estimates):,} heads at positions from a pass over the base, one back through it, and one over the donor: the "
         "gradient of the base's answer's logit less the donor's, times the difference of q, k or v. Where the scale of q·k is known, "
         "attention is computed again for q and k (AtP*). They are shares of the way to the donor, as patching's are.",
         "The rank correlation (Spearman's ρ) with the exact effect, over the largest estimates: "
@@ -240,15 +243,15 @@ def _attribution_section(tables: Mapping[str, pl.DataFrame]) -> Section:
 
 
 def strongest(tables: Mapping[str, pl.DataFrame]) -> tuple[HypothesisRow, ...]:
-    """Of q, k and v each the hypothesis of its own with the largest shift (where it has none, of any), if it exceeds its controls.
+    """For each of q, k and v its hypothesis with the largest shift (any hypothesis if it has none), if that exceeds the controls.
 
-    These are an unrelated donor and random subspaces.
+    Controls are an unrelated donor and random subspaces.
     """
     rows = [row for row in read_predictions(tables.get("predictions")) if row.shift_nats is not None]
     best: dict[str, HypothesisRow] = {}
     for row in rows:
-        own = {one.hypothesis for one in rows if one.hypothesis.partition("-")[0] == row.component}
-        if own and row.hypothesis not in own:
+        hypotheses = {other.hypothesis for other in rows if other.hypothesis.partition("-")[0] == row.component}
+        if hypotheses and row.hypothesis not in hypotheses:
             continue
         before = best.get(row.component)
         if row.component in DOES and (before is None or (row.shift_nats or 0.0) > (before.shift_nats or 0.0)):
@@ -259,9 +262,9 @@ def strongest(tables: Mapping[str, pl.DataFrame]) -> tuple[HypothesisRow, ...]:
 def prediction_words(row: HypothesisRow) -> str:
     """A hypothesis with its numbers and those of its controls."""
     shift = number_words(Estimate("", row.shift_nats, row.shift_low, row.shift_high), True)
-    said = f"{row.hypothesis} gains {shift} nats on the base's answer over {row.used} pairs"
+    text = f"{row.hypothesis} gains {shift} nats on the base's answer over {row.used} pairs"
     if row.share is not None:
-        said += (
+        text += (
             f" and comes in {number_words(Estimate('', row.share, row.low, row.high), False)} of {row.n} answered ones"
         )
     names = {"unrelated": "an unrelated donor", "residual": "the residual stream", "random": "random subspaces"}
@@ -270,7 +273,7 @@ def prediction_words(row: HypothesisRow) -> str:
         for key, name in names.items()
         if row.control_nats[key] is not None
     ]
-    return f"{said} ({', '.join(beside)})" if beside else said
+    return f"{text} ({', '.join(beside)})" if beside else text
 
 
 def _prediction_section(tables: Mapping[str, pl.DataFrame]) -> Section | None:
@@ -300,10 +303,10 @@ def _prediction_section(tables: Mapping[str, pl.DataFrame]) -> Section | None:
         for row in rows
     )
     about = (
-        "Each hypothesis names the answer that would come if it held. The shift is how far that answer gains on the base's in "
+        "Each hypothesis predicts an answer. The shift is how far that answer gains on the base's in "
         "log-probability, over all pairs whose answers all differ; the share is of those pairs whose texts the unpatched "
         "model answers correctly. "
-        "base is the unchanged answer, other one that no hypothesis names."
+        "base is the unchanged answer, other an answer that no hypothesis predicts."
     )
     controls = (
         "Controls, as share / shift: the same component from an unrelated donor; the residual stream at the same positions; random "
@@ -318,20 +321,20 @@ def _by_direction(sites: Sequence[SiteNumbers]) -> dict[str, list[SiteNumbers]]:
 
 
 def _best(sites: Sequence[SiteNumbers], measure: str) -> list[SiteNumbers]:
-    """Of each component the site with the largest number."""
-    found: dict[str, SiteNumbers] = {}
+    """For each component the site with the largest value of a measure."""
+    best: dict[str, SiteNumbers] = {}
     for site in sites:
         value, component = mean(site, measure), place_of(site).component or ""
-        if value is not None and (component not in found or value > (mean(found[component], measure) or 0.0)):
-            found[component] = site
-    return [found[c] for c in sorted(found, key=component_order)]
+        if value is not None and (component not in best or value > (mean(best[component], measure) or 0.0)):
+            best[component] = site
+    return [best[c] for c in sorted(best, key=component_order)]
 
 
 def _opening(
     tables: Mapping[str, pl.DataFrame], about: About[PatchFacts], sites: Sequence[SiteNumbers], pair: Table
 ) -> tuple[str, Section]:
-    """What came in a sentence; and a section of the drawings, one pair written out, what came by each component, and notes."""
-    found, facts = findings(tables, about), about.facts
+    """The result in a sentence; and a section with figures, a pair written out, results by component, and notes."""
+    results, facts = findings(tables, about), about.facts
     lead, best = [], {}
     if facts.predicted and facts.how != "noise":
         best = {place_of(site).component: site for site in _best(_by_direction(sites).get("denoise", []), "own")}
@@ -348,7 +351,7 @@ def _opening(
                 f"would if {component} says {what}; the unchanged answer of its own text (the base) comes in "
                 f"{shares.get('unchanged', '–')}{rest}."
             )
-    largest = next((one for one in found if one.measure.startswith("largest_")), None)
+    largest = next((finding for finding in results if finding.measure.startswith("largest_")), None)
     apart = [e for e in largest.values if (e.low or 0.0) > 0 or (e.high or 0.0) < 0] if largest is not None else []
     if "predictions" in tables:
         apart = [e for e in apart if e.name in clear]
@@ -358,15 +361,15 @@ def _opening(
         lead.append(
             f"Put in from the other text (the donor), {most.name} acts most: {before} {number_words(most, largest.signed)} {after}."
         )
-    drawn = tuple(_figures(sites, facts))
-    if not drawn:
+    figures = tuple(_figures(sites, facts))
+    if not figures:
         why = "no change was finite" if tables["pairs"]["counted"].any() else "no pair counts"
         lead.append(f"There is no figure, since no site has a number: {why}.")
     answer = lead[0] if lead else "No site does more than its controls, with an interval that leaves 0 out."
     if not lead and _is_seldom_answered(tables):
         answer = "The model answers few of these texts correctly, so that what a donor brings says little of what carries the answer."
-    more = (pair, *([Bullets(tuple(lead[1:]))] if lead[1:] else []), *present(sentences(found)))
-    return answer, Section("Which answer came", (), drawn, blocks=(*more, *quiet((PAIR, *_notes(tables, facts)))))
+    more = (pair, *([Bullets(tuple(lead[1:]))] if lead[1:] else []), *present(sentences(results)))
+    return answer, Section("Which answer came", (), figures, blocks=(*more, *quiet((PAIR, *_notes(tables, facts)))))
 
 
 def _is_seldom_answered(tables: Mapping[str, pl.DataFrame]) -> bool:
@@ -377,19 +380,19 @@ def _is_seldom_answered(tables: Mapping[str, pl.DataFrame]) -> bool:
 def _notes(tables: Mapping[str, pl.DataFrame], facts: PatchFacts) -> Iterable[str]:
     if _is_seldom_answered(tables):
         yield (
-            "The model does not answer most of these texts as stated, so that shares of such answers say little of what q, k and v do "
+            "The model does not answer most of these texts correctly, so that shares of answers say little about what q, k and v do "
             "in it; --answered counts the pairs that it does answer."
         )
     yield words.ABLATION_AND_PATCHING
     if facts.path == "direct":
         yield (
-            "Queries, keys and values of all layers after the patched one are those of the text without a patch: what is left is "
-            "what the layer's own output does, and nothing that attention further up carries on."
+            "Queries, keys and values of all layers after the patched one are held at their unpatched values: the effect is "
+            "that of the layer's own output, without later attention."
         )
     if facts.scored == "answers":
         yield (
-            "The change of the logit difference is 0 where the patched text's answer stands as it did, and 1 where base's and donor's "
-            "answers stand as in the other text; it is a ratio of sums over pairs."
+            "The change of the logit difference is 0 if the patch has no effect, and 1 if base's and donor's "
+            "answers differ as much as in the other text; it is a ratio of sums over pairs."
         )
     if facts.counted > 1:
         yield (
@@ -400,36 +403,36 @@ def _notes(tables: Mapping[str, pl.DataFrame], facts: PatchFacts) -> Iterable[st
 
 
 def few_pairs(count: int, pairs: int) -> tuple[str, ...]:
-    """What so few of the pairs that were read cannot say: of one a change has no interval, and one alone no unrelated donor."""
+    """Notes on too few pairs: a single one has no interval of a change, and if no other was read, no unrelated donor."""
     if count == 1:
         control = " and no control from an unrelated donor" * (pairs == 1)
         return (f"One pair: no interval of a change{control}; it says what happened in this pair.",)
-    few = f"With fewer than {FEW_TEXTS} pairs ({count} here) intervals are too wide or too narrow to lean on."
+    few = f"With fewer than {FEW_TEXTS} pairs ({count} here) intervals are not reliable."
     return (few,) * (1 < count < FEW_TEXTS)
 
 
 def _figures(sites: Sequence[SiteNumbers], facts: PatchFacts) -> Iterable[Figure]:
-    """By layer all numbers beside each other, and by head a figure for each; a set for every stack and direction."""
+    """A figure of all measures by layer, and one of each measure by head, for every stack and direction."""
     what_is = "all that a site names patched at once" if facts.per == "site" else f"one {facts.per}'s component patched"
 
-    def rows_of(mine: Sequence[SiteNumbers], measure: str, single: bool) -> tuple[Measures, str]:
+    def rows_of(group: Sequence[SiteNumbers], measure: str, single: bool) -> tuple[Measures, str]:
         """A measure of whole layers or of single heads, and its caption."""
-        rows = (site[measure] for site in mine if measure in site)
-        known = Measures(tuple(row for row in rows if (row.head is not None) == single)).finite
-        n = words.sample(max((row.n or 0 for row in known), default=0), "pair")
-        return known, f"{words.capital(NUMBERS[measure][0])}, with {what_is}, {RUNS[direction(mine[0])]}; {n}."
+        rows = (site[measure] for site in group if measure in site)
+        values = Measures(tuple(row for row in rows if (row.head is not None) == single)).finite
+        n = words.sample(max((row.n or 0 for row in values), default=0), "pair")
+        return values, f"{words.capital(NUMBERS[measure][0])}, with {what_is}, {RUNS[direction(group[0])]}; {n}."
 
     number = 1
     for how, stack in dict.fromkeys((direction(site), place_of(site).stack) for site in sites):
-        mine = [site for site in sites if (direction(site), place_of(site).stack) == (how, stack)]
+        group = [site for site in sites if (direction(site), place_of(site).stack) == (how, stack)]
         tail = ("" if stack == "plain" else f"-{stack}") + ("-noise" if how == "noise" else "")
-        whose = "".join(f", {said}" for said in (stack_words(stack), RUNS["noise"] if how == "noise" else "") if said)
+        whose = "".join(f", {part}" for part in (stack_words(stack), RUNS["noise"] if how == "noise" else "") if part)
         panels: dict[str, list[Bar]] = {}
         axes, captions = {}, []
         for measure, (_, title, unit) in NUMBERS.items():
-            known, caption = rows_of(mine, measure, single=False)
-            if known:
-                panels[words.capital(title)] = [row.bar for row in known]
+            values, caption = rows_of(group, measure, single=False)
+            if values:
+                panels[words.capital(title)] = [row.bar for row in values]
                 axes[words.capital(title)] = unit
                 captions.append(caption)
         if panels:
@@ -437,31 +440,31 @@ def _figures(sites: Sequence[SiteNumbers], facts: PatchFacts) -> Iterable[Figure
             yield layer_figure(names, f"{' '.join(captions)} Bars are 95 % intervals.", panels, axes=axes)
             number += 1
         for measure, (_, title, unit) in NUMBERS.items():
-            known, caption = rows_of(mine, measure, single=True)
-            if known:
-                signed, most = measure == "logit_change", max(abs(row.value) for row in known) or 1.0
+            values, caption = rows_of(group, measure, single=True)
+            if values:
+                signed, most = measure == "logit_change", max(abs(row.value) for row in values) or 1.0
                 ends = (-most, most) if signed else (0.0, 1.0 if measure == "own" else most)
                 name = f"patch-heads-{measure.replace('_', '-')}{tail}"
                 names = (name, f"Figure {number}", f"By head{whose}: {title}")
-                yield head_maps(names, f"{caption} The same colours in every panel.", known, unit, signed, ends)
+                yield head_maps(names, f"{caption} The same colours in every panel.", values, unit, signed, ends)
                 number += 1
 
 
 def _pair_section(tables: Mapping[str, pl.DataFrame], sites: Sequence[SiteNumbers]) -> tuple[Table, Section]:
-    """The first pair that counts written out; and it token by token, with a few pairs, what was predicted and what came."""
+    """The first pair that counts written out; and a section with its tokens, and predictions and answers of a few pairs."""
     pairs, tokens = tables["pairs"], tables["tokens"]
     first = pairs.filter(pl.col("counted"))["pair"].first() or 1
     kind = pairs.filter(pl.col("pair") == first)["kind"].first()
     caption = f"Pair {first}{f' ({kind})' if kind else ''}: the base above, the donor below it, from left to right and line by line."
-    drawn = text_pair(tokens.filter(pl.col("pair") == first), "A text pair", caption)
+    figure = text_pair(tokens.filter(pl.col("pair") == first), "A text pair", caption)
     first_run = next(iter(_by_direction(sites).values()), [])
-    came: dict[str, dict[int, str]] = {}  # by site, what each pair answered, and whose prediction that was
+    answers_by_site: dict[str, dict[int, str]] = {}  # by site and pair: the answer, and which component predicts it
     for site in _best(first_run, "own" if any("own" in s for s in first_run) else "logit_change")[:3]:
         place = place_of(site)
         columns = ("stack", "layer", "head", "component", "group")
-        mine = tables["interchanges"].filter(*(pl.col(c).eq_missing(getattr(place, c)) for c in columns))
-        rows = mine.drop_nulls("came").iter_rows(named=True)
-        came[place.site] = {row["pair"]: f"{_shown(row['answer'])} ({row['came']})" for row in rows}
+        selection = tables["interchanges"].filter(*(pl.col(c).eq_missing(getattr(place, c)) for c in columns))
+        rows = selection.drop_nulls("came").iter_rows(named=True)
+        answers_by_site[place.site] = {row["pair"]: f"{_shown(row['answer'])} ({row['came']})" for row in rows}
     predicted = [n for n in PREDICTED if pairs[f"answer_{n}"].is_not_null().any()]
     answered = bool(pairs["own_base"].is_not_null().any())
     lines = []
@@ -471,16 +474,18 @@ def _pair_section(tables: Mapping[str, pl.DataFrame], sites: Sequence[SiteNumber
             cells["predicted"] = "; ".join(f"{name}: {_shown(row[f'answer_{name}'])}" for name in predicted)
         if answered:
             cells["unpatched"] = f"base: {_shown(row['own_base'])}; donor: {_shown(row['own_donor'])}"
-        lines.append(cells | {site: answers.get(row["pair"], "–") for site, answers in came.items()})
+        lines.append(cells | {site: answers.get(row["pair"], "–") for site, answers in answers_by_site.items()})
     text = (
-        "Of every pair the texts, the answers that are predicted, and the model's, unpatched and with a site patched."
+        "For every pair the texts, the predicted answers, and the model's answers, unpatched and with a site patched."
     )
     caption, body = f"The first {len(lines)} of {len(pairs)} pairs", tuple(tuple(line.values()) for line in lines)
     table = Table(tuple(lines[0]), body, caption, prose=True, folded=False)
     shown = next((line for line in lines if line["pair"] == str(first)), lines[0])
-    written = tuple((f"with {name}" if name in came else name, said) for name, said in shown.items() if name != "pair")
+    written = tuple(
+        (f"with {name}" if name in answers_by_site else name, cell) for name, cell in shown.items() if name != "pair"
+    )
     pair = Table(("", "text"), written, "One pair written out", prose=True, folded=False)
-    return pair, Section("The texts", (text,) if answered else (), present(drawn), (table,))
+    return pair, Section("The texts", (text,) if answered else (), present(figure), (table,))
 
 
 def _shown(answer: str | None) -> str:
@@ -491,7 +496,7 @@ def text_pair(tokens: pl.DataFrame, title: str, caption: str) -> Figure | None:
     """The rows `tokens` of one pair as a figure: a panel for each side; None where there are none."""
     panels = [
         _token_panel(title if side in ("source", "") else f"{title}, {side}", rows.sort("position").to_dicts())
-        for (side,), rows in sorted(tokens.group_by("side"), key=lambda one: str(one[0][0]))
+        for (side,), rows in sorted(tokens.group_by("side"), key=lambda item: str(item[0][0]))
     ]
     if not panels:
         return None
@@ -503,7 +508,7 @@ def text_pair(tokens: pl.DataFrame, title: str, caption: str) -> Figure | None:
 
 
 def _token_panel(title: str, rows: Sequence[Mapping[str, Any]]) -> Panel:
-    """Two boxes for each position, the base's token above the donor's, and signs of what is patched and read there."""
+    """Two boxes for each position, the base's token above the donor's, with marks where it is patched or the answer is read."""
     boxes, texts, marks, ends = [], [], [], []
     shown = rows[:MOST]
     for number, row in enumerate(shown):

@@ -1,4 +1,4 @@
-"""Competing predictions: for each site and position how far every hypothesis' answer gained and how often it came, beside its controls."""
+"""Competing predictions: for each site and position, the gain and the frequency of every hypothesis' answer, beside controls."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import numpy as np
 import polars as pl
 from jaxtyping import Bool, Float
 
-from trisect.claims.models import Drawn, judge_by_draws
+from trisect.claims.models import ResampledUnits, judge_by_draws
 from trisect.core.files import Json
 from trisect.core.finding import About
 from trisect.core.site import Site
@@ -42,14 +42,14 @@ AnswerPieces = Sequence[Mapping[str, tuple[int, ...]]]  # of each pair the token
 
 
 class AnswerScores(NamedTuple):
-    """Of N pairs the log-probability of each of A answers, in nats, and whether the model would say it; NaN where it is none."""
+    """For N pairs, the log-probability of each of A answers in nats (NaN: not scored), and whether the model would output it."""
 
     nats: Float[np.ndarray, "N A"]
     comes: Bool[np.ndarray, "N A"]
 
     @classmethod
     def empty(cls, pairs: int, answers: int) -> AnswerScores:
-        """Room for so many."""
+        """Empty scores."""
         return cls(np.full((pairs, answers), np.nan), np.zeros((pairs, answers), dtype=bool))
 
 
@@ -94,39 +94,39 @@ class HypothesisRow(NamedTuple):
 
 def read_predictions(table: pl.DataFrame | None) -> tuple[HypothesisRow, ...]:
     """The rows of the table of predictions."""
-    found = []
+    predictions = []
     for row in () if table is None else table.iter_rows(named=True):
         shares, nats = ({name: row[f"{name}{end}"] for name in CONTROLS} for end in ("", "_nats"))
         plain = {name: row[name] for name in HypothesisRow._fields if name not in ("control", "control_nats")}
-        found.append(HypothesisRow(**plain, control=shares, control_nats=nats))
-    return tuple(found)
+        predictions.append(HypothesisRow(**plain, control=shares, control_nats=nats))
+    return tuple(predictions)
 
 
 def hypotheses(pieces: AnswerPieces) -> tuple[str, ...]:
-    """The names of all answers, the base's first and the donor's last."""
+    """Names of all answers, the base's first and the donor's last."""
     names = dict.fromkeys(name for of in pieces for name in of)
     return (BASE, *(name for name in names if name not in (BASE, DONOR)), DONOR)
 
 
 def label(name: str, names: Sequence[str]) -> str:
-    """How a table calls a hypothesis: q is q-content where q-place stands beside it."""
+    """The name of a hypothesis in tables: q is q-content if there is a q-place too."""
     apart = any(other.endswith("-place") for other in names)
     return next((long for long, short in CONTENT.items() if short == name and apart), name)
 
 
 def usable_pairs(names: Sequence[str], pieces: AnswerPieces) -> dict[str, Bool[np.ndarray, " N"]]:
-    """For each hypothesis the pairs that state it and whose answers all differ.
+    """Mask of pairs for each hypothesis: those that have its answer, and whose answers all differ.
 
-    Answers of two components from the donor, and the donor's, are those of single ones in some pairs: these say nothing of them alone.
+    In some pairs, two components predict the same answer as one alone; these pairs are left out for the two.
     """
-    found = {name: np.zeros(len(pieces), dtype=bool) for name in names}
+    usable = {name: np.zeros(len(pieces), dtype=bool) for name in names}
     for i, of in enumerate(pieces):
         single = [ids for name, ids in of.items() if name != DONOR and "+" not in name]
         if BASE not in of or len(set(single)) < len(single):
             continue
         for name, ids in of.items():
-            found[name][i] = ids not in single if name == DONOR or "+" in name else True
-    return found
+            usable[name][i] = ids not in single if name == DONOR or "+" in name else True
+    return usable
 
 
 def prediction_rows(
@@ -147,22 +147,22 @@ def prediction_rows(
         used = anything if name in (BASE, OTHER) else usable[name]
         if not used.any():
             continue
-        kept = used & answered
+        counted = used & answered
 
         def share(
-            scores: AnswerScores, name: str = name, column: int = column, kept: Bool[np.ndarray, " N"] = kept
+            scores: AnswerScores, name: str = name, column: int = column, counted: Bool[np.ndarray, " N"] = counted
         ) -> float | None:
-            """How often the answer came; None where nothing was answered, or no pass was made."""
-            there = kept & np.isfinite(scores.nats[:, 0])
+            """Frequency of the answer; None if no pair is answered correctly, or no pass was run."""
+            valid = counted & np.isfinite(scores.nats[:, 0])
             hits = scores.comes[:, column] if name != OTHER else np.logical_not((scores.comes & stated).any(1))
-            return finite(hits[there].mean()) if there.any() else None
+            return finite(hits[valid].mean()) if valid.any() else None
 
         def shifts(scores: AnswerScores, column: int = column, used: np.ndarray = used) -> Float[np.ndarray, " M"]:
             gained = scores.nats[:, column] - scores.nats[:, 0] - plain.nats[:, column] + plain.nats[:, 0]
             return gained[used & np.isfinite(gained)]
 
         row: NewRow = {"site": where[0], "position": where[1], "hypothesis": label(name, names)}
-        value, count = share(patched), int(kept.sum())
+        value, count = share(patched), int(counted.sum())
         low, high = (None, None) if value is None else wilson(value, count)
         row |= {
             "share": value,
@@ -184,9 +184,9 @@ def prediction_rows(
                 "shift_high": finite(each.mean() + half),
             }
         for control, of in controls.items():
-            shares = [one for one in map(share, of) if one is not None]
+            shares = [number for number in map(share, of) if number is not None]
             row[control] = float(np.mean(shares)) if shares else None
-            if name not in (BASE, OTHER) and (nats := [one.mean() for one in map(shifts, of) if len(one)]):
+            if name not in (BASE, OTHER) and (nats := [shift.mean() for shift in map(shifts, of) if len(shift)]):
                 row[f"{control}_nats"] = finite(np.mean(nats))
         yield row
 
@@ -201,20 +201,20 @@ def spoken_hits(
     pieces: AnswerPieces,
     answered: Bool[np.ndarray, " N"],
 ) -> dict[str, Float[np.ndarray, " M"]]:
-    """For each statistic of the claims on speech what every answered pair adds to it that states its hypotheses.
+    """For each statistic of the claims on speech, its value on every answered pair that has its hypotheses.
 
     q is that of the last of the layers of cross-attention `crossed`, k and v those of all; what was not patched has no statistic.
     """
-    wanted = {Site((c,), crossed[-1:] if c == "q" else crossed, stack="cross") for c in ("q", "k", "v")}
-    found = {(site.components[0], positions): scores for site, positions, scores in sites if site in wanted}
+    targets = {Site((c,), crossed[-1:] if c == "q" else crossed, stack="cross") for c in ("q", "k", "v")}
+    by_component = {(site.components[0], positions): scores for site, positions, scores in sites if site in targets}
     usable, hits = usable_pairs(names, pieces), dict[str, Float[np.ndarray, " M"]]()
 
     def add(
         statistic: str, where: tuple[str, str], plus: tuple[str, int], minus: tuple[str, int] | None = None
     ) -> None:
-        """What comes of one hypothesis, under the donor (0) or an unrelated one (1), less what comes of another."""
+        """Hits of one hypothesis, with the donor (0) or an unrelated one (1), less those of another."""
         terms = [(plus, 1.0)] + ([] if minus is None else [(minus, -1.0)])
-        scores = found.get(where, ())
+        scores = by_component.get(where, ())
         if any(number >= len(scores) or name not in names for (name, number), _ in terms):
             return
         counted, total = answered.copy(), np.zeros(len(answered))
@@ -239,11 +239,11 @@ def spoken_hits(
 
 
 def judge_speech(hits: Mapping[str, Float[np.ndarray, " M"]], seed: int, about: About[PatchFacts]) -> pl.DataFrame:
-    """The table `claims` of those on speech, over draws of the pairs of each statistic."""
+    """The table `claims` for speech, over bootstrap draws of the pairs of each statistic."""
     named = ("subject", "fingerprint", "corpus", "corpus_fingerprint", "pairs", "seed")
-    mine = {name: getattr(about.facts, name) for name in named}
+    facts = {name: getattr(about.facts, name) for name in named}
     draws = {name: bootstrap_ratios(of[:, None], np.ones(len(of)), seed)[:, 0] for name, of in hits.items()}
     means = {name: float(of.mean()) for name, of in hits.items()}
-    each = {name: Drawn(len(of), len(of), SPEECH.unit) for name, of in hits.items()}
+    each = {name: ResampledUnits(len(of), len(of), SPEECH.unit) for name, of in hits.items()}
     most = max((len(of) for of in hits.values()), default=0)
-    return judge_by_draws(SPEECH, draws, means, most, mine, each=each)
+    return judge_by_draws(SPEECH, draws, means, most, facts, each=each)

@@ -1,4 +1,4 @@
-"""What an interchange left: besides tables and page the shares of answers site by site, as programs read them."""
+"""The result of activation patching: tables, page, and shares of answers by site for programs."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ from trisect.lab.experiment import Result
 
 
 class PatchedSite(NamedTuple):
-    """One site in one direction: shares of `n` pairs by the answer that came, and how far outputs moved; None: not known.
+    """One site in one direction: shares of `n` pairs by answer, and changes of the output; None: not known.
 
-    `own` is the share of the answer that the component itself predicts, `others` those of the others' predictions,
+    `own` is the share of the answer predicted for the component, `others` those of answers predicted for other components,
     `unchanged` that of the patched text's answer, `donor` that of the other text's.
     """
 
@@ -37,39 +37,39 @@ class PatchedSite(NamedTuple):
 
 
 class Patched(Result[PatchFacts]):
-    """A finished interchange."""
+    """A finished run of activation patching."""
 
     @property
     def sites(self) -> tuple[PatchedSite, ...]:
         """Every site that was patched, in the order of layers, heads and components; both directions where both were run."""
-        found = []
+        sites = []
         for site in read_sites(self.tables["measures"]):
             scored = next((site[m] for m in ("own", "unchanged", "output_change") if m in site), None)
             n = 0 if scored is None else scored.n or 0
             others = {name.removeprefix("as "): row.mean for name, row in site.items() if name.startswith("as ")}
-            own, unchanged, *rest = (
+            own_share, unchanged, *rest = (
                 mean(site, m) for m in ("own", "unchanged", "donor", "logit_change", "output_change")
             )
-            found.append(PatchedSite(place_of(site).site, own, others, unchanged, n, direction(site), *rest))
-        return tuple(found)
+            sites.append(PatchedSite(place_of(site).site, own_share, others, unchanged, n, direction(site), *rest))
+        return tuple(sites)
 
     @property
     def predictions(self) -> tuple[HypothesisRow, ...]:
-        """Every hypothesis at every site and position, beside its controls; empty where the model gives no answers."""
+        """Every hypothesis at every site and position, beside its controls; empty if the model gives no answers."""
         return read_predictions(self.tables.get("predictions"))
 
     @property
     def attributions(self) -> pl.DataFrame | None:
-        """Estimates by gradient, the largest first, of the first twenty the exact effect beside; None of a run that patched."""
+        """Estimates by gradient, the largest first, the first twenty with exact effects; None unless run with by='gradient'."""
         return self.tables.get("attributions")
 
     def data(self) -> dict[str, Json]:
         """The result as JSON-ready data, the sites and predictions among the rest."""
-        found = super().data()
-        found["sites"] = [site.data() for site in self.sites]
-        found["predictions"] = [row.data() for row in self.predictions]
+        body = super().data()
+        body["sites"] = [site.data() for site in self.sites]
+        body["predictions"] = [row.data() for row in self.predictions]
         if self.attributions is not None:
             correlations = correlations_of(self.tables["measures"])
             shown: list[Json] = [dict(row) for row in self.attributions.head(TOP).iter_rows(named=True)]
-            found["attributions"] = {"rank_correlation": dict(correlations), "largest": shown}
-        return found
+            body["attributions"] = {"rank_correlation": dict(correlations), "largest": shown}
+        return body

@@ -1,4 +1,4 @@
-"""What an interchange intervention is asked, and what it notes of itself."""
+"""Settings and facts of activation patching."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ KNOWN = "They are all, last, differ, or numbers from 1 on such as 3,5-7."
 
 
 def read_positions(text: str) -> tuple[int, ...] | str:
-    """One of WORDS, or numbers; raises SpecError for what is neither."""
+    """Parse one of WORDS, or position numbers; raises SpecError for other text."""
     if text in WORDS:
         return text
     numbers: set[int] = set()
@@ -50,13 +50,13 @@ def read_positions(text: str) -> tuple[int, ...] | str:
 PATHS = ("all", "direct")
 HOW = ("denoise", "noise", "both")
 BY = ("patch", "gradient")
-COUNT = 100  # unless others are asked for
-SAME_PAIRS = 0.05  # components whose own answers come in shares of pairs that differ by less are alike
+COUNT = 100  # pairs by default
+SAME_PAIRS = 0.05  # components are alike if the shares of their own answers differ by less
 
 
 @record
 class PatchSettings:
-    """Which parts of a donor text's queries, keys or values a model is given in a base text, and where the texts are from."""
+    """Which queries, keys or values of a base text are replaced by a donor text's, and where the texts are from."""
 
     source: Models
     base: BaseText | None = None
@@ -75,7 +75,7 @@ class PatchSettings:
     corpus: PairCorpus | None = None
     split: PairSplit = SPLIT
     reader: PairReader | None = None
-    count: Annotated[int, Field(description="Pairs that a task makes.", ge=1, le=RESAMPLES)] = COUNT
+    count: Annotated[int, Field(description="Number of pairs of a task.", ge=1, le=RESAMPLES)] = COUNT
     per: Annotated[
         str,
         Field(
@@ -121,20 +121,20 @@ class PatchSettings:
     machine: ModelWorkers = field(default_factory=ModelWorkers)
 
     def __post_init__(self) -> None:
-        """Raise SpecError unless pairs come from one place, and options are of what is there: known before any model is opened."""
+        """Raise SpecError unless pairs come from one source, and the options fit each other; no model is opened."""
         check_source(self, COUNT)
         if self.by == "gradient" and (self.path, self.how, self.per) != ("all", "denoise", "layer"):
-            given = f"By gradient, with path {self.path}, how {self.how} and per {self.per}."
-            known = "An estimate is of one head at one position, from the donor into the base, along all paths."
-            raise SpecError(given, known, "Leave these out, or patch.")
+            problem = f"By gradient, with path {self.path}, how {self.how} and per {self.per}."
+            requirement = "An estimate is of one head at one position, from the donor into the base, along all paths."
+            raise SpecError(problem, requirement, "Leave these out, or patch.")
 
 
 @record
 class PatchFacts:
-    """Model, pairs and settings of an interchange.
+    """Model, pairs and settings of a run.
 
-    `objective` is the model's; `scored` says what is measured: answers, or output where the model gives none. `pairs` are those that
-    were read, `counted` those that shares and changes are of. `predicted` are the components whose own answer is known.
+    `objective` is the model's; `scored` is what is measured: answers, or output if the model gives none. `pairs` is the number of
+    pairs read, `counted` of those that shares and changes are computed over. `predicted` are components with a known own answer.
     """
 
     subject: str

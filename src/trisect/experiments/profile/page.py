@@ -202,7 +202,7 @@ def page(tables: Mapping[str, pl.DataFrame], about: About[ProfileFacts]) -> Shee
     figures = present(picture, small_multiples("profile-short", "Label by label", SHORT, by_label))
     in_words = present(sentences(by_label, "Label by label, in words"))
     rule = (
-        f"Heads are resampled with replacement, {words.several(numbers.heads('v'), 'head')} in all; with fewer than 30 in a part there "
+        f"Heads are resampled with replacement, {words.quantity(numbers.heads('v'), 'head')} in all; with fewer than 30 in a part there "
         "is no verdict. Both claims were fixed after a trial on one model (MiniLM), so that on it they are no prediction. Where queries "
         "and keys act by attention's weights alone, the share of the change by v with these held is 1 by what is done: no finding."
     )
@@ -222,8 +222,8 @@ def page(tables: Mapping[str, pl.DataFrame], about: About[ProfileFacts]) -> Shee
     made_by = provenance(
         about,
         ("Model", f"{facts.subject}, weights {facts.fingerprint}"),
-        ("Texts", f"{facts.corpus}: {words.several(facts.texts, unit)}, fingerprint {facts.corpus_fingerprint}"),
-        ("Words", f"{sample} in {words.several(facts.groups, 'group')} of {unit}s"),
+        ("Texts", f"{facts.corpus}: {words.quantity(facts.texts, unit)}, fingerprint {facts.corpus_fingerprint}"),
+        ("Words", f"{sample} in {words.quantity(facts.groups, 'group')} of {unit}s"),
         ("Labels", ", ".join(f"{n} ({c})" for n, c in zip(facts.labels, classes, strict=True))),
         ("Probes", f"{facts.folds} folds, {facts.draws} random maps a layer, seed {facts.seed}"),
         timed=False,
@@ -239,7 +239,7 @@ def _lead(numbers: ProfileNumbers, facts: ProfileFacts, sample: str) -> tuple[st
         for c, spot, label in product(COMPONENTS, numbers.spots, numbers.labels)
         for gain in (numbers.gain(label, c, spot),)
     )
-    heads = words.several(numbers.heads("q", numbers.spots[0]), "head")
+    heads = words.quantity(numbers.heads("q", numbers.spots[0]), "head")
     caption = (
         f"Orange: a head keeps more of the label than {words.count(facts.draws)} random maps of what it reads to as many numbers "
         f"do on average; violet: it drops it. Means over the {heads} of a layer, a dot where "
@@ -342,7 +342,9 @@ def _answer(numbers: ProfileNumbers, as_used: Sequence[str]) -> tuple[Finding, .
     same = "the same input"
     if numbers.apart:
         same = "what each reads (cross-attention: q of words of the target, k and v of words of the source)"
-    text = f"Compared with random maps of {same}, over {words.several(numbers.heads('q'), 'head')}: {'; '.join(parts)}."
+    text = (
+        f"Compared with random maps of {same}, over {words.quantity(numbers.heads('q'), 'head')}: {'; '.join(parts)}."
+    )
     return (Finding("profile_answer", text, UNIT),)
 
 
@@ -458,7 +460,7 @@ def _heads(numbers: ProfileNumbers, facts: ProfileFacts) -> Section:
     heads, places = numbers.heads("q"), sum(numbers.heads("q", spot) for spot in numbers.spots)
     shared = f", met at {places} places in layers that share their weights" * (places > heads)
     text = (
-        f"Of {words.several(heads, 'head')}{shared}, how many lie above or below random maps, each "
+        f"Of {words.quantity(heads, 'head')}{shared}, how many lie above or below random maps, each "
         "counted as one more random map (Student's t; Holm over all heads, q, k and v of the label). The last column of the second table "
         "is the share of the layer's other heads' q, k and v that find less of the label"
         f"{' beyond random maps' * numbers.apart}."
@@ -542,7 +544,7 @@ def _mlp(numbers: ProfileNumbers) -> Finding:
     same, n = int((clear & ((linear > 0) == (mlp - random > 0))).sum()), int(clear.sum())
     text = (
         f"Where a mean over heads lies {MARGIN:g} or more from random maps by linear probes, MLP probes put it on the same side in "
-        f"{same} of {words.several(n, 'case')} (labels, layers, q, k and v)."
+        f"{same} of {words.quantity(n, 'case')} (labels, layers, q, k and v)."
     )
     values = (Estimate("same side", same / n if n else None, n=n),)
     if linear.std() > 0 and (mlp - random).std() > 0:
@@ -562,7 +564,7 @@ def _exchange(numbers: ProfileNumbers, facts: ProfileFacts) -> tuple[Finding, ..
     # queries and keys act by the weights alone, so that theirs are 0 by what is done and no finding
     text = (
         f"Another text's part in one layer changes the model by ({what}, mean over layers, "
-        f"{words.several(changes[KINDS[0], 'q'].n or 0, 'text')}): with attention's {KINDS[0]} {free}; with them held, so that "
+        f"{words.quantity(changes[KINDS[0], 'q'].n or 0, 'text')}): with attention's {KINDS[0]} {free}; with them held, so that "
         f"values alone can act, v {number_words(changes[HELD, 'v'])}."
     )
     values = tuple(changes[kind, c].estimate(f"{c}, {kind}") for kind, c in product(KINDS, COMPONENTS))
@@ -595,7 +597,7 @@ def _erasure_findings(numbers: ProfileNumbers, facts: ProfileFacts, single: bool
 
 
 def _causal_section(numbers: ProfileNumbers, facts: ProfileFacts) -> Section:
-    what, n = "the loss rises by (nats)", words.several(facts.causal_texts, "text")
+    what, n = "the loss rises by (nats)", words.quantity(facts.causal_texts, "text")
     if facts.unit == "share":
         what = "the output changes by (as a share)"
     how = (

@@ -37,16 +37,16 @@ class QuantiseSettings:
     ] = ("channel", "token")
     rank: Annotated[
         tuple[Annotated[int, Field(ge=1, le=MODEL["width"])], ...],
-        Field(description="Ranks that a head's q, k or v of a text is cut to."),
+        Field(description="Ranks of low-rank approximations of a head's q, k or v of a text."),
         Option(many="commas", metavar="RANKS"),
     ] = ()
     per: Annotated[
         str,
-        Field(description="What is reduced at a time: a layer, a head, or all that a site names."),
+        Field(description="Unit that is quantised at a time: a layer, a head, or a whole site."),
         Option(choices=("layer", "head", "site"), metavar="PER"),
     ] = "layer"
     memory: Annotated[
-        float, Field(description="Bits of a number of k and v, on average, that a plan may use.", gt=0, le=MOST)
+        float, Field(description="Mean bits per number of k and v that a plan may use.", gt=0, le=MOST)
     ] = 3.0
     tolerance: (
         Annotated[

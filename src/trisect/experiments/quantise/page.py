@@ -122,7 +122,7 @@ def findings(tables: Mapping[str, pl.DataFrame], about: About[ReadFacts]) -> tup
             ("as many bits as v", [place for place, (k, v) in both.items() if k == v < math.inf]),
             ("more bits than were tried, as v does,", [place for place, (k, v) in both.items() if k == v == math.inf]),
         )
-        parts = [f"{side} in {words.several(len(of), 'layer')} ({', '.join(of)})" for side, of in sides if of]
+        parts = [f"{side} in {words.quantity(len(of), 'layer')} ({', '.join(of)})" for side, of in sides if of]
         raised = sum(least[place][component] > by_mean[place][component] for place in both for component in "kv")
         sentence = (
             f"To keep the change surely below {small}, with each rounded by the scale that serves it better, keys (k) need "

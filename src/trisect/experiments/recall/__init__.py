@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 class Recall(TrainingExperiment[RecallSettings, RecallFacts]):
-    """Measure what pretraining adds: models with and without it are asked where people were born. Call it again to resume.
+    """Measure what pretraining adds: models with and without it answer where people were born. Call it again to resume.
 
     \b
     trisect recall --data birth-places --seeds 2 --set pretraining_epochs=200

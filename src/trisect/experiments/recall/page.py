@@ -28,7 +28,7 @@ from trisect.report.charts import (
     Panel,
     Series,
     SharedAxis,
-    around,
+    axis_for,
     chart_of,
     curve_panel,
     marks,
@@ -183,8 +183,8 @@ def page(tables: Mapping[str, pl.DataFrame], about: About[RecallFacts]) -> Sheet
         _examples(numbers) if facts.examples else None,
         notes_section(about),
     )
-    names, seeds = numbers.answers["name"].n_unique(), words.several(len(numbers.seeds), "seed")
-    lede = " · ".join((facts.corpus, words.several(names, "name"), seeds) if names else (facts.corpus, seeds))
+    names, seeds = numbers.answers["name"].n_unique(), words.quantity(len(numbers.seeds), "seed")
+    lede = " · ".join((facts.corpus, words.quantity(names, "name"), seeds) if names else (facts.corpus, seeds))
     how = (
         ("Texts and questions", facts.corpus),
         ("Seeds", ", ".join(map(str, numbers.seeds))),
@@ -316,8 +316,8 @@ def _learning(numbers: RecallNumbers) -> Section | None:
             CurveLine(SHORT[m], LOOKS[m].colour, MODEL_DASHES.get(m, ()), tuple(of), LOOKS[m].shape)
             for m, of in runs.items()
         ]
-        axis = around([v for of in runs.values() for s in of for v in s.values], "nats per character", zero=True)
-        panels.append(curve_panel(stage.capitalize(), lines, axis, meet=True))
+        axis = axis_for([v for of in runs.values() for s in of for v in s.values], "nats per character", zero=True)
+        panels.append(curve_panel(stage.capitalize(), lines, axis, list_names=True))
         last = [f"{words.number(fmean(s.values[-1] for s in of))} ({SHORT[m]})" for m, of in runs.items()]
         ends.append(f"{stage} {words.join_words(last)}")
         models |= set(runs)
@@ -326,7 +326,7 @@ def _learning(numbers: RecallNumbers) -> Section | None:
     caption = (
         "Mean loss of a predicted character by epoch, as training saw it. In pretraining every character of a text whose span was "
         f"moved is predicted, in fine-tuning the answer alone. In the last epoch, in nats: {'; '.join(ends)}. "
-        f"{words.several(len(numbers.seeds), 'seed')}{', thin lines are seeds' if len(numbers.seeds) > 1 else ''}."
+        f"{words.quantity(len(numbers.seeds), 'seed')}{', thin lines are seeds' if len(numbers.seeds) > 1 else ''}."
     )
     key = _keys(m for m in numbers.models if m in models)
     figure = Figure("recall-loss", "", "Losses", caption, tuple(panels), key, at="epoch")
@@ -600,7 +600,7 @@ def _share_panel(
         rows.append(row | {"slot": slot, "value": number.mean, "low": number.low, "high": number.high})
         dots += [row | {"slot": f"{slot} seeds", "value": v} for v in seeds if len(seeds) > 1]
         values += [*seeds, *(e for e in (number.mean, number.low, number.high) if e is not None)]
-    axis = around(values, "share", zero=True)
+    axis = axis_for(values, "share", zero=True)
     axis = axis._replace(high=min(axis.high, 1.03), low=axis.low if min(values) < 0 else 0.0)
     slots = [slot for group in ([""] if single else groups) for slot in (group, f"{group} seeds")]
     side = alt.Axis(labelExpr="split(datum.label, '\\n')", labelLimit=220)

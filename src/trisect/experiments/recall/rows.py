@@ -10,7 +10,7 @@ import polars as pl
 from jaxtyping import Float
 
 from trisect.claims import judge_by_draws
-from trisect.claims.models import Drawn
+from trisect.claims.models import ResampledUnits
 from trisect.core.files import Json
 from trisect.core.tables import REAL, TEXT, WHOLE, NewRow
 from trisect.measure import recall
@@ -215,7 +215,7 @@ def judge(
         if seeds := _unseen(deep, kind, nearest):
             estimates[f"match_excess_{kind}"] = redrawn(seeds, _follows).at(2)
     values = {name: float(e.value) for name, e in estimates.items()}
-    each = {name: Drawn(e.units, int(e.groups), SOURCE.unit, e.seeds) for name, e in estimates.items()}
+    each = {name: ResampledUnits(e.units, int(e.groups), SOURCE.unit, e.seeds) for name, e in estimates.items()}
     return judge_by_draws(SOURCE, {name: e.draws for name, e in estimates.items()}, values, 0, about, each=each)
 
 

@@ -121,9 +121,9 @@ def page(tables: Mapping[str, pl.DataFrame], about: About[SimilarityFacts]) -> S
     """The page from the tables measures and claims."""
     numbers, facts = Measures.of(tables["measures"]), about.facts
     name = words.display_name(facts.subject, about.command)
-    texts = f", scores on {facts.corpus}, {words.several(facts.texts or 0, 'text')}" if facts.corpus else ""
+    texts = f", scores on {facts.corpus}, {words.quantity(facts.texts or 0, 'text')}" if facts.corpus else ""
     every = {pair: _HeadMeasure.of(numbers, "overlap", pair) for pair in PAIRS}
-    heads = words.several(max(len(every[pair].rows) for pair in PAIRS), "head")
+    heads = words.quantity(max(len(every[pair].rows) for pair in PAIRS), "head")
     lede = f"{name} · weights of {heads}{texts} · compared with {words.count(facts.draws_made)} random matrices"
     answer = "No layer has queries, keys and values that are plain maps of their input."
     if measured := sorted((pair for pair in PAIRS if every[pair].rows), key=lambda pair: -every[pair].mean):
@@ -151,7 +151,7 @@ def page(tables: Mapping[str, pl.DataFrame], about: About[SimilarityFacts]) -> S
         _null_table(numbers, facts),
         notes_section(about),
     )
-    read = f"{words.several(facts.texts or 0, 'text')}, {words.several(facts.tokens or 0, 'token')}"
+    read = f"{words.quantity(facts.texts or 0, 'text')}, {words.quantity(facts.tokens or 0, 'token')}"
     about_run = (
         ("Model", f"{facts.subject}, weights {facts.fingerprint}"),
         *((("Texts", f"{facts.corpus}: {read}"),) if facts.corpus else ()),
@@ -179,7 +179,7 @@ def _overlaps(numbers: Measures) -> Iterator[Finding]:
         heads = _HeadMeasure.of(numbers, "overlap", pair)
         if not heads.rows:
             continue
-        text = f"Overlap of {_dash(pair)}: {words.number(heads.mean)} on average over {words.several(len(heads.rows), 'head')}"
+        text = f"Overlap of {_dash(pair)}: {words.number(heads.mean)} on average over {words.quantity(len(heads.rows), 'head')}"
         if heads.null is not None:
             above, below = heads.beyond(1), heads.beyond(-1)
             text += f", random matrices of the shape {words.number(heads.null)}; {above} heads above them and {below} below, after Holm"
@@ -253,7 +253,7 @@ def _score(numbers: Measures, facts: SimilarityFacts) -> Section:
         by_measure = {m: numbers.where(m, component="q-k", group=CORPUS) for m in ("score_unequal_share", *_ON_TEXTS)}
         mean = {name: words.number(rows.mean) for name, rows in by_measure.items() if rows}
         more.append(
-            f"On {words.several(facts.texts or 0, 'text')} of {facts.corpus}, before the mask and before any position bias, s_ij "
+            f"On {words.quantity(facts.texts or 0, 'text')} of {facts.corpus}, before the mask and before any position bias, s_ij "
             f"differs from s_ji by more than rounding in {mean['score_unequal_share']} of the pairs of tokens, averaged over heads; "
             f"their correlation is {mean.get('score_correlation', '–')}. A token scores highest with itself for "
             f"{mean['self_first_share']} of the queries, and above {mean['self_ahead_share']} of the other keys (by chance ½). With "
@@ -376,7 +376,7 @@ def _grids(
 
     if any(map(is_clear, rows)):
         caption += " Dots: heads that differ from random matrices, p < 0.05 after Holm."
-    count = words.several(max(map(len, rows.by("stack", "component").values())), "head")
+    count = words.quantity(max(map(len, rows.by("stack", "component").values())), "head")
     name = f"{measure.replace('_', '-')}{'-' + group.replace(' ', '-') if group else ''}"
     yield head_maps(
         (name, number, title),

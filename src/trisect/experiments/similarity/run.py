@@ -15,7 +15,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from trisect.claims.models import Against, ResampledHeads, judge_heads
+from trisect.claims.models import HeadsAgainstNull, ResampledHeads, judge_heads
 from trisect.core.errors import CorpusError, ModelError
 from trisect.core.finding import About
 from trisect.core.subject import Batch, Texts
@@ -441,7 +441,7 @@ def _text_rows(read: Mapping[Address, _LayerReading], scored: Mapping[Address, _
                 yield place | {"head": head, "measure": measure, "n": scores.texts} | numbers
 
 
-def overlap_evidence(measured: Sequence[_MapMeasure], nulls: Nulls) -> dict[str, Against]:
+def overlap_evidence(measured: Sequence[_MapMeasure], nulls: Nulls) -> dict[str, HeadsAgainstNull]:
     """For each pair every head's overlap less the mean of its null, and what the null says of the claim's margin.
 
     Heads whose null has no spread, because two spans of their size fill the model, are left out. Nulls are drawn further while
@@ -460,7 +460,7 @@ def overlap_evidence(measured: Sequence[_MapMeasure], nulls: Nulls) -> dict[str,
     return _evidence(measured, nulls)
 
 
-def _evidence(measured: Sequence[_MapMeasure], nulls: Nulls) -> dict[str, Against]:
+def _evidence(measured: Sequence[_MapMeasure], nulls: Nulls) -> dict[str, HeadsAgainstNull]:
     def interval(heads: Sequence[tuple[float, Null]], head: int, alpha: float) -> Interval:
         value, null = heads[head]
         return null.excess_interval(value, alpha)
@@ -478,7 +478,7 @@ def _evidence(measured: Sequence[_MapMeasure], nulls: Nulls) -> dict[str, Agains
                 heads.append((float(value), null))
         if layers:
             effects, p_for, p_against = np.array(columns, dtype=float).reshape(-1, 3).T
-            evidence[f"overlap_excess_{pair}"] = Against(effects, p_for, p_against, partial(interval, heads))
+            evidence[f"overlap_excess_{pair}"] = HeadsAgainstNull(effects, p_for, p_against, partial(interval, heads))
     return evidence
 
 

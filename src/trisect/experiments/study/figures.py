@@ -21,7 +21,7 @@ from trisect.experiments.study.words import BEYOND, SPLIT, VALID, Method, extrem
 from trisect.report import charts, render
 from trisect.report import format as words
 from trisect.report.cards import NAMES, survival_sentence, tally_survival
-from trisect.report.format import Point, by_site, interval, order, place, several, side
+from trisect.report.format import Point, by_site, interval, order, place, quantity, side
 from trisect.report.maps import grid
 from trisect.report.measures import SitePanel, axis_of, groups_of, site_figure, site_panels, with_means
 
@@ -80,7 +80,7 @@ class _Curves(NamedTuple):
     collapsed: frozenset[str] = frozenset()  # sites where every run collapsed: drawn grey
 
 
-def _arrange(rows: StudyRows, curves: _Curves, meet: bool = False) -> tuple[charts.FigureView, charts.FigureView]:
+def _arrange(rows: StudyRows, curves: _Curves, list_names: bool = False) -> tuple[charts.FigureView, charts.FigureView]:
     """The same curves with a panel per component, and with a panel per layer."""
     colours, sites = depth_colours(rows), sorted({s.site for s in curves.edited}, key=order)
     depths = list(dict.fromkeys(place(s).layers for s in sorted(sites, key=lambda s: order(s)[:3])))
@@ -101,7 +101,9 @@ def _arrange(rows: StudyRows, curves: _Curves, meet: bool = False) -> tuple[char
     def view(by: str, panels: Mapping[str, list[str]]) -> charts.FigureView:
         lines = {title: [line(site, by) for site in members] for title, members in panels.items()}
         first = [curves.baseline] if curves.baseline else []
-        shown = (charts.curve_panel(title, [*first, *of], curves.axis, meet=meet) for title, of in lines.items())
+        shown = (
+            charts.curve_panel(title, [*first, *of], curves.axis, list_names=list_names) for title, of in lines.items()
+        )
         return charts.FigureView(by, tuple(shown), _keys([*itertools.chain(*lines.values()), *first]))
 
     layers = [[s for s in sites if place(s).layers == depth] for depth in depths]
@@ -119,7 +121,7 @@ def _keys(lines: Iterable[charts.CurveLine]) -> tuple[charts.LegendEntry, ...]:
 def _curve_figure(names: tuple[str, str, str], caption: str, views: Sequence[charts.FigureView]) -> charts.Figure:
     """Curves over epochs, in the first arrangement and the others."""
     first, *others = views
-    return charts.Figure(*names, caption, first.panels, first.key, None, "epoch", first.name, tuple(others))
+    return charts.Figure(*names, caption, first.panels, first.legend, None, "epoch", first.name, tuple(others))
 
 
 def _against(rows: StudyRows, edit: str, split: str, labels: Sequence[str | None]) -> dict[str | None, _Curves]:
@@ -129,7 +131,7 @@ def _against(rows: StudyRows, edit: str, split: str, labels: Sequence[str | None
     last = max((p.at or 0 for points in points_of.values() for p in points), default=0)
     base = [p for p in rows.curves("none", split) if (p.at or 0) <= last]
     values = [p.value for points in (*points_of.values(), base) for p in points]
-    axis = charts.around(values, LOSS, most=max((p.value for p in base if p.at == 0), default=math.inf))
+    axis = charts.axis_for(values, LOSS, most=max((p.value for p in base if p.at == 0), default=math.inf))
     other = (
         charts.CurveLine("baseline", render.BASELINE, (5, 3), tuple(charts.of_runs(base, measure))) if base else None
     )
@@ -154,20 +156,20 @@ def _training_curves(rows: StudyRows, edit: str, labels: Sequence[str | None], s
                 panels = [
                     p.with_title(f"{p.title}, {label_name(of or '')}") for of, v in beside.items() for p in v.panels
                 ]
-                views.append(charts.FigureView("label", tuple(panels), beside[label].key))
+                views.append(charts.FigureView("label", tuple(panels), beside[label].legend))
             runs, base = {(s.site, s.seed) for s in curves.edited}, curves.baseline.series if curves.baseline else ()
             effects = rows.readable(rows.effects(edit, split, label))
             caption = start
             caption += f" Against the baseline, at the last epoch: {extremes(effects, 'nats')}" if effects else ""
-            caption += f" {seeds(rows)}, {several(len(runs), 'run')} at {several(len({s for s, _ in runs}), 'site')}"
+            caption += f" {seeds(rows)}, {quantity(len(runs), 'run')} at {quantity(len({s for s, _ in runs}), 'site')}"
             diverged = len({(s.site, s.seed) for s in curves.edited if s.diverged})
             caption += f"; {diverged} diverged{LOST}" if diverged else "."
             if fell := len({s.run for s in curves.edited} & rows.collapses):
-                caption += f" {several(fell, 'run')} collapsed, that is, never fell clearly below the unigram loss"
+                caption += f" {quantity(fell, 'run')} collapsed, that is, never fell clearly below the unigram loss"
                 caption += "; nothing is read from sites where one did"
                 caption += "; sites where all did are grey." if curves.collapsed else "."
             if lost := len({s.seed for s in base if s.diverged}):
-                caption += f" The baseline diverged in {several(lost, 'seed')}."
+                caption += f" The baseline diverged in {quantity(lost, 'seed')}."
             caption += CUT if any(v > curves.axis.high for s in (*curves.edited, *base) for v in s.values) else ""
             number = NUMBERS.get((label, split))
             parts = (f"fig{number:02d}" if number else "", edit, words.slug(label) if label else "", split)
@@ -204,7 +206,7 @@ def _baseline(rows: StudyRows) -> Iterator[charts.Figure]:
             if series := tuple(charts.of_runs(unigram, charts.Measure("unigram loss, validation", unit))):
                 lines.append(charts.CurveLine("unigram", render.OTHER.colour, (1, 3), series))
         values = [v for line in lines for s in line.series for v in s.values]
-        axis = charts.around(values, unit, most=most)
+        axis = charts.axis_for(values, unit, most=most)
         over |= axis.outside(values) > 0
         panels.append(charts.curve_panel(title, lines, axis))
         shown += lines
@@ -212,7 +214,7 @@ def _baseline(rows: StudyRows) -> Iterator[charts.Figure]:
         caption = (
             "The baseline, which nothing was done to. 'train' and 'validation' are measured in evaluation mode, "
             "'in training' with dropout; 'unigram' is what word frequencies alone reach on the validation split. "
-            f"{seeds(rows)}, {several(runs.height, 'run')}{f'; {lost} diverged{LOST}' if lost else '.'}{CUT if over else ''}"
+            f"{seeds(rows)}, {quantity(runs.height, 'run')}{f'; {lost} diverged{LOST}' if lost else '.'}{CUT if over else ''}"
         )
         names = ("fig07-baseline", "Figure 7", "The baseline's curves")
         yield charts.Figure(*names, caption, tuple(panels), _keys(shown), at="epoch")
@@ -227,18 +229,18 @@ def _midstage(rows: StudyRows) -> Iterator[charts.Figure]:
     level = [p._replace(at=at) for p in final for at in (0.0, max(p.at or 0.0 for p in points))]
     flat = charts.of_runs(level, charts.Measure("final train loss", LOSS))
     most = max((p.value for p in rows.curves("none", "train") if p.at == 0), default=math.inf)
-    axis = charts.around([p.value for p in (*points, *final)], LOSS, most=most)
+    axis = charts.axis_for([p.value for p in (*points, *final)], LOSS, most=most)
     other = charts.CurveLine("final", render.BASELINE, (5, 3), tuple(flat)) if flat else None
     series = tuple(charts.of_runs(points, charts.Measure("train loss with that epoch's weights", LOSS)))
     caption = (
         "Train loss of the final model when one site's weights are those of an earlier epoch; grey and dashed is the final loss. "
-        f"{seeds(rows)}, {several(len({p.site for p in points}), 'site')}."
+        f"{seeds(rows)}, {quantity(len({p.site for p in points}), 'site')}."
     )
     if zero := [p for p in points if p.at == 0]:
         caption += f" With the initial weights: {extremes(zero, 'nats', False)}"
     caption += CUT if any(p.value > axis.high for p in points) else ""
     names = ("fig10-midstage", "Figure 10", "Rewinding to mid-stage weights")
-    yield _curve_figure(names, caption, _arrange(rows, _Curves(series, other, axis), meet=True))
+    yield _curve_figure(names, caption, _arrange(rows, _Curves(series, other, axis), list_names=True))
 
 
 def _answer(rows: StudyRows) -> Iterator[charts.Figure]:
@@ -249,7 +251,7 @@ def _answer(rows: StudyRows) -> Iterator[charts.Figure]:
     axes: dict[str, charts.SharedAxis] = {"criticality": ALPHA}
     for kind in {item.kind for item in items} - {"criticality"}:
         values = [p.value for item in items if item.kind == kind for p in with_means(item.points)]
-        axes[kind] = charts.around(values, f"nats, {'train' if kind == 'area' else 'valid'}", zero=True, bend=True)
+        axes[kind] = charts.axis_for(values, f"nats, {'train' if kind == 'area' else 'valid'}", zero=True, bend=True)
     nouns = {"area": "mean rise of train loss", "ablate": "rise of validation loss"}
     panels = []
     for item in items:
@@ -266,7 +268,7 @@ def _answer(rows: StudyRows) -> Iterator[charts.Figure]:
         f"What happens when one site is edited; the horizontal axis is the layer. {marks} Attack and freezing: difference "
         "of the validation loss to the baseline of the same seed, at the last epoch; mean ablation: rise of the baseline's own. "
         f"Criticality, areas: on the train split.{study_words.attack_words(rows)} {seeds(rows)}, "
-        f"{several(len({p.site for p in points}), 'site')}."
+        f"{quantity(len({p.site for p in points}), 'site')}."
         f"{study_words.collapse_words(rows, points)}{study_words.divergence_words(points)}"
     )
     if bent := words.join_words([item.title for item in items if axes[item.kind].linear is not None] or [""]):
@@ -291,7 +293,7 @@ def _heat(rows: StudyRows) -> Iterator[charts.Figure]:
     caption = (
         "Train loss with one site's weights on the straight line between their initial (α = 0) and final (α = 1) values, all else "
         f"final; mean over seeds, the same colours in every panel. {seeds(rows)}, {len({p.at for p in points})} values of α, "
-        f"{several(len({p.site for p in points}), 'site')}."
+        f"{quantity(len({p.site for p in points}), 'site')}."
     )
     if start := [p for p in points if p.at == 0]:
         caption += f" Loss at α = 0: {extremes(start, 'nats', False)}"
@@ -385,7 +387,9 @@ def _combinations(rows: StudyRows) -> Iterator[charts.Figure]:
     for title, points in gaps.items():
         means = by_site(points)
         above, below = (sum(side(mean) == way for mean in means.values()) for way in (1, -1))
-        counts.append(f"{title}: of {several(len(means), 'site')}, {above} clear above and {below} clear below the sum")
+        counts.append(
+            f"{title}: of {quantity(len(means), 'site')}, {above} clear above and {below} clear below the sum"
+        )
     caption = (
         "The effect at several components or layers at once minus the sum of the effects at each of them alone, in the same seed. "
         "Above the line they stand in for each other when only one is changed; below it, the second adds little to the first. Attack, "
@@ -527,7 +531,7 @@ def control_figures(rows: StudyRows) -> Iterator[charts.Figure]:
         caption = (
             f"Difference of the {SPLIT[split]} loss to the baseline of the same seed, at the last epoch, when {label_name(label)} of "
             f"the next word is attacked, and with each control. {' '.join(HOW[c][1] for c in CONTROLS if c in effects)} "
-            f"{seeds(rows)}, {several(len({p.site for p in every}), 'site')}."
+            f"{seeds(rows)}, {quantity(len({p.site for p in every}), 'site')}."
             f"{f' Attack minus control, mean over sites: {less}.' * bool(less)}"
         )
         test = rows.select("attack", label, variant="control") & (pl.col("name") == "control_distance")
@@ -584,7 +588,7 @@ def _at_equal_bits(rows: StudyRows, label: str) -> dict[str, tuple[list[Point], 
     complete = {}
     for title, points in costs.items():
         sites = {site for site, of in attacked.items() if of == {p.seed for p in points if p.site == site}}
-        counted = f"{len(sites)} of {several(len(attacked), 'site')}"
+        counted = f"{len(sites)} of {quantity(len(attacked), 'site')}"
         complete[title] = [p for p in points if p.site in sites], counted
     return complete
 

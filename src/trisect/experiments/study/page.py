@@ -187,7 +187,7 @@ def with_verdicts(rows: StudyRows) -> tuple[Finding, ...]:
 
 def first_sections(rows: StudyRows, checks: Sequence[Check], findings: Sequence[Finding]) -> tuple[sheet.Section, ...]:
     """The first screen: the answer, how sure it is, and what could not be distinguished."""
-    answers, many = sheet.answers_of(findings), words.several(len(rows.seeds), "seed")
+    answers, many = sheet.answers_of(findings), words.quantity(len(rows.seeds), "seed")
     shares = (
         "The model's answer when q, k or v is replaced by that of another text: the one that the replacement predicts, "
         "another component's, or the original. "

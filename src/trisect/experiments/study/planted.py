@@ -150,7 +150,7 @@ def section(rows: StudyRows) -> Iterator[Section]:
     truth = TRUTH.get(str(rows.corpus.get("name")))
     if truth is None:
         return
-    methods, many = scores(rows), words.several(len(rows.seeds), "seed")
+    methods, many = scores(rows), words.quantity(len(rows.seeds), "seed")
     blocks: list[PageBlock] = []
     if len(rows.seeds) < LEAST_SEEDS:
         blocks.append(TextBlock(f"A verdict asks for at least {LEAST_SEEDS} seeds; this study has {many}.", "notice"))
@@ -168,7 +168,7 @@ def section(rows: StudyRows) -> Iterator[Section]:
             each = " to ".join(dict.fromkeys(f"{end(method.by_seed.values()):.2f}" for end in (min, max)))
             rates = (_percent(method.false_alarms), _percent(method.misses))
             body.append((method.title, method.over, f"{method.auroc:.2f}", each, *rates))
-        counted = words.several(max(len(method.by_seed) for method in methods), "seed")
+        counted = words.quantity(max(len(method.by_seed) for method in methods), "seed")
         columns = ("Method", "Over", "AUROC", "In each seed", "False alarms", "Misses")
         caption = f"How well each method finds what is planted. {counted}."
         blocks.append(Table(columns, tuple(body), caption, id="planted-methods", **look))
@@ -212,7 +212,7 @@ def findings(rows: StudyRows) -> Iterator[Finding]:
     """Each method's AUROC with its false alarms and misses, then the shares of pairs under interchange."""
     for method in scores(rows):
         each, what = interval(list(method.by_seed.values())), f"AUROC over {method.over}"
-        text = f"AUROC {method.auroc:.2f} over {len(method.effects)} {method.over} and {words.several(each.n, 'seed')}"
+        text = f"AUROC {method.auroc:.2f} over {len(method.effects)} {method.over} and {words.quantity(each.n, 'seed')}"
         if method.false_alarms is not None and method.misses is not None:
             text += f"; false alarms {percent(method.false_alarms)}, misses {percent(method.misses)}"
         values = (

@@ -367,7 +367,7 @@ def tying_figures(rows: StudyRows) -> Iterator[charts.Figure]:
     for title, (_, _, unit) in CHANGES.items():
         numbers = [(model, points) for model in deep if (points := model.changes[title])]
         if numbers:
-            axis = charts.around([p.value for _, points in numbers for p in with_means(points)], unit, zero=True)
+            axis = charts.axis_for([p.value for _, points in numbers for p in with_means(points)], unit, zero=True)
             panels.append(_parameter_panel(title, numbers, axis, full, marks))
             shown += [(axis, points) for _, points in numbers]
     if deep:

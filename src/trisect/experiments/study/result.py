@@ -99,7 +99,7 @@ class Study(Result["StudyFacts"]):
         try:
             return study(self.tables, describe_study(self.about), self.report)
         except TrisectError as error:
-            return notebook.trouble(error)
+            return notebook.error_html(error)
 
 
 def study(tables: Mapping[str, pl.DataFrame], about: StudyAbout, report: Path) -> str:

@@ -24,7 +24,7 @@ from trisect.core.schema import plain
 from trisect.core.spec import CorpusData, Design, Ledger, StudyAbout, read_experiment
 from trisect.core.tables import SCHEMAS, STUDY_TABLES, TableRow, frame, read_table
 from trisect.engine.drive import JobWork
-from trisect.engine.jobs import Files, JobOrder, land
+from trisect.engine.jobs import Files, JobOrder, write_files
 from trisect.engine.start import choose_device
 from trisect.experiments.study.plan import (
     FLEET,
@@ -332,7 +332,7 @@ class StudyWork(JobWork):
         for run in self.task.runs if self.task.kind == "train" else ():
             if self._name(self.folder.run(run)) in files:
                 shutil.rmtree(self.folder.evaluations(run), ignore_errors=True)
-        land(files, self.folder.path, ORDER)
+        write_files(files, self.folder.path, ORDER)
 
     def finish(self) -> None:
         """A fleet's checkpoint is of no use any more, and its runs can be evaluated."""

@@ -48,7 +48,7 @@ class DesignSource:
     seeds: (
         Annotated[
             tuple[int, ...],
-            Field(description="How many seeds (5: seeds 1 to 5), or which: 1,2,7 or 3-6 (seed 7 alone: 7-7)."),
+            Field(description="Number of seeds (5: seeds 1 to 5), or a list: 1,2,7 or 3-6 (seed 7 alone: 7-7)."),
             Option(many="seeds", metavar="SEEDS"),
         ]
         | None

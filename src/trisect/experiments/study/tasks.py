@@ -250,8 +250,8 @@ def _train(task: StudyJob, folder: Folder, corpus: Corpus, context: JobContext, 
     def progress(p: Progress) -> None:
         if p.epoch != epoch[0]:  # the first step after a checkpoint
             epoch[0] = p.epoch
-            context.keep()
-        context.say(p.done / p.total, f"epoch {p.epoch}, loss {p.loss_nats:.3f}" if p.loss_nats is not None else "")
+            context.send_files()
+        context.report(p.done / p.total, f"epoch {p.epoch}, loss {p.loss_nats:.3f}" if p.loss_nats is not None else "")
 
     files = RunFiles(checkpoint, epochs, parts, how)
     outcomes = train_fleet(runs, corpus, files, task.device, progress, task.precision)

@@ -1,4 +1,4 @@
-"""The sentences of a study's report, made from its rows alone."""
+"""The sentences of a study's report, computed from its rows alone."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from trisect.report import format as words
 
 VALID = "change of the validation loss"
 MEANT = "mean over layers"
-BEYOND = "Beyond the paper"  # in place of a number: of figures that the paper has not
+BEYOND = "Beyond the paper"  # in place of a number, for figures that the paper does not have
 SPLIT = {"train": "train", "valid": "validation"}
 OPTIMIZERS = {"sgd": "SGD", "adamw": "AdamW"}
 LABELS = {"pos": "POS", "dep": "DEP"}
@@ -30,15 +30,15 @@ def seeds(rows: StudyRows) -> str:
 
 
 def fit_words(rows: StudyRows, kind: str, label: str) -> str:
-    """On which text the probes ('probe') or erasers ('erase') of a label were fitted, as an apposition of a caption.
+    """The text that probes ('probe') or erasers ('erase') of a label were fitted on, as a clause of a caption.
 
-    Rows without folds are of studies whose probes and erasers were fitted on train.
+    Without rows of folds, they were fitted on the train split.
     """
     articles = [p.value for p in rows.measure(f"{kind}_articles", "valid", label)]
     if not articles:
         return "fitted on the text that the model was trained on"
     units = ", which are the units of intervals too" if kind == "erase" else ""
-    uneven = f"by rows of a window{units}: articles are not marked, or are too uneven in length to be dealt whole"
+    uneven = f"by rows of a window{units}: articles are not marked, or are too uneven in length to stay whole"
     folds = "by whole articles" if min(articles) > 0 else uneven
     text = f"fitted on other parts of the held-out text (cross-fitted, {folds})"
     if kind == "erase":
@@ -47,21 +47,21 @@ def fit_words(rows: StudyRows, kind: str, label: str) -> str:
 
 
 def label_name(label: str) -> str:
-    """A label column as a reader knows it."""
+    """The display name of a label column."""
     return LABELS.get(label, label)
 
 
 def extremes(points: Sequence[words.Point], unit: str, signed: bool = True) -> str:
-    """Where the mean is highest and where it is lowest, as it stands after a subject; ties are named as ties.
+    """The sites with the highest and the lowest mean, as the predicate of a sentence; ties are named as ties.
 
-    Numbers that have no sign of their own are called largest and smallest.
+    Numbers without a sign are called largest and smallest.
     """
     means = words.by_site(points)
     bare = {s: words.number(m.mean, signed) + (f"\u00a0{unit}" if unit else "") for s, m in means.items()}
     top, low = words.extreme(means, 1), words.extreme(means, -1)
     if len(means) == 1:
         return f"at {top[0]} it is {words.mean_words(means[top[0]], unit, signed)}."
-    every = words.several(len(means), "site")
+    every = words.quantity(len(means), "site")
     if len(top) == len(means):
         return f"the same at all {every}: {bare[top[0]]}."
     parts = []
@@ -74,13 +74,13 @@ def extremes(points: Sequence[words.Point], unit: str, signed: bool = True) -> s
     return f"{'; '.join(parts)}."
 
 
-WIDE = "At whole width q, k and v of a layer hold the same of a label, and an attack reaches the layers below: no order is read from this."
-MARGINS = {"α": 0.05}  # five steps of the grid; of everything else, 0.02 of its unit
+WIDE = "At full width q, k and v of a layer encode the same of a label, and an attack reaches the layers below: this is no ranking."
+MARGINS = {"α": 0.05}  # five steps of the grid; for all other units 0.02
 MARGIN = 0.02
 
 
 def ranking(points: Sequence[words.Point], unit: str, ranks: bool = True, layers: str = "layers") -> str:
-    """The components' means over layers, and what paired differences over seeds say of them; empty with fewer than two."""
+    """The components' means over layers, and their comparison by paired differences over seeds; empty with fewer than two."""
     means = words.by_component(points)
     if len(means) < 2:
         return ""
@@ -95,10 +95,10 @@ def comparison(points: Sequence[words.Point], unit: str) -> Comparison | None:
 
 
 class Method(NamedTuple):
-    """A method that the study has numbers of: how it is drawn, its title, what its numbers are, and its points.
+    """A method with numbers in the study: its kind of figure, title, unit and points.
 
-    `measure` is its findings' word, `noun` and `what` name the number in a table, `start` begins the sentence about it; `label`
-    is the column that is attacked. Where it `ranks`, its numbers say which component is largest.
+    `measure` is the measure of its findings, `noun` and `what` name the number in a table, `start` begins the sentence about it;
+    `label` is the attacked column. If it `ranks`, its numbers can be compared between components.
     """
 
     kind: str
@@ -119,13 +119,11 @@ class Method(NamedTuple):
 
 
 def methods(rows: StudyRows) -> list[Method]:
-    """What the answer's panels show, for each method that the study has."""
+    """Every method with numbers in the study, as the answer's panels show them."""
     attack = f"{VALID} against the baseline,"
-    distance = (
-        "how far a site must come from its initial to its final weights until the train loss stays near the final one,"
-    )
+    distance = "how far a site has to move from its initial to its final weights until the train loss stays near the final one,"
     area = "rise of the train loss on the way from the initial to the final weights, mean over that way,"
-    under, needed = "area under the rise of the train loss", "distance from the initial weights that is needed"
+    under, needed = "area under the rise of the train loss", "distance needed from the initial weights"
     criticality, rewinding, midstage = (
         rows.measure(name, "train") for name in ("criticality", "rewind_area", "midstage_area")
     )
@@ -148,15 +146,15 @@ def methods(rows: StudyRows) -> list[Method]:
 
 
 def findings(rows: StudyRows) -> Iterator[Finding]:
-    """For each method what its rows say: where its numbers are largest and smallest, and its components' means."""
+    """A finding for each method: sites with the largest and smallest numbers, and its components' means."""
     return (finding(rows, method, SOURCE.key) for method in methods(rows))
 
 
 def finding(rows: StudyRows, method: Method, source: str = "") -> Finding:
     """Extremes over sites and means of components, after the method's `start`.
 
-    Where it `ranks`, components are compared; how much of a label is there at whole width never does (definitions A4).
-    Nothing is read of sites where a run collapsed.
+    If it `ranks`, components are compared; measures of a label at full width never do (definitions A4). Sites where a run
+    collapsed are left out.
     """
     points, alike, unit = rows.readable(method.points), rows.comparable(method.points), method.unit
     compared = comparison(alike, unit) if method.ranks else None
@@ -190,7 +188,7 @@ def estimates(points: Sequence[words.Point]) -> tuple[Estimate, ...]:
 
 
 def lead(rows: StudyRows) -> str:
-    """How many methods put which component first, by paired differences over seeds; empty where there is nothing to compare."""
+    """How many methods rank which component first, by paired differences over seeds; empty if there is nothing to compare."""
     sorts: dict[str, list[str]] = {}
     for method in methods(rows):
         if method.ranks and (compared := comparison(method.points, method.unit)) is not None:
@@ -199,39 +197,39 @@ def lead(rows: StudyRows) -> str:
     if not sorts:
         return ""
     counts = words.join_words([f"{len(titles)}: {result} ({', '.join(titles)})" for result, titles in sorts.items()])
-    alone = " One seed says nothing of chance." if len(rows.seeds) == 1 else ""
-    return f"Of {words.several(sum(map(len, sorts.values())), 'method')} that can rank q, k and v, {counts}.{alone}"
+    alone = " With one seed there is no estimate of noise." if len(rows.seeds) == 1 else ""
+    return f"Of {words.quantity(sum(map(len, sorts.values())), 'method')} that can rank q, k and v, {counts}.{alone}"
 
 
 def budget(rows: StudyRows) -> str:
-    """What was spent: epochs, optimizer and rate, the attacks' own epochs and strengths, seeds."""
+    """The training budget: epochs, optimizer and rate, epochs and strengths of the attacks, seeds."""
     training = rows.statement("training")
     epochs, optimizer = training.get("epochs", 0), OPTIMIZERS.get(training.get("optimizer", ""), "–")
-    parts = [f"{words.several(epochs, 'epoch')} of {optimizer} at rate {training.get('rate', '–')}"]
+    parts = [f"{words.quantity(epochs, 'epoch')} of {optimizer} at rate {training.get('rate', '–')}"]
     if rows.strengths:
-        short = [f"for {words.several(n, 'epoch')} " for n in rows.attack_epochs if n != epochs]
+        short = [f"for {words.quantity(n, 'epoch')} " for n in rows.attack_epochs if n != epochs]
         strengths = words.join_words([f"{s:g}" for s in rows.strengths])
         parts.append(f"attacks {''.join(short[:1])}with λ = {strengths}")
-    return ", ".join([*parts, words.several(len(rows.seeds), "seed")])
+    return ", ".join([*parts, words.quantity(len(rows.seeds), "seed")])
 
 
 def attack_words(rows: StudyRows) -> str:
-    """With which strength, and for how long, the attacks that the answer shows were made; empty without attacks."""
+    """Strength and epochs of the attacks in the answer; empty without attacks."""
     if rows.strength is None:
         return ""
     others = [f"{s:g}" for s in rows.strengths if s != rows.strength]
     also = f" (also run: {words.join_words(others)})" if others else ""
-    long = words.join_words([words.several(n, "epoch") for n in rows.attack_epochs])
+    long = words.join_words([words.quantity(n, "epoch") for n in rows.attack_epochs])
     return f" Attacks are shown with λ = {rows.strength:g}{also}, after {long}."
 
 
 def divergence_words(points: Sequence[words.Point]) -> str:
-    """How many of the values rest on a diverged run, and what became of them; empty where none does."""
+    """How many values come from diverged runs, and how these are treated; empty if there are none."""
     if not (many := sum(p.diverged for p in points)):
         return ""
     return (
-        f" {many} of {words.several(len(points), 'value')} {'comes' if many == 1 else 'come'} from diverged runs; the final loss of such a "
-        "run is the last finite one, clipped at the loss at initialisation."
+        f" {many} of {words.quantity(len(points), 'value')} {'comes' if many == 1 else 'come'} from diverged runs; the final loss of such "
+        "a run is the last finite one, clipped at the loss at initialisation."
     )
 
 
@@ -239,9 +237,9 @@ NOTHING = "not read."
 
 
 def collapse_words(rows: StudyRows, points: Sequence[words.Point], paired: bool = False) -> str:
-    """How many of the values' runs collapsed, and what is not read for it; empty where none did.
+    """How many of the values' runs collapsed, and which sites are left out; empty if none did.
 
-    Of `paired` values those are not compared of which either one's run collapsed, else nothing is read of the sites.
+    `paired` values are not compared if either run collapsed; otherwise the sites are left out.
     """
     fell = [p for p in points if p.run in rows.collapses]
     if not fell:
@@ -249,7 +247,7 @@ def collapse_words(rows: StudyRows, points: Sequence[words.Point], paired: bool 
     many, sites = len({p.run for p in fell}), len({p.site for p in fell})
     places = "its site" if many == 1 else "their site" if sites == 1 else f"their {sites} sites"
     left = "sites where one did are not compared" if paired else f"nothing is read from {places}"
-    return f" {words.several(many, 'run')} collapsed, that is, never fell clearly below the unigram loss: {left}."
+    return f" {words.quantity(many, 'run')} collapsed, that is, never fell clearly below the unigram loss: {left}."
 
 
 POINTS = "percentage points, valid"
@@ -257,9 +255,9 @@ Columns = list[tuple[str, str]]  # title, unit
 
 
 def numbers(rows: StudyRows) -> tuple[Columns, list[tuple[str, list[tuple[str, str]]]]]:
-    """The answer's picture as a table: a title and a unit for each column, a row of cells (mean, interval) for each site.
+    """The answer's figure as a table: a title and a unit for each column, a row of cells (mean, interval) for each site.
 
-    A column for each method, and for the changes of accuracy in percentage points that attacks, freezing and α = 0 make.
+    It has a column for each method, and for the changes of accuracy (percentage points) by attacks, freezing and α = 0.
     """
     accuracies = {
         f"Attack on {label_name(label)}: accuracy": rows.readable(
@@ -289,7 +287,7 @@ def study(rows: StudyRows) -> dict[str, str]:
     """Model, text, budget, seeds and runs of the study, for the head of its page and for cards."""
     model, corpus = rows.statement("model"), rows.corpus
     splits, states = corpus.get("splits") or {}, rows.runs["status"].value_counts().sort("status").rows()
-    sizes = ", ".join(words.several(model.get(name, 0), name.removesuffix("s")) for name in ("layers", "heads"))
+    sizes = ", ".join(words.quantity(model.get(name, 0), name.removesuffix("s")) for name in ("layers", "heads"))
     tokens = {name: words.count(splits.get(name)) for name in ("train", "valid")}
     return {
         "model": f"{sizes}, width {model.get('width', '–')}",
@@ -304,9 +302,9 @@ def study(rows: StudyRows) -> dict[str, str]:
 
 
 def provenance(rows: StudyRows) -> dict[str, str]:
-    """What made the runs, and the whole statement of the study, by name."""
+    """Provenance of the runs, and all settings of the study, by name."""
     corpus, seconds = rows.corpus, round(rows.about.get("wall_seconds") or 0)
-    precision, wall = rows.about.get("precision", "float32"), "–"  # none where nobody noted them
+    precision, wall = rows.about.get("precision", "float32"), "–"  # none in old runs
     if seconds:
         hours, minutes = divmod(seconds // 60, 60)
         wall = f"{minutes} min {seconds % 60} s" if minutes else f"{seconds} s"
@@ -332,7 +330,7 @@ def provenance(rows: StudyRows) -> dict[str, str]:
     )
 
     def setting(name: str, value: object) -> str:
-        """One setting in words; None as what it stands for."""
+        """One setting in words; None as its meaning."""
         if value is None:
             return "as in training" if name == "epochs" else "all"
         if isinstance(value, (list, tuple)):
@@ -350,12 +348,12 @@ def provenance(rows: StudyRows) -> dict[str, str]:
 
 
 def claims_hashes(rows: StudyRows) -> list[str]:
-    """The hashes of the claims that runs carry."""
+    """Hashes of the claims in the runs' records."""
     return [mark for mark in rows.runs["claims_hash"].drop_nulls().unique().sort().to_list() if mark]
 
 
 def exactness(rows: StudyRows) -> tuple[str, Columns, list[tuple[str, list[str]]]] | None:
-    """What the tables say about the curves of figure 8, on the train split: sentences, columns, and cells by site.
+    """The accuracy of the curves of figure 8 on the train split: sentences, columns, and cells by site.
 
     None without such rows.
     """
@@ -375,7 +373,7 @@ def exactness(rows: StudyRows) -> tuple[str, Columns, list[tuple[str, list[str]]
         return " to ".join(words.count(n) for n in dict.fromkeys((values[0], values[-1]))) if values else "–"
 
     columns = [
-        ("Evaluations", f"for {words.several(points, 'value')} of α, by seed"),
+        ("Evaluations", f"for {words.quantity(points, 'value')} of α, by seed"),
         ("Largest disagreement", "nats, between two interpolants"),
     ]
     columns += [("Nodes of the last interpolant", "by seed")] if nodes else []
@@ -387,10 +385,10 @@ def exactness(rows: StudyRows) -> tuple[str, Columns, list[tuple[str, list[str]]
         cells += [span(p for p in nodes if p.site == site)] if nodes else []
         table.append((site, cells + ["; ".join(band.get(site, ["–"])) for band in bands.values()]))
     if how.get("mode") == "exact":
-        text = f"Every one of the {words.several(points, 'value')} of α was evaluated; nothing is interpolated."
+        text = f"Every one of the {words.quantity(points, 'value')} of α was evaluated; nothing is interpolated."
     else:
         text = (
-            f"The losses at {words.several(points, 'value')} of α come from {span(spent)} evaluations per site and seed; where α itself "
+            f"The losses at {words.quantity(points, 'value')} of α come from {span(spent)} evaluations per site and seed; where α itself "
             f"was not evaluated, they lie on polynomials through {words.join_words([str(n) for n in NODES])} nested Chebyshev nodes, "
             f"refined until two of them agree within {TOLERANCE:g} nats everywhere. Points beside a crossing of the tolerance of "
             "criticality are always evaluated."
@@ -415,7 +413,7 @@ def exactness(rows: StudyRows) -> tuple[str, Columns, list[tuple[str, list[str]]
 
 
 def _band(rows: StudyRows, name: str) -> dict[str, list[str]]:
-    """Each seed's interval in words, by site: of an area, or of what is measured at α = 0."""
+    """Each seed's interval in words, by site: of an area, or of a measure at α = 0."""
     lows, highs = (
         {(p.site, p.seed): p.value for p in rows.measure(name.format(end), "train") if p.at in (None, 0.0)}
         for end in ("low", "high")

@@ -22,7 +22,7 @@ from trisect.experiments.translate.settings import (
     TranslationRecipe,
 )
 from trisect.hf.small.gpt import Practice, is_model, save
-from trisect.hf.small.translator import Translating, Translator, encode, learn_tokenizer, make_model
+from trisect.hf.small.translator import TranslationLoss, Translator, encode, learn_tokenizer, make_model
 from trisect.lab.experiment import Measured
 from trisect.lab.inputs import changes_of, choose_recipe
 from trisect.lab.records import command
@@ -90,7 +90,7 @@ def _train(spec: TranslationJob, files: ModelFiles, bitext: Bitext, emit: Callab
     rows = encode([pair.sides for pair in pairs], tokenizer)
     model = make_model(recipe.architecture(), tokenizer, seed).to(spec.device)
     padding = tokenizer.pad_token_id
-    lecture, schedule = Translating(padding, recipe.smoothing), recipe.schedule(len(rows))
+    lecture, schedule = TranslationLoss(padding, recipe.smoothing), recipe.schedule(len(rows))
     # a schedule counts pairs here, whatever their length, as rows of one token
     practice = Practice(lambda number, draw: rows, schedule, 1, padding, seed, lecture)
 

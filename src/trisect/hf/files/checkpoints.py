@@ -75,8 +75,8 @@ def locate(model: str | Path, revision: str) -> tuple[str | Path, str | None]:
     present = sorted(p.parent.name for p in folder.glob("*/config.json"))
     reason, todo = f"Its subfolders with a model are {', '.join(present)}.", "Name one of them."
     if not present:
-        reason = "No subfolder of it holds a model."
-        todo = "Save every checkpoint with save_pretrained in a subfolder of its own."
+        reason = "None of its subfolders has a model."
+        todo = "Save every checkpoint in its own subfolder with save_pretrained."
     raise ModelError(f"{folder} has no revision {revision!r}.", reason, todo)
 
 
@@ -99,7 +99,7 @@ def read_cuts(
         if here != stored:
             first, second = ("missing" if n is None else "×".join(map(str, n)) for n in (here, stored))
             reason = f"{parameter} is {first} in the final revision and {second} in this one."
-            reason = f"It has {parameter}, which the final revision has not." if here is None else reason
+            reason = f"It has {parameter}, which is missing in the final revision." if here is None else reason
             raise ModelError(f"Revision {revision!r} has another shape.", reason, "Choose revisions of one model.")
     return take(state, cuts)
 
@@ -243,7 +243,7 @@ def _add_to(state_hash: Any, name: str, value: object) -> None:
 def check_state(name: str, state: State | None, model: nn.Module) -> None:
     """Raise ModelError where a model's weights are others than those of a state."""
     if state is not None and (changed := state.changed(model)):
-        reason = f"{changed} is not what it was; what was found of projections belongs to the weights that it had then."
+        reason = f"{changed} has another value; the projections were located for the weights at loading."
         raise ModelError(f"The weights of {name} have changed since it was loaded.", reason, "Load it again.")
 
 

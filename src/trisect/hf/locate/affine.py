@@ -31,7 +31,7 @@ class Quantised(NamedTuple):
     rounds: Callable[[Float[Tensor, "... in"]], Float[Tensor, "... in"]] | None = None
     kind: torch.dtype | None = None
 
-    def entered(self, x: Float[Tensor, "... in"]) -> Float[Tensor, "... in"]:
+    def multiplied_input(self, x: Float[Tensor, "... in"]) -> Float[Tensor, "... in"]:
         """x as the weight multiplies it, rounded where the map rounds its input."""
         return x if self.rounds is None else self.rounds(x.detach())
 
@@ -91,7 +91,7 @@ class Affine:
 
 
 @dataclass(frozen=True, eq=False)
-class Passed:
+class MapUse:
     """One use of an affine map in a forward pass: what went in, what came out (cut from its graph), and when.
 
     x [N... in] and leaf [N... out] have their units last; `leaf` is what the rest of the model goes on with.
@@ -109,9 +109,9 @@ class Passed:
     followed: bool = True
 
     @property
-    def entered(self) -> Tensor:
+    def multiplied_input(self) -> Tensor:
         """x as it is multiplied, which a quantised map may round."""
-        return self.x if self.quantised is None else self.quantised.entered(self.x)
+        return self.x if self.quantised is None else self.quantised.multiplied_input(self.x)
 
     @property
     def allowed(self) -> float:
@@ -124,11 +124,11 @@ class Passed:
         if self.quantised is None or self.quantised.rounds is None:
             return torch.zeros_like(self.leaf)
         weight = self.map().weight.detach()
-        return ((self.x.detach() - self.entered).to(weight) @ weight.T).to(self.leaf.dtype)
+        return ((self.x.detach() - self.multiplied_input).to(weight) @ weight.T).to(self.leaf.dtype)
 
 
 @dataclass(frozen=True, eq=False)
-class Normed:
+class NormUse:
     """One use of a layer norm: input x and output y; `nth` counts its earlier uses, `traced` is x with its autograd graph."""
 
     name: str
@@ -141,11 +141,11 @@ class Normed:
 
 
 @dataclass(eq=False)
-class PassRecord:
+class ForwardRecord:
     """Uses of affine maps and norms in a forward pass, in the order of execution."""
 
-    passed: list[Passed] = field(default_factory=list)
-    normed: list[Normed] = field(default_factory=list)
+    passed: list[MapUse] = field(default_factory=list)
+    normed: list[NormUse] = field(default_factory=list)
     uses: dict[str, int] = field(default_factory=dict)
 
     def use(self, name: str) -> int:
@@ -237,7 +237,7 @@ def watch_uses(
 ) -> Iterator[None]:
     """Call `note` with name, input and output, units last, at every use of the named maps and norms.
 
-    A bare parameter is noted where something is multiplied by it outside any affine module, as in `cut`.
+    A bare parameter is noted where something is multiplied by it outside any affine module, as in `detach_after_maps`.
     """
     modules, running = dict(model.named_modules()) if names else {}, list[None]()
     bare = set(names) - modules.keys()  # XLNet multiplies by parameters
@@ -307,12 +307,12 @@ class _Parameters(TorchFunctionMode):
 
 
 @contextlib.contextmanager
-def cut(model: nn.Module, calls: Sequence[object]) -> Iterator[PassRecord]:
+def detach_after_maps(model: nn.Module, calls: Sequence[object]) -> Iterator[ForwardRecord]:
     """Detach the output of every affine map in forward passes, so that gradients reach back to the nearest map only.
 
     Values do not change. `calls` is the list of attention calls so far; its length is stored with each use.
     """
-    record = PassRecord()
+    record = ForwardRecord()
     depth = [0]
 
     def note(
@@ -323,7 +323,7 @@ def cut(model: nn.Module, calls: Sequence[object]) -> Iterator[PassRecord]:
         leaf = y.detach().requires_grad_()
         quantised = None if module is None else quantisation_of(module)
         about = (len(calls), record.use(name), quantised, torch.is_grad_enabled())
-        record.passed.append(Passed(name, affine, x.clone(), leaf, *about))
+        record.passed.append(MapUse(name, affine, x.clone(), leaf, *about))
         return leaf.clone()
 
     def enter(_m: nn.Module, _a: Any) -> None:
@@ -341,7 +341,7 @@ def cut(model: nn.Module, calls: Sequence[object]) -> Iterator[PassRecord]:
     def norm(name: str, module: nn.Module, args: Any, out: Any) -> None:
         if args and isinstance(out, Tensor) and isinstance(args[0], Tensor) and args[0].shape == out.shape:
             x, y = args[0].clone(), out.detach().clone()  # a model may overwrite either
-            record.normed.append(Normed(name, module, x.detach(), y, len(calls), record.use(name), x))
+            record.normed.append(NormUse(name, module, x.detach(), y, len(calls), record.use(name), x))
 
     with contextlib.ExitStack() as stack:
         for name, module in affine_modules(model):
@@ -355,12 +355,13 @@ def cut(model: nn.Module, calls: Sequence[object]) -> Iterator[PassRecord]:
 
 
 @contextlib.contextmanager
-def holding(
-    model: nn.Module, values: Mapping[tuple[str, int], Tensor], met: Callable[[str, int, Tensor], object]
+def replace_outputs(
+    model: nn.Module, values: Mapping[tuple[str, int], Tensor], on_input: Callable[[str, int, Tensor], object]
 ) -> Iterator[None]:
     """Make the nth uses of maps and norms return given values, whatever their input.
 
-    `values` is indexed by name and n. The map itself is not computed. `met` is called with name, n and input, units last, as in `cut`.
+    `values` is indexed by name and n. The map itself is not computed. `on_input` is called with name, n and input, units last, as in
+    `detach_after_maps`.
     """
     uses: dict[str, int] = {}
 
@@ -370,7 +371,7 @@ def holding(
         if value is None or value.shape[:-1].numel() != x.shape[:-1].numel():
             return None
         uses[name] = nth + 1
-        met(name, nth, x)
+        on_input(name, nth, x)
         return value.clone()  # the model may overwrite it
 
     def replacement_of(name: str, module: nn.Module, forward: Callable[..., Any]) -> Callable[..., Any]:
@@ -490,7 +491,7 @@ def out_law(law: MapLaw, columns: Int[Tensor, "H E"], owner: str | None, time_fi
 
 
 @torch.no_grad()
-def marks_of(model: nn.Module, names: Iterable[str]) -> dict[str, Float[Tensor, " r"]]:
+def checksums_of(model: nn.Module, names: Iterable[str]) -> dict[str, Float[Tensor, " r"]]:
     """Checksums of the named parameters: a few random sums and the norm, which change with the values; names of modules are skipped."""
     parameters, marks = dict(model.named_parameters()), {}
     for name in dict.fromkeys(names):

@@ -17,10 +17,10 @@ from trisect.hf.hooks.calls import Call, gradients_of
 from trisect.hf.locate.affine import (
     TOLERANCE,
     ForwardLaw,
-    Normed,
+    ForwardRecord,
+    MapUse,
+    NormUse,
     PartLaw,
-    Passed,
-    PassRecord,
     affine_modules,
     affine_of,
     map_law,
@@ -65,7 +65,7 @@ def _factor_of(total: Tensor, leaf: Tensor) -> Tensor | None:
 
 
 @torch.no_grad()
-def _measure_norm(used: Normed) -> Rescaling | None:
+def _measure_norm(used: NormUse) -> Rescaling | None:
     """A norm's numbers by feeding it zeros and alternating ones; None where they do not give back what it gave."""
     width, like = used.x.shape[-1], used.x
     zeros, ones = like.new_zeros(1, 1, width), like.new_ones(1, 1, width)
@@ -144,7 +144,7 @@ class Around(NamedTuple):
 
 
 def find_around(
-    call: Call, record: PassRecord, sources: Sequence[Passed], out: Passed, allowed: float
+    call: Call, record: ForwardRecord, sources: Sequence[MapUse], out: MapUse, allowed: float
 ) -> Around | None:
     """The block around a call, None where no sum of a residual and of attention's result is met later.
 
@@ -196,8 +196,8 @@ def find_around(
 def _find_sum(
     met: Sequence[tuple[str, int, Tensor]],
     residual: Tensor,
-    out: Passed,
-    norms: Sequence[Normed],
+    out: MapUse,
+    norms: Sequence[NormUse],
     beside: Sequence[tuple[tuple[str, int], Tensor]],
     allowed: float,
 ) -> tuple[_Behind | None, _Sum] | None:
@@ -349,7 +349,7 @@ NORMED = 0.02  # share of a derivative along the input that a norm's ε may leav
 
 
 def find_norm_map(
-    name: str, t: Tensor, use: Passed, gradient: Tensor, norms: Sequence[Normed], allowed: float
+    name: str, t: Tensor, use: MapUse, gradient: Tensor, norms: Sequence[NormUse], allowed: float
 ) -> tuple[Origin, NormedMap | None, PartLaw | None]:
     """What q, k or v [B H T E] is where it is no selection of a map (normed per head or as a whole, or something else), its rows and law.
 
@@ -392,7 +392,7 @@ def find_norm_map(
     return origin, NormedMap(rows[:, :inputs].contiguous(), bias_rows), law
 
 
-def _blocks(t: Tensor, use: Passed, shape: torch.Size, row: int) -> list[Int[Tensor, " N"]] | None:
+def _blocks(t: Tensor, use: MapUse, shape: torch.Size, row: int) -> list[Int[Tensor, " N"]] | None:
     """The units of a map that each head's first position depends on; None where it depends on them as no norm does."""
     first, value = t[0, :, 0, :], use.leaf.detach().reshape(shape)[row]
     weights, blocks = torch.linspace(1, 2, t.shape[3], device=t.device, dtype=t.dtype), []
@@ -407,7 +407,7 @@ def _blocks(t: Tensor, use: Passed, shape: torch.Size, row: int) -> list[Int[Ten
 
 
 def _the_norm(
-    t: Tensor, use: Passed, units: Int[Tensor, "H E"], across: bool, norms: Sequence[Normed], allowed: float
+    t: Tensor, use: MapUse, units: Int[Tensor, "H E"], across: bool, norms: Sequence[NormUse], allowed: float
 ) -> tuple[Rescaling, Float[Tensor, "H E"], bool, bool] | None:
     """The norm that makes t of those units (elsewhere than at 0 as long, as positions turn it), times what, if turned, if time first."""
     rows, heads, length, width = t.shape
@@ -440,11 +440,11 @@ def apply(norm: Rescaling, x: Tensor) -> Tensor:
     return rescaled if norm.beta is None else rescaled + norm.beta.to(x)
 
 
-_MapRows = tuple[Passed, slice]
+_MapRows = tuple[MapUse, slice]
 
 
 def find_forward(
-    order: int, kind: str, record: PassRecord, out: Passed, allowed: float
+    order: int, kind: str, record: ForwardRecord, out: MapUse, allowed: float
 ) -> tuple[FeedForward, ForwardLaw] | None:
     """The feed-forward block behind the call of that order, and its law; None where there is none of the kind.
 
@@ -490,11 +490,11 @@ def find_forward(
 
 def _complete_block(
     inner: tuple[str, _MapRows, _MapRows | None],
-    last: Passed,
+    last: MapUse,
     z: Tensor,
-    before: Normed | None,
+    before: NormUse | None,
     kind: str,
-    later: tuple[Sequence[Normed], Sequence[Passed]],
+    later: tuple[Sequence[NormUse], Sequence[MapUse]],
     allowed: float,
 ) -> tuple[FeedForward, ForwardLaw] | None:
     """The block with what follows its last map; None where the sum with z is not met, or a norm is none by its numbers."""
@@ -540,7 +540,7 @@ def find_unembedding(subject: StreamSubject, model: nn.Module, batch: Batch) -> 
     maps, norms = dict(affine_modules(model)), dict(norm_modules(model))
     # tied weights that are multiplied by without a module
     bare = {f"{name}.weight" for name, module in model.named_modules() if isinstance(module, nn.Embedding)}
-    stream, normed, last = list[Tensor](), list[Normed](), list[tuple[str, Tensor, Tensor]]()
+    stream, normed, last = list[Tensor](), list[NormUse](), list[tuple[str, Tensor, Tensor]]()
 
     def keep(x: Tensor) -> Tensor:
         stream[:] = [x.clone()]
@@ -550,7 +550,7 @@ def find_unembedding(subject: StreamSubject, model: nn.Module, batch: Batch) -> 
         if name not in norms:
             last[:] = [(name, x.clone(), y.clone())]
         elif stream and same(x, stream[0]):
-            normed[:] = [Normed(name, norms[name], x.clone(), y.clone(), 0, 0, x)]
+            normed[:] = [NormUse(name, norms[name], x.clone(), y.clone(), 0, 0, x)]
 
     end = StreamPoint(Address("plain", subject.shape.layers("plain")[-1]), "output")
     with watch_uses(model, {*maps, *norms, *bare}, note):

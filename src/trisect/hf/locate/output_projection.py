@@ -33,13 +33,13 @@ from trisect.hf.hooks.calls import (
 )
 from trisect.hf.locate.affine import (
     DIRECTIONS,
-    Normed,
+    ForwardRecord,
+    MapUse,
+    NormUse,
     OutLaw,
-    Passed,
-    PassRecord,
-    holding,
     map_law,
     out_law,
+    replace_outputs,
     rows_of,
     share_of,
 )
@@ -71,7 +71,7 @@ class Output(NamedTuple):
     origin: Origin
     weight: Tensor | None = None
     bias: Tensor | None = None
-    passed: Passed | None = None
+    passed: MapUse | None = None
     law: OutLaw | None = None
     leaving: _Leaving | None = None
 
@@ -91,9 +91,9 @@ def leaving(model: nn.Module, note: Callable[[str, tuple[Tensor, ...]], object])
         yield
 
 
-def find_consumers(calls: Sequence[Call], record: PassRecord) -> tuple[tuple[Passed, ...], ...]:
+def find_consumers(calls: Sequence[Call], record: ForwardRecord) -> tuple[tuple[MapUse, ...], ...]:
     """For every call the affine maps that its output enters, whatever happens to it on the way, with no other map between."""
-    entered: list[list[Passed]] = [[] for _ in calls]
+    entered: list[list[MapUse]] = [[] for _ in calls]
     for passed in record.passed:
         before = {i: raw for i, c in enumerate(calls) if (raw := c.raw) is not None and c.order < passed.calls}
         before = {i: raw for i, raw in before.items() if raw.requires_grad}
@@ -106,9 +106,9 @@ def find_consumers(calls: Sequence[Call], record: PassRecord) -> tuple[tuple[Pas
 
 def find_output(
     call: Call,
-    record: PassRecord,
-    sources: Sequence[Passed],
-    consumers: Sequence[Passed],
+    record: ForwardRecord,
+    sources: Sequence[MapUse],
+    consumers: Sequence[MapUse],
     left: Sequence[Left],
     allowed: float,
 ) -> Output:
@@ -165,7 +165,7 @@ def find_output(
 
 @torch.enable_grad()
 def compare_with_gradients(
-    model: nn.Module, inputs: ModelInputs, record: PassRecord, laws: Sequence[OutLaw | None]
+    model: nn.Module, inputs: ModelInputs, record: ForwardRecord, laws: Sequence[OutLaw | None]
 ) -> dict[int, float]:
     """Calls behind whose W_O the model moves otherwise than its gradients say, and by what share; `laws` are those of the calls.
 
@@ -266,7 +266,7 @@ def _run_with_values(
         for t in outputs if segments else ():
             see(t)
 
-    with holding(model, values, met), leaving(model, left):
+    with replace_outputs(model, values, met), leaving(model, left):
         _run_alike(model, inputs)
     return segments
 
@@ -316,14 +316,14 @@ def find_shares(
         run(base, Edits())
         for half in range(HALVES if left else 0):
             moved = run(_Given(base, half), Edits())
-            held = run(_Given(base), moved.edits())
+            repeat = run(_Given(base), moved.edits())
             for order, size in moves.items():
-                mine, beside = _moves(calls[order], outs[order], left[order], (base, moved, held), half)
-                moves[order] = [math.hypot(size[0], mine), math.hypot(size[1], beside)]
+                through, beside = _moves(calls[order], outs[order], left[order], (base, moved, repeat), half)
+                moves[order] = [math.hypot(size[0], through), math.hypot(size[1], beside)]
     except Exception as error:
         reraise_out_of_memory(error)
         return {}  # it looks at what it is given, and takes nothing else
-    return {order: mine / (mine + beside) for order, (mine, beside) in moves.items() if beside}
+    return {order: through / (through + beside) for order, (through, beside) in moves.items() if beside}
 
 
 def _moves(
@@ -345,9 +345,9 @@ def _moves(
         return 0.0, 0.0
     still = ~_half_of_positions(first.shape[:-1], half).to(first.device)
     was, now, through = (t.double().flatten(0, -2)[still] for t in three)
-    mine, beside = float((through - was).norm()), float((now - through).norm())
+    attended, beside = float((through - was).norm()), float((now - through).norm())
     rounding = ROUNDED * torch.finfo(first.dtype).eps * float(was.norm())
-    return mine, beside if beside > NEAR.get(first.dtype, COARSE) * (mine + beside) + rounding else 0.0
+    return attended, beside if beside > NEAR.get(first.dtype, COARSE) * (attended + beside) + rounding else 0.0
 
 
 def _half_of_positions(shape: torch.Size, half: int) -> Tensor:
@@ -409,7 +409,7 @@ class _Given:
         return Edits(write, {n: weights for n, (weights, _) in self.mixed.items()})
 
 
-def _next_map(record: PassRecord, passed: Passed, output: Tensor, owner: str) -> str | None:
+def _next_map(record: ForwardRecord, passed: MapUse, output: Tensor, owner: str) -> str | None:
     """The map of the same module that takes in what a use made, as it is, where nothing of that leaves the module otherwise."""
     if not owner or _reaches(output, passed):
         return None
@@ -417,7 +417,7 @@ def _next_map(record: PassRecord, passed: Passed, output: Tensor, owner: str) ->
     return next((p.name for p in later if _same(p.x.detach(), passed.leaf)), None)
 
 
-def _is_more_than_sum(output: Tensor, passed: Passed, allowed: float) -> bool:
+def _is_more_than_sum(output: Tensor, passed: MapUse, allowed: float) -> bool:
     """Whether a tensor that has a use's result in it has more of it than a sum."""
     mixed = torch.randn(output.shape, generator=torch.Generator().manual_seed(0)).to(output)
     (gradient,) = gradients_of(output, [passed.leaf])
@@ -431,7 +431,7 @@ def _is_more_than_sum(output: Tensor, passed: Passed, allowed: float) -> bool:
     return off > allowed * float(mixed.abs().max())
 
 
-def _norm_after(record: PassRecord, passed: Passed, output: Tensor, allowed: float) -> Normed | None:
+def _norm_after(record: ForwardRecord, passed: MapUse, output: Tensor, allowed: float) -> NormUse | None:
     """The norm of what was made and something besides that leaves, as where the block is LN(x + attention(x)); None for none."""
     for norm in record.normed:
         if norm.calls != passed.calls or norm.traced.numel() != passed.leaf.numel() or not _same(norm.y, output):
@@ -446,7 +446,7 @@ def _same(a: Tensor, b: Tensor) -> bool:
     return a.numel() == b.numel() and torch.equal(a.flatten(), b.detach().flatten().to(a.device))
 
 
-def _reaches(output: Tensor, passed: Passed) -> bool:
+def _reaches(output: Tensor, passed: MapUse) -> bool:
     return gradients_of(output, [passed.leaf])[0] is not None
 
 
@@ -476,7 +476,7 @@ def _bytes(flat: Tensor):  # noqa: ANN202 - NumPy rows
     return flat.T.contiguous().cpu().view(torch.uint8).numpy()
 
 
-def _check_columns(call: Call, passed: Passed, columns: Tensor, allowed: float) -> Output:
+def _check_columns(call: Call, passed: MapUse, columns: Tensor, allowed: float) -> Output:
     affine, flat = passed.map(), columns.flatten()
     weight = rows_of(affine.weight.detach().T, columns)
     # Σ_h weights_h v_h W_O[h] as [B T D], with the weights where the hook has them
@@ -517,7 +517,7 @@ def _orders(call: Call) -> tuple[Tensor, Tensor]:
     return number, number.view(length, rows).T.flatten()
 
 
-def _between(call: Call, record: PassRecord, passed: Passed, sources: Sequence[Passed]) -> Origin:
+def _between(call: Call, record: ForwardRecord, passed: MapUse, sources: Sequence[MapUse]) -> Origin:
     """What lies between attention's output and the map that it enters."""
     for norm in record.normed:
         if norm.calls == call.order + 1 and _columns(call.output.detach(), norm.x) is not None:
@@ -535,7 +535,7 @@ def _between(call: Call, record: PassRecord, passed: Passed, sources: Sequence[P
 DIGIT = 100  # whole numbers up to it are exact in half precision
 
 
-def row_order_fault(call: Call, consumers: Sequence[Passed]) -> str:
+def row_order_fault(call: Call, consumers: Sequence[MapUse]) -> str:
     """What is wrong with the order of a call's rows, in words; empty where nothing is, or where that does not show.
 
     What row t of weights makes has to enter the next map at position t; where that map takes more positions, as far
@@ -569,7 +569,7 @@ def row_order_fault(call: Call, consumers: Sequence[Passed]) -> str:
     return ""
 
 
-def text_order_fault(parts: Mapping[str, Tensor], uses: Sequence[Passed]) -> str:
+def text_order_fault(parts: Mapping[str, Tensor], uses: Sequence[MapUse]) -> str:
     """Which of q, k and v of the first text is made of other texts, in words; empty where none is, or where that does not show.
 
     Heads and texts may lie in one axis, heads first, so that a row of what was recorded is no text's.
@@ -610,7 +610,7 @@ def _numbers(call: Call) -> Tensor | None:
 class Selected(NamedTuple):
     """A plain selection: units of one use of a map, each times a factor, with `extra` added; as [H, E]."""
 
-    source: Passed
+    source: MapUse
     units: Int[Tensor, "H E"]
     factors: Float[Tensor, "H E"]
     extra: Float[Tensor, "H E"] | None
@@ -621,7 +621,7 @@ OTHER_AXIS = "it attends over {} where positions are looked for: its rows are no
 
 
 def find_placement(
-    name: str, t: Tensor, chosen: Selected, passed: Sequence[Passed], allowed: float
+    name: str, t: Tensor, chosen: Selected, passed: Sequence[MapUse], allowed: float
 ) -> tuple[str, bool, bool]:
     """How t [B H T E], which at position 0 is the given selection, depends on its position, by several of them.
 
@@ -656,8 +656,8 @@ def find_placement(
             words = f"put together from positions {shown}" if len(hit) > 1 else f"made of position {last}"
             for head in fresh.nonzero().flatten().tolist() if len(hit) > 1 and len(flat) == rows * length else ():
                 (of_head,) = gradients_of(t[0, head, position], [chosen.source.leaf], positive=True)
-                own = [of_head is None or bool(of_head.reshape(flat.shape)[n * position].any()) for n in layouts]
-                words = words if any(own) else f"{DISPLACED} {head + 1}, put together from positions {shown}"
+                depends = [of_head is None or bool(of_head.reshape(flat.shape)[n * position].any()) for n in layouts]
+                words = words if any(depends) else f"{DISPLACED} {head + 1}, put together from positions {shown}"
             return f"{place}is {words} of {chosen.source.name}", True, False
         layouts, value = fits, chosen.source.leaf.detach().reshape(flat.shape)[hit[0]]
         row = value.double(), flat[hit[0]].double()

@@ -22,13 +22,13 @@ from trisect.hf.locate.affine import (
     TOLERANCE,
     Affine,
     CallLaws,
-    Normed,
+    ForwardRecord,
+    MapUse,
+    NormUse,
     PartLaw,
-    Passed,
-    PassRecord,
-    cut,
+    checksums_of,
+    detach_after_maps,
     map_law,
-    marks_of,
     rows_of,
     share_of,
 )
@@ -78,7 +78,7 @@ class _TracedPart(NamedTuple):
     origin: Origin
     weight: Float[Tensor, "H D E"] | None = None
     bias: Float[Tensor, "H E"] | None = None
-    passed: tuple[Passed, ...] = ()
+    passed: tuple[MapUse, ...] = ()
     law: PartLaw | None = None
     normed: NormedMap | None = None
     order: str = ""
@@ -95,7 +95,7 @@ def find_weights(
     with (
         torch.enable_grad(),
         hook(model, Edits(), calls=Calls(copy_call)) as calls,
-        cut(model, calls) as record,
+        detach_after_maps(model, calls) as record,
         leaving(model, lambda name, outputs: left.append((name, outputs, len(record.passed)))),
     ):
         model(**inputs)
@@ -124,9 +124,9 @@ def find_weights(
 def _find_call(
     model: nn.Module,
     call: Call,
-    record: PassRecord,
+    record: ForwardRecord,
     address: Address,
-    consumers: Sequence[Passed],
+    consumers: Sequence[MapUse],
     left: Sequence[Left],
     outputs: list[Output],
 ) -> CallWeights:
@@ -158,20 +158,20 @@ def _find_call(
         *(law.name for law in (() if behind is None else behind.maps)),
     ]
     used += [] if out.law is None else [out.law.map.name]
-    laws = CallLaws(part_laws, out.law, marks_of(model, used), behind)
+    laws = CallLaws(part_laws, out.law, checksums_of(model, used), behind)
     normed = {n: part.normed for n, part in parts.items() if part.normed is not None}
     order = text_order_fault(tensors, sources) or ("" if out.origin.how == "rows" else row_order_fault(call, consumers))
     order = order or next((part.order for part in parts.values() if part.order), "")
     return CallWeights(call.module, Projections(address, origins, **detached, normed=normed), around, True, laws, order)
 
 
-def tolerance(t: Tensor, by: Passed | None = None) -> float:
+def tolerance(t: Tensor, by: MapUse | None = None) -> float:
     """What share of the largest value is rounding, for sums of that tensor's precision, or of the map's that made it."""
     return max(TOLERANCE[t.dtype], 0.0 if by is None else by.allowed)
 
 
 def _trace(
-    model: nn.Module, module: str, name: str, t: Tensor, passed: Sequence[Passed], norms: Sequence[Normed]
+    model: nn.Module, module: str, name: str, t: Tensor, passed: Sequence[MapUse], norms: Sequence[NormUse]
 ) -> _TracedPart:
     """One of q, k, v [B H T E] back to the affine maps that it is made by."""
     reached = gradients_of(t[0, :, 0, :], [p.leaf for p in passed], positive=True)
@@ -241,10 +241,10 @@ def _trace_selection(
     module: str,
     name: str,
     t: Tensor,
-    passed: Passed,
+    passed: MapUse,
     units: Int[Tensor, "H E"],
     factors: Float[Tensor, "H E"],
-    before: Sequence[Passed],
+    before: Sequence[MapUse],
 ) -> _TracedPart:
     affine = passed.map()
     scale = float(factors.mean())
@@ -287,11 +287,11 @@ def _trace_selection(
 
 
 def _recompute(
-    t: Tensor, passed: Passed, affine: Affine, units: Tensor, factors: Tensor, everywhere: bool
+    t: Tensor, passed: MapUse, affine: Affine, units: Tensor, factors: Tensor, everywhere: bool
 ) -> tuple[float, Tensor | None]:
     """t again from x and the rows found: what share it is off by, and a bias that only t has."""
     allowed, (rows, heads, length, width) = tolerance(t, passed), t.shape
-    x = passed.entered.detach()
+    x = passed.multiplied_input.detach()
     if x.dim() == 3 and x.shape[0] == rows and x.shape[1] > length:
         x = x[:, :length]  # the first of several streams
     y = x.to(affine.weight) @ affine.weight[units.flatten()].T.detach()

@@ -1,4 +1,4 @@
-"""Small language models of attention alone, or with feed-forward networks, trained or put together by hand, and how they look up."""
+"""Small language models with or without feed-forward networks, trained or built by hand, and measures of their induction heads."""
 
 from __future__ import annotations
 
@@ -39,12 +39,12 @@ from trisect.text.birth_places import IGNORED, Example
 from trisect.text.pairs import TextPair
 from trisect.text.worlds import INDUCTION, ROLES
 
-ROWS = 32  # of random pieces that induction is measured on
+ROWS = 32  # rows of random tokens that induction is measured on
 
 
 @dataclass(frozen=True)
 class LookupShape:
-    """`layers` of `heads`, `width` (residual stream), `inner` (feed-forward, 0: none) and `block` (pieces read at once).
+    """Sizes of a language model: `layers`, `heads`, `width` (residual stream), `inner` (feed-forward, 0: none), `block` (window).
 
     Weights begin with the standard deviation `spread`; positions are rotary, the slowest with a period of about 2π · `base`.
     """
@@ -66,12 +66,12 @@ class LookupShape:
 
 
 def learn_tokenizer(lines: Sequence[str], size: int, block: int) -> OwnTokenizer:
-    """A fast tokenizer of about `size` byte-pair pieces of words, which adds nothing to a text."""
+    """A fast byte-pair tokenizer of about `size` tokens, which adds no special tokens."""
     return learn_pieces(lines, size, block, pad_token=PAD, unk_token=UNKNOWN)
 
 
 def make_model(architecture: LookupShape, tokenizer: OwnTokenizer, seed: int) -> nn.Module:
-    """A llama with random weights, a function of the seed; without feed-forward networks theirs add nothing and stay as they are."""
+    """A Llama model with random weights from the seed; without feed-forward networks, theirs are frozen with output 0."""
     import transformers
 
     a = architecture
@@ -86,7 +86,7 @@ def make_model(architecture: LookupShape, tokenizer: OwnTokenizer, seed: int) ->
         initializer_range=a.spread,
         **positions,
         attention_dropout=a.dropout,
-        attention_bias=True,  # by which a head can attend to a place, whatever stands there
+        attention_bias=True,  # with which a head can attend to a position whatever its token
         tie_word_embeddings=False,
         pad_token_id=tokenizer.pad_token_id,
         bos_token_id=None,
@@ -101,7 +101,7 @@ def make_model(architecture: LookupShape, tokenizer: OwnTokenizer, seed: int) ->
     return model
 
 
-FLAT = 1e8  # a norm's epsilon: beside it the size of what enters is nothing in float32, so that the norm is one factor
+FLAT = 1e8  # a norm's epsilon, so large that in float32 the norm is a constant factor
 
 
 def _assemble_model(
@@ -166,13 +166,13 @@ def _word_tokenizer(words: Sequence[str], longest: int) -> OwnTokenizer:
 LAYERS, HEADS, EDGE, WIDTH = 2, 4, 32, 128
 SLOW = [*range(8, 16), *range(24, 32)]  # dimensions of a head that rotary positions turn by less than 0.01 a token
 FAST = [*range(8), *range(16, 24)]
-RATES = 10_000.0 ** (-np.arange(8) / 16)  # by which those turn
-NOISE = 0.05  # size of what heads without a part in the answer add to it
-PREVIOUS = 8.0  # logits by which the position before is ahead
+RATES = 10_000.0 ** (-np.arange(8) / 16)  # angles of these rotations per position
+NOISE = 0.05  # size of the contributions of irrelevant heads to the answer
+PREVIOUS = 8.0  # margin of the previous position's attention logit
 START = "start"
-LONGEST, SEGMENT = 16, 8  # words of a text, and of a segment that comes again
+LONGEST, SEGMENT = 16, 8  # words of a text, and of a repeated segment
 Codes: TypeAlias = Float[np.ndarray, "N D"]
-# by world of text: the label column in which the donor differs, for each property
+# by kind of text and property: the label column in which the donor differs
 COLUMNS = {
     "roles": {"asked": "question.a", "key": "item.a", "value": "item.b", "other": "item.c"},
     "induction": {"asked": "question.own", "key": "value.before", "value": "value.own"},
@@ -180,14 +180,14 @@ COLUMNS = {
 
 
 class PlantedWorld(NamedTuple):
-    """A kind of model built by hand, and its texts.
+    """A model built by hand in which the heads that compute the answer are known, and its texts.
 
     One head looks up: its q reads what is asked for, its k what can be matched, its v the answer, and the matching logit is ahead by
     `sharpness`. Of `roles` all three stand in one word, and one head answers, in either layer. Of `induction` and `lookup` a head
     of the first layer copies each word to the next position, where k of the second layer's head reads it. `keys` are key/value
     heads, `rotary` positions are a llama's (else learned ones, a GPT-2's), with `shared` W_K = W_V. All other heads have random
-    weights and move the answer by NOISE; as `decoys` they look at what the head that answers looks at, with logits half as
-    large again, and carry another property to where nothing reads it. One that is `trained` learns `roles` with one head alone, of
+    weights and change the answer by NOISE; with `decoys` they attend to the same word as the answering head, with logits 1.5 times
+    as large, and write another property that nothing reads. One that is `trained` learns `roles` with one head alone, of
     either layer, that can write: what q, k and v of it do is learned.
     """
 
@@ -227,7 +227,7 @@ SCHEDULE = Schedule(5, 128, 3e-3, 100_000, 5 * DOCUMENTS * LONGEST, weight_decay
 def build_world(
     world: PlantedWorld, seed: int, pairs: int
 ) -> tuple[Pretrained, dict[str, tuple[TextPair, ...]], dict[str, frozenset[Site]]]:
-    """A world's model of a seed, pairs of texts for each property in which the donor differs, and the sites it acts through."""
+    """A world's model for a seed, text pairs by the property in which the donor differs, and the true sites of each property."""
     rng = np.random.default_rng([seed, list(WORLDS.values()).index(world)])
     if world.trained:
         layer, head = (int(rng.integers(count)) for count in (LAYERS, HEADS))
@@ -236,7 +236,7 @@ def build_world(
         model = load(*_train_world(seed, layer, head))
         return model, texts, {name: frozenset(sites.get(name, ())) for name in texts}
     square = np.concatenate([np.ones((WIDTH, 1)), rng.standard_normal((WIDTH, WIDTH - 1))], 1)
-    left = np.linalg.qr(square)[0].T[1:]  # directions that sum to 0: a norm's mean is none
+    left = np.linalg.qr(square)[0].T[1:]  # directions with mean 0, which a norm does not centre
 
     def take(count: int) -> Codes:
         nonlocal left
@@ -310,7 +310,7 @@ def _train_world(seed: int, layer: int, head: int) -> tuple[nn.Module, OwnTokeni
 
 
 class _HeadMaps:
-    """The maps of all heads while a model is put together: random at first, and writing NOISE where the answer is read."""
+    """Weights of all heads of a model under construction: random at first, adding NOISE to the answer."""
 
     def __init__(self, world: PlantedWorld, rng: Generator, out: Codes, spare: Codes) -> None:
         self.world, self.rng = world, rng
@@ -325,13 +325,13 @@ class _HeadMaps:
         self.b_q, self.b_k = np.zeros((LAYERS, HEADS, EDGE)), np.zeros((LAYERS, world.keys, EDGE))
 
     def frame(self, count: int, dimensions: Sequence[int]) -> Float[np.ndarray, "N E"]:
-        """Orthonormal vectors of a head in some of its dimensions."""
+        """Random orthonormal vectors in some of a head's dimensions."""
         vectors = np.zeros((count, EDGE))
         vectors[:, dimensions] = np.linalg.qr(self.rng.standard_normal((len(dimensions), len(dimensions))))[0][:count]
         return vectors
 
     def look_up(self, layer: int, head: int, query: Codes, key: Codes, value: Codes, out: Codes) -> None:
-        """Make a head whose q is the code asked for, whose k is a key's, and which turns a value's code into another's."""
+        """Set a head's q and k to match the code `query` with `key`, and its v and o to map `value` to `out`."""
         key_head = head * self.world.keys // HEADS
         match, carry = self.frame(len(key), SLOW), self.frame(len(value), FAST)
         self.q[layer, head] = self.world.sharpness * math.sqrt(EDGE) * query.T @ match
@@ -339,7 +339,7 @@ class _HeadMaps:
         self.o[layer, head] = carry.T @ out
 
     def copy_previous(self, head: int, places: Codes, code: Codes, before: Codes) -> None:
-        """Make a head of the first layer that attends to the position before, whatever stands there, and copies its word."""
+        """Set a head of the first layer to attend to the previous position and copy its word."""
         key_head, size, rotary = head * self.world.keys // HEADS, PREVIOUS * math.sqrt(EDGE), self.world.rotary
         match, carry = self.frame(len(places), SLOW), self.frame(len(code), SLOW if rotary else FAST)
         self.q[0, head] = 0 if rotary else size * places[1:].T @ match[:-1]
@@ -383,7 +383,7 @@ def _draw_pairs(text: str, name: str, count: int, seed: int) -> tuple[TextPair, 
 
 
 class _HeadWeights(NamedTuple):
-    """Of one head the mean attention weight on the piece before (`previous`), and on the one after an earlier copy (`induction`)."""
+    """A head's mean attention weight on the previous token, and on the token after an earlier copy (`induction`)."""
 
     layer: int
     head: int
@@ -392,7 +392,7 @@ class _HeadWeights(NamedTuple):
 
 
 class InductionMeasure(NamedTuple):
-    """Loss in nats on a text, on random pieces when they come first and when they come again, and what each head attends to then."""
+    """Loss in nats on a text, and on the first and second copy of random tokens, with every head's attention weights there."""
 
     text: float
     first: float
@@ -402,8 +402,8 @@ class InductionMeasure(NamedTuple):
 
 @torch.no_grad()
 def measure_induction(model: Any, windows: Int[Tensor, "R T"], pieces: Int[Tensor, " P"]) -> InductionMeasure:
-    """How a model predicts windows of a text, and as wide rows of random `pieces` repeated once (Olsson et al. 2022); which heads look
-    back in those. Pieces that the model never read would say nothing of it.
+    """Losses of a model on windows of a text and on equally long rows of random `pieces` repeated once (Olsson et al. 2022), and the
+    induction weights of its heads in these rows. `pieces` should be tokens that the model was trained on.
     """
     half, device = windows.shape[1] // 2, model.get_input_embeddings().weight.device
     draw = torch.Generator().manual_seed(5)

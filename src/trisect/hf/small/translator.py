@@ -25,7 +25,7 @@ WordSides = tuple[Sequence[str], Sequence[str]]  # words of a sentence, and of i
 
 @dataclass(frozen=True)
 class TranslatorShape:
-    """A small Transformer: `layers` on either side, `heads`, `width` (residual stream), `inner` (feed-forward)."""
+    """A small Transformer: `layers` of encoder and decoder each, `heads`, `width` (residual stream), `inner` (feed-forward)."""
 
     layers: int = 2
     heads: int = 4
@@ -41,22 +41,22 @@ class TranslatorShape:
 
 
 def learn_tokenizer(sentences: Iterable[Sequence[str]], size: int) -> OwnTokenizer:
-    """A fast tokenizer of about `size` byte-pair pieces, learnt from the words of both sides, that ends a text with `</s>`.
+    """A fast tokenizer of about `size` byte-pair tokens, learnt from the words of both sides, that ends a text with `</s>`.
 
-    No piece reaches over a space, and a word's first piece begins with `▁`, so that the pieces of a list of words
-    (`is_split_into_words=True`) map back to them. Raises SpecError where the characters alone are more than `size`.
+    No token spans a space, and a word's first token begins with `▁`, so that the tokens of a list of words
+    (`is_split_into_words=True`) map back to them. Raises SpecError if there are more than `size` characters.
     """
     texts = [" ".join(words) for words in sentences]
     return learn_pieces(texts, size, POSITIONS, pad_token=PAD, eos_token=END, unk_token=UNKNOWN)
 
 
 def learn_pieces(texts: Sequence[str], size: int, longest: int, **marks: str) -> OwnTokenizer:
-    """The same of any texts; it ends a text with the `eos_token` of the marks, where they have one, and has a `unk_token`."""
+    """The same for any texts; `marks` are special tokens by role: `unk_token`, and an optional `eos_token` that ends texts."""
     from tokenizers import Tokenizer, decoders, models, pre_tokenizers, processors, trainers
 
     characters = len({c for text in texts for c in text if not c.isspace()} | {START})
     if len(marks) + characters > size:
-        reason = f"The text has {characters} characters, and there are {len(marks)} marks."
+        reason = f"The text has {characters} different characters, and there are {len(marks)} special tokens."
         raise SpecError(f"A vocabulary of {size} pieces.", reason, f"Give {2 * (len(marks) + characters)} or more.")
     inner = Tokenizer(models.BPE(unk_token=marks["unk_token"]))
     inner.pre_tokenizer = pre_tokenizers.Sequence(
@@ -73,7 +73,7 @@ def learn_pieces(texts: Sequence[str], size: int, longest: int, **marks: str) ->
 
 
 def make_model(architecture: TranslatorShape, tokenizer: OwnTokenizer, seed: int) -> nn.Module:
-    """A Marian model with random weights, a function of the seed; embeddings of both sides and of the output are one table."""
+    """A Marian model with random weights from the seed; both sides and the output share one embedding matrix."""
     import transformers
 
     a = architecture
@@ -93,7 +93,7 @@ def make_model(architecture: TranslatorShape, tokenizer: OwnTokenizer, seed: int
         activation_dropout=0.0,
         activation_function="relu",
         scale_embedding=True,
-        init_std=a.width**-0.5,  # times the scale, an embedding's entries are as large as its position's
+        init_std=a.width**-0.5,  # scaled embeddings have entries as large as position embeddings
         share_encoder_decoder_embeddings=True,
         pad_token_id=tokenizer.pad_token_id,
         eos_token_id=tokenizer.eos_token_id,
@@ -105,25 +105,25 @@ def make_model(architecture: TranslatorShape, tokenizer: OwnTokenizer, seed: int
 
 @dataclass(frozen=True)
 class TranslationIds:
-    """Ids of a sentence and of its translation, each with its end."""
+    """Token ids of a sentence and of its translation, each with its end token."""
 
     source: tuple[int, ...]
     target: tuple[int, ...]
 
     @property
     def size(self) -> int:
-        """What it costs, roughly: its ids on both sides."""
+        """Number of ids on both sides, for batching by size."""
         return len(self.source) + len(self.target)
 
     @property
     def targets(self) -> int:
-        """How many ids are predicted of it: every one of the target."""
+        """Number of ids to predict: all of the target."""
         return len(self.target)
 
 
 @dataclass(frozen=True)
-class Translating:
-    """How a translation is learnt: every target id predicted from the source and the target ids before it.
+class TranslationLoss:
+    """The loss of translation: every target id is predicted from the source and the target ids before it.
 
     With `smoothing` ε the target distribution has 1 − ε on the id and ε spread over the vocabulary (Szegedy et al. 2016).
     """
@@ -132,13 +132,13 @@ class Translating:
     smoothing: float = 0.0
 
     def loss(self, model: nn.Module, rows: Sequence[TranslationIds]) -> Tensor:
-        """Summed over all target ids, nats."""
+        """Cross-entropy in nats, summed over all target ids."""
         logits = self.logits(model, rows)
         labels = pad_rows([row.target for row in rows], IGNORED).to(logits.device)
         return F.cross_entropy(logits.flatten(0, 1), labels.flatten(), reduction="sum", label_smoothing=self.smoothing)
 
     def logits(self, model: nn.Module, rows: Sequence[TranslationIds]) -> Float[Tensor, "B T V"]:
-        """What a model makes of the pairs with the target given (teacher forcing); row t is about target id t."""
+        """Logits for the pairs with teacher forcing; position t predicts target id t."""
         device = next(model.parameters()).device
         return model(
             input_ids=pad_rows([row.source for row in rows], self.padding).to(device),
@@ -149,7 +149,7 @@ class Translating:
 
 
 def encode(pairs: Iterable[WordSides], tokenizer: OwnTokenizer) -> list[TranslationIds]:
-    """Pairs of sentences, given as words, as ids with their ends; raises CorpusError where one is too long for the model."""
+    """Sentence pairs as token ids with end tokens; raises CorpusError if one is too long for the model."""
     both = list(pairs)
     if not both:
         return []
@@ -166,12 +166,12 @@ def encode(pairs: Iterable[WordSides], tokenizer: OwnTokenizer) -> list[Translat
     return rows
 
 
-ROWS = 64  # read at once
+ROWS = 64  # rows of a batch
 EXTRA_PIECES = 10  # pieces that a translation may have beyond twice the pieces of its sentence
 
 
 class TranslationScore(NamedTuple):
-    """Mean loss per target piece in nats, and the share of pieces that were the likeliest, the target being given."""
+    """Mean loss per target token in nats, and the share of correct top-1 predictions, with teacher forcing."""
 
     loss_nats: float
     accuracy: float
@@ -179,7 +179,7 @@ class TranslationScore(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class Translator:
-    """A model in its folder, opened to translate."""
+    """A translation model with its tokenizer."""
 
     model: nn.Module
     tokenizer: Any
@@ -192,13 +192,13 @@ class Translator:
 
     @torch.no_grad()
     def score(self, pairs: Sequence[WordSides]) -> TranslationScore:
-        """Loss and accuracy over all target pieces of some pairs, ends included."""
-        lecture = Translating(self.tokenizer.pad_token_id)
+        """Loss and accuracy over all target tokens of some pairs, end tokens included."""
+        objective = TranslationLoss(self.tokenizer.pad_token_id)
         loss, right, count = 0.0, 0, 0
-        ordered = sorted(encode(pairs, self.tokenizer), key=lambda row: row.size)  # together with rows of like size
+        ordered = sorted(encode(pairs, self.tokenizer), key=lambda row: row.size)  # batches of rows of similar size
         for start in range(0, len(ordered), ROWS):
             rows = ordered[start : start + ROWS]
-            logits = lecture.logits(self.model, rows).flatten(0, 1)
+            logits = objective.logits(self.model, rows).flatten(0, 1)
             labels = pad_rows([row.target for row in rows], IGNORED).to(logits.device).flatten()
             loss += float(F.cross_entropy(logits, labels, reduction="sum"))
             right += int((logits.argmax(-1) == labels).sum())
@@ -207,16 +207,16 @@ class Translator:
 
     @torch.no_grad()
     def translate(self, sentences: Sequence[Sequence[str]]) -> list[str]:
-        """The likeliest piece after the likeliest piece (greedy), until each translation ends; words stand apart by spaces."""
+        """Greedy translations of sentences, as text."""
         translations = []
         for words in sentences:
             ids = self.tokenizer([list(words)], is_split_into_words=True, return_tensors="pt").input_ids
             ids = ids.to(next(self.model.parameters()).device)
             out = [self.tokenizer.pad_token_id]
             for _ in range(2 * ids.shape[1] + EXTRA_PIECES):
-                begun = torch.tensor([out], device=ids.device)
+                prefix = torch.tensor([out], device=ids.device)
                 out.append(
-                    int(self.model(input_ids=ids, decoder_input_ids=begun, use_cache=False).logits[0, -1].argmax())
+                    int(self.model(input_ids=ids, decoder_input_ids=prefix, use_cache=False).logits[0, -1].argmax())
                 )
                 if out[-1] == self.tokenizer.eos_token_id:
                     break

@@ -59,9 +59,9 @@ class Agreement:
     autocast: str = ""
     draw: Random | None = None
     counts: Counter[tuple[object, ...]] = field(default_factory=Counter)
-    left: ModelInputs | None = None
+    unchecked_inputs: ModelInputs | None = None
 
-    def is_looked_at(self, inputs: ModelInputs) -> bool:
+    def should_check_laws(self, inputs: ModelInputs) -> bool:
         """Whether laws are checked in this read: always without `draw`, else in the first reads of each kind of inputs and some later ones.
 
         Inputs are of one kind if names, types and shapes agree, with lengths up to the next power of two, and padding in the same masks.
@@ -75,7 +75,7 @@ class Agreement:
         )
         self.counts[kind] += 1
         is_checked = self.counts[kind] <= FIRST_READS or self.draw.random() < CHECKED_SHARE
-        self.left = None if is_checked else inputs
+        self.unchecked_inputs = None if is_checked else inputs
         return is_checked
 
     def check_autocast(self, name: str, model: nn.Module) -> None:
@@ -105,7 +105,7 @@ class Agreement:
             for context in (memory_guard(name, "Running", inputs), *quiet):
                 around.enter_context(context)
             plain = first_tensor(model(**inputs))
-            share = apart(first_tensor(answer), plain, masks)
+            share = relative_error(first_tensor(answer), plain, masks)
         if not share <= LONGER_FACTOR * self.allowed:
             reason = f"Over {length} positions the two answers are apart by a share of {share:.1e}; "
             reason += f"on loading, over {self.longest}, they agreed."
@@ -126,7 +126,7 @@ def longest(calls: Sequence[Call]) -> int:
     return max((max(call.q.shape[2], call.k.shape[2]) for call in calls), default=0)
 
 
-def apart(answer: Tensor, plain: Tensor, masks: Sequence[Tensor]) -> float:
+def relative_error(answer: Tensor, plain: Tensor, masks: Sequence[Tensor]) -> float:
     """Relative error ‖answer − plain‖ / ‖plain‖ over positions without padding, computed in blocks.
 
     Infinite if shapes differ, if only one of the two is finite at some place, or if all positions are padding.
@@ -296,7 +296,7 @@ def check_kv_cache(
         return None
     with traceable_forward():
         without = first_tensor(model(**{**inputs, "use_cache": False}))
-    if apart(answer, without, ()) <= LONGER_FACTOR * allowed:
+    if relative_error(answer, without, ()) <= LONGER_FACTOR * allowed:
         return None
     problem = f"{name} computes something else with a cache than without."
     reason = f"Its module {module!r} attends {times} times in a pass, and the cache gives each the others' keys too."
@@ -393,7 +393,7 @@ def rounding_notes(model: nn.Module, projections: Sequence[Projections], moved: 
     return (words,)
 
 
-def coarsest(model: nn.Module) -> float:
+def largest_rounding_tolerance(model: nn.Module) -> float:
     """The largest relative rounding tolerance among a model's quantised maps; 0 if it has none."""
     return max(
         (TOLERANCE[quantised.kind] for _, _, quantised in _quantised_maps(model) if quantised.kind is not None),

@@ -29,8 +29,8 @@ from trisect.hf.locate.affine import (
     OutLaw,
     PartLaw,
     Quantised,
+    checksums_of,
     ends_of,
-    marks_of,
     quantisation_of,
     watch_uses,
 )
@@ -155,7 +155,7 @@ class Checker:
             elif self.entered is None or self.entered[0] is not x or self.entered[1] != x._version:
                 self.entered = x, x._version, x.clone()
             x, y = self.entered[2], y.clone()
-        use = _Use(x, y, x) if quantised is None else _Use(x, y, quantised.entered(x), quantised.kind)
+        use = _Use(x, y, x) if quantised is None else _Use(x, y, quantised.multiplied_input(x), quantised.kind)
         if key in self.waiting:
             self._output(key, use)
         elif key in self.last:
@@ -385,7 +385,7 @@ def check_maps(model: nn.Module, name: str, laws: Sequence[CallLaws | None], add
         if call_laws is None:
             continue
         for bare, mark in call_laws.bare.items():
-            now, expected = marks_of(model, [bare]).get(bare), mark.to(torch.float64)
+            now, expected = checksums_of(model, [bare]).get(bare), mark.to(torch.float64)
             off = torch.inf if now is None else float((now - expected).norm() / expected.norm().clamp_min(1e-30))
             if not off <= TOLERANCE[torch.float64]:
                 checker.fail(order, f"{bare} is not what it was on loading")
@@ -404,7 +404,7 @@ def check_maps(model: nn.Module, name: str, laws: Sequence[CallLaws | None], add
             assert met[0] is not None
             x, y = met[0]
             quantised = quantisation_of(module)
-            rounded, kind_between = (x, None) if quantised is None else (quantised.entered(x), quantised.kind)
+            rounded, kind_between = (x, None) if quantised is None else (quantised.multiplied_input(x), quantised.kind)
             use = _Use(x[0], y[0], rounded[0], kind_between)
             checker.look(law, use, order, 1, 0)
     checker.judge(name, addresses)

@@ -46,11 +46,11 @@ from trisect.hf.verify.agreement import (
     Rounding,
     autocast_of,
     check_kv_cache,
-    coarsest,
     copy_saved_tensors,
     differentiate_quantisation,
     find_other_scales,
     find_response,
+    largest_rounding_tolerance,
     longest,
     rounding_of,
 )
@@ -112,7 +112,7 @@ def _read_coverage(model: nn.Module, inputs: ModelInputs) -> _Coverage:
         with following(model, pieces=pieces, calls=Calls(copy_call)) as follower:
             followed = first_tensor(model(**inputs))
     by_tape = bool(calls) and len(calls) >= len(follower.calls)
-    most = max(TOLERANCE[own_answer.dtype], coarsest(model))
+    most = max(TOLERANCE[own_answer.dtype], largest_rounding_tolerance(model))
     if plain is not None and len(calls) == len(follower.calls) and not _apart(plain, own_answer) <= most:
         by_tape = not _apart(open_own, own_answer) <= most  # as it was loaded, where eager attention is another
     chosen, other = (calls, follower.calls) if by_tape else (follower.calls, calls)
@@ -408,7 +408,7 @@ def _prove(name: str, model: nn.Module, example: Mapping[str, Any]) -> Proof:
     valid = [(a, c) for a, c, f in zip(addresses, seen.calls, weights, strict=True) if f.valid]
     heads = {address: Heads(call.q.shape[1], call.v.shape[1]) for address, call in valid}
     rounding = rounding_of(model, example, seen.hook, seen.calls, seen.answer)
-    allowed = max(*(law.allowed for law in laws), coarsest(model), 2 * rounding.answer)
+    allowed = max(*(law.allowed for law in laws), largest_rounding_tolerance(model), 2 * rounding.answer)
     refusal = check_kv_cache(name, model, example, seen.calls, seen.answer, allowed)
     refusal = refusal or moved or _find_refusal(name, seen, addresses, laws, allowed)
     agreement = Agreement(longest(seen.calls), allowed, autocast_of(model))

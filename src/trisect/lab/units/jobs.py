@@ -27,7 +27,7 @@ from trisect.core.site import Site
 from trisect.core.subject import InputSample, TextOrPair, Texts
 from trisect.core.tables import write_table
 from trisect.engine.drive import JobWork
-from trisect.engine.jobs import Files, JobContext, JobOrder, job, land
+from trisect.engine.jobs import Files, JobContext, JobOrder, job, write_files
 from trisect.lab.experiment import Experiment, Replicates, RunContext, UnitFacts
 from trisect.lab.folder import Folder
 from trisect.lab.inputs import ModelSource, ModelWorkers, TextSource
@@ -304,12 +304,12 @@ def measure_model(unit: _UnitJob, context: JobContext) -> None:
         arrange_files({place: context.fetch(name) for name, place in unit.laid.items()}, Path(laid))
         settings = decode_settings(experiment.settings, unit.settings, Path(laid))
         source: ModelSource = getattr(settings, unit.group)
-        context.say(0.0, f"loading {unit.called}")
+        context.report(0.0, f"loading {unit.called}")
         subject: Any = source.open()
         if subject.name != unit.called:
             subject = replace(subject, name=unit.called)
         texts = read_texts(context.fetch(TEXTS)) if unit.texts else None
-        run = RunContext(context.scratch, Machine(quiet=True), (for_texts(subject, texts),), texts, show=context.say)
+        run = RunContext(context.scratch, Machine(quiet=True), (for_texts(subject, texts),), texts, show=context.report)
         write_unit(experiment, settings, run, hardware(uses_gpu(source)))
 
 
@@ -365,5 +365,5 @@ class UnitWork(JobWork):
     def land(self, files: Files) -> None:
         """Keep the model's files: all are sent when it is measured."""
         with self.folder.unit(self.key, self.experiment.name) as place:
-            land(files, place)
+            write_files(files, place)
             self.check()

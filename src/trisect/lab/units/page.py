@@ -187,7 +187,7 @@ def page(tables: Mapping[str, pl.DataFrame], about: About[UnitsFacts]) -> Sheet:
     weights = ", ".join(f"{model.name} ({model.fingerprint})" for model in facts.models)
     names = words.display_names(facts.names)
     return Sheet(
-        f"{facts.what.capitalize()} over {words.several(len(facts.models), unit)}",
+        f"{facts.what.capitalize()} over {words.quantity(len(facts.models), unit)}",
         f"trisect · {facts.what} over {facts.units}",
         f"{('; ' if any(',' in name for name in names) else ', ').join(names)}. {explanation}",
         sections,
@@ -206,7 +206,7 @@ def findings(tables: Mapping[str, pl.DataFrame], about: About[UnitsFacts]) -> tu
             sizes = [(mean.name, number_words(mean, pooled.signed)) for mean, _ in pooled.numbers]
             parts = ", ".join(size if name == pooled.label else f"{name} {size}" for name, size in sizes)
             side = comparison_words(None if pooled.compared is None else pooled.compared.data(), "model")
-            sentence = f"mean over {words.several(len(names), 'model')}, {pooled.unit}: {parts}.{side}"
+            sentence = f"mean over {words.quantity(len(names), 'model')}, {pooled.unit}: {parts}.{side}"
             more |= {"per": "model", "comparison": side.strip(), "compared": pooled.compared}
             values = tuple(mean for mean, _ in pooled.numbers)
         else:
@@ -291,7 +291,7 @@ def _reading(answers: Sequence[Finding], facts: UnitsFacts) -> Iterator[str]:
         "change is common to them and in no interval."
     )
     if len(facts.models) < FEW_MODELS:
-        yield f"With {len(facts.models)} models they are wide: t has {words.several(len(facts.models) - 1, 'degree')} of freedom."
+        yield f"With {len(facts.models)} models they are wide: t has {words.quantity(len(facts.models) - 1, 'degree')} of freedom."
 
 
 def _figures(pooled: Sequence[_PooledFinding], facts: UnitsFacts) -> Iterator[Figure]:
@@ -475,7 +475,7 @@ def _layer_words(layer: int | str) -> str:
 
 def _signs(facts: UnitsFacts) -> str:
     """What signs are, where models are drawn beside their mean."""
-    n = words.several(len(facts.models), "model")
+    n = words.quantity(len(facts.models), "model")
     return f"Small signs are models, large ones their mean with its 95 % interval, n\u00a0=\u00a0{n}"
 
 
