@@ -1,6 +1,6 @@
 """Memory of norms, profile, ablate and patch on large models beside that of the model's plain forward pass.
 
-python bench/memory.py WAY KIND     MiB of one of them: plain, norms, profile, ablate, patch; bert, llama, small
+python bench/memory.py WAY KIND     MiB of one of them: plain, norms, profile, ablate, patch; llama, small
 """
 
 from __future__ import annotations
@@ -32,20 +32,6 @@ class Size(NamedTuple):
     sites: tuple[str, ...]
 
 
-def bert(layers: int = 12, width: int = 768, words: int = 30_522) -> nn.Module:
-    """A masked language model of BERT's kind."""
-    from transformers import BertConfig, BertForMaskedLM
-
-    config = BertConfig(
-        vocab_size=words,
-        hidden_size=width,
-        num_hidden_layers=layers,
-        num_attention_heads=width // 64,
-        intermediate_size=4 * width,
-    )
-    return BertForMaskedLM(config).eval()
-
-
 def llama(layers: int = 22, width: int = 2048, inner: int = 5632, words: int = 32_000) -> nn.Module:
     """A causal language model of TinyLlama's kind, in bfloat16."""
     from transformers import LlamaConfig, LlamaForCausalLM
@@ -66,7 +52,6 @@ def llama(layers: int = 22, width: int = 2048, inner: int = 5632, words: int = 3
 
 
 SIZES = {
-    "bert": Size("BERT-base's size, float32", bert, 2, 510, ("q@6", "k@6", "v@6")),
     "llama": Size("TinyLlama's size (1.1 billion), bfloat16", llama, 1, 128, ("q@11", "k@11", "v@11")),
     "small": Size(
         "a tenth of TinyLlama's size (158 million weights), bfloat16",
@@ -80,35 +65,22 @@ VOCABULARY = 500
 PROFILED = 6  # texts of a profile, in groups of which five are folds
 
 
-def tokenizer(kind: str) -> Any:
-    """Whole words, between [CLS] and [SEP] for BERT."""
-    from tokenizers import Tokenizer, models, pre_tokenizers, processors
+def tokenizer() -> Any:
+    """Whole words."""
+    from tokenizers import Tokenizer, models, pre_tokenizers
     from transformers import PreTrainedTokenizerFast
 
-    names = {
-        "pad_token": "[PAD]",
-        "unk_token": "[UNK]",
-        "cls_token": "[CLS]",
-        "sep_token": "[SEP]",
-        "mask_token": "[MASK]",
-    }
+    names = {"pad_token": "[PAD]", "unk_token": "[UNK]"}
     words = [*names.values(), *(f"w{i}" for i in range(VOCABULARY))]
     inner = Tokenizer(models.WordLevel({w: i for i, w in enumerate(words)}, "[UNK]"))
     inner.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
-    if kind != "bert":
-        names = {"pad_token": "[PAD]", "unk_token": "[UNK]"}
-        return PreTrainedTokenizerFast(tokenizer_object=inner, model_max_length=1024, **names)
-    inner.post_processor = processors.TemplateProcessing("[CLS] $A [SEP]", special_tokens=[("[CLS]", 2), ("[SEP]", 3)])
-    return PreTrainedTokenizerFast(tokenizer_object=inner, model_max_length=512, **names)
+    return PreTrainedTokenizerFast(tokenizer_object=inner, model_max_length=1024, **names)
 
 
-def made_texts(count: int, tokens: int, kind: str) -> list[str]:
+def made_texts(count: int, tokens: int) -> list[str]:
     """Texts of random words, of so many tokens each."""
     draw = random.Random(0)
-    return [
-        " ".join(f"w{draw.randrange(VOCABULARY)}" for _ in range(tokens - (2 if kind == "bert" else 0)))
-        for _ in range(count)
-    ]
+    return [" ".join(f"w{draw.randrange(VOCABULARY)}" for _ in range(tokens)) for _ in range(count)]
 
 
 def run_norms(subject: Any, texts: list[str], sites: tuple[str, ...], out: Path) -> None:
@@ -129,8 +101,8 @@ def run_patch(subject: Any, texts: list[str], sites: tuple[str, ...], out: Path)
     """`trisect patch`, of one layer."""
     import trisect
 
-    masked = [" ".join([*t.split()[:-1], subject.mask or "w1"]) for t in texts]
-    texts, other = masked, [" ".join([*reversed(t.split()[:-1]), subject.mask or "w1"]) for t in masked]
+    masked = [" ".join([*t.split()[:-1], "w1"]) for t in texts]
+    texts, other = masked, [" ".join([*reversed(t.split()[:-1]), "w1"]) for t in masked]
     pairs = out.with_suffix(".jsonl")
     pairs.write_text("".join(json.dumps({"base": a, "donor": b}) + "\n" for a, b in zip(texts, other, strict=True)))
     trisect.patch(subject, pairs=pairs, sites=sites, out=out, batch=len(texts), quiet=True)
@@ -185,7 +157,7 @@ def measure(way: str, kind: str) -> float:
 
     torch.manual_seed(0)
     size = SIZES[kind]
-    model, texts, words = size.build(), made_texts(size.texts, size.tokens, kind), tokenizer(kind)
+    model, texts, words = size.build(), made_texts(size.texts, size.tokens), tokenizer()
     own = sum(t.numel() * t.element_size() for t in (*model.parameters(), *model.buffers())) / 2**20
     with tempfile.TemporaryDirectory() as folder:
         if way == "plain":
