@@ -34,7 +34,7 @@ def one(kind: str, path: Path) -> None:
     path.write_text(json.dumps({"how": how, "said": " ".join(said.split())[:2000]}), encoding="utf-8")
 
 
-def tried(kind: str, place: Path, seconds: int) -> dict[str, object]:
+def run_type(kind: str, place: Path, seconds: int) -> dict[str, object]:
     """What became of one type in a process of its own, and the seconds of a processor that it was used for."""
     path = place / "one.json"
     path.unlink(missing_ok=True)
@@ -48,12 +48,12 @@ def tried(kind: str, place: Path, seconds: int) -> dict[str, object]:
     after = resource.getrusage(resource.RUSAGE_CHILDREN)
     used = round(after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime, 1)
     if path.is_file():
-        found = json.loads(path.read_text(encoding="utf-8"))
+        verdict = json.loads(path.read_text(encoding="utf-8"))
     else:
         slow = status in (-signal.SIGXCPU, -signal.SIGKILL) or used >= seconds
         last = (place / "said.txt").read_text(encoding="utf-8", errors="replace").strip().splitlines()[-1:]
-        found = {"how": "too slow" if slow else "ended in an error", "said": f"ended with {status} {' '.join(last)}"}
-    return {"type": kind, **found, "cpu_seconds": used}
+        verdict = {"how": "too slow" if slow else "ended in an error", "said": f"ended with {status} {' '.join(last)}"}
+    return {"type": kind, **verdict, "cpu_seconds": used}
 
 
 def fork(do: Callable[[], object], words: Path) -> int:
@@ -93,7 +93,7 @@ def waited(child: int, longest: float) -> int:
     return ended(child)
 
 
-def kept(path: Path) -> dict[str, dict[str, object]]:
+def read_rows(path: Path) -> dict[str, dict[str, object]]:
     """What is known of each type already; the last line of a type counts."""
     lines = path.read_text(encoding="utf-8").splitlines() if path.is_file() else []
     return {row["type"]: row for row in map(json.loads, lines)}
@@ -101,27 +101,27 @@ def kept(path: Path) -> dict[str, dict[str, object]]:
 
 def main() -> None:
     """Try all types that are not tried yet, or those named."""
-    asked = argparse.ArgumentParser(description=__doc__)
-    asked.add_argument("--place", type=Path, required=True)
-    asked.add_argument("--seconds", type=int, default=120, help="of a processor, for one type")
-    asked.add_argument("types", nargs="*")
-    given = asked.parse_args()
-    given.place.mkdir(parents=True, exist_ok=True)
-    table = given.place / "types.jsonl"
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--place", type=Path, required=True)
+    parser.add_argument("--seconds", type=int, default=120, help="of a processor, for one type")
+    parser.add_argument("types", nargs="*")
+    options = parser.parse_args()
+    options.place.mkdir(parents=True, exist_ok=True)
+    table = options.place / "types.jsonl"
     with judged.quiet():
         every = shrunk.kinds()
-    done = kept(table)
-    for kind in given.types or [k for k in every if k not in done]:
-        row = tried(kind, given.place, given.seconds)
+    done = read_rows(table)
+    for kind in options.types or [k for k in every if k not in done]:
+        row = run_type(kind, options.place, options.seconds)
         with table.open("a", encoding="utf-8") as file:
             file.write(json.dumps(row) + "\n")
         print(row["type"], row["how"], row["cpu_seconds"], str(row["said"])[:120], flush=True)
-    count(given.place, every)
+    count(options.place, every)
 
 
 def count(place: Path, every: Sequence[str]) -> None:
     """Write a row for each type, and print how many became what."""
-    done = kept(place / "types.jsonl")
+    done = read_rows(place / "types.jsonl")
     rows = [counted.row(kind, str(done[kind]["how"]), str(done[kind]["said"])) for kind in every if kind in done]
     with (place / "types.csv").open("w", encoding="utf-8", newline="") as file:
         csv.writer(file, lineterminator="\n").writerows([counted.Row._fields, *rows])

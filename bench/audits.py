@@ -79,9 +79,9 @@ def main() -> None:
         done = subprocess.run([sys.executable, __file__, "--one", kind], capture_output=True, text=True, timeout=900)
         print(kind, done.returncode, done.stderr[-200:] if done.returncode else "", flush=True)
         if done.returncode == 0:
-            made = json.loads(done.stdout.strip().splitlines()[-1])
+            new_rows = json.loads(done.stdout.strip().splitlines()[-1])
             rows = sorted(
-                [row for row in rows if row["model"] != kind] + made, key=lambda row: (row["library"], row["model"])
+                [row for row in rows if row["model"] != kind] + new_rows, key=lambda row: (row["library"], row["model"])
             )
             with TABLE.open("w", encoding="utf-8", newline="") as file:
                 table = csv.DictWriter(file, COLUMNS, lineterminator="\n")

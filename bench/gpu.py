@@ -57,21 +57,21 @@ def rows(device: str = "cuda") -> list[Row]:
     if device == "cuda" and not torch.cuda.is_available():
         return []
     text = corpus()
-    own = runs(text)
-    single = eager_step(text, own[0], device)
+    specs = runs(text)
+    single = eager_step(text, specs[0], device)
     narrow = torch.bfloat16 if device == "cuda" else None
-    fleet = Trainer(own, text, device, products=narrow, recorder=CudaGraph() if device == "cuda" else None)
-    rates = [(_rate(single, 1, device), _rate(fleet.step, len(own), device)) for _ in range(ROUNDS)]
+    fleet = Trainer(specs, text, device, products=narrow, recorder=CudaGraph() if device == "cuda" else None)
+    rates = [(_rate(single, 1, device), _rate(fleet.step, len(specs), device)) for _ in range(ROUNDS)]
     ratios = sorted(b / a for a, b in rates)
     plain, ours = (sorted(column)[ROUNDS // 2] for column in zip(*rates, strict=True))
-    found = Ratio(plain, ours, ratios[ROUNDS // 2], ratios[0], ratios[-1], ROUNDS)
+    pair = Ratio(plain, ours, ratios[ROUNDS // 2], ratios[0], ratios[-1], ROUNDS)
     notes = [
         f"products in {narrow or torch.float32}",
         "passes recorded" if fleet.replay and fleet.replay.usable else "passes not recorded",
         "the fleet is the baseline and the freezing runs of one seed",
     ]
-    what = f"member-steps a second of the paper's model on a GPU, a fleet of {len(own)} (wall time)"
-    return [row(what, f"{plain:.0f} /s", f"{ours:.0f} /s", found, notes)]
+    what = f"member-steps a second of the paper's model on a GPU, a fleet of {len(specs)} (wall time)"
+    return [row(what, f"{plain:.0f} /s", f"{ours:.0f} /s", pair, notes)]
 
 
 @dataclass(frozen=True)
@@ -109,9 +109,9 @@ def measure(case: Case, device: str, tiny: bool) -> dict[str, Any]:
     if tiny:
         paper = replace(paper, model=replace(paper.model, width=20, feedforward=20))
     paper = replace(paper, training=replace(paper.training, train_sample=700))
-    asked = replace(paper, freeze=None) if case.attacked else replace(paper, attack=None)
+    experiment = replace(paper, freeze=None) if case.attacked else replace(paper, attack=None)
     wanted = "pos" if case.attacked else None
-    members = [run for run in asked.resolved().runs(text.fingerprint) if (run.edit and run.edit.column) == wanted]
+    members = [run for run in experiment.resolved().runs(text.fingerprint) if (run.edit and run.edit.column) == wanted]
     narrow = torch.bfloat16 if case.precision == "bfloat16" else None
     if device == "cuda":
         torch.cuda.reset_peak_memory_stats()
@@ -120,10 +120,10 @@ def measure(case: Case, device: str, tiny: bool) -> dict[str, Any]:
     )
     steps = [_rate(fleet.step, case.members, device, 2 if tiny else STEPS) for _ in range(1 if tiny else 3)]
     peak = torch.cuda.max_memory_allocated() if device == "cuda" else None
-    found = {"member_steps_a_second": sorted(steps)[len(steps) // 2], "all": steps, "peak_bytes": peak}
+    speeds = {"member_steps_a_second": sorted(steps)[len(steps) // 2], "all": steps, "peak_bytes": peak}
     if fleet.replay is not None:
-        found |= {"replayed": fleet.replay.usable, "why_not": fleet.replay.reason}
-    return found
+        speeds |= {"replayed": fleet.replay.usable, "why_not": fleet.replay.reason}
+    return speeds
 
 
 def labelled_corpus() -> Corpus:
@@ -139,20 +139,20 @@ def labelled_corpus() -> Corpus:
 def sizes(place: Path, tiny: bool) -> None:
     """Measure every case that the file does not have yet, and write it after each."""
     device = "cuda" if torch.cuda.is_available() and not tiny else "cpu"
-    kept: dict[str, Any] = read_json(place, f"Delete {place}.") if place.exists() else {}
+    speeds: dict[str, Any] = read_json(place, f"Delete {place}.") if place.exists() else {}
     for case in cases(device):
-        if case.name not in kept:
-            kept[case.name] = measure(case, device, tiny)
-            write_json(place, kept)
-        print(f"{case.name}: {kept[case.name]['member_steps_a_second']:.1f} member-steps a second", flush=True)
+        if case.name not in speeds:
+            speeds[case.name] = measure(case, device, tiny)
+            write_json(place, speeds)
+        print(f"{case.name}: {speeds[case.name]['member_steps_a_second']:.1f} member-steps a second", flush=True)
 
 
 if __name__ == "__main__":
-    ask = argparse.ArgumentParser()
-    ask.add_argument("--sizes", type=Path)
-    ask.add_argument("--tiny", action="store_true")
-    given = ask.parse_args()
-    if given.sizes is not None and (given.tiny or torch.cuda.is_available()):
-        sizes(given.sizes, given.tiny)
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--sizes", type=Path)
+    parser.add_argument("--tiny", action="store_true")
+    options = parser.parse_args()
+    if options.sizes is not None and (options.tiny or torch.cuda.is_available()):
+        sizes(options.sizes, options.tiny)
     else:
         print(json.dumps(rows(), indent=1) if torch.cuda.is_available() else "There is no CUDA device here.")

@@ -1,4 +1,4 @@
-"""Memory of norms, profile, ablate and patch on large models beside that of the model's plain forward pass.
+"""Memory of norms, profile, ablate and patch beside the model's plain forward pass, in a tenth of TinyLlama's size, larger ones by hand.
 
 python bench/memory.py WAY KIND     MiB of one of them: plain, norms, profile, ablate, patch; llama, small
 """
@@ -54,7 +54,7 @@ def llama(layers: int = 22, width: int = 2048, inner: int = 5632, words: int = 3
 SIZES = {
     "llama": Size("TinyLlama's size (1.1 billion), bfloat16", llama, 1, 128, ("q@11", "k@11", "v@11")),
     "small": Size(
-        "a tenth of TinyLlama's size (158 million weights), bfloat16",
+        "158 million weights in bfloat16",
         lambda: llama(10, 1024, 2816),
         2,
         256,
@@ -136,9 +136,9 @@ def peak_of(work: Callable[[], object]) -> float:
     """
     from torch.profiler import ProfilerActivity, profile
 
-    with profile(activities=[ProfilerActivity.CPU], profile_memory=True) as found:
+    with profile(activities=[ProfilerActivity.CPU], profile_memory=True) as account:
         work()
-    results: Any = found.profiler
+    results: Any = account.profiler
     events = [e for e in results.kineto_results.events() if e.name() == "[memory]"]
     sizes = [e.nbytes() for e in sorted(events, key=lambda e: e.start_ns())]
     return max(itertools.accumulate(sizes), default=0) / 2**20
@@ -147,8 +147,8 @@ def peak_of(work: Callable[[], object]) -> float:
 def run_plain(model: nn.Module, words: Any, texts: list[str]) -> None:
     """The model's plain forward pass."""
     with torch.no_grad():
-        given = dict(words(texts, return_tensors="pt", padding=True))
-        model(**{k: v for k, v in given.items() if k != "token_type_ids"})
+        inputs = dict(words(texts, return_tensors="pt", padding=True))
+        model(**{k: v for k, v in inputs.items() if k != "token_type_ids"})
 
 
 def measure(way: str, kind: str) -> float:
@@ -158,11 +158,11 @@ def measure(way: str, kind: str) -> float:
     torch.manual_seed(0)
     size = SIZES[kind]
     model, texts, words = size.build(), made_texts(size.texts, size.tokens), tokenizer()
-    own = sum(t.numel() * t.element_size() for t in (*model.parameters(), *model.buffers())) / 2**20
+    weights = sum(t.numel() * t.element_size() for t in (*model.parameters(), *model.buffers())) / 2**20
     with tempfile.TemporaryDirectory() as folder:
         if way == "plain":
-            return own + peak_of(lambda: run_plain(model, words, texts))
-        return own + peak_of(lambda: RUNS[way](load(model, words), texts, size.sites, Path(folder) / "run"))
+            return weights + peak_of(lambda: run_plain(model, words, texts))
+        return weights + peak_of(lambda: RUNS[way](load(model, words), texts, size.sites, Path(folder) / "run"))
 
 
 def child(way: str, kind: str) -> float:

@@ -116,20 +116,20 @@ def write_sheets(addresses: list[str]) -> None:
     head = "| page | words | pixels at 1280 | at 360 | sheets | axe: light 360 | light 1280 | dark 360 | dark 1280 |"
     with chromium("") as visit:
         lines = [sheet_line(visit(), one if "://" in one else Path(one).absolute().as_uri()) for one in addresses]
-    told = (
+    caption = (
         "Words that are not folded; sheets as folded; axe-core with all unfolded: broken rules / undecided ones "
         "(`python bench/pages.py PAGE...`).\n"
     )
     table = [head, "| --- " * 9 + "|", *sorted(lines)]
     PAGE.write_text(
-        "\n".join([PAGE.read_text().partition(SHEETS)[0].rstrip() + "\n\n" + SHEETS, told, *table, ""]),
+        "\n".join([PAGE.read_text().partition(SHEETS)[0].rstrip() + "\n\n" + SHEETS, caption, *table, ""]),
         encoding="utf-8",
     )
 
 
 def explorer_rows(visits: int = 3) -> list[Row]:
     """Size of the page, time to the first picture and until all is there."""
-    rng, found = np.random.default_rng(0), []
+    rng, times = np.random.default_rng(0), []
     words = Words(tuple(f"w{i}" for i in range(TOKENS)), tuple(i in (0, TOKENS - 1) for i in range(TOKENS)))
     picture = ExplorerPicture("bench", [random_layer(n + 1, rng) for n in range(LAYERS)], words)
     with tempfile.TemporaryDirectory() as folder, chromium(WATCH_EXPLORER) as visit:
@@ -139,9 +139,9 @@ def explorer_rows(visits: int = 3) -> list[Row]:
             page = visit()
             page.goto(path.as_uri())
             page.wait_for_function("window.seen.ready")
-            found.append(page.evaluate("seen"))
+            times.append(page.evaluate("seen"))
             page.context.close()
-    middle = {name: statistics.median(one[name] for one in found) for name in ("picture", "ready")}
+    middle = {name: statistics.median(one[name] for one in times) for name in ("picture", "ready")}
     notes = [
         f"page: {size:.1f} MB",
         *(f"{name}: {value:.0f} ms" for name, value in middle.items()),

@@ -59,9 +59,9 @@ def summary(spent: Iterable[Sequence[float]]) -> Ratio:
     return Ratio(*medians, min(ratios), max(ratios), len(ratios))
 
 
-def row(what: str, plain: str, ours: str, found: Ratio | float | None = None, notes: Sequence[str] = ()) -> Row:
+def row(what: str, plain: str, ours: str, pair: Ratio | float | None = None, notes: Sequence[str] = ()) -> Row:
     """One row of the table; a ratio that is no `Ratio` was measured once."""
-    if isinstance(found, float):
-        found = Ratio(found, 1.0, found, found, found, 1)
-    ratio = {} if found is None else {"ratio": found.ratio, "low": found.low, "high": found.high}
+    if isinstance(pair, float):
+        pair = Ratio(pair, 1.0, pair, pair, pair, 1)
+    ratio = {} if pair is None else {"ratio": pair.ratio, "low": pair.low, "high": pair.high}
     return {"what": what, "plain": plain, "ours": ours, **ratio, "notes": list(notes)}

@@ -53,21 +53,21 @@ class Plain(torch.nn.Module):
 
 def names(model: Model, vocabulary: int) -> dict[str, str]:
     """trisect's name of each parameter -> the plain model's."""
-    found = {}
+    plain_names = {}
     for name in layout(model, vocabulary):
         if name.startswith("layers."):
             _, layer, rest = name.split(".", 2)
-            found[name] = f"encoder.layers.{int(layer) - 1}.{NAMES[rest]}"
+            plain_names[name] = f"encoder.layers.{int(layer) - 1}.{NAMES[rest]}"
         else:
-            found[name] = name
-    return found
+            plain_names[name] = name
+    return plain_names
 
 
 def plain_of(model: Model, vocabulary: int, weights: Mapping[str, Tensor], dropout: float = 0.0) -> Plain:
     """The plain model with one member's weights, in their precision."""
-    found = Plain(model, vocabulary, dropout).to(weights["decoder.bias"].dtype)
-    found.load_state_dict({theirs: weights[ours] for ours, theirs in names(model, vocabulary).items()})
-    return found
+    plain = Plain(model, vocabulary, dropout).to(weights["decoder.bias"].dtype)
+    plain.load_state_dict({theirs: weights[ours] for ours, theirs in names(model, vocabulary).items()})
+    return plain
 
 
 def zipf_corpus_ids(vocabulary: int, tokens: int, seed: int = 0) -> Tensor:

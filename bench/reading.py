@@ -62,41 +62,41 @@ def random_trace(texts: int, tokens: int) -> Trace:
 
 
 @torch.no_grad()
-def norms_naive(given: Trace) -> tuple[Tensor, Tensor]:
+def norms_naive(trace: Trace) -> tuple[Tensor, Tensor]:
     """Per head and per layer from all weighted vectors, [B H T T D], as the formula is written."""
-    assert given.w_o is not None
-    f = torch.einsum("bhte,hed->bhtd", given.v, given.w_o)
-    vectors = given.weights[..., None] * f[:, :, None]
+    assert trace.w_o is not None
+    f = torch.einsum("bhte,hed->bhtd", trace.v, trace.w_o)
+    vectors = trace.weights[..., None] * f[:, :, None]
     return vectors.norm(dim=-1), vectors.sum(1).norm(dim=-1)
 
 
 @torch.no_grad()
-def norms_ours(given: Trace) -> tuple[Tensor, Tensor]:
+def norms_ours(trace: Trace) -> tuple[Tensor, Tensor]:
     """The same two by trisect."""
-    transformed, layer = transformed_and_layer_norms(given)
-    return given.weights * transformed[:, :, None], layer
+    transformed, layer = transformed_and_layer_norms(trace)
+    return trace.weights * transformed[:, :, None], layer
 
 
 @one_core()
 def norms_rows() -> list[Row]:
     """Norms of one layer against every transformed vector, and of all layers beside BERT-base's own forward pass."""
-    given = random_trace(8, 128)
-    apart = [(a - b).abs().max() / b.abs().max() for a, b in zip(norms_ours(given), norms_naive(given), strict=True)]
-    found = paired(lambda: norms_naive(given), lambda: norms_ours(given), ROUNDS)
+    trace = random_trace(8, 128)
+    apart = [(a - b).abs().max() / b.abs().max() for a, b in zip(norms_ours(trace), norms_naive(trace), strict=True)]
+    pair = paired(lambda: norms_naive(trace), lambda: norms_ours(trace), ROUNDS)
     what = f"norms of one layer, batch 8 of 128 tokens ({HEADS} heads of {INNER}, width {WIDTH})"
     notes = [
         "Both give the norms per head and per layer. Plain: every weighted vector as an array [B H T T D].",
         f"Largest difference of the two: {float(max(apart)):.1e} of the largest norm.",
     ]
-    rows = [row(what, f"{found.plain:.2f} s", f"{1000 * found.ours:.0f} ms", found, notes)]
+    rows = [row(what, f"{pair.plain:.2f} s", f"{1000 * pair.ours:.0f} ms", pair, notes)]
     subject = load(BertModel(BertConfig(attn_implementation="eager")).eval())
     for tokens in (128, 512):
         batch = subject.batch_of({"input_ids": torch.randint(10, 20_000, (8, tokens))})
         with torch.no_grad():
             traces = subject.trace(batch).traces
-            found = paired(lambda b=batch: subject.model(**b.inputs), lambda t=traces: [*map(norms_ours, t)], ROUNDS)
-        what = f"norms of all 12 layers beside BERT-base's forward pass, batch 8 of {tokens} tokens"
-        rows.append(row(what, f"{found.plain:.2f} s", f"{found.ours:.2f} s", found))
+            pair = paired(lambda b=batch: subject.model(**b.inputs), lambda t=traces: [*map(norms_ours, t)], ROUNDS)
+        what = f"norms of all 12 layers beside BERT-base's eager forward pass, batch 8 of {tokens} tokens"
+        rows.append(row(what, f"{pair.plain:.2f} s", f"{pair.ours:.2f} s", pair))
     return rows
 
 
@@ -128,12 +128,12 @@ def random_heads() -> list[Projections]:
     def normal(*shape: int) -> Tensor:
         return torch.randn(*shape, generator=draw)
 
-    found = []
+    heads = []
     for n in range(1, LAYERS + 1):
         maps, shifts = [normal(HEADS, WIDTH, INNER) for _ in "qkv"], [normal(HEADS, INNER) for _ in "qkv"]
         out = normal(HEADS, INNER, WIDTH)
-        found.append(Projections(Address("plain", n), origins, *maps, out, *shifts, normal(WIDTH)))
-    return found
+        heads.append(Projections(Address("plain", n), origins, *maps, out, *shifts, normal(WIDTH)))
+    return heads
 
 
 @one_core()
@@ -141,13 +141,13 @@ def similarity_rows() -> list[Row]:
     """The nulls of a shape against drawing the random matrices whole, and a whole 12 × 12 model."""
     seeds = iter(range(10**6))
     spent = timed({"plain": lambda: drawn_whole(next(seeds)), "ours": lambda: drawn_small(next(seeds))}, ROUNDS)
-    found = summary(([one * DRAWS / WHOLE for one in spent["plain"]], spent["ours"]))
+    pair = summary(([one * DRAWS / WHOLE for one in spent["plain"]], spent["ours"]))
     what = f"nulls of one shape: {DRAWS:,} pairs of random {WIDTH} × {INNER} matrices"
     note = (
         f"Plain: Gaussian matrices drawn whole, {WHOLE} a round, times {DRAWS // WHOLE}. Both: overlap, least angle, CKA, symmetric "
         "share, effective rank of the product. The two have the same distribution (tests/property/test_null_laws.py)."
     )
-    nulls = row(what, f"{found.plain:.0f} s", f"{found.ours:.1f} s", found, [note])
+    nulls = row(what, f"{pair.plain:.0f} s", f"{pair.ours:.1f} s", pair, [note])
     began = time.process_time()
     nulls_of_all = Nulls(DRAWS, 0, LAYERS * HEADS)
     compare_with_nulls(measure_weights(random_heads()), nulls_of_all, lambda *_: None)
@@ -200,13 +200,13 @@ def probe_rows() -> list[Row]:
         ours = prober.scores(maps).accuracy[:SINGLE, 0]
         spent.append(((between - began) * MAPS / SINGLE, time.process_time() - between))
         gaps += [float(a) - b for a, b in zip(ours, theirs, strict=True)]
-    found = summary(zip(*spent, strict=True))
+    pair = summary(zip(*spent, strict=True))
     what = f"probes of {MAPS} maps 384 → 32 of one layer, {WORDS:,} words, {CLASSES} classes"
     note = (
         f"Plain: scikit-learn's logistic regression (L-BFGS), {SINGLE} maps a round, times {MAPS // SINGLE}; both with "
         f"{FOLDS} folds. Accuracy of the closed form less that of logistic regression: {min(gaps):+.4f} to {max(gaps):+.4f}."
     )
-    return [row(what, f"{found.plain:.0f} s", f"{found.ours:.1f} s", found, [note])]
+    return [row(what, f"{pair.plain:.0f} s", f"{pair.ours:.1f} s", pair, [note])]
 
 
 @one_core()
@@ -216,9 +216,9 @@ def proof_rows() -> list[Row]:
     for kind, config in ((BertModel, BertConfig()), (BertForMaskedLM, BertConfig()), (GPT2LMHeadModel, GPT2Config())):
         model = kind(config).eval()
         run = torch.no_grad()(partial(model, **example_inputs(kind.__name__, model)))
-        found = paired(run, partial(prove, kind.__name__, model), ROUNDS)
+        pair = paired(run, partial(prove, kind.__name__, model), ROUNDS)
         what = f"the proof of {kind.__name__} in its usual size, random weights, beside a pass of its example (plain)"
-        rows.append(row(what, f"{found.plain:.2f} s", f"{found.ours:.2f} s", found))
+        rows.append(row(what, f"{pair.plain:.2f} s", f"{pair.ours:.2f} s", pair))
     return rows
 
 
@@ -233,8 +233,8 @@ def read_rows(texts: int = 4, rounds: int = 2) -> list[Row]:
         subject, lens = load(model), lens_of(model)
         count = texts if tokens < 512 else 1
         ids = [{"input_ids": torch.randint(config.vocab_size, (count, tokens))} for _ in range(batches)]
-        given = [subject.batch_of(one) for one in ids]
-        ways = {"plain hooks": partial(read_plain, model, ids), "": partial(read_ours, subject, given)}
+        inputs = [subject.batch_of(one) for one in ids]
+        ways = {"hooks": partial(read_plain, model, ids), "": partial(read_ours, subject, inputs)}
         if lens is not None:
             ways[LENS] = partial(read_lens, lens, ids)
         what = f"q, k, v and weights of {layers} layers of GPT-2 small read: {batches} × {count} texts of {tokens}"
@@ -269,9 +269,8 @@ def read_lens(bridge: Any, batches: Sequence[dict[str, Tensor]]) -> None:
         bridge.run_with_cache(inputs["input_ids"], names_filter=lambda name: name.endswith(wanted), prepend_bos=False)
 
 
-LENS, SIGHT = (
-    f"{name} {version(name)}" if find_spec(name.replace("-", "_")) else "" for name in ("transformer-lens", "nnsight")
-)
+PEERS = {"TransformerLens": "transformer_lens", "nnsight": "nnsight"}
+LENS, SIGHT = (f"{name} {version(module)}" if find_spec(module) else "" for name, module in PEERS.items())
 
 
 def lens_of(model: GPT2LMHeadModel) -> Any | None:
@@ -288,8 +287,8 @@ def rows_by_peer(
     """A row for each peer (a way with a name) beside ours (the way without)."""
     rows = []
     for peer in filter(None, spent):
-        found = summary((spent[peer], spent[""]))
-        rows.append(row(f"{what}; {peer}", words(found.plain), words(found.ours), found, notes))
+        pair = summary((spent[peer], spent[""]))
+        rows.append(row(f"{what}; plain: {peer}", words(pair.plain), words(pair.ours), pair, notes))
     return rows
 
 
@@ -300,24 +299,24 @@ Patched = tuple[tuple[str, int, int], ...]  # component, layer and head of each 
 @torch.no_grad()
 def patched_plain(model: GPT2LMHeadModel, sites: Patched, base: Tensor, donor: Tensor) -> list[Tensor]:
     """One hook that keeps what c_attn gives for the donor, and one that puts a head's q, k or v of it into the base."""
-    kept: dict[int, Tensor] = {}
+    cache: dict[int, Tensor] = {}
     layers = [block.attn.c_attn for block in model.transformer.h]
-    hooks = [m.register_forward_hook(lambda _m, _i, out, n=n: kept.update({n: out})) for n, m in enumerate(layers, 1)]
+    hooks = [m.register_forward_hook(lambda _m, _i, out, n=n: cache.update({n: out})) for n, m in enumerate(layers, 1)]
     model(donor)
     for hook in hooks:
         hook.remove()
-    found = []
+    logits = []
     for _, n, columns in columns_of(model, sites):
 
         def put_head(_m: object, _i: object, out: Tensor, n: int = n, columns: slice = columns) -> Tensor:
             new = out.clone()
-            new[..., columns] = kept[n][..., columns]
+            new[..., columns] = cache[n][..., columns]
             return new
 
         hook = layers[n - 1].register_forward_hook(put_head)
-        found.append(model(base).logits[:, -1])
+        logits.append(model(base).logits[:, -1])
         hook.remove()
-    return found
+    return logits
 
 
 def columns_of(model: GPT2LMHeadModel, sites: Patched) -> Iterator[tuple[str, int, slice]]:
@@ -336,12 +335,12 @@ def patched_ours(subject: Pretrained, sites: Patched, base: Batch, donor: Batch)
     with sampled_laws(subject):
         record(subject, base, addresses, places)
         parts = record(subject, donor, addresses, places).parts
-        passes, found = edited_passes(subject), []
+        passes, logits = edited_passes(subject), []
         passes.begin(base)
         for address, group in groupby(edits, lambda edit: edit.address):
             writes = [{address: put_at(e.targets, parts[address], real, real)} for e in group]
-            found += [made[:, 0] for made in passes.output_each(base, writes, places)]
-    return found
+            logits += [outputs[:, 0] for outputs in passes.output_each(base, writes, places)]
+    return logits
 
 
 @torch.no_grad()
@@ -349,7 +348,7 @@ def patched_lens(bridge: Any, sites: Patched, base: Tensor, donor: Tensor) -> li
     """The same in TransformerLens: a cache of the donor, and a pass with a hook for each head."""
     ends = tuple(f"attn.hook_{name}" for name in "qkv")
     _, cache = bridge.run_with_cache(donor, names_filter=lambda name: name.endswith(ends), prepend_bos=False)
-    made = []
+    logits = []
     for part, n, head in sites:
         name = f"blocks.{n - 1}.attn.hook_{part}"
 
@@ -358,23 +357,23 @@ def patched_lens(bridge: Any, sites: Patched, base: Tensor, donor: Tensor) -> li
             new[:, :, head - 1] = cache[name][:, :, head - 1]
             return new
 
-        made.append(bridge.run_with_hooks(base, fwd_hooks=[(name, put_head)], prepend_bos=False)[:, -1])
-    return made
+        logits.append(bridge.run_with_hooks(base, fwd_hooks=[(name, put_head)], prepend_bos=False)[:, -1])
+    return logits
 
 
 @torch.no_grad()
 def patched_sight(wrapped: Any, sites: Patched, base: Tensor, donor: Tensor) -> list[Tensor]:
     """The same in nnsight: a trace that saves c_attn of the donor, and a trace for each head."""
-    kept, made = [], []
+    cache, answers = [], []
     with wrapped.trace({"input_ids": donor}):
         for block in wrapped.transformer.h:
-            kept.append(block.attn.c_attn.output.save())
+            cache.append(block.attn.c_attn.output.save())
     for _, n, columns in columns_of(wrapped, sites):
         with wrapped.trace({"input_ids": base}):
-            wrapped.transformer.h[n - 1].attn.c_attn.output[..., columns] = kept[n - 1][..., columns]
+            wrapped.transformer.h[n - 1].attn.c_attn.output[..., columns] = cache[n - 1][..., columns]
             logits = wrapped.output.logits[:, -1].save()
-        made.append(logits)
-    return made
+        answers.append(logits)
+    return answers
 
 
 @one_core()
@@ -394,7 +393,7 @@ def patched_rows(config: GPT2Config, heads: int, layers: Sequence[int], pairs: i
     texts = [torch.randint(config.vocab_size, (pairs, tokens)) for _ in range(2)]
     batches = [subject.batch_of({"input_ids": ids}) for ids in texts]
     ours = partial(patched_ours, subject, sites, *batches)
-    ways = {"plain hooks": partial(patched_plain, model, sites, *texts), "": ours}
+    ways = {"hooks": partial(patched_plain, model, sites, *texts), "": ours}
     ways |= {LENS: partial(patched_lens, lens, sites, *texts)} if lens is not None else {}
     if SIGHT:
         sight = import_module("nnsight").LanguageModel(deepcopy(model), tokenizer=tinyhf.tokenizer(False))
@@ -403,10 +402,10 @@ def patched_rows(config: GPT2Config, heads: int, layers: Sequence[int], pairs: i
     keep = lambda name: answers.__setitem__(name, torch.stack(ways[name]()))  # noqa: E731
     spent = timed({name: partial(keep, name) for name in ways}, 2)
     apart = (f"{name} {(answer - answers['']).abs().max():.1e}" for name, answer in answers.items() if name)
-    notes = ["Plain hooks: on c_attn, in the model's own attention, whole passes; all end with the last logits."]
+    notes = ["Hooks: on c_attn, in the model's own attention, whole passes; all end with the last logits."]
     notes.append(f"Largest difference of logits from ours: {', '.join(apart)}.")
-    notes.append(
-        f"q, k and v of {heads} heads of each of layers {[*layers]}, each by itself, in {pairs} pairs of texts."
-    )
-    what = f"patching, {config.n_layer}×{config.n_head}, {tokens} tokens"
+    ends = f"in {pairs} pair{'s' * (pairs > 1)} of texts; two rounds."
+    notes.append(f"q, k and v of {heads} heads of each of layers {[*layers]}, each by itself, {ends}")
+    shape = f"{config.n_layer} layers × {config.n_head} heads ({heads} heads of {len(layers)} layers)"
+    what = f"patching q, k, v by head, {shape}, {tokens} tokens"
     return rows_by_peer(what, spent, lambda seconds: f"{len(sites) * pairs / seconds:.1f} pairs/s", notes)

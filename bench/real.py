@@ -17,7 +17,9 @@ from pathlib import Path
 from safetensors import safe_open
 
 Row = dict[str, object]
-PYTHON = "import sys, trisect; print(trisect.{}(trisect.load(sys.argv[1], quiet=True), sys.argv[2]).height, 'rows')"
+PYTHON = """import sys, trisect
+try: print(trisect.{}(trisect.load(sys.argv[1], quiet=True), sys.argv[2]).height, 'rows')
+except trisect.TrisectError as error: sys.exit(print(f'trisect: {{error}}', file=sys.stderr) or 2)"""
 FEW = ("--count", "8")
 
 
@@ -27,6 +29,7 @@ def arguments(model: Path, data: Path, place: str) -> dict[str, list[str]]:
     files = [sound.with_suffix(".txt") for sound in sounds] or [data]
     texts = [text for file in files for text in file.read_text(encoding="utf-8").splitlines()][:8]
     pairs = ["--pairs", str(data / "pairs.jsonl" if sounds else data.with_suffix(".jsonl"))]
+    site = "enc.v@1" if sounds else "v@1"
     few = ["--sites", "cross.k@all", "--sites", "cross.v@all"] if sounds else []  # thirty seconds each
     inputs = [word for text in texts for word in ("--text", text)]
     inputs += [word for sound in sounds for word in ("--audio", str(sound))]
@@ -47,7 +50,7 @@ def arguments(model: Path, data: Path, place: str) -> dict[str, list[str]]:
         "compose": ["--task", "induction", *FEW],
         "direct_logits": texts[:1],
         "logit_lens": texts[:1],
-        "audit": ["--handle", value.removesuffix(".weight"), "--site", "v@1", "--text", texts[0]],
+        "audit": ["--handle", value.removesuffix(".weight"), "--site", site, "--text", texts[0]],
         "quantise": [*inputs, *few],
         "similarity": [],
         "align": ["--source", str(source), *both],
@@ -68,11 +71,14 @@ def run(name: str, model: Path, words: list[str], place: str) -> tuple[str, floa
         output = (child.stdout.readline() if name == "serve" else child.stdout.read()).decode()
         if output and name == "serve":
             child.terminate()
-        _, _, usage = os.wait4(child.pid, 0)
+        _, status, usage = os.wait4(child.pid, 0)
         errors.seek(0)
-        refusal = re.split(r"trisect: |Error: ", errors.read().decode())[-1].replace(f"{model.parent}/", "")
-    ended = f"{len(json.loads(output).get('findings', ()))} findings" if output and options else output.strip()
-    ended = ("a page" if name == "serve" else ended) if output else f"refused: {' '.join(refusal.split())}"
+        message = re.split(r"trisect: |Error: ", errors.read().decode())[-1].replace(f"{model.parent}/", "")
+    if (code := os.waitstatus_to_exitcode(status)) == 2 or not output:
+        ended = f"{'refused' if code == 2 else f'crashed ({code})'}: {' '.join(message.split())}"
+    else:
+        ended = "a page" if name == "serve" else output.strip()
+        ended = f"{len(json.loads(output).get('findings', ()))} findings" if options else ended
     print(name, model.name, ended, file=sys.stderr, flush=True)
     return ended, usage.ru_utime + usage.ru_stime, usage.ru_maxrss / 1024
 
@@ -85,15 +91,16 @@ def rows() -> list[Row]:
 
 def measure() -> list[Row]:
     """A row for each command, with what each model that REAL_MODELS names ended in; the first names the models."""
-    made: dict[str, list[tuple[str, float, float]]] = {}
+    results: dict[str, list[tuple[str, float, float]]] = {}
     entries = [[Path(part) for part in entry.split("=")] for entry in os.environ.get("REAL_MODELS", "").split()]
     for model, data in entries:
         with tempfile.TemporaryDirectory() as place:
             for name, words in arguments(model, data, place).items():
-                made.setdefault(name, []).append(run(name, model, words, place))
+                results.setdefault(name, []).append(run(name, model, words, place))
     rows_of = [("; ".join(model.name for model, _ in entries), "CPU seconds/peak MiB", list[str]())]
-    for name, ends in made.items():
-        cells = (f"{s:.0f}/{m:,.0f}{' refused' * e.startswith('refused')}" for e, s, m in ends)
+    for name, ends in results.items():
+        marks = [e.partition(":")[0] * e.startswith(("refused: ", "crashed (")) for e, _, _ in ends]
+        cells = (f"{s:.0f}/{m:,.0f} {mark}".strip() for mark, (_, s, m) in zip(marks, ends, strict=True))
         rows_of.append((f"`{name}`", "; ".join(cells), [ended for ended, _, _ in ends]))
     return [{"what": what, "plain": "", "ours": ours, "notes": notes} for what, ours, notes in rows_of]
 

@@ -58,12 +58,12 @@ def processor() -> str:
 def line(row: dict[str, object]) -> str:
     """One row of the table."""
     ratio = row.get("ratio")
-    spread = f"{row['low']:.2f} to {row['high']:.2f}" if ratio is not None else ""
+    spread = f"{row['low']:.2f}–{row['high']:.2f}" if ratio is not None else ""
     times = f"**{ratio:.2f}**" if ratio is not None else ""
     return f"| {row['what']} | {row['plain']} | {row['ours']} | {times} | {spread} |"
 
 
-def page(kept: dict[str, dict[str, Any]]) -> str:
+def page(parts: dict[str, dict[str, Any]]) -> str:
     """The page: how it was measured, and for each processor a table, the fullest first."""
     text = [
         "# Speed",
@@ -71,14 +71,14 @@ def page(kept: dict[str, dict[str, Any]]) -> str:
         "Written by `make bench` (`PYTHONPATH=. python bench/table.py PART…` measures those parts again and keeps the others).",
         "Ratios are plain / trisect: both ways in one run, in turn, one thread each unless the row says otherwise; medians of",
         "paired rounds, with the least and the largest round. Seconds are CPU seconds where a row does not say wall time.",
-        "Each part is shown where it was measured last; notes, and the others, stand in `docs/bench.json`.",
+        "Each part is shown where it was measured last; versions, notes, and the others, stand in `docs/bench.json`.",
         "",
     ]
     newest = {
-        part: max((of[part]["made"], name) for name, of in kept.items() if part in of)[1]
-        for part in {*PARTS} & {*chain(*kept.values())}
+        part: max((of[part]["made"], name) for name, of in parts.items() if part in of)[1]
+        for part in {*PARTS} & {*chain(*parts.values())}
     }
-    for name, of in sorted(kept.items(), key=lambda item: -len(item[1])):
+    for name, of in sorted(parts.items(), key=lambda item: -len(item[1])):
         text += section(name, [of[part] for part in PARTS if newest.get(part) == name])
     return "\n".join([*text, *"".join(PAGE.read_text(encoding="utf-8").partition(pages.SHEETS)[1:]).split("\n")])
 
@@ -89,7 +89,7 @@ def section(name: str, parts: list[dict[str, Any]]) -> list[str]:
     return [
         f"## {name}",
         "",
-        *(f"Measured on {words}." for words in sorted({", ".join(part["made"].split(", ")[:3]) for part in parts})),
+        f"Measured on {', '.join(sorted({part['made'][:10] for part in parts}))}.",
         "",
         "| what | plain | trisect | ratio | over rounds |",
         "| --- | --- | --- | --- | --- |",
@@ -101,17 +101,17 @@ def section(name: str, parts: list[dict[str, Any]]) -> list[str]:
 def main(wanted: list[str]) -> None:
     """Measure the parts named (all, where none is) and write the page."""
     threads, here = torch.get_num_threads(), processor()
-    kept = json.loads(KEPT.read_text(encoding="utf-8")) if KEPT.exists() else {}
-    made = ", ".join(f"{name} {number}" for name, number in versions().items())
-    of = kept.setdefault(here, {})
+    parts = json.loads(KEPT.read_text(encoding="utf-8")) if KEPT.exists() else {}
+    software = ", ".join(f"{name} {number}" for name, number in versions().items())
+    of = parts.setdefault(here, {})
     for name, part in PARTS.items():
         if not wanted or name in wanted:
             print(f"measuring: {name}", file=sys.stderr, flush=True)
             day = datetime.datetime.now(datetime.UTC).date()
-            of[name] = {"made": f"{day}: {made}", "rows": part()}
+            of[name] = {"made": f"{day}: {software}", "rows": part()}
             torch.set_num_threads(threads)
-            KEPT.write_text(json.dumps(kept, indent=1, ensure_ascii=False), encoding="utf-8")
-            PAGE.write_text(page(kept), encoding="utf-8")
+            KEPT.write_text(json.dumps(parts, indent=1, ensure_ascii=False), encoding="utf-8")
+            PAGE.write_text(page(parts), encoding="utf-8")
     print(PAGE)
 
 

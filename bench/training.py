@@ -84,9 +84,9 @@ def gradient_errors(text: Corpus) -> tuple[float, float, float]:
     def eager(dtype: torch.dtype) -> Tensor:
         model = plain_of(like.model, TYPES, {n: v.to(dtype) for n, v in first.items()})
         torch.nn.functional.cross_entropy(model(piece.inputs).flatten(0, 1), piece.targets).backward()
-        own = dict(model.named_parameters())
-        found = [own[theirs].grad for theirs in names(like.model, TYPES).values()]
-        return torch.cat([g.double().flatten() for g in found if g is not None])
+        parameters = dict(model.named_parameters())
+        gradients = [parameters[theirs].grad for theirs in names(like.model, TYPES).values()]
+        return torch.cat([g.double().flatten() for g in gradients if g is not None])
 
     exact, plain = eager(torch.float64), eager(torch.float32)
     like.step()
@@ -118,8 +118,8 @@ def step_memory(way: str) -> None:
 
 def peak(way: str) -> float:
     """MiB that steps need beyond what the model and its text hold, measured in a process of its own."""
-    found = subprocess.run([sys.executable, __file__, way], capture_output=True, text=True, check=True)
-    return float(json.loads(found.stdout))
+    process = subprocess.run([sys.executable, __file__, way], capture_output=True, text=True, check=True)
+    return float(json.loads(process.stdout))
 
 
 def products(narrow: torch.dtype | None = None) -> tuple[Callable[[], None], float]:
@@ -193,9 +193,9 @@ def step_rows(rounds: int = 15) -> list[Row]:
     other, slower = ms["ours"] - ms["limit"], ms["limit"] * rate / HALF
 
     def against(what: str, plain: str, way: str, *notes: str) -> Row:
-        found = summary((spent[plain], spent[way]))
+        pair = summary((spent[plain], spent[way]))
         step = "one training step, 28,782 types, 20 x 35 tokens"
-        return row(f"{step}{what}", f"{ms[plain]:.0f} ms", f"{ms[way]:.0f} ms", found, notes)
+        return row(f"{step}{what}", f"{ms[plain]:.0f} ms", f"{ms[way]:.0f} ms", pair, notes)
 
     return [
         against(
@@ -243,11 +243,11 @@ def fleet_rows(rounds: int = 9, members: int = 8) -> list[Row]:
 
     with fast_products():
         single, fleet = [Trainer([r], text) for r in runs[:members]], [Trainer(runs[:members], text)]
-        found = paired(lambda: steps(single), lambda: steps(fleet), rounds)
-    plain, ours = (f"{seconds * 1e3 / (2 * members):.1f} ms" for seconds in (found.plain, found.ours))
+        pair = paired(lambda: steps(single), lambda: steps(fleet), rounds)
+    plain, ours = (f"{seconds * 1e3 / (2 * members):.1f} ms" for seconds in (pair.plain, pair.ours))
     what = f"one member's step in a fleet of {members} against {members} single runs, at the size of `quick`"
     notes = [f"the grouping into fleets of at most {members} is made by the plan; single runs are fleets of one"]
-    return [row(what, plain, ours, found, notes)]
+    return [row(what, plain, ours, pair, notes)]
 
 
 def study_rows() -> list[Row]:
@@ -330,11 +330,11 @@ def weights() -> tuple[Tensor, Tensor]:
 
 def plain_losses(model: Plain, first: Tensor, final: Tensor, site: Site, piece: Piece, at: Sequence[float]) -> Any:
     """For each α the site's blended weights are loaded and every token is evaluated, 700 at a time."""
-    loss, theirs, found = torch.nn.CrossEntropyLoss(), names(MODEL, TYPES), []
-    own = [n for n in PLACES if any(n.startswith(f"layers.{layer}.in.") for layer in site.layers or ())]
+    loss, theirs, losses = torch.nn.CrossEntropyLoss(), names(MODEL, TYPES), []
+    changing = [n for n in PLACES if any(n.startswith(f"layers.{layer}.in.") for layer in site.layers or ())]
     state = model.state_dict()
     for alpha in at:
-        for name in own:
+        for name in changing:
             place = PLACES[name]
             here, last = slice(place.start, place.stop), final[place.start : place.stop]
             mixed = (1 - alpha) * first[here] + alpha * last
@@ -344,17 +344,17 @@ def plain_losses(model: Plain, first: Tensor, final: Tensor, site: Site, piece: 
         with torch.no_grad():
             for x, y in zip(piece.inputs.split(BATCH), piece.targets.split(BATCH * LENGTH), strict=True):
                 total += loss(model(x).flatten(0, 1), y).item() * y.numel()
-        found.append(total / piece.targets.numel())
-    for name in own:
+        losses.append(total / piece.targets.numel())
+    for name in changing:
         state[theirs[name]].copy_(views(final[None], PLACES)[name][0])
-    return found
+    return losses
 
 
 def spent_on(work: Callable[[], Any]) -> tuple[float, int, Any]:
     """Seconds of the processor, page faults, and what came out."""
     faults, began = resource.getrusage(resource.RUSAGE_SELF).ru_minflt, time.process_time()
-    found = work()
-    return time.process_time() - began, resource.getrusage(resource.RUSAGE_SELF).ru_minflt - faults, found
+    result = work()
+    return time.process_time() - began, resource.getrusage(resource.RUSAGE_SELF).ru_minflt - faults, result
 
 
 def rewind_rounds(sites: Sequence[Site]) -> dict[str, list[Round]]:
@@ -371,7 +371,7 @@ def rewind_rounds(sites: Sequence[Site]) -> dict[str, list[Round]]:
         return np.stack([curve.loss_nats, curve.accuracy])
 
     evaluate(sites[0], [1.0])
-    found: dict[str, list[Round]] = {mode: [] for mode in MODES}
+    rounds: dict[str, list[Round]] = {mode: [] for mode in MODES}
     for site in sites:
         some = [0.0, 1.0, *draw.choice(GRID[1:-1], PLAIN - 2, replace=False).tolist()]
         slow, slow_faults, losses = spent_on(lambda s=site, a=some: plain_losses(model, first, final, s, piece, a))
@@ -382,8 +382,8 @@ def rewind_rounds(sites: Sequence[Site]) -> dict[str, list[Round]]:
             far = np.abs(np.interp(some, GRID, curves[mode]) - losses).max()
             far = max(far, np.abs(curves[mode] - curves["exact"]).max())
             one = Round(slow * scale, seconds, curve.evaluations, round(slow_faults * scale), faults, float(far))
-            found[mode].append(one)
-    return found
+            rounds[mode].append(one)
+    return rounds
 
 
 @one_core()

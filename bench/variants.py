@@ -15,12 +15,12 @@ if __name__ == "__main__":
     parser.add_argument("--count", type=int, default=200)
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--show", action="append", default=["wrong"], help="outcomes whose models are printed")
-    given, counts = parser.parse_args(), Counter[tuple[bool, str]]()
-    for model in variants.draw_models(given.count, given.seed):
+    options, counts = parser.parse_args(), Counter[tuple[bool, str]]()
+    for model in variants.draw_models(options.count, options.seed):
         with judged.quiet():
             how, why = variants.judge(model)
         counts[bool(model.wrong), how] += 1
-        if how in given.show:
+        if how in options.show:
             print(f"{how}: {model.wrong or 'right'} (layer {model.where + 1}; {model.rules}): {why}")
     print(f"| models | {' | '.join(COLUMNS)} |\n{'| --- ' * (1 + len(COLUMNS))}|")
     for words, is_wrong in (("right", False), ("wrong by construction", True)):

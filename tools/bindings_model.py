@@ -57,15 +57,15 @@ def vocabulary() -> dict[str, int]:
 
 def frames(known: Mapping[str, int]) -> list[Frame]:
     """The templates, as ids."""
-    found = []
+    templates = []
     for t in TEMPLATES:
         marks = {t.keys[0]: -1, t.values[0]: -2}
         parts = (part.format(key=t.keys[0], value=t.values[0]) for part in (t.lead, t.binding, t.question))
         lead, binding, question = ([marks.get(word, known.get(word, 0)) for word in words_of(part)] for part in parts)
-        found.append(
+        templates.append(
             Frame(lead, binding, question, [known[key] for key in t.keys], [known[value] for value in t.values])
         )
-    return found
+    return templates
 
 
 def batch(frames: Sequence[Frame], draw: np.random.Generator, helped: bool) -> tuple[Tensor, Tensor]:
@@ -74,12 +74,12 @@ def batch(frames: Sequence[Frame], draw: np.random.Generator, helped: bool) -> t
     for _ in range(BATCH):
         frame = frames[int(draw.integers(len(frames)))]
         keys, values = (list(map(int, draw.permutation(of)[:BINDINGS])) for of in (frame.keys, frame.values))
-        asked = int(draw.integers(BINDINGS))
+        query = int(draw.integers(BINDINGS))
         facts = [{-1: keys[i], -2: values[i]}.get(x, x) for i in range(BINDINGS) for x in frame.binding]
-        question = [keys[asked] if x == -1 else x for x in frame.question]
+        question = [keys[query] if x == -1 else x for x in frame.question]
         rows.append([*frame.lead, *facts, *question])
         first = len(rows[-1]) - (len(question) - frame.question.index(-1) if helped else 1)
-        labels.append([IGNORED] * first + [values[asked]] * (len(rows[-1]) - first))
+        labels.append([IGNORED] * first + [values[query]] * (len(rows[-1]) - first))
     longest = max(map(len, rows))
     ids = torch.tensor([row + [0] * (longest - len(row)) for row in rows])
     return ids, torch.tensor([row + [IGNORED] * (longest - len(row)) for row in labels])
@@ -107,12 +107,12 @@ def right(model: Any, known: Mapping[str, int], seed: int, count: int = 400) -> 
     """The share of drawn texts that the model answers."""
     pairs = draw_bindings(TEMPLATES, count, seed)
     with torch.no_grad():
-        found = [
+        answers = [
             model(torch.tensor([[known[word] for word in words_of(str(pair.base))]])).logits[0, -1].argmax().item()
             == known[pair.answers["base"].strip()]
             for pair in pairs
         ]
-    return sum(found) / count
+    return sum(answers) / count
 
 
 def train(model: Any, known: Mapping[str, int], steps: int, seed: int) -> None:
@@ -150,19 +150,19 @@ def main() -> None:
     parser.add_argument("out", type=Path)
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--steps", type=int, default=5_000)
-    given = parser.parse_args()
+    options = parser.parse_args()
     torch.set_num_threads(1)
     known = vocabulary()
-    model = make(known, given.seed)
-    train(model, known, given.steps, given.seed)
+    model = make(known, options.seed)
+    train(model, known, options.steps, options.seed)
     inner = Tokenizer(models.WordLevel(known, SPECIALS[1]))
     inner.pre_tokenizer = pre_tokenizers.Split(Regex(r"\w+|[^\w\s]"), "removed", invert=True)
     tokenizer = transformers.PreTrainedTokenizerFast(
         tokenizer_object=inner, pad_token=SPECIALS[0], unk_token=SPECIALS[1], model_max_length=LONGEST
     )
     with quiet():
-        model.save_pretrained(given.out)
-        tokenizer.save_pretrained(given.out)
+        model.save_pretrained(options.out)
+        tokenizer.save_pretrained(options.out)
 
 
 if __name__ == "__main__":

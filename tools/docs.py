@@ -41,24 +41,24 @@ translation go on where they stopped.
 def commands(command: click.Command, name: str, parent: click.Context | None = None) -> list[tuple[str, str]]:
     """(full name, --help text) of a command and of all below it."""
     context = command.make_context(name.split()[-1], [], parent=parent, resilient_parsing=True, terminal_width=100)
-    found = [(name, command.get_help(context).partition("\n\nLook:")[0])]
+    helps = [(name, command.get_help(context).partition("\n\nLook:")[0])]
     for each, child in sorted(command.commands.items()) if isinstance(command, click.Group) else ():
-        found += commands(child, f"{name} {each}", context)
-    return found
+        helps += commands(child, f"{name} {each}", context)
+    return helps
 
 
 def cli_page() -> str:
     """docs/cli.md: the help of every command, options that several share explained once."""
     entry = re.compile(r"^  (-\S[^\n]*(?:\n {4,}[^\n]*)*)\n?", re.M)
     texts = [(name, text.replace("  -h, --help", "  --help")) for name, text in commands(main, "trisect")]
-    found = {
+    options = {
         " ".join(raw.split()): re.split(r"\s{2,}", raw, maxsplit=1) for _, text in texts for raw in entry.findall(text)
     }
     counts = Counter(" ".join(raw.split()) for _, text in texts for raw in entry.findall(text))
     shared = {option for option, count in counts.items() if count >= SHARED}
     parts = ["# The command line\n\nMade by `make docs` from the commands themselves. Options of several commands:\n"]
     everywhere = ("--help", "--json", "--quiet", "--open")  # the page on options lists the commands that lack one
-    rows = [f"| `{found[one][0]}` | {cell(' '.join(found[one][-1].split()))} |" for one in found if one in shared]
+    rows = [f"| `{options[one][0]}` | {cell(' '.join(options[one][-1].split()))} |" for one in options if one in shared]
     parts += ["| option | is |\n| --- | --- |", *rows, ""]
     for name, text in texts:
         also = [raw.split()[0] for raw in entry.findall(text) if " ".join(raw.split()) in shared]
@@ -113,8 +113,8 @@ def documented(name: str, thing: Any, level: str = "##") -> str:
     """A function or class by its name, parameters and docstring."""
     try:
         members = issubclass(thing, Enum) if inspect.isclass(thing) else False
-        given = inspect.signature(thing).parameters.values()
-        parameters = "name" if members else ", ".join(map(parameter, given))
+        inputs = inspect.signature(thing).parameters.values()
+        parameters = "name" if members else ", ".join(map(parameter, inputs))
     except ValueError:
         parameters = "…"
     short = name.split(".")[-1]
@@ -201,10 +201,10 @@ def stub() -> str:
     ]
     lines += [f"from trisect.{home} import {name} as {name}" for name, home in sorted(trisect._HOME.items())]
     lines += ["from trisect.lab.experiment import Result"]
-    own = [
+    results = [
         one.returns for one in EXPERIMENTS if one.returns is not Result and one.returns.__name__ not in trisect._HOME
     ]
-    lines += [f"from {one.__module__} import {one.__name__}" for one in own]
+    lines += [f"from {one.__module__} import {one.__name__}" for one in results]
     for one in EXPERIMENTS:
         lines.append(f"from {one.settings.__module__} import {one.facts.__name__}")
     lines += [f"from {one.gives.__module__} import {one.gives.__name__}" for one in UTILITIES]

@@ -73,7 +73,7 @@ class Ended(NamedTuple):
 
 def floors() -> list[str]:
     """Every dependency, those of the extras too, at the version that it needs at least."""
-    found = []
+    requirements = []
     pins = dict(
         line.split("==") for line in (ROOT / "constraints.txt").read_text(encoding="utf-8").split() if "==" in line
     )
@@ -83,8 +83,8 @@ def floors() -> list[str]:
         match = re.fullmatch(r"([A-Za-z0-9_.-]+)>=([0-9.]+).*", one)
         assert match, f"{one} has no lowest version"
         name, low = match.groups()
-        found.append(f"{name}=={pins[name] if name in PINNED else low}")
-    return found
+        requirements.append(f"{name}=={pins[name] if name in PINNED else low}")
+    return requirements
 
 
 def run(command: list[str], place: str) -> Ended:
@@ -123,17 +123,17 @@ def main() -> None:
         print("\n".join(floors()))
         return
     trisect, failed = str(Path(sys.argv[1]).absolute()), 0
-    tried = [*COMMANDS, *OF_EXTRAS, SERVE]
+    calls = [*COMMANDS, *OF_EXTRAS, SERVE]
     with tempfile.TemporaryDirectory() as place:
-        made = run([str(Path(trisect).with_name("python")), "-c", MODELS], place)
-        assert made.status == 0, made.said
-        for words in tried:
+        models = run([str(Path(trisect).with_name("python")), "-c", MODELS], place)
+        assert models.status == 0, models.said
+        for words in calls:
             done = (request if words is SERVE else run)([trisect, *words], place)
             print("FAILED" if done.status else "ok    ", " ".join(words), flush=True)
             failed += done.status != 0
             if done.status:
                 print(done.said)
-    print(f"{len(tried) - failed} of {len(tried)} commands")
+    print(f"{len(calls) - failed} of {len(calls)} commands")
     sys.exit(bool(failed))
 
 

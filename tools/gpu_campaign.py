@@ -50,7 +50,7 @@ def pieces(out: Path, corpus: str, people: str | None, dry: bool) -> list[Piece]
     laws = ("training", "accelerated", "edit", "rewind")
     tests = (*(f"tests/property/test_{name}_laws.py" for name in laws), "tests/contract/test_elsewhere.py")
     sizes = ("bench/gpu.py", "--sizes", str(out / "sizes" / "sizes.json"), *(("--tiny",) if dry else ()))
-    found = [
+    plan = [
         Piece("tests", (*python, "-m", "pytest", "-q", "-m", "gpu", "-p", "no:cacheprovider", *tests)),
         Piece("sizes", (*python, *sizes), "sizes"),
         Piece("rewinding", (*study, *seed, "--only", "rewind", *sites(dry, "k@1")), "paper"),
@@ -58,9 +58,9 @@ def pieces(out: Path, corpus: str, people: str | None, dry: bool) -> list[Piece]
     ]
     for layer in (1,) if dry else (1, 3, 5, 2, 4):
         places = sites(True, *((f"{c}@{layer}" for c in "qkv") if not dry else ("k@1",)))
-        found.append(Piece(f"attacks in layer {layer}", (*study, *seed, "--only", "attack", *places), "paper"))
+        plan.append(Piece(f"attacks in layer {layer}", (*study, *seed, "--only", "attack", *places), "paper"))
     for number in () if dry else (2, 3, 4, 5):
-        found.append(Piece(f"seed {number}", (*study, "--seeds", f"{number},", "--only", "rewind,freeze"), "paper"))
+        plan.append(Piece(f"seed {number}", (*study, "--seeds", f"{number},", "--only", "rewind,freeze"), "paper"))
     recall = (*trisect, "recall", *device, "--out", str(out / "recall"), "--quiet")
     if dry:
         recall += (
@@ -73,12 +73,12 @@ def pieces(out: Path, corpus: str, people: str | None, dry: bool) -> list[Piece]
             "--set",
             "epochs_without=1",
         )
-        found.append(Piece("recall", recall, "recall"))
+        plan.append(Piece("recall", recall, "recall"))
     elif people is not None:
-        found.append(Piece("recall", (*recall, "--data", people, "--recipe", "course"), "recall"))
+        plan.append(Piece("recall", (*recall, "--data", people, "--recipe", "course"), "recall"))
     shape = ("2", "4", "32") if dry else ("24", "16", "1024")
     model, limit = str(out / "random"), ("--limit", "20" if dry else "200")
-    found.append(Piece("random model", (*python, __file__, "--make", model, *shape)))
+    plan.append(Piece("random model", (*python, __file__, "--make", model, *shape)))
     for name, more in (
         ("norms", ("--corpus", "embedded", *limit)),
         ("profile", ("--corpus", "embedded", "--labels", "position,pos", *limit)),
@@ -87,11 +87,11 @@ def pieces(out: Path, corpus: str, people: str | None, dry: bool) -> list[Piece]
         place = out / name
         set_aside(place, name)
         if ended(place):  # such a folder is of one run
-            found.append(Piece(name, (), name))
+            plan.append(Piece(name, (), name))
         else:
             more = (*more, "--out", str(place), "--quiet")
-            found.append(Piece(name, (*trisect, name, model, *more, *device), name))
-    return found
+            plan.append(Piece(name, (*trisect, name, model, *more, *device), name))
+    return plan
 
 
 def ended(folder: Path) -> bool:
@@ -118,9 +118,9 @@ def set_aside(folder: Path, name: str) -> None:
         folder.rename(next(to for each in numbers if not (to := folder.with_name(folder.name + each)).exists()))
 
 
-def sites(given: bool, *names: str) -> tuple[str, ...]:
+def sites(is_limited: bool, *names: str) -> tuple[str, ...]:
     """The option --sites, where there is to be one."""
-    return tuple(word for name in names for word in ("--sites", name)) if given else ()
+    return tuple(word for name in names for word in ("--sites", name)) if is_limited else ()
 
 
 def make_random(folder: Path, layers: int, heads: int, width: int) -> None:
@@ -134,8 +134,8 @@ def make_random(folder: Path, layers: int, heads: int, width: int) -> None:
 class Campaign:
     """The pieces of a folder, and what is noted of each: whether it is done, its seconds over all calls, the device."""
 
-    def __init__(self, out: Path, found: Sequence[Piece]) -> None:
-        self.out, self.pieces, self.record = out, found, out / "campaign.json"
+    def __init__(self, out: Path, pieces: Sequence[Piece]) -> None:
+        self.out, self.pieces, self.record = out, pieces, out / "campaign.json"
         self.notes: dict[str, dict[str, Any]] = json.loads(self.record.read_text()) if self.record.exists() else {}
 
     def left(self) -> list[Piece]:
@@ -195,8 +195,8 @@ class Campaign:
 def bring(folder: Path, home: Path) -> None:
     """Copy what is small of a folder: tables, figures, pages, records, and the final weights of its models."""
     for path in folder.rglob("*"):
-        kept = path.suffix in KINDS or path.name in WEIGHTS
-        if kept and path.is_file() and path.stat().st_size <= SMALL and "corpus" not in path.parts:
+        is_wanted = path.suffix in KINDS or path.name in WEIGHTS
+        if is_wanted and path.is_file() and path.stat().st_size <= SMALL and "corpus" not in path.parts:
             target = home / path.relative_to(folder)
             target.parent.mkdir(parents=True, exist_ok=True)
             shutil.copy2(path, target)
@@ -205,12 +205,12 @@ def bring(folder: Path, home: Path) -> None:
 def device() -> str:
     """The GPU's name, else the processor's."""
     try:
-        asked = ["nvidia-smi", "--query-gpu=name", "--format=csv,noheader"]
-        found = subprocess.run(asked, capture_output=True, text=True, check=True).stdout.strip()
+        command = ["nvidia-smi", "--query-gpu=name", "--format=csv,noheader"]
+        name = subprocess.run(command, capture_output=True, text=True, check=True).stdout.strip()
     except (OSError, subprocess.CalledProcessError):
-        found = ""
-    if found:
-        return found
+        name = ""
+    if name:
+        return name
     from trisect.core.machine import processor
 
     return processor()
@@ -218,27 +218,27 @@ def device() -> str:
 
 def main() -> None:
     """Run the campaign, or say where it is."""
-    ask = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    ask.add_argument("--out", type=Path, default=Path("campaign"))
-    ask.add_argument("--corpus", default="embedded", help="a labelled corpus folder for the preset paper")
-    ask.add_argument("--people", help="the folder of birth places for recall's recipe course")
-    ask.add_argument("--minutes", type=float, default=9.0, help="at most, of one piece in one call")
-    ask.add_argument("--whole", type=float, default=9.5, help="minutes at most, of one call")
-    ask.add_argument("--dry-run", action="store_true", help="on a CPU at a tiny size")
-    ask.add_argument("--pieces", action="store_true", help="list the pieces; run nothing")
-    ask.add_argument("--make", nargs=4, metavar=("DIR", "LAYERS", "HEADS", "WIDTH"), help=argparse.SUPPRESS)
-    given = ask.parse_args()
-    if given.make is not None:
-        return make_random(Path(given.make[0]), *map(int, given.make[1:]))
-    out = given.out.absolute()
-    campaign = Campaign(out, pieces(out, given.corpus, given.people, given.dry_run))
-    if given.pieces:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--out", type=Path, default=Path("campaign"))
+    parser.add_argument("--corpus", default="embedded", help="a labelled corpus folder for the preset paper")
+    parser.add_argument("--people", help="the folder of birth places for recall's recipe course")
+    parser.add_argument("--minutes", type=float, default=9.0, help="at most, of one piece in one call")
+    parser.add_argument("--whole", type=float, default=9.5, help="minutes at most, of one call")
+    parser.add_argument("--dry-run", action="store_true", help="on a CPU at a tiny size")
+    parser.add_argument("--pieces", action="store_true", help="list the pieces; run nothing")
+    parser.add_argument("--make", nargs=4, metavar=("DIR", "LAYERS", "HEADS", "WIDTH"), help=argparse.SUPPRESS)
+    options = parser.parse_args()
+    if options.make is not None:
+        return make_random(Path(options.make[0]), *map(int, options.make[1:]))
+    out = options.out.absolute()
+    campaign = Campaign(out, pieces(out, options.corpus, options.people, options.dry_run))
+    if options.pieces:
         for piece in campaign.pieces:
             note = campaign.notes.get(piece.name, {})
             print(f"{note.get('state', 'to do'):12} {note.get('seconds', 0.0):6.0f} s  {piece.name}")
         return None
     out.mkdir(parents=True, exist_ok=True)
-    done = campaign.run(given.minutes, given.whole)
+    done = campaign.run(options.minutes, options.whole)
     print("All is done." if done else "Call the same command again: it goes on.")
     return None
 

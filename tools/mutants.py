@@ -153,9 +153,9 @@ def outcome(mutant: Mutant, place: Path, stages: list[list[str]]) -> str:
     path, whole = place / "trisect" / mutant.file, (SRC / mutant.file).read_bytes()
     path.write_bytes(whole[: mutant.start] + mutant.new.encode() + whole[mutant.end :])
     try:
-        tried = (status for tests in filter(None, stages) if (status := run_tests(tests, place)))
+        statuses = (status for tests in filter(None, stages) if (status := run_tests(tests, place)))
         words = {0: "survived", 1: "killed", 2: "killed", -signal.SIGPROF: "killed", 5: "not tried (no tests)"}
-        return words.get(status := next(tried, 0 if any(stages) else 5), f"not tried ({status})")
+        return words.get(status := next(statuses, 0 if any(stages) else 5), f"not tried ({status})")
     finally:
         path.write_bytes(whole)
 
@@ -166,32 +166,32 @@ def main() -> None:
     parser.add_argument("names", nargs="*", help="parts of names of files; none: all")
     parser.add_argument("--count", type=int, default=100)
     parser.add_argument("--seed", type=int, default=0)
-    asked = parser.parse_args()
+    options = parser.parse_args()
     names = {path: str(path.relative_to(SRC)) for path in sorted(SRC.rglob("*.py"))}
     paths = [path for path, name in names.items() if path.name not in PAGES and not name.startswith(LOOKS)]
-    paths = [path for path in paths if not asked.names or any(part in names[path] for part in asked.names)]
-    listed = {line.partition(" | ")[0] for line in SURVIVORS.read_text(encoding="utf-8").splitlines()}
-    there = [one for path in paths for one in mutants(path) if str(one) not in listed]
-    drawn = random.Random(asked.seed).sample(there, min(asked.count, len(there)))
+    paths = [path for path in paths if not options.names or any(part in names[path] for part in options.names)]
+    survivors = {line.partition(" | ")[0] for line in SURVIVORS.read_text(encoding="utf-8").splitlines()}
+    there = [one for path in paths for one in mutants(path) if str(one) not in survivors]
+    sample = random.Random(options.seed).sample(there, min(options.count, len(there)))
     sources = {module_of(name): imported(path) for path, name in names.items()}
     helpers = {f"tests.{path.stem}": imported(path) for path in (ROOT / "tests").glob("*.py")}
     tests = {path: imported(path) for path in (ROOT / "tests").glob("*/test_*.py")}
     tests = {path: of.union(*(helpers[n] for n in of & helpers.keys())) for path, of in tests.items()}
     mark = hashlib.sha256(b"".join(path.read_bytes() for path in (*names, *sorted(tests)))).hexdigest()
     notes = json.loads(NOTES.read_text()) if NOTES.exists() else {}
-    became: dict[str, str] = notes["became"] if notes.get("sources") == mark else {}
+    ends: dict[str, str] = notes["became"] if notes.get("sources") == mark else {}
     NOTES.parent.mkdir(exist_ok=True)
     with tempfile.TemporaryDirectory() as name:
         shutil.copytree(SRC, Path(name) / "trisect", ignore=shutil.ignore_patterns("__pycache__"))
-        for mutant in drawn:
+        for mutant in sample:
             began, key = time.monotonic(), f"{mutant.start} {mutant}"
-            became[key] = became.get(key) or outcome(mutant, Path(name), nearest(mutant, sources, tests))
-            print(f"{became[key]:<10} {time.monotonic() - began:5.0f} s  {mutant}", flush=True)
-            NOTES.write_text(json.dumps({"sources": mark, "became": became}, indent=1))
-    tried = [became[f"{one.start} {one}"] for one in drawn if not became[f"{one.start} {one}"].startswith("not")]
-    low, high = wilson((killed := tried.count("killed")) / len(tried), len(tried))
-    print(f"{killed} of {len(tried)} killed, {killed / len(tried):.0%} (95 % interval {low:.0%} to {high:.0%})")
-    sys.exit(killed < len(tried))
+            ends[key] = ends.get(key) or outcome(mutant, Path(name), nearest(mutant, sources, tests))
+            print(f"{ends[key]:<10} {time.monotonic() - began:5.0f} s  {mutant}", flush=True)
+            NOTES.write_text(json.dumps({"sources": mark, "became": ends}, indent=1))
+    verdicts = [ends[f"{one.start} {one}"] for one in sample if not ends[f"{one.start} {one}"].startswith("not")]
+    low, high = wilson((kills := verdicts.count("killed")) / len(verdicts), len(verdicts))
+    print(f"{kills} of {len(verdicts)} killed, {kills / len(verdicts):.0%} (95 % interval {low:.0%} to {high:.0%})")
+    sys.exit(kills < len(verdicts))
 
 
 if __name__ == "__main__":

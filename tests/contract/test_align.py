@@ -151,7 +151,7 @@ def test_words_stand_on_the_page_as_text(barts, tmp_path, undrawn):
     made = aligned(barts[0], Bitext("one <i>", (), (), (LONG, pair)), tmp_path)
     leave_undrawn(undrawn)
     # the one too long is left out, and this is said
-    assert any(note.startswith("1 of 2 sentence pairs have more pieces") for note in made.notes)
+    assert any(note.startswith("1 of 2 sentence pairs have more tokens") for note in made.notes)
     lines = (made.paths["links"] / "awi-weight-layer-1.pharaoh").read_text().split("\n")
     assert (lines[0], lines[1] != "") == ("", True)
     assert made.tables["claims"]["n"][1] == 1
@@ -338,11 +338,13 @@ def test_texts_without_their_marker_or_with_pieces_of_several_words_are_refused(
     with pytest.raises(CorpusError, match="stands 0 times") as error:
         align(marker=">>")
     assert "line 1" in error.value.problem
-    with pytest.raises(CorpusError, match="--target cannot be combined"):
+    with pytest.raises(CorpusError, match="--target was given with --marker or --spans"):
         align(marker="||", target=texts)
+    with pytest.raises(CorpusError, match="--marker and --spans were both given"):
+        align(marker="||", spans=texts)
     with pytest.raises(CorpusError, match="no regular expression"):
         align(marker="||", word="(")
-    with pytest.raises(ModelError, match="is of several words"):
+    with pytest.raises(ModelError, match="spans several words"):
         align(marker="||", word="[w0-9]")
     bad = tmp_path / "spans"
     bad.write_text("0-3 4-900\n" * 6)

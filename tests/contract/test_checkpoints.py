@@ -184,7 +184,7 @@ def test_a_model_without_a_loss_is_rewound_by_how_far_its_output_moves(tmp_path)
     text = found.report.read_text()
     assert "the change of the output is largest for" in text
     assert "Change of the output along the line" in text
-    assert "(the change&#39;s squared length as a share of the output&#39;s)" in text
+    assert "Relative squared change of the model&#39;s output" in text
     for word in ("stays within", "is within"):  # ε is a share of squares, as the scores above are
         assert f"{word} 50 % of the output&#39;s squared length (70.7 % of its length)" in text
     assert " nats" not in text.split("How it was made")[0].split("<main")[-1]

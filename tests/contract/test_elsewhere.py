@@ -135,7 +135,7 @@ def test_of_norms_no_more_leaves_the_device_than_numbers_of_tokens(kind):
     texts = [" ".join(f"w{(7 * i * n) % 40}" for i in range(1, 20)) for n in range(1, 5)]
     batch = next(subject.batches(texts))
     counted = run._count(subject, Texts("four", lambda: iter(texts)), 4, "plain")
-    whose = run._whose(batch, "plain", torch.arange(4), counted, causal=False)
+    whose = run._owners(batch, "plain", torch.arange(4), counted, causal=False)
     traces: list[Trace] = []
     subject.each(batch, traces.append)
     near, far = (([LayerTally(t.heads, kind) for t in traces], PooledTally()) for _ in range(2))
@@ -162,7 +162,7 @@ def test_tallies_over_layers_on_two_devices_are_those_of_one():
     texts = [" ".join(f"w{(7 * i * n) % 40}" for i in range(1, 20)) for n in range(1, 5)]
     batch = next(subject.batches(texts))
     counted = run._count(subject, Texts("four", lambda: iter(texts)), 4, "plain")
-    whose = run._whose(batch, "plain", torch.arange(4), counted, causal=True)
+    whose = run._owners(batch, "plain", torch.arange(4), counted, causal=True)
     traces: list[Trace] = []
     subject.each(batch, traces.append)
     alone, both = PooledTally(), PooledTally()

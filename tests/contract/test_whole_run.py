@@ -237,7 +237,7 @@ def test_a_command_that_fails_after_measuring_leaves_the_run_before(folders, mod
 @pytest.mark.parametrize("name", ["../x", "/x", "a/../../x", "", ".lock"])
 def test_a_forged_list_names_nothing_outside(folders, name):
     write_json(folders / "one" / MANIFEST, {"experiment": "norms", "run": "0" * 32, "files": {name: "0"}})
-    with pytest.raises(StudyError, match="no list of a run's files"):
+    with pytest.raises(StudyError, match="is not the manifest of a run"):
         RunFolder(folders / "one").check()
 
 

@@ -173,23 +173,23 @@ def test_pieces_map_back_to_the_words_that_they_are_of(words):
 @settings(max_examples=10, deadline=None)
 @given(st.lists(st.sampled_from(EMBEDDED.test), min_size=1, max_size=5), st.sampled_from([0.0, 0.1]))
 def test_a_batch_loses_what_its_pairs_lose_alone(pairs, smoothing):
-    lecture = TranslationLoss(TOKENIZER.pad_token_id, smoothing)
+    objective = TranslationLoss(TOKENIZER.pad_token_id, smoothing)
     rows = encode([(pair.source, pair.target) for pair in pairs], TOKENIZER)
-    alone = torch.stack([lecture.loss(MODEL, [row]) for row in rows]).sum()
-    assert torch.allclose(lecture.loss(MODEL, rows), alone, rtol=1e-10)  # float64, sums in another order
-    chances = lecture.logits(MODEL, rows[:1]).log_softmax(-1)[0]
+    alone = torch.stack([objective.loss(MODEL, [row]) for row in rows]).sum()
+    assert torch.allclose(objective.loss(MODEL, rows), alone, rtol=1e-10)  # float64, sums in another order
+    chances = objective.logits(MODEL, rows[:1]).log_softmax(-1)[0]
     right = chances[torch.arange(len(rows[0].target)), torch.tensor(rows[0].target)]
     by_hand = -((1 - smoothing) * right + smoothing * chances.mean(-1)).sum()
-    assert torch.allclose(lecture.loss(MODEL, rows[:1]), by_hand, rtol=1e-10)
+    assert torch.allclose(objective.loss(MODEL, rows[:1]), by_hand, rtol=1e-10)
 
 
 def test_no_position_of_the_target_sees_a_later_one_and_every_one_sees_the_whole_source():
-    lecture = TranslationLoss(TOKENIZER.pad_token_id)
+    objective = TranslationLoss(TOKENIZER.pad_token_id)
     row, other = encode(
         [(EMBEDDED.test[0].source, EMBEDDED.test[0].target), (EMBEDDED.test[1].source, ("he",))], TOKENIZER
     )
-    first = lecture.logits(MODEL, [row])[0]
-    cut = lecture.logits(MODEL, [type(row)(row.source, row.target[:3])])[0]
+    first = objective.logits(MODEL, [row])[0]
+    cut = objective.logits(MODEL, [type(row)(row.source, row.target[:3])])[0]
     assert torch.allclose(first[:3], cut, rtol=1e-10)
-    moved = lecture.logits(MODEL, [type(row)(other.source, row.target)])[0]
+    moved = objective.logits(MODEL, [type(row)(other.source, row.target)])[0]
     assert bool(((first - moved).abs().amax(-1) > 1e-6).all())

@@ -22,8 +22,8 @@ from trisect.measure.sums import (
     PooledTally,
     Ranks,
     Sums,
+    TokenFacts,
     TokenNorms,
-    Whose,
     find_sinks,
     frequency_ranks,
     group_of,
@@ -144,7 +144,7 @@ def test_a_layers_tally_equals_the_sums_written_out(seed, causal, block):
     rank = torch.randint(1, 9, (3, 6), generator=draw).double().masked_fill(~trace.key_real, torch.nan)
     special = torch.rand(3, 6, generator=draw) < 0.3
     word = torch.rand(3, 6, generator=draw) < 0.8
-    whose = Whose(category, rank, special, word, torch.arange(3), torch.arange(3))
+    whose = TokenFacts(category, rank, special, word, torch.arange(3), torch.arange(3))
     layer, model = LayerTally(4, "full"), PooledTally()
     seen = layer.add(trace, whose, model)
     model.add_frequency([seen], whose)
@@ -205,7 +205,7 @@ def test_texts_of_unlike_length_confound_a_pooled_rank_correlation_and_not_one_w
         a = torch.rand(1, 1, length, generator=draw) * 0.01 + 1 / length
         rank = torch.rand(1, length, generator=draw).double() * 100 + 10 * length
         ones = torch.ones(1, length, dtype=torch.bool)
-        whose = Whose(ones.long(), rank, ~ones, ones, torch.tensor([text]), torch.tensor([text % 64]))
+        whose = TokenFacts(ones.long(), rank, ~ones, ones, torch.tensor([text]), torch.tensor([text % 64]))
         within.add_frequency([TokenNorms(a, a, a * a)], whose)
         pooled.append(np.stack([rank[0].numpy(), a[0, 0].numpy()]))
     assert spearman(*np.concatenate(pooled, 1)) < -0.7
@@ -225,7 +225,7 @@ def test_groups_of_texts_follow_one_another_and_are_as_large(texts, groups):
 def test_what_a_mask_hides_does_not_enter_the_weight_that_a_token_gets():
     trace = random_trace(causal=True, texts=1, queries=4)
     none = torch.zeros(1, 4, dtype=torch.long)
-    whose = Whose(none, torch.full((1, 4), torch.nan), none.bool(), none.bool(), none[:, 0], none[:, 0])
+    whose = TokenFacts(none, torch.full((1, 4), torch.nan), none.bool(), none.bool(), none[:, 0], none[:, 0])
     seen = LayerTally(4, "attention").add(trace, whose, PooledTally())
     torch.testing.assert_close(seen.a[0, :, 3], trace.weights[0, :, 3, 3])
     torch.testing.assert_close(seen.a[0, :, 1], trace.weights[0, :, 1:, 1].mean(-1))
@@ -241,7 +241,9 @@ def test_a_sink_its_weight_its_share_of_the_output_and_a_dormant_head_as_worked_
     v[:, 1] *= 1e-3
     trace = replace(plain, weights=weights, v=v, output=weights @ v)
     ones = torch.ones(2, 10, dtype=torch.bool)
-    whose = Whose(torch.full((2, 10), 4), torch.full((2, 10), torch.nan), ~ones, ones, torch.arange(2), torch.arange(2))
+    whose = TokenFacts(
+        torch.full((2, 10), 4), torch.full((2, 10), torch.nan), ~ones, ones, torch.arange(2), torch.arange(2)
+    )
     whose.category[:, 0] = 2
     layer = LayerTally(4, "attention")
     layer.add(trace, whose, PooledTally())

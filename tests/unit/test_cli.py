@@ -271,7 +271,7 @@ def test_a_list_is_written_with_commas_or_by_giving_the_option_again():
     assert read("theory", "--beta", "2, 8", "--beta", "1e1")["beta"] == (2.0, 8.0, 10.0)
     said = call("theory", "average", "--beta", "2,many")
     assert said.exit_code == 2
-    assert said.stderr == "trisect: beta is 'many'.\n  It is a number.\n  Give beta as that.\n"
+    assert said.stderr == "trisect: beta is 'many'.\n  It is a number.\n  Change beta accordingly.\n"
 
 
 def test_lists_of_one_kind_have_one_spelling_in_every_command():

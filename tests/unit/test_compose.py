@@ -92,9 +92,19 @@ def test_direct_and_total_differ_by_what_lies_between():
     assert not torch.allclose(effect(paths, [first], 2, "k", 1, True), effect(paths, [first], 2, "k", 1, False))
 
 
-@pytest.mark.parametrize("kind", ["gpt2", "llama"])
-def test_gradients_of_heads_by_their_own_columns_of_weights_are_whole_gradients(kind, monkeypatch):
-    paths, *_ = paths_of(load(kind))
+def with_halved_head():
+    """A llama whose queries of head 2 in layer 2 are halved behind their map."""
+    model: Any = tinyhf.llama().double()
+    map_q, size = model.model.layers[1].self_attn.q_proj, model.config.hidden_size // model.config.num_attention_heads
+    scale = torch.ones(map_q.out_features)
+    scale[size : 2 * size] = 0.5
+    map_q.register_forward_hook(lambda _module, _inputs, output: output * scale.to(output))
+    return trisect.load(model, tokenizer=tinyhf.tokenizer(False))
+
+
+@pytest.mark.parametrize("kind", ["gpt2", "llama", "llama, head 2 halved"])
+def test_gradients_of_heads_by_their_own_rows_of_weights_are_whole_gradients(kind, monkeypatch):
+    paths, *_ = paths_of(with_halved_head() if "halved" in kind else load(kind))
     asked = paths.base, paths.places, paths.answers[:, 0], [1, 2]
     own = paths.subject.path_gradients(*asked)
     whole, head_gradients = [], forward._head_gradients

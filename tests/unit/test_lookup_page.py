@@ -154,7 +154,7 @@ def test_the_page_begins_with_one_pair_and_says_each_role_beside_its_control():
     assert all("+7.030" in line and "+4.000" in line for line in said[1:4])
     assert "through k +3.030" in said[4].replace("\u00a0", " ")
     assert "through q 0.000, through v 0.000; through k k's own answer gains +6.060 on it" in said[4]
-    assert said[4].endswith("and from an unrelated donor +0.606.")
+    assert said[4].endswith("from an unrelated donor +0.606.")
     assert said[5] == (
         "Most to its own answer is put into q another head in 5, into k the previous-token head in 5 and into v another head in 5 "
         "of 5 models."

@@ -469,17 +469,33 @@ def test_a_recall_model_is_asked_about_another_person(tmp_path):
     assert done.about.command == "trisect patch MODEL --sites v@all --task recall --count 5"
 
 
-def test_pairs_of_one_answer_are_refused_where_there_are_no_others(gpt2, tmp_path):
+def test_pairs_of_one_stated_answer_are_refused_before_anything_is_run(gpt2, tmp_path):
     alike = {"base": "w1 w2", "donor": "w1 w3", "answers": {"base": "w5", "donor": "w5"}}
-    for pairs, answer in (([("w1 w2", "w1 w2")], ""), ([alike], "w5"), ([alike, alike], "w5")):
-        with pytest.raises(CorpusError, match="Base and donor of every pair have the same answer") as error:
+    for pairs in ([alike], [alike, alike]):
+        with pytest.raises(CorpusError, match=r"the same answer in every pair \(in the first: 'w5'\)") as error:
             trisect.patch(gpt2, pair_list=pairs, sites="q@1", out=tmp_path / "out", quiet=True)
-        assert answer in error.value.problem
-        assert "the first counts" in error.value.reason
+        assert error.value.reason
         assert error.value.todo
-    apart = alike | {"answers": {"base": "w5", "donor": "w6"}}
-    done = trisect.patch(gpt2, pair_list=[alike, apart], sites="q@1", out=tmp_path / "both", quiet=True)
-    assert any(note.endswith("which say nothing about the way to the donor: 1 of 2.") for note in done.notes)
+    assert not list(tmp_path.glob("out/*"))
+    apart, longer = (alike | {"answers": {"base": "w5", "donor": donor}} for donor in ("w6", "w5 w6"))
+    for number, other in enumerate((apart, longer)):
+        done = trisect.patch(gpt2, pair_list=[alike, other], sites="q@1", out=tmp_path / str(number), quiet=True)
+        assert any(note.endswith("which say nothing about the way to the donor: 1 of 2.") for note in done.notes)
+        assert all(one.measure != "same_answer" for one in done.findings)
+
+
+def test_where_a_models_own_answers_are_alike_the_findings_and_the_page_say_so(gpt2, tmp_path):
+    done = trisect.patch(gpt2, pair_list=[("w1 w2", "w1 w2")], sites="q@1", out=tmp_path / "own", quiet=True)
+    words = "of every counted pair have the same answer"
+    assert any(words in str(one) for one in done.findings)
+    assert any("the same answer, which say nothing" in note for note in done.notes)
+    assert f"no site has a number: base and donor {words}." in done.report.read_text()
+    other = trisect.load(tinyhf.gpt2(2), tokenizer=tinyhf.tokenizer(False))
+    two = trisect.patch([gpt2, other], pair_list=[("w1 w2", "w1 w2")], sites="q@1", out=tmp_path / "two", quiet=True)
+    assert two.report.exists()
+    pair = {"base": "w1 w2", "donor": "w1 w3", "answers": {"base": "w5", "donor": "w6"}}
+    none = trisect.patch(gpt2, pair_list=[pair], sites="q@1", answered=True, out=tmp_path / "none", quiet=True)
+    assert "no site has a number: no pair counts." in none.report.read_text()
 
 
 @pytest.mark.parametrize("count", [1, 2, 29, 30])

@@ -112,13 +112,39 @@ def test_a_plan_is_held_to_a_tolerance_and_few_texts_are_said_to_raise_the_least
             "checked",
         )
     assert all(one.measure != "check" for one in done.findings)
-    with pytest.raises(SpecError, match="A tolerance of 1, which is of a plan"):
+    with pytest.raises(SpecError, match="A tolerance of 1 was given, and there is no plan to hold to it"):
         trisect.quantise(OWN, LINES[3:4], tolerance=1.0, out=tmp_path / "one", quiet=True)
     rows = done.tables["measures"]
     wide = rows.with_columns(pl.when(pl.col("measure") == "loss_change_nats").then(1.0).otherwise("high").alias("high"))
     for table, count in ((wide, 4), (rows.with_columns(high="value"), 0)):
         (least,) = (one for one in findings({"measures": table}, done.about) if one.measure == "least_bits")
-        assert (f"For {count} of 4 numbers the mean alone allows fewer bits" in least.words) == bool(count)
+        assert (
+            f"In {count} of 4 cases (k or v of a layer) the mean alone would allow fewer bits" in least.words
+        ) == bool(count)
+
+
+def test_a_plan_without_a_finite_cost_or_without_an_interval_fails_its_tolerance(done, tmp_path):
+    rows = done.tables["measures"]
+    held = pl.col("measure") == "tolerance"
+    rows = rows.with_columns(
+        value=pl.when(held).then(9.0).otherwise("value"), group=pl.when(held).then(pl.lit("checked")).otherwise("group")
+    )
+    for name, words in (("plan", "it has no finite number"), ("uniform", "it costs")):
+        lost = pl.col("measure").is_in([f"{name}_change_nats", "plan_less_uniform_change_nats"])
+        table = rows.with_columns(pl.when(lost).then(None).otherwise(n).alias(n) for n in ("value", "low", "high"))
+        check = findings({"measures": table}, done.about)[0]
+        assert (check.measure, check.verdict) == ("check", "failed" if name == "plan" else "passed")
+        assert words in check.words
+        assert "a plan at" in check.words
+    few = trisect.quantise(OWN, LINES[3:6], bits=(2, 16), tolerance=9.0, out=tmp_path, quiet=True)
+    assert few.findings[0].verdict == "failed"
+    assert "without an interval" in few.findings[0].words
+    assert few.findings[0].words in few.report.read_text()
+
+
+def test_a_memory_of_no_whole_number_leaves_the_plan_as_much_as_even_bits():
+    sizes = [8] * 30
+    assert sum(plan_bits([{4: 1.0, 5: 0.0}] * 30, sizes, 4.1)) == sum(even_bits(sizes, 4.1)) == 123
 
 
 def test_a_memory_that_holds_nothing_is_refused():

@@ -100,9 +100,9 @@ def test_a_saved_model_is_an_ordinary_folder_that_the_proof_accepts(tmp_path):
     again = Translator.open(tmp_path)
     rows = encode([(["abc"], ["cab", "abc"])], again.tokenizer)
     assert rows == encode([(["abc"], ["cab", "abc"])], tokenizer)
-    lecture = TranslationLoss(tokenizer.pad_token_id)
+    objective = TranslationLoss(tokenizer.pad_token_id)
     # one attention implementation against another, in float32
-    assert torch.allclose(lecture.logits(model, rows), lecture.logits(again.model, rows), atol=1e-5)
+    assert torch.allclose(objective.logits(model, rows), objective.logits(again.model, rows), atol=1e-5)
 
 
 def test_weights_are_a_function_of_the_seed_alone():

@@ -161,7 +161,7 @@ def test_weights_that_no_law_sees_are_looked_at_too(command, change, tmp_path):
     with pytest.raises(ModelError) as caught:
         subject.read(TEXTS[0]) if command == "read" else run(command, subject, tmp_path)
     assert caught.value.problem == "The weights of Fooling have changed since it was loaded."
-    assert caught.value.reason.startswith(f"{UNSEEN[change]} has another value")
+    assert caught.value.reason.startswith(f"{UNSEEN[change]} is not what it was on loading")
 
 
 def test_what_was_put_back_or_is_written_by_the_model_itself_is_no_change():

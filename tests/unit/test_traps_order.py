@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 import torch
 import torch.nn.functional as F
-from tests import fooling, zoo
+from tests import fooling, tinyhf, zoo
 from tests.fooling import HEADS, Fooling
 from torch import Tensor
 from transformers.models.florence2.configuration_florence2 import Florence2VisionConfig
@@ -143,7 +143,7 @@ def test_one_head_that_is_displaced_is_enough(which, how):
     subject = load(displaced_at(0, which, change), inputs=fooling.ids())
     (note,) = subject.notes
     assert note.startswith("Left out, layer 1: at position ")
-    assert f"{which[0]} is of other positions alone in head 2" in note
+    assert f"{which[0]} is made of other positions in head 2, namely " in note
     assert [str(a) for a in subject.proof.shape.heads] == ["layer 2"]
 
 
@@ -215,6 +215,13 @@ def test_attention_over_units_heads_or_texts_is_none_over_positions(kind, length
     words = f"it attends over {other} where positions are looked for: its rows are no positions"
     assert [law.failure for law in subject.proof.laws][layer] == words
     assert [str(trace.address) for trace in subject.read(fooling.ids(9)).traces] == [f"layer {2 - layer}"]
+
+
+@pytest.mark.parametrize("shape", [(2, 2), (3, 3), (2, 3)])
+def test_as_many_texts_as_positions_are_no_other_axis(shape):
+    subject = load(tinyhf.gpt2(), inputs={"input_ids": torch.randint(5, 20, shape)})
+    assert subject.proof.refusal is None
+    assert not any(law.failure for law in subject.proof.laws)
 
 
 def test_the_channel_attention_of_a_model_of_transformers_is_left_out():

@@ -27,7 +27,8 @@ class _Commands(UserDict[str, Any]):
 
 
 def _command_of(name: str) -> click.Command:
-    return command(find_command(name), say_result) if name in EXPERIMENT_NAMES else utility(find_command(name))
+    target: Any = find_command(name)
+    return command(target, say_result) if name in EXPERIMENT_NAMES else utility(target)
 
 
 _LATE = {name: partial(_command_of, name) for name in (*EXPERIMENT_NAMES, *UTILITY_NAMES)}

@@ -211,9 +211,9 @@ def _say_folder(out: str, errors: Sequence[StudyError]) -> None:
     left, runs = count_left(Path(out)) if is_study(Path(out)) else (0, 0)
     if left:
         say(f"{left} of {runs} runs are not finished: call 'trisect study' again.")
-    if begun := calls.unfinished(out):
+    if partial := calls.unfinished(out):
         say(
-            f"{out} has partial results of 'trisect {begun}', which was interrupted or is running. "
+            f"{out} has partial results of 'trisect {partial}', which was interrupted or is running. "
             "Call that command again, with the same settings: it goes on from there."
         )
     if calls.lacks_list(out):
@@ -221,7 +221,7 @@ def _say_folder(out: str, errors: Sequence[StudyError]) -> None:
             "Every table and record is whole. There is no list of what the run wrote, so pages and figures were not checked."
         )
         return
-    say("Every file that is there is whole." if left or begun else "Every file is whole, and of one run.")
+    say("Every file that is there is whole." if left or partial else "Every file is whole, and of one run.")
 
 
 @main.command()

@@ -427,7 +427,11 @@ def _of_value(name: str, errors: Sequence[Any], info: FieldInfo | None, owner: s
     nouns = " or ".join(dict.fromkeys(_describe(error, info) for error in errors))
     each = "Each of it" if holds == "holds" else "It"
     facts = option.facts if first["type"].startswith("greater") else None
-    todo = f'Give {short} in brackets, as in ["a", "b"].' if nouns == NOUNS["list_type"] else f"Give {short} as that."
+    todo = (
+        f'Give {short} in brackets, as in ["a", "b"].'
+        if nouns == NOUNS["list_type"]
+        else f"Change {short} accordingly."
+    )
     return SpecError(fault, facts or f"{each} is {nouns}.", todo)
 
 

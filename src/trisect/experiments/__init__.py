@@ -24,9 +24,13 @@ def __getattr__(name: str) -> Any:
     return globals().setdefault(name, commands)  # from now on the module's own
 
 
-@cache
-def find_command(name: str) -> Any:
+def find_command(name: str) -> Experiment[Any, Any] | Utility[Any]:
     """The experiment or utility of a command, by its name; no other is imported."""
+    return _import_command(name)
+
+
+@cache
+def _import_command(name: str) -> Any:
     match name:
         case "ablate":
             from trisect.experiments.ablate import ABLATE as COMMAND
@@ -41,7 +45,7 @@ def find_command(name: str) -> Any:
         case "compare":  # none knows another: who lists all says what it is made of
             from trisect.experiments.compare import Compare
 
-            return Compare(tuple(map(find_command, ("norms", "similarity", "ablate", "erase", "profile", "patch"))))
+            return Compare(tuple(map(_import_command, ("norms", "similarity", "ablate", "erase", "profile", "patch"))))
         case "compose":
             from trisect.experiments.compose import COMPOSE as COMMAND
         case "dissect":
@@ -53,7 +57,7 @@ def find_command(name: str) -> Any:
         case "lookup":
             from trisect.experiments.lookup import LookupStudy
 
-            return LookupStudy(find_command("patch"), find_command("compose"))
+            return LookupStudy(_import_command("patch"), _import_command("compose"))
         case "norms":
             from trisect.experiments.norms import NORMS as COMMAND
         case "patch":

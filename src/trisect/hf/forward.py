@@ -108,16 +108,16 @@ class Prefix:
     @contextmanager
     def recording(self, calls: Calls) -> Iterator[None]:
         """Note every block of the pass inside; `calls` grows by the calls of attention."""
-        begun = dict[nn.Module, int]()
+        starts = dict[nn.Module, int]()
 
-        def enter(module: nn.Module, _given: Any) -> None:
-            self.usable = self.usable and not self._open and module not in begun  # none inside another, none twice
+        def enter(module: nn.Module, _inputs: Any) -> None:
+            self.usable = self.usable and not self._open and module not in starts  # none inside another, none twice
             self._open += 1
-            begun[module] = len(calls)
+            starts[module] = len(calls)
 
-        def leave(row: str, module: nn.Module, _given: Any, output: Any) -> None:
+        def leave(row: str, module: nn.Module, _inputs: Any, output: Any) -> None:
             self._open -= 1
-            self.blocks.append(_RestartBlock(module, row, begun[module], len(calls), output))
+            self.blocks.append(_RestartBlock(module, row, starts[module], len(calls), output))
             # let go of outputs that are too many to be kept
             total, size = sum(map(len, self._rows.values())), _bytes(output)
             self.usable = self.usable and size is not None
@@ -333,20 +333,20 @@ def path_gradients(
     addresses = proved.proof.addresses
     streams: dict[int, Tensor] = {}
     seen: dict[int, Parts] = {}
-    ran: list[tuple[nn.Module, Tensor, Tensor]] = []  # linear maps with inputs and outputs, since a layer was entered
+    uses: list[tuple[nn.Module, Tensor, Tensor]] = []  # linear maps with inputs and outputs, since a layer was entered
     maps: dict[int, list[tuple[nn.Module, Tensor, Tensor]]] = {}
 
     def enter(n: int, x: Tensor) -> Tensor:
-        ran.clear()
+        uses.clear()
         streams[n] = x if x.requires_grad else x.detach().requires_grad_()
         return streams[n]
 
     def note(n: int, parts: Parts) -> Parts:
-        maps[n] = [use for use in ran if use[2].requires_grad]
+        maps[n] = [use for use in uses if use[2].requires_grad]
         return seen.setdefault(n, parts)
 
     def keep(module: nn.Module, inputs: tuple[Any, ...], output: Any) -> None:
-        ran.extend([(module, inputs[0], output)] if inputs else [])
+        uses.extend([(module, inputs[0], output)] if inputs else [])
 
     points = {StreamPoint(a): functools.partial(enter, a.layer) for a in addresses}
     write = {Address("plain", n): functools.partial(note, n) for n in layers}
@@ -364,8 +364,8 @@ def path_gradients(
         gradients = iter(torch.autograd.grad(total, [part for n in layers for part in seen[n]], retain_graph=True))
         for n in layers:
             for component, part in zip("qkv", seen[n], strict=True):
-                each = _head_gradients(part, next(gradients), streams[n], maps[n])
-                paths |= {(n, component, head): into for head, into in enumerate(each, start=1)}
+                by_head = _head_gradients(part, next(gradients), streams[n], maps[n])
+                paths |= {(n, component, head): into for head, into in enumerate(by_head, start=1)}
     return paths
 
 
@@ -375,10 +375,10 @@ def _head_gradients(
     stream: Float[Tensor, "B T D"],
     maps: Sequence[tuple[nn.Module, Tensor, Tensor]],
 ) -> list[Float[Tensor, "B T D"]]:
-    """The gradient through each head of q, k or v by what enters the layer.
+    """The gradient through each head of q, k or v with respect to the layer's input.
 
-    A head's gradient is 0 at all other heads' outputs of W: where a part is made by one linear map, only its own columns are
-    multiplied, which is compared with the whole gradient at the first head.
+    A head's gradient is 0 at all other heads' outputs of W: where a part is made by one linear map, only the head's own rows of the
+    weight are multiplied; the heads' sum is compared with the gradient of all heads.
     """
 
     def through(output: Tensor, entered: Tensor, head: int) -> Tensor:
@@ -386,25 +386,25 @@ def _head_gradients(
         upstream[:, head] = gradient[:, head]
         return torch.autograd.grad(output, entered, upstream, retain_graph=True)[0].detach()
 
-    first = through(part, stream, 0)
     outputs = [output for _, _, output in maps]
     used = torch.autograd.grad(part, outputs, gradient, retain_graph=True, allow_unused=True) if maps else ()
-    makers = [use for use, value in zip(maps, used, strict=True) if value is not None]
-    if len(makers) == 1:
+    makers = [entry for entry, value in zip(maps, used, strict=True) if value is not None]
+    if len(makers) == 1 and all(p.device == part.device for p in makers[0][0].parameters()):
         module, x, y = makers[0]
         weight: Any = module.weight if isinstance(module, nn.Linear) else module.weight.T
 
         def narrow(head: int) -> Tensor:
             slopes = through(part, y, head)
             columns = slopes.flatten(0, -2).any(0).nonzero()[:, 0]
-            return torch.autograd.grad(x, stream, slopes[..., columns] @ weight.detach()[columns], retain_graph=True)[
-                0
-            ].detach()
+            upstream = slopes[..., columns] @ weight.detach()[columns].to(slopes)
+            return torch.autograd.grad(x, stream, upstream, retain_graph=True)[0].detach()
 
-        bound = ROUNDED[first.dtype] * float(first.abs().max())
-        if float((narrow(0) - first).abs().max()) <= bound:
-            return [first, *(narrow(head) for head in range(1, part.shape[1]))]
-    return [first, *(through(part, stream, head) for head in range(1, part.shape[1]))]
+        (joint,) = torch.autograd.grad(part, stream, gradient, retain_graph=True)
+        by_head = [narrow(head) for head in range(part.shape[1])]
+        bound = max(ROUNDED[joint.dtype], 1e-6) * float(joint.abs().max())  # some norms round to float32
+        if float((sum(by_head) - joint).abs().max()) <= bound:
+            return by_head
+    return [through(part, stream, head) for head in range(part.shape[1])]
 
 
 def stream_parts(

@@ -666,18 +666,18 @@ def _by_marks(
     """The word of each piece, from words cut one by one (one may begin twice, or never), else from marks where one begins; else None."""
     tokenizer = subject.tokenizer
     inner = [i for i, added in zip(ids, special, strict=True) if not added]
-    numbers, alone, begun = list[int](), list[int](), list[int]()
+    numbers, alone, beginnings = list[int](), list[int](), list[int]()
     for number, word in enumerate(words):
         pieces = tokenize(subject.name, tokenizer, word, target, add_special_tokens=False)["input_ids"]
         alone += pieces
         numbers += [number] * len(pieces)
-        begun += [number for piece in tokenizer.convert_ids_to_tokens(pieces) if str(piece).startswith(MARK)]
+        beginnings += [number for piece in tokenizer.convert_ids_to_tokens(pieces) if str(piece).startswith(MARK)]
     if alone != inner:
         # pieces of equal score may be chosen otherwise in a sentence; its marks then say where words begin
         begins = [str(piece).startswith(MARK) for piece in tokenizer.convert_ids_to_tokens(inner)]
-        if sum(begins) != len(begun) or not begins[0]:
+        if sum(begins) != len(beginnings) or not begins[0]:
             return None
-        numbers = [begun[sum(begins[: i + 1]) - 1] for i in range(len(begins))]
+        numbers = [beginnings[sum(begins[: i + 1]) - 1] for i in range(len(begins))]
     left = iter(numbers)
     return [SPECIAL if added else next(left) for added in special]
 

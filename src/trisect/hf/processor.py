@@ -88,12 +88,12 @@ class Processor:
             # what a decoder reads of a text, and the labels of each of its tokens; of no text how it begins
             ids = [] if tokenizer is None else list(tokenize(self.name, tokenizer, text or "")["input_ids"])
             ids = ids[1:] if ids[:1] == [start] else ids
-            begun = ids[:-1]
+            prefix = ids[:-1]
             if text is not None and tokenizer is not None:
                 values["labels"] = torch.tensor([ids] * len(data))
             elif ids[-1:] != [getattr(tokenizer, "eos_token_id", None)]:
-                begun = ids
-            values["decoder_input_ids"] = torch.tensor([[start, *begun]] * len(data))
+                prefix = ids
+            values["decoder_input_ids"] = torch.tensor([[start, *prefix]] * len(data))
             if text is None:
                 notes = (*notes, "No text was given: the decoder reads the tokens that it begins with alone.")
         kind = lambda t: like.dtype if t.is_floating_point() else t.dtype  # noqa: E731

@@ -92,7 +92,7 @@ class _Screen:
         self.progress, self.open = progress, 0
         self.first = self.line(title, None)
         self.pace: Pace | None = None
-        self.whole: TaskID | None = None
+        self.overall: TaskID | None = None
 
     def line(
         self, title: str, total: float | None, words: str | Callable[[], str] = "", visible: bool = True
@@ -118,9 +118,9 @@ class _Screen:
 
     def update(self, share: float) -> None:
         """How far the work under way is, for the line of the whole."""
-        if self.pace is not None and self.whole is not None:
+        if self.pace is not None and self.overall is not None:
             self.pace.move(share)
-            self.progress.update(self.whole, completed=self.pace.fraction())
+            self.progress.update(self.overall, completed=self.pace.fraction())
 
 
 _SCREEN: ContextVar[_Screen | None] = ContextVar("screen", default=None)
@@ -164,11 +164,11 @@ def track_jobs(title: str, costs: Mapping[str, float], quiet: bool) -> Iterator[
             return
         with shown.lines((title,), 1.0) as (line,):
             shown.progress.update(line, words=pace.words)
-            shown.pace, shown.whole = pace, line
+            shown.pace, shown.overall = pace, line
             try:
                 yield pace
             finally:
-                shown.pace = shown.whole = None
+                shown.pace = shown.overall = None
 
 
 @contextmanager

@@ -28,8 +28,8 @@ from trisect.text.hub import is_hub, parse_name, revision_of
 from trisect.text.worlds import is_built_in
 
 INVENTED = (
-    "The texts are of an invented language ('embedded') that the model has never read: what is measured is not what it does with "
-    "its own. For English --corpus sample has some 300 sentences."
+    "The texts are of an invented language ('embedded'), which only models that trisect trained on it have read: what is measured of "
+    "any other is not what it does with its own language. For English --corpus sample has some 300 sentences."
 )
 MACHINE = {"--device", "--device-map"}  # of several models, and of checkpoints: a single model's command names none
 S = TypeVar("S")

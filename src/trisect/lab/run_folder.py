@@ -116,11 +116,11 @@ class RunFolder:
             )
         if (finished := self.command) and finished != command:
             raise StudyError(problem, f"It holds results of 'trisect {finished}'.", ELSEWHERE)
-        if (begun := self.units_command) and begun != command:
-            reason = f"It has partial results of 'trisect {begun}', which was interrupted or is running."
+        if (request := self.units_command) and request != command:
+            reason = f"It has partial results of 'trisect {request}', which was interrupted or is running."
             todo = "Call that command again to resume it, or choose another folder with --out."
             raise StudyError(problem, reason, todo)
-        return bool(finished or begun)
+        return bool(finished or request)
 
     def check_empty(self, holds: str) -> None:
         """Raise StudyError if the folder has any file but the lock, scratch files and units."""
@@ -332,13 +332,13 @@ def _move(stage: Path, folder: Path) -> None:
 class ResumePlan(NamedTuple):
     """Training in a folder over several calls: its settings (`begun`), all seeds, and the total seconds of all calls."""
 
-    begun: Mapping[str, Json]
+    request: Mapping[str, Json]
     seeds: tuple[int, ...] = ()
     wall_seconds: float = 0.0
 
     def data(self) -> dict[str, Json]:
         """The content of its file."""
-        return {**self.begun, "seeds": list(self.seeds), "wall_seconds": self.wall_seconds}
+        return {**self.request, "seeds": list(self.seeds), "wall_seconds": self.wall_seconds}
 
 
 class _CallsData(TypedDict):
@@ -348,21 +348,23 @@ class _CallsData(TypedDict):
     wall_seconds: float
 
 
-def join_plan(path: Path, kind: str, begun: Mapping[str, Json], seeds: Sequence[int]) -> ResumePlan:
+def join_plan(path: Path, kind: str, request: Mapping[str, Json], seeds: Sequence[int]) -> ResumePlan:
     """The plan at `path` with these seeds added, or a new one; writes nothing.
 
     `kind` is the folder's content in words, such as 'recall experiment'. Raises StudyError if the folder has other content or
-    other settings than `begun`, DamagedFileError if the plan cannot be read.
+    other settings than `request`, DamagedFileError if the plan cannot be read.
     """
     if not path.exists():
         RunFolder(path.parent).check_empty(kind)
-        return ResumePlan(begun, tuple(sorted(set(seeds))))
+        return ResumePlan(request, tuple(sorted(set(seeds))))
     todo = MOVE.format(path.parent)
     calls, old = read_record(path, todo, _CallsData), read_json(path, todo)
-    if differing := [_difference(name, old.get(name), begun[name]) for name in begun if old.get(name) != begun[name]]:
+    if differing := [
+        _difference(name, old.get(name), request[name]) for name in request if old.get(name) != request[name]
+    ]:
         todo = "Give the settings that it was started with, or choose another folder with --out."
         raise StudyError(f"{path.parent} belongs to another {kind}.", f"{'; '.join(differing)}.", todo)
-    return ResumePlan(begun, tuple(sorted({*calls["seeds"], *seeds})), calls["wall_seconds"])
+    return ResumePlan(request, tuple(sorted({*calls["seeds"], *seeds})), calls["wall_seconds"])
 
 
 def _difference(name: str, old: Json, new: Json) -> str:

@@ -202,8 +202,8 @@ class TrainingWork(Generic[S, R, D, F]):
         raise NotImplementedError(self.kind)
 
     def _plan(self, folder: Path) -> ResumePlan:
-        begun: Mapping[str, Json] = {"recipe": self.recipe.data(), "device": self.device}
+        plan_facts: Mapping[str, Json] = {"recipe": self.recipe.data(), "device": self.device}
         what = self.data_file.removesuffix(".json")  # `people` or `bitext`
         return join_plan(
-            folder / self.plan_file, self.kind, {**begun, what: self.data.fingerprint}, self.settings.seeds
+            folder / self.plan_file, self.kind, {**plan_facts, what: self.data.fingerprint}, self.settings.seeds
         )

@@ -40,31 +40,31 @@ class WordTexts:
     """Texts on their way into a subject's batches, each remembered with its pieces' words while rows of it can come."""
 
     subject: Subject
-    _kept: dict[int, tuple[list[int], Labelled]] = field(default_factory=dict, kw_only=True)
+    _texts: dict[int, tuple[list[int], Labelled]] = field(default_factory=dict, kw_only=True)
 
     def batches(self, texts: Iterable[Labelled], size: int, scored: bool = True) -> Iterator[Batch]:
         """The texts as batches; `scored` hides tokens from a masked LM, to be predicted."""
 
         def passed() -> Iterator[str]:
             for number, text in enumerate(texts):
-                self._kept[number] = (self._owners(text), text)
+                self._texts[number] = (self._owners(text), text)
                 yield text.text
 
-        self._kept.clear()
+        self._texts.clear()
         for batch in self.subject.batches(passed(), size, scored=scored):
             yield batch
-            for number in [n for n in self._kept if n < batch.rows[-1][0]]:
-                del self._kept[number]
+            for number in [n for n in self._texts if n < batch.rows[-1][0]]:
+                del self._texts[number]
 
     def text(self, number: int) -> Labelled:
         """A text of the batch that was given last."""
-        return self._kept[number][1]
+        return self._texts[number][1]
 
     def words(self, batch: Batch, last: bool) -> list[_WordPlace]:
         """One place a word of the text's own positions: that of its first piece, or of its last."""
         places = []
         for i, ((number, start), plain) in enumerate(zip(batch.rows, ordinary(batch.source), strict=True)):
-            words = self._kept[number][0]
+            words = self._texts[number][0]
             for piece, position in enumerate(plain.nonzero()[:, 0].tolist(), start):
                 word = words[piece] if piece < len(words) else -1
                 beside = piece + 1 if last else piece - 1
@@ -110,7 +110,7 @@ class WordLabels(WordTexts):
         classes = self.classes[column]
         for i, ((number, start), plain) in enumerate(zip(batch.rows, ordinary(side), strict=True)):
             places = plain.nonzero()[:, 0].tolist()
-            owners, text = self._kept[number]
+            owners, text = self._texts[number]
             first = start + self.ahead - (places[0] if places else 0)
             for place in places:
                 piece = first + place

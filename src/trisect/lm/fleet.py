@@ -229,12 +229,12 @@ def mark(site: Site, model: Model, places: Mapping[str, Place]) -> Bool[Tensor, 
 class Member:
     """One member before its first step, as its edit sees and sets it: P parameters in one row, some held, some shared.
 
-    `held` are places in the row with the values that stay there; `ties` are places of the components that are one parameter.
+    `constants` are places in the row with the values that stay there; `ties` are places of the components that are one parameter.
     """
 
     def __init__(self, model: Model, places: Mapping[str, Place], row: Float[Tensor, " P"]) -> None:
         self.model, self.places, self.row = model, places, row
-        self.held: list[tuple[Tensor, Tensor]] = []
+        self.constants: list[tuple[Tensor, Tensor]] = []
         self.ties: list[list[Tensor]] = []
 
     def blank(self) -> Bool[Tensor, " P"]:
@@ -252,7 +252,7 @@ class Member:
     def hold(self, marks: Bool[Tensor, " P"]) -> None:
         """Keep what is marked at the value that it has now: through every update, and of the gradient's norm no part."""
         where = marks.nonzero()[:, 0]
-        self.held.append((where, self.row[where.to(self.row.device)]))
+        self.constants.append((where, self.row[where.to(self.row.device)]))
 
     def share(self, site: Site) -> None:
         """Make the components of a resolved site one parameter in each layer; the first of q, k, v gives its values."""

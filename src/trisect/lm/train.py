@@ -61,10 +61,10 @@ class _EditedFleet:
         for slot, edit in edits.items():
             member = Member(model, places, flat[slot])
             edit.prepare(member)
-            positions += [where + slot * wide for where, _ in member.held]
-            values += [value for _, value in member.held]
+            positions += [where + slot * wide for where, _ in member.constants]
+            values += [value for _, value in member.constants]
             ties += [[where + slot * wide for where in tie] for tie in member.ties]
-        self.held, self.values = torch.cat(positions).to(flat.device), torch.cat(values)
+        self.constants, self.values = torch.cat(positions).to(flat.device), torch.cat(values)
         self.ties: list[tuple[Tensor, Tensor]] = []
         for n in range(1, max(map(len, ties), default=1)):
             pairs = zip(*((tie[0], tie[n]) for tie in ties if len(tie) > n), strict=True)
@@ -82,14 +82,14 @@ class _EditedFleet:
         for first, other in self.ties:
             flat.index_copy_(0, first, flat[first] + flat[other])
             flat.index_fill_(0, other, 0.0)
-        flat.index_fill_(0, self.held, 0.0)
+        flat.index_fill_(0, self.constants, 0.0)
         for slot in self.diverged:
             gradient[slot] = 0.0
 
     def restore(self) -> None:
         """After an update, give ties one value and held parameters theirs: decay and momentum would move them."""
         self._share()
-        self.flat.view(-1).index_copy_(0, self.held, self.values)
+        self.flat.view(-1).index_copy_(0, self.constants, self.values)
         for slot, value in self.diverged.items():
             self.flat[slot] = value
 
@@ -107,7 +107,10 @@ def parameters_of(model: Model, vocabulary: int, edit: Edit | None = None) -> in
     member = Member(model, layout(model, vocabulary), torch.zeros(total))
     check_trainable(edit).prepare(member)
     untrained = member.blank()
-    for positions in (*(where for where, _ in member.held), *(other for _, *rest in member.ties for other in rest)):
+    for positions in (
+        *(where for where, _ in member.constants),
+        *(other for _, *rest in member.ties for other in rest),
+    ):
         untrained[positions] = True
     return total - int(untrained.sum())
 

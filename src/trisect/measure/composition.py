@@ -234,16 +234,14 @@ def composition_scores(traces: Mapping[int, Trace]) -> dict[tuple[str, int, str,
     Source: Elhage et al. 2021, A Mathematical Framework for Transformer Circuits, section on composition.
     """
     scores: dict[tuple[str, int, str, int], float] = {}
-    writers = {
-        n: (_per_head(t, t.w_v), t.w_o.double()) for n, t in traces.items() if t.w_v is not None and t.w_o is not None
-    }
     for layer, reader in traces.items():
         for component, (reads, follows) in _reading_maps(reader).items():
             unchanged = torch.eye(reads.shape[2], dtype=reads.dtype, device=reads.device)
             reading = _product_norms(reads, unchanged, follows)
-            for earlier, (values, outputs) in writers.items():
-                if earlier >= layer:
+            for earlier, writer in traces.items():
+                if earlier >= layer or writer.w_v is None or writer.w_o is None:
                     continue
+                values, outputs = _per_head(writer, writer.w_v), writer.w_o.double()
                 writing = _product_norms(values, torch.eye(values.shape[2]).to(values), outputs.mT)
                 both = _product_norms(values[:, None], torch.einsum("wed,hdf->whef", outputs, reads), follows)
                 ratios = both / (writing[:, None] * reading).clamp_min(1e-300)

@@ -112,7 +112,7 @@ class Means:
 def real_parts(
     parts: Parts, row: int, query_real: Bool[Tensor, "B T"], key_real: Bool[Tensor, "B S"]
 ) -> tuple[Float[Tensor, "H N E"], Float[Tensor, "K M E"], Float[Tensor, "K M V"]]:
-    """q, k and v of one row of a batch at its real positions: what another text can rows_of_donors."""
+    """q, k and v of one row of a batch at its real positions: what another text can be given."""
     queries, keys = query_real[row].to(parts.q.device), key_real[row].to(parts.q.device)
     return parts.q[row][:, queries].detach(), parts.k[row][:, keys].detach(), parts.v[row][:, keys].detach()
 
@@ -136,7 +136,7 @@ def relative_change(y: Float[Tensor, "B T D"], clean: Float[Tensor, "B T D"]) ->
 
 
 def output_change(outputs: Float[Tensor, "B T D"], clean: Float[Tensor, "B T D"], batch: Batch) -> Float[Tensor, " B"]:
-    """Squared relative change |y − clean|² / |clean|² of the outputs, averaged over a text's real positions, if it has any."""
+    """Squared relative change |y − clean|² / |clean|² of the outputs, averaged over a text's real positions (all where there are none)."""
     new, old = (t.flatten(2) if t.dim() > 2 else t[:, None] for t in (outputs, clean))
     real = batch.queries("dec").real
     real = real if real.shape == old.shape[:2] else torch.ones(old.shape[:2], dtype=torch.bool)

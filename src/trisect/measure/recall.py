@@ -175,9 +175,9 @@ def tell_apart(
     """
     from sklearn.linear_model import LogisticRegression
 
-    _, whose = np.unique(np.asarray(names, dtype=str), return_inverse=True)
-    many = int(whose.max()) + 1 if len(whose) else 0
-    folds = np.random.default_rng(seed).permutation(np.arange(many) % max(1, min(FOLDS, many)))[whose]
+    _, owners = np.unique(np.asarray(names, dtype=str), return_inverse=True)
+    many = int(owners.max()) + 1 if len(owners) else 0
+    folds = np.random.default_rng(seed).permutation(np.arange(many) % max(1, min(FOLDS, many)))[owners]
     scores = np.zeros(len(correct))
     for fold in np.unique(folds):
         out = folds == fold

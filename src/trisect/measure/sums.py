@@ -89,7 +89,7 @@ class Ranks:
         self.counts = torch.zeros(series * groups * bins * bins, dtype=torch.int32)
         self._edges: tuple[Tensor, Tensor] | None = None
         self._waiting: list[tuple[Tensor, Tensor, Tensor]] = []
-        self._kept = 0
+        self._size = 0
 
     def add(self, x: Float[Tensor, "S N"], y: Float[Tensor, "S N"], group: Int[Tensor, " N"]) -> None:
         """Add N pairs to every series; `group` says which group of texts each is from. They are counted where the first of them lie."""
@@ -102,8 +102,8 @@ class Ranks:
             self._count(*pairs, self._edges)
             return
         self._waiting.append(pairs)
-        self._kept += x.shape[1]
-        if self._kept * self.series >= ROOM:
+        self._size += x.shape[1]
+        if self._size * self.series >= ROOM:
             self._fix()
 
     def estimate(self, times: Float[np.ndarray, "R G"] | None = None, used: int | None = None) -> DrawnEstimate:
@@ -239,7 +239,7 @@ class TokenNorms(NamedTuple):
     af: Float[Tensor, "B H S"]
 
 
-class Whose(NamedTuple):
+class TokenFacts(NamedTuple):
     """Whose tokens they are: category and frequency rank per position (NaN: none), and whether a tokenizer added it.
 
     `word` says which are words or pieces of words. `group` is the group of texts of each row, of GROUPS, and `fewer` of FEWER.
@@ -252,9 +252,9 @@ class Whose(NamedTuple):
     group: Int[Tensor, " B"]
     fewer: Int[Tensor, " B"]
 
-    def on(self, device: torch.device) -> Whose:
+    def on(self, device: torch.device) -> TokenFacts:
         """The same on a device."""
-        return Whose(*(part.to(device) for part in self))
+        return TokenFacts(*(part.to(device) for part in self))
 
 
 class PooledTally:
@@ -266,7 +266,7 @@ class PooledTally:
             {name: Ranks(1, GROUPS, FINE) for name in ("f", "a")} for _ in range(3)
         )
 
-    def add_frequency(self, seen: list[TokenNorms], whose: Whose) -> None:
+    def add_frequency(self, seen: list[TokenNorms], facts: TokenFacts) -> None:
         """Add every token with a rank, its ‖f(x)‖ and its weight being means over heads and layers.
 
         `within` gets words alone, no special tokens and no punctuation, and of both numbers the place within the text: the
@@ -274,13 +274,13 @@ class PooledTally:
         means over heads are brought to the first one's.
         """
         home = seen[0].f.device
-        whose = whose.on(home)
+        facts = facts.on(home)
         for name in ("f", "a"):
             mean = torch.stack([getattr(norms, name).mean(1).to(home) for norms in seen]).mean(0)[:, None]
-            for ranks, which in ((self.frequency[name], None), (self.words[name], ~whose.special)):
-                rank, values, row = _rank_pairs(mean, whose, which)
-                ranks.add(rank, values, whose.group[row])
-            self.within[name].add(*_within_texts(mean, whose))
+            for ranks, which in ((self.frequency[name], None), (self.words[name], ~facts.special)):
+                rank, values, row = _rank_pairs(mean, facts, which)
+                ranks.add(rank, values, facts.group[row])
+            self.within[name].add(*_within_texts(mean, facts))
 
 
 def find_sinks(trace: Trace) -> Bool[Tensor, "B H S"]:
@@ -319,7 +319,7 @@ class LayerTally:
         )
 
     @torch.no_grad()
-    def add(self, trace: Trace, whose: Whose, model: PooledTally) -> TokenNorms:
+    def add(self, trace: Trace, facts: TokenFacts, model: PooledTally) -> TokenNorms:
         """Add one batch, all on one device; `model` gets the pairs too. Raises ModelError where a norm cannot be computed."""
         weights = to_single_precision(trace.weights) * (
             trace.query_real[:, None, :, None] & trace.key_real[:, None, None]
@@ -337,26 +337,26 @@ class LayerTally:
                 torch.linalg.vector_norm(to_single_precision(x), dim=-1),
             )
             sizes = sizes.where(real, torch.nan) if real.shape == sizes.shape else f[:, 0] * torch.nan
-            self.x.add(whose.group, moments(sizes, trace.key_real))
+            self.x.add(facts.group, moments(sizes, trace.key_real))
         for sums, values in ((self.f, seen.f), (self.a, seen.a), (self.af, seen.af)):
-            sums.add(whose.group, moments(values, trace.key_real[:, None]))
-        self._add_shares(trace, (weights.sum(2), added.sum(2)), layer, seen, whose)
-        self._add_sinks(trace, weights, seen, whose)
-        self._add_pairs(trace, weights, seen, whose, model)
+            sums.add(facts.group, moments(values, trace.key_real[:, None]))
+        self._add_shares(trace, (weights.sum(2), added.sum(2)), layer, seen, facts)
+        self._add_sinks(trace, weights, seen, facts)
+        self._add_pairs(trace, weights, seen, facts, model)
         for name in ("f", "a"):
             values = getattr(seen, name)
-            rank, mean, row = _rank_pairs(values.mean(1, keepdim=True), whose)
-            self.frequency[name].add(rank, mean, whose.fewer[row])
-            rank, each, row = _rank_pairs(values, whose)
+            rank, mean, row = _rank_pairs(values.mean(1, keepdim=True), facts)
+            self.frequency[name].add(rank, mean, facts.fewer[row])
+            rank, each, row = _rank_pairs(values, facts)
             self.head_frequency[name].add(rank, each, torch.zeros_like(row))
         return seen
 
     def _add_shares(
-        self, trace: Trace, weights: tuple[Tensor, Tensor], norms: list[Tensor], seen: TokenNorms, whose: Whose
+        self, trace: Trace, weights: tuple[Tensor, Tensor], norms: list[Tensor], seen: TokenNorms, facts: TokenFacts
     ) -> None:
         """`weights` [B H S] are those that tokens get, added up over queries: as they are, and as they are added."""
-        group, (plain, added) = whose.group, weights
-        belongs = torch.nn.functional.one_hot(whose.category, len(CATEGORIES)).to(plain.dtype)
+        group, (plain, added) = facts.group, weights
+        belongs = torch.nn.functional.one_hot(facts.category, len(CATEGORIES)).to(plain.dtype)
         belongs = belongs * trace.key_real[..., None]
         heads = torch.stack([plain @ belongs, (added * seen.f) @ belongs], 1)
         layers = [pairs.sum(1, keepdim=True) @ belongs for pairs in norms]
@@ -369,16 +369,16 @@ class LayerTally:
             views = (measure_norms.mixing_by_weights, measure_norms.mixing_ratio)
             self.mixing.add(group, torch.stack([view(trace, self.kind).sum(1) for view in views], 1))
 
-    def _add_sinks(self, trace: Trace, weights: Tensor, seen: TokenNorms, whose: Whose) -> None:
+    def _add_sinks(self, trace: Trace, weights: Tensor, seen: TokenNorms, facts: TokenFacts) -> None:
         """What tokens contribute; and of every head: rows, rows with a sink, the sinks' weight and contribution, how many sinks and
         other tokens there are and their ‖f(x)‖, and rows in which the head is dormant. Rows shorter than SHORTEST do not count.
         """
         heads, layer = measure_norms.contributions(trace)
         contributed = torch.cat([layer[:, None], heads], 1).sum(2)
         belongs = (
-            torch.nn.functional.one_hot(whose.category, len(CATEGORIES)).to(contributed) * trace.key_real[..., None]
+            torch.nn.functional.one_hot(facts.category, len(CATEGORIES)).to(contributed) * trace.key_real[..., None]
         )
-        self.contributions.add(whose.group, contributed @ belongs)
+        self.contributions.add(facts.group, contributed @ belongs)
         sinks, queries = find_sinks(trace), trace.query_real.sum(1)
         long = torch.minimum(queries, trace.key_real.sum(1)) >= SHORTEST
         others = (~sinks & trace.key_real[:, None]) & long[:, None, None]
@@ -390,20 +390,22 @@ class LayerTally:
         dormant = (sizes < DORMANT * sizes.mean(1, keepdim=True)) & long[:, None]
         counts = [long[:, None].expand_as(sizes), sinks.any(2), *per_query, sinks.sum(2), (seen.f * sinks).sum(2)]
         counts += [others.sum(2), (seen.f * others).sum(2), dormant]
-        self.sinks.add(whose.group, torch.stack([part.double() for part in counts], 2))
-        self.sink_kinds.add(whose.group, sinks.sum(1).to(belongs)[:, None].matmul(belongs)[:, 0])
+        self.sinks.add(facts.group, torch.stack([part.double() for part in counts], 2))
+        self.sink_kinds.add(facts.group, sinks.sum(1).to(belongs)[:, None].matmul(belongs)[:, 0])
 
-    def _add_pairs(self, trace: Trace, weights: Tensor, seen: TokenNorms, whose: Whose, model: PooledTally) -> None:
+    def _add_pairs(
+        self, trace: Trace, weights: Tensor, seen: TokenNorms, facts: TokenFacts, model: PooledTally
+    ) -> None:
         """At most QUERIES evenly spaced queries of a row stand for all: their pairs are alike, and time is not."""
         chosen = torch.linspace(0, weights.shape[2] - 1, min(QUERIES, weights.shape[2])).round().long()
         chosen = chosen.to(weights.device)
         few = weights[:, :, chosen]
         allowed = (few > 0).any(1) & trace.query_real[:, chosen, None]
         for category in range(len(CATEGORIES)):
-            real = allowed & (whose.category == category)[:, None] & trace.key_real[:, None]
+            real = allowed & (facts.category == category)[:, None] & trace.key_real[:, None]
             row, query, key = real.nonzero(as_tuple=True)
             x, y = few[row, :, query, key].T, seen.f[row, :, key].T
-            group, fewer = whose.group[row], whose.fewer[row]
+            group, fewer = facts.group[row], facts.fewer[row]
             self.head_cancel[category].add(x, y, torch.zeros_like(group))
             flat = x.reshape(1, -1), y.reshape(1, -1)
             self.cancel[category].add(*flat, fewer.repeat(len(x)))
@@ -417,29 +419,29 @@ def _mean_weights(weights: Float[Tensor, "B H T S"]) -> Float[Tensor, "B H S"]:
 
 
 def _rank_pairs(
-    values: Float[Tensor, "B H S"], whose: Whose, which: Bool[Tensor, "B S"] | None = None
+    values: Float[Tensor, "B H S"], facts: TokenFacts, which: Bool[Tensor, "B S"] | None = None
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Tokens that have a rank, all or `which`: ranks and values as [H N], and the row of each."""
-    ranked = torch.isfinite(whose.rank)
+    ranked = torch.isfinite(facts.rank)
     row, place = (ranked if which is None else ranked & which).nonzero(as_tuple=True)
     pairs = values[row, :, place].T
-    return whose.rank[row, place].expand(len(pairs), -1), pairs, row
+    return facts.rank[row, place].expand(len(pairs), -1), pairs, row
 
 
-def _within_texts(values: Float[Tensor, "B 1 S"], whose: Whose) -> tuple[Tensor, Tensor, Tensor]:
+def _within_texts(values: Float[Tensor, "B 1 S"], facts: TokenFacts) -> tuple[Tensor, Tensor, Tensor]:
     """Words with a rank, text by text: places of their frequency ranks and of their values, from −½ to ½, as [1 N], and groups.
 
     A row of tokens is a text; one with fewer than LEAST words says nothing and is left out.
     """
-    values, whose = values.cpu(), whose.on(torch.device("cpu"))
-    ranked = torch.isfinite(whose.rank) & whose.word
+    values, facts = values.cpu(), facts.on(torch.device("cpu"))
+    ranked = torch.isfinite(facts.rank) & facts.word
     ranks: list[np.ndarray] = []
     groups: list[Tensor] = []
     for row in (ranked.sum(1) >= LEAST).nonzero()[:, 0].tolist():
         counted = ranked[row]
-        both = np.stack([whose.rank[row, counted].double().numpy(), values[row, 0][counted].double().numpy()])
+        both = np.stack([facts.rank[row, counted].double().numpy(), values[row, 0][counted].double().numpy()])
         ranks.append((mean_ranks(both) - 0.5) / both.shape[1] - 0.5)
-        groups.append(whose.group[row].expand(both.shape[1]))
+        groups.append(facts.group[row].expand(both.shape[1]))
     if not ranks:
         return torch.empty(1, 0), torch.empty(1, 0), torch.empty(0, dtype=torch.long)
     places = torch.from_numpy(np.concatenate(ranks, 1))

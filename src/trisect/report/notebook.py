@@ -68,8 +68,8 @@ def chart(original: alt.ConcatChart) -> Chart:
 class Verdict:
     """A study's verdict on one claim, displayed as a card.
 
-    `effect`, its 95 % `interval` and its `margin` are those of the part nearest its threshold, None without data; with one seed
-    there is no interval.
+    `effect`, its 95 % `interval` and its `margin` are those of the part with the least evidence for the claim, None without data;
+    with one seed there is no interval.
     """
 
     card: Card

@@ -3,7 +3,7 @@ const EXAMPLE = "The cat sat on the mat because it was tired.";
 
 class Bench {
   constructor(root, about, options) {
-    Object.assign(this, { root, about, options, has: "", view: null, asked: 0 });
+    Object.assign(this, { root, about, options, has: "", view: null, turns: 0 });
     const first = options.state || { ...blankState(about.paired), text: about.paired ? [about.example || EXAMPLE, about.example || EXAMPLE] : [about.example || EXAMPLE] };
     this.time = new Timeline(first);
     this.board = new Board(about, (switches) => this.set({ switches }), (...site) => this.open(...site), (positions) => this.set({ positions }));
@@ -53,9 +53,9 @@ class Bench {
   }
 
   typed(key, n, value) {
-    const own = [...this.time.now[key]];
-    own[n] = value;
-    this.time.push({ ...this.time.now, [key]: own, ...(key === "text" ? { place: null, positions: [] } : {}) }, true);
+    const texts = [...this.time.now[key]];
+    texts[n] = value;
+    this.time.push({ ...this.time.now, [key]: texts, ...(key === "text" ? { place: null, positions: [] } : {}) }, true);
     this.send();
   }
 
@@ -85,9 +85,9 @@ class Bench {
   }
 
   async send() {
-    const begun = performance.now();
+    const start = performance.now();
     const state = this.time.now;
-    const turn = ++this.asked;
+    const turn = ++this.turns;
     this.undo.disabled = this.time.at === 0;
     this.redo.disabled = this.time.at === this.time.states.length - 1;
     this.board.update(state.switches, state.second.some((text) => text.trim()));
@@ -97,18 +97,18 @@ class Bench {
     if (empty) this.root.classList.add("s-empty"); // nothing stands there that an earlier text gave
     if (empty) return this.refuse({ problem: "Type a sentence.", reason: "", todo: "" });
     this.status.textContent = "…";
-    let made;
+    let answer;
     try {
-      made = await this.options.ask(state, this.has);
+      answer = await this.options.ask(state, this.has);
     } catch (error) {
-      if (turn === this.asked) this.refuse({ problem: "The model did not answer.", reason: String(error.message || error), todo: "Is its program still running?" });
+      if (turn === this.turns) this.refuse({ problem: "The model did not answer.", reason: String(error.message || error), todo: "Start it again if its program has ended: trisect serve, or the notebook's kernel." });
       return undefined;
     }
-    if (!made || turn !== this.asked) return undefined;
-    if (made.error) return this.refuse(made.error);
-    await this.show(made, turn);
-    if (turn !== this.asked) return undefined;
-    const took = performance.now() - begun;
+    if (!answer || turn !== this.turns) return undefined;
+    if (answer.error) return this.refuse(answer.error);
+    await this.show(answer, turn);
+    if (turn !== this.turns) return undefined;
+    const took = performance.now() - start;
     this.status.textContent = `${Math.round(took)} ms`;
     Object.assign(this.root.dataset, { ms: took.toFixed(1), state: JSON.stringify(state), ready: "" });
     return undefined;
@@ -149,7 +149,7 @@ class Bench {
     };
     const view = mount(host, words.manifest, async (n) => chunks[n], { address, keep: () => this.opened(view), still: true, keys: this.options.keys });
     await view.started;
-    if (turn !== this.asked) {
+    if (turn !== this.turns) {
       view.stop();
       host.remove();
       return;
@@ -201,16 +201,16 @@ class Bench {
   async save() {
     if (this.saving) return;
     this.saving = true;
-    let made;
+    let answer;
     try {
-      made = await this.options.save(this.time.now);
+      answer = await this.options.save(this.time.now);
     } catch (error) {
-      made = { error: { problem: "The page could not be saved.", reason: String(error.message || error), todo: "Is the model's program still running?" } };
+      answer = { error: { problem: "The page could not be saved.", reason: String(error.message || error), todo: "Start it again if its program has ended: trisect serve, or the notebook's kernel." } };
     }
     this.saving = false;
-    if (!made) return;
-    if (made.error) return void this.complain(made.error);
-    const link = make("a", { href: URL.createObjectURL(new Blob([made.page], { type: "text/html" })), download: "trisect-explorer.html" });
+    if (!answer) return;
+    if (answer.error) return void this.complain(answer.error);
+    const link = make("a", { href: URL.createObjectURL(new Blob([answer.page], { type: "text/html" })), download: "trisect-explorer.html" });
     link.click();
     setTimeout(() => URL.revokeObjectURL(link.href), 10_000);
   }

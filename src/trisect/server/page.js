@@ -15,11 +15,11 @@ async function received(response, unpack) {
 
 async function ask(state, has) {
   earlier?.abort();
-  const own = (earlier = new AbortController());
+  const request = (earlier = new AbortController());
   try {
-    return await received(await post("answer", client, state, has, own.signal), async (response) => unpackAnswer(await response.arrayBuffer()));
+    return await received(await post("answer", client, state, has, request.signal), async (response) => unpackAnswer(await response.arrayBuffer()));
   } catch (error) {
-    if (own.signal.aborted) return null;
+    if (request.signal.aborted) return null;
     throw error;
   }
 }

@@ -123,7 +123,7 @@ def _hosts(host: str, shown: str, port: int) -> frozenset[str]:
 def _bound(host: str, port: int) -> socket.socket:
     """A socket that listens at the address; raises SpecError where none can."""
     ok = isinstance(port, int) and not isinstance(port, bool) and 0 <= port <= PORTS
-    require(ok, f"port is {shorten(port)}.", f"It is a whole number from 0 to {PORTS:,}.", "Give port as that.")
+    require(ok, f"port is {shorten(port)}.", f"It is a whole number from 0 to {PORTS:,}.", "Change port accordingly.")
     if not host.strip():  # which the system would read as every address of this machine
         raise SpecError(
             "--host is empty.", "It is an address of this machine.", "Leave --host out, or name an address."

@@ -36,7 +36,7 @@ def reply(model: PageModel, content: Mapping[str, Json]) -> _KernelReply:
     """
     message = dict(content)
     page, number, client = message.pop("page", False), message.get("sequence"), message.get("client")
-    whose: dict[str, Json] = {
+    recipient: dict[str, Json] = {
         "client": client if isinstance(client, str) else "",
         "sequence": number if isinstance(number, int) else 0,
     }
@@ -44,15 +44,15 @@ def reply(model: PageModel, content: Mapping[str, Json]) -> _KernelReply:
         with translate_system_errors():
             question = read(PageQuestion, message, "the request")
             if page:
-                return _KernelReply({**whose, "page": model.page(question.state)})
+                return _KernelReply({**recipient, "page": model.page(question.state)})
             answer = model.answer(question.state, question.has)
     except TrisectError as error:
-        return _KernelReply({**whose, "error": _parts(error)})
+        return _KernelReply({**recipient, "error": _parts(error)})
     except Exception as error:
         reason = safe(f"{type(error).__name__}: {error}"[:LONGEST])
         wrong = ModelError("The kernel could not answer.", reason, "See its log, or the output of the cell.")
-        return _KernelReply({**whose, "error": _parts(wrong)}, fault=error)
-    return _KernelReply({**whose, "words": answer.words}, answer.chunks)
+        return _KernelReply({**recipient, "error": _parts(wrong)}, fault=error)
+    return _KernelReply({**recipient, "words": answer.words}, answer.chunks)
 
 
 def _parts(error: TrisectError) -> dict[str, Json]:
@@ -65,8 +65,8 @@ def switchboard(subject: AnsweringSubject, source: str, text: Sequence[str], sec
     if not isinstance(subject, AnsweringSubject):
         reason = "It has no predictions."
         raise SpecError(f"{type(subject).__name__} was given.", reason, "Give a model that trisect.load returns.")
-    begun = begins(tuple(text), tuple(second))
-    state = "" if begun is None else link(begun)
+    initial = begins(tuple(text), tuple(second))
+    state = "" if initial is None else link(initial)
     model = PageModel(subject, source)
     view = _widget()(about=json.dumps(model.about()), state=state)
 

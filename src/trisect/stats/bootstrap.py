@@ -207,12 +207,12 @@ class CrossedBootstrap:
         place = {unit: i for i, unit in enumerate(distinct)}
         values, draws = [], []
         for seed, answers in enumerate(units):
-            whose = [place[unit] for unit in answers]
+            owners = [place[unit] for unit in answers]
             if len(distinct) not in self._times:
                 self._times[len(distinct)] = draw_times(np.random.default_rng(self.seed), len(distinct), self.draws)
             blocks = np.array_split(self._times[len(distinct)], -(-self.draws // TOGETHER))
-            values.append(np.asarray(of(seed, np.ones((1, len(whose)))))[0])
-            draws.append(np.concatenate([of(seed, block[:, whose]) for block in blocks]))
+            values.append(np.asarray(of(seed, np.ones((1, len(owners)))))[0])
+            draws.append(np.concatenate([of(seed, block[:, owners]) for block in blocks]))
         share = np.ones((self.draws, 1))  # of each seed in every draw
         if (seeds := len(units)) > 1:
             share = draw_times(np.random.default_rng([self.seed, 1]), seeds, self.draws, size=seeds - 1) / (seeds - 1)

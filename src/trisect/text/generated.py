@@ -468,7 +468,7 @@ class _ParagraphGenerator:
         self.rng, self.lexicon = rng, lexicon
         self.topic = lexicon.topics.pick(rng)
         self.words: list[_Node] = []
-        self.said = False
+        self.has_speech = False
         self.name, gender = lexicon.names.pick(rng)
         self.noun = None if self.chance(0.4) else lexicon.protagonists[self.topic].pick(rng)
         self.plural = self.noun is not None and self.chance(0.35)
@@ -548,10 +548,10 @@ class _ParagraphGenerator:
     def subject(self, depth: int) -> _Node:
         """The protagonist by name, noun or pronoun, or another noun phrase."""
         r = self.rng.random()
-        if self.said and r < 0.3:
+        if self.has_speech and r < 0.3:
             return self.say(_W["they"] if self.plural else _SUBJECT[self.gender], "PRON", self.plural)
-        if not self.said or r < 0.55:
-            self.said = True
+        if not self.has_speech or r < 0.55:
+            self.has_speech = True
             if self.noun is None:
                 return self.say(self.name, "PROPN", False)
             return self.noun_phrase(self.noun, self.plural, depth)
@@ -578,7 +578,7 @@ class _ParagraphGenerator:
     def arguments(self, head: _Node, verb: _Verb, depth: int) -> None:
         if verb.frame == "object":
             r = self.rng.random()
-            if self.said and r < 0.12:
+            if self.has_speech and r < 0.12:
                 thing = self.say(_W["them"] if self.plural else _OBJECT[self.gender], "PRON", self.plural)
             elif self.noun is None and r < 0.17:
                 thing = self.say(self.name, "PROPN", False)

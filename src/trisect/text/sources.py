@@ -492,10 +492,10 @@ def article_starts(tokens: Int[np.ndarray, " N"], vocabulary: Sequence[str]) -> 
     for run in runs:
         start, many = int(run[0]), len(run)
         if opened is not None:
-            begun, level = opened
-            if many >= level and start - begun - level <= LONGEST:
+            opening, level = opened
+            if many >= level and start - opening - level <= LONGEST:
                 if level == 1:
-                    starts.append(begun)
+                    starts.append(opening)
                 start, many = start + level, many - level
                 free, opened = start - 1, None
         # what precedes has to be able to be the end of a paragraph or of a heading

@@ -135,7 +135,8 @@ def lead(results: Sequence[Finding], facts: AblateFacts) -> str:
         sizes.append(f"{NAMES.get(plain, plain)}{at} by {words.number(e.mean, signed)}")
     unit_of = "nats" if signed else "of its squared length"
     state = "without" if facts.how in REPLACEMENT_WORDS else "with a function in"
-    more = "".join(f", {state} its {size}" for size in sizes[1:])
+    its = "its " * ("mean_change" in named)  # the largest changes are of several layers or heads
+    more = "".join(f", {state} {its}{size}" for size in sizes[1:])
     tail = "" if finding.compared is None else f" ({finding.compared.words(facts.unit)}, paired by {facts.unit})"
     over, most = (", mean over layers", "") if "mean_change" in named else ("", " most")
     outcome = words.capital(_outcome_words(facts))

@@ -650,9 +650,10 @@ def _pairs_within(settings: AlignSettings, path: Path) -> tuple[Bitext, tuple[Pl
     options = {"--target": settings.target, "--trial": settings.trial, "--marker": settings.marker and settings.spans}
     if wrong := [name for name, value in options.items() if value is not None]:
         reason = "Source and target are in one text, on both sides of a marker or at spans."
-        raise CorpusError(
-            f"{wrong[0]} cannot be combined with these options.", reason, f"Leave {wrong[0]} out, or the others."
-        )
+        problem = f"{wrong[0]} was given with --marker or --spans."
+        if wrong[0] == "--marker":
+            problem = "--marker and --spans were both given."
+        raise CorpusError(problem, reason, f"Leave {wrong[0]} out, or the others.")
     texts = read_texts(path, settings.marker, settings.spans, settings.word)
     notes = [f"Words of the texts are the matches of {settings.word}."]
     links: Sequence[tuple[Any, Any]] = [(None, None)] * len(texts)

@@ -56,9 +56,11 @@ def page(tables: Mapping[str, pl.DataFrame], about: About[Any]) -> Sheet:
         f"Mean AUROC over seeds with 95 % intervals, none where seeds agree. {n}.",
         wrap=False,
     )
+    is_trained = "roles-trained" in tables["worlds"]["world"]
+    but, truth = " but that of roles-trained" * is_trained, "; of roles-trained it follows from the roles" * is_trained
     scope = (
-        "Each model is built by hand, not trained: which of q, k and v of which head carries a property of the texts to the answer is "
-        "known by construction. A method scores every such site for every property; it reads the model and texts, not the truth. "
+        f"Each model{but} is built by hand: which of q, k and v of which head carries a property of the texts to the answer is "
+        f"known by construction{truth}. A method scores every such site for every property; it reads the model and texts, not the truth. "
         "The truth is causal, so that patching, with a pass for each site, is the upper bound: the question is which method comes close at "
         "lower cost. No world has redundant heads, which patching one site would miss.",
     )
@@ -66,6 +68,7 @@ def page(tables: Mapping[str, pl.DataFrame], about: About[Any]) -> Sheet:
     methods = Table(("Method", "what its score is", "from"), _rows(tables["methods"]), prose=True, folded=False)
     ranked = ", ".join(f"{method} {words.number(of[worlds[0]].mean, places=2)}" for method, of in areas.items())
     details = (("Seeds", ", ".join(map(str, facts.seeds))), ("Pairs", f"{facts.pairs} for each property"))
+    where = "over all worlds" if worlds[0] == ALL else f"in {worlds[0]}"
     return Sheet(
         "Which methods find the sites that matter?",
         "trisect · RolesBench",
@@ -84,7 +87,7 @@ def page(tables: Mapping[str, pl.DataFrame], about: About[Any]) -> Sheet:
         ),
         provenance(about, *details),
         REFERENCES,
-        f"How well each method finds the sites that carry the answer, AUROC over all worlds (1 is perfect, 0.5 chance): {ranked}.",
+        f"How well each method finds the sites that carry the answer, AUROC {where} (1 is perfect, 0.5 chance): {ranked}.",
     )
 
 

@@ -32,7 +32,10 @@ class BenchmarkSettings:
     ] = ()
     worlds: Annotated[
         tuple[str, ...],
-        Field(description="Worlds, by name; roles-trained is trained once, for seconds, and kept in ~/.cache."),
+        Field(
+            description="Worlds, by name; roles-trained is trained once for each seed, some ten seconds, and cached in XDG_CACHE_HOME "
+            "(default ~/.cache)."
+        ),
         Option(many="words", metavar="NAME", unset="all others"),
     ] = ()
     seeds: Seeds = (1, 2, 3, 4, 5)

@@ -35,8 +35,8 @@ def page(tables: Mapping[str, pl.DataFrame], about: About[ComposeFacts]) -> Shee
     """The page from the tables."""
     facts, paths = about.facts, tables["paths"]
     name = words.display_name(facts.subject, about.command)
-    pairs, single = words.quantity(facts.pairs, "pair"), words.quantity(facts.paths, "path")
-    lede = f"{name} · {facts.corpus} · {pairs} of texts · {single}, one at a time"
+    pairs, count = words.quantity(facts.pairs, "pair"), words.quantity(facts.paths, "path")
+    lede = f"{name} · {facts.corpus} · {pairs} of texts · {count}, one at a time"
     about_paths = (
         "A writer is the embedding, the positions, a head or a feed-forward block; together they are the residual stream, which was "
         "checked. A path is patched by giving one head's q, k or v what it would be with the donor's contribution of one writer in the "
@@ -60,12 +60,17 @@ def page(tables: Mapping[str, pl.DataFrame], about: About[ComposeFacts]) -> Shee
     answer = "No path lowers the answer."
     for row in strongest:
         value = Estimate("", row["direct"], row["direct_low"], row["direct_high"])
-        exceeds = any(finding.groups == (row["into"],) for finding in results)
+        component = row["into"].partition("@")[0]
+        gain = _own_gain(tables["shifts"], row, component)
+        gains = ""
+        if gain is not None:
+            prediction = f"the answer that the donor's {component} predicts"
+            prediction = "the donor's answer" if gain["hypothesis"] == "donor" else prediction
+            gains = f", and {prediction} gains more than with an unrelated donor"
         certain = "" if (value.low or 0.0) > 0 else "No effect is certain. "
         answer = (
-            f"{certain}The strongest path leads from {row['writer']} into {row['into']}: with the other text's contribution there, the "
-            f"model's own answer loses {number_words(value, False)} nats of log-probability"
-            f"{', and the answer that this predicts gains more than by an unrelated text' * exceeds}."
+            f"{certain}The strongest path leads from {row['writer']} into {row['into']}: with the donor's contribution there, the "
+            f"base's answer loses {number_words(value, False)} nats of log-probability{gains}."
         )
     parts = present(
         first,
@@ -73,7 +78,7 @@ def page(tables: Mapping[str, pl.DataFrame], about: About[ComposeFacts]) -> Shee
         Section("Numbers", tuple(about.notes), (), _strongest(tables)),
     )
     return Sheet(
-        f"Which parts of {name} make the queries, keys and values of later heads?",
+        f"Which parts of {name} write the queries, keys and values of later heads?",
         "trisect · compose",
         lede,
         parts,

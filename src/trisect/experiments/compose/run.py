@@ -289,7 +289,10 @@ class _Effects:
 def _chosen(
     settings: ComposeSettings, readers: Sequence[ReadingHead], writers: Sequence[StreamWriter], effects: _Effects
 ) -> list[tuple[StreamWriter | None, ReadingHead]]:
-    """The paths to patch exactly, and all writers together (None) into their readers: of many paths into the strongest's."""
+    """The paths that are patched exactly, and all writers together (None) into their readers.
+
+    If paths are sampled, these go only into the reader of the strongest.
+    """
     every = [(w, r) for r in readers for w in writers if w.layer < r.layer]
     if is_sample := settings.into is None and len(every) > MOST:
         every.sort(key=lambda path: -abs(effects.fall("attributed", path[0].name, path[1])[0] or 0.0))

@@ -31,8 +31,8 @@ def page(tables: Mapping[str, pl.DataFrame], about: About[EraseFacts]) -> Sheet:
     """The page from the table measures."""
     facts, rows = about.facts, _rows(tables["measures"])
     name = words.display_name(facts.subject, about.command)
-    whose = "of the word" if facts.whose == "own" else "of the next piece's word"
-    columns = f"the label {' or '.join(facts.labels)} {whose}"
+    owner = "of the word" if facts.whose == "own" else "of the next piece's word"
+    columns = f"the label {' or '.join(facts.labels)} {owner}"
     lede = f"{name} · {facts.corpus} · {sample_words(facts)} · {columns}, erased linearly in one {facts.per} at a time"
     sections = (_answer(findings(tables, about), _by_label(rows), facts), _numbers(rows, about))
     answer = "No erasure has a number."

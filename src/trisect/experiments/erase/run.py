@@ -48,12 +48,12 @@ def measure(settings: EraseSettings, context: RunContext) -> Measured[EraseFacts
     marked). Raises TrisectError.
     """
     subject, tokens, batch = context.subject, settings.tokens, settings.batch
-    whose = settings.whose or ("next" if subject.objective == "causal" else "own")
+    carrier = settings.whose or ("next" if subject.objective == "causal" else "own")
     edits = plan_edits(subject.shape, settings.sites, settings.per)
     refuse_two_sides(edits)
     fit, read = (open_labels(settings.corpus, split, settings.reader) for split in ("train", settings.split))
     classes = {label: _classes(fit, label) for label in dict.fromkeys(settings.labels)}
-    marker = WordLabels(subject, classes, whose == "next")
+    marker = WordLabels(subject, classes, carrier == "next")
     with context.progress(f"{', '.join(classes)} at {len(edits)} places") as step:
         places = fit_erasers(
             marker,
@@ -67,7 +67,7 @@ def measure(settings: EraseSettings, context: RunContext) -> Measured[EraseFacts
             settings.shrinkage,
         )
         texts = list(islice(read.texts(), settings.limit))
-        carried = "the label of the piece after it" if whose == "next" else "the label of the word that it belongs to"
+        carried = "the label of the piece after it" if carrier == "next" else "the label of the word that it belongs to"
         note = f"A position carries {carried}; special tokens carry none and are left as they are."
         sharing, tally, notes = edited_passes(subject), Tally(), dict.fromkeys((*read.notes, note))
         for part in marker.batches(texts, batch):
@@ -86,7 +86,7 @@ def measure(settings: EraseSettings, context: RunContext) -> Measured[EraseFacts
         tuple(classes),
         None if settings.sites is None else tuple(map(str, settings.sites)),
         settings.draws,
-        whose,
+        carrier,
         settings.per,
         settings.seed,
         settings.limit,

@@ -10,7 +10,7 @@ class Explore(Experiment[ExploreSettings, ExploreFacts]):
     """Show every attention head on one page: weights beside norms or contributions, and what is behind each cell.
 
     Below an open head: the tokens whose logits it raises and lowers, and what each layer would predict. An encoder-decoder takes
-    two texts, source and target.
+    two texts, source and target. A page of another text or model gets a number behind its name.
 
     \b
     trisect explore MODEL "What is this?" --image cat.png

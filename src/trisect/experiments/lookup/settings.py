@@ -109,13 +109,13 @@ class LookupRecipe(Recipe):
         self.architecture()
         self.schedule()
         if not self.shortest <= self.longest < self.block:
-            requirement = f"A row has {self.block} pieces, and a segment has to occur twice in it."
+            requirement = f"A row has {self.block} pieces, and a segment has to begin again in it."
             raise SpecError(f"Segments of {self.shortest} to {self.longest} pieces.", requirement, "Give shorter ones.")
 
 
 SMALL = LookupRecipe(name="small")
-# with segments of up to half a row, as in the random rows that induction is measured on, and weights that stay small: with SMALL's
-# the feed-forward networks learn pairs of pieces first, and induction heads only begin to form
+# with segments of up to half a row, as in the random rows that induction is measured on, and a smaller initial spread and rate, and
+# more decay: with SMALL's the feed-forward networks learn pairs of pieces first, and induction heads only begin to form
 DEEP = replace(
     SMALL,
     name="deep",

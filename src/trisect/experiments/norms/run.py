@@ -33,8 +33,8 @@ from trisect.measure.sums import (
     LayerTally,
     PooledTally,
     Sums,
+    TokenFacts,
     TokenNorms,
-    Whose,
     find_categories,
     find_sinks,
     find_words,
@@ -436,9 +436,9 @@ class Counted:
 def measure(settings: NormsSettings, context: RunContext) -> Measured[NormsFacts]:
     """Norm-based beside weight-based analysis (definitions C1 to C4).
 
-    Texts are read twice: for the frequency of their tokens, then through the model. `block` says what mixing is of, and whose norm
-    is shown beside that of attention, which the claims are about. Intervals and claims resample articles, or texts where none is
-    marked. Raises ModelError where no layer has a plain output projection, or its block is not known; CorpusError without texts.
+    Texts are read three times: for token frequencies, through the model, and the first for rollouts and sinks. `block` says what
+    mixing is of, and whose norm is shown beside that of attention, which the claims are about. Intervals and claims resample
+    articles (texts where none is marked). Raises ModelError if no layer has a plain W_O or its block is unknown; CorpusError of no text.
     """
     subject, texts = context.subject, context.texts
     left_out, expansion, heads = _layers(subject)
@@ -476,13 +476,13 @@ def measure(settings: NormsSettings, context: RunContext) -> Measured[NormsFacts
         settings.seed,
         settings.batch,
     )
-    groups, why_not = min(counted.units, GROUPS), _why_no_language(texts)
-    judged = {name: one for name, one in statistics.items() if not (why_not and name.startswith(OF_LANGUAGE))}
+    groups, reason = min(counted.units, GROUPS), _why_no_language(texts)
+    language_free = {n: estimate for n, estimate in statistics.items() if not (reason and n.startswith(OF_LANGUAGE))}
 
     def judge(about: About[NormsFacts]) -> pl.DataFrame:
         bound = {name: getattr(about.facts, name) for name in BOUND}
-        values = {name: float(estimate.value) for name, estimate in judged.items()}
-        replicates = {name: judged[name].draws for name in values}
+        values = {name: float(estimate.value) for name, estimate in language_free.items()}
+        replicates = {name: language_free[name].draws for name in values}
         return judge_by_draws(SOURCE, replicates, values, counted.texts, bound, groups, tests=_layer_test(first, draws))
 
     by_row: dict[tuple[Scalar, ...], Replicates] = {
@@ -490,17 +490,18 @@ def measure(settings: NormsSettings, context: RunContext) -> Measured[NormsFacts
         for name, estimate in statistics.items()
         if estimate.draws.ndim == 1
     }
-    notes = (*texts.notes, *counted.notes, *left_out, why_not, why, *_notes(tallies, around, counted.opening))
+    notes = (*texts.notes, *counted.notes, *left_out, reason, why, *_notes(tallies, around, counted.opening))
     notes = tuple(filter(None, dict.fromkeys(notes)))
     return Measured({"measures": measures}, facts, notes, judge, "text", replicates=by_row)
 
 
 def _why_no_language(texts: Texts) -> str:
     """Why claims about language are not judged of these texts; empty where they are. Scripts that write no spaces are language."""
-    sample = " ".join(text for text in islice(texts.texts(), SAMPLE) if isinstance(text, str))
+    each = (text if isinstance(text, tuple) else (text,) for text in islice(texts.texts(), SAMPLE))
+    sample = " ".join(part for parts in each for part in parts if isinstance(part, str))
     lengths, letters = [len(word) for word in sample.split()], [sign for sign in sample if sign.isalpha()]
-    is_latin = 2 * sum(letter < LATIN_END for letter in letters) > len(letters)
-    if is_latin and (sum(lengths) > LONGEST_WORDS * len(lengths) or max(lengths) == 1):
+    is_latin = 2 * sum(letter < LATIN_END for letter in letters) >= len(letters)
+    if lengths and is_latin and (sum(lengths) > LONGEST_WORDS * len(lengths) or max(lengths) == 1):
         return NO_LANGUAGE
     return ""
 
@@ -539,13 +540,13 @@ def _read(
     """One batch through the model and into the tallies; `around` gets what lies behind W_O where that is not nothing."""
     numbers = torch.tensor([text for text, _ in batch.rows])
     causal = subject.objective == "causal"
-    whose = {stack: _whose(batch, stack, numbers, counted, causal) for stack in tallies}
+    owners = {stack: _owners(batch, stack, numbers, counted, causal) for stack in tallies}
     seen: dict[str, list[TokenNorms]] = {stack: [] for stack in tallies}
 
     def see(trace: Trace) -> None:
         tally = tallies.get(trace.stack)
         if tally is not None and trace.address in tally.layers:
-            tokens = whose[trace.stack] = whose[trace.stack].on(trace.weights.device)
+            tokens = owners[trace.stack] = owners[trace.stack].on(trace.weights.device)
             if tokens.category.shape != trace.key_real.shape:
                 sees = f"{str(trace.address).capitalize()} of {subject.name} sees {trace.key_real.shape[1]} positions."
                 have = f"The texts have {tokens.category.shape[1]} tokens: which of them stands where is not known."
@@ -556,10 +557,10 @@ def _read(
 
     subject.each(batch, see)
     for stack, tally in tallies.items():
-        tally.model.add_frequency(seen[stack], whose[stack])
+        tally.model.add_frequency(seen[stack], owners[stack])
 
 
-def _whose(batch: Batch, stack: str, numbers: torch.Tensor, counted: Counted, causal: bool) -> Whose:
+def _owners(batch: Batch, stack: str, numbers: torch.Tensor, counted: Counted, causal: bool) -> TokenFacts:
     """What the tokens of a batch are that a stack's keys are of; `numbers` are those of the rows' texts."""
     keys = batch.keys(stack)
     rank = torch.full(keys.real.shape, torch.nan, dtype=torch.float64)
@@ -569,7 +570,7 @@ def _whose(batch: Batch, stack: str, numbers: torch.Tensor, counted: Counted, ca
     units = numbers if counted.articles is None else counted.articles[numbers]
     group, fewer = (group_of(units, counted.units, groups) for groups in (GROUPS, FEWER))
     category = find_categories(keys, causal or stack == "dec")
-    return Whose(category, rank, keys.special.cpu(), find_words(keys), group, fewer)
+    return TokenFacts(category, rank, keys.special.cpu(), find_words(keys), group, fewer)
 
 
 def _layers(subject: Subject) -> tuple[tuple[str, ...], list[NewRow], dict[Address, int]]:

@@ -37,6 +37,7 @@ WIDE, HIGH, APART = 54.0, 19.0, 9.0  # pixels: of a token's cell, and between tw
 LONGEST = 9  # characters of a token; longer ones are cut
 MOST = 80  # tokens of one side; later ones are not drawn
 SHOWN = 8  # pairs of the table
+SAME_ANSWER = "base and donor of every counted pair have the same answer"
 FEW_ANSWERED = 0.5  # share of texts answered correctly, below which the page has a warning
 PREDICTED = ("base", "q", "k", "v", "donor")  # answers that the table of pairs shows
 DOES = {
@@ -209,7 +210,17 @@ def findings(tables: Mapping[str, pl.DataFrame], about: About[PatchFacts]) -> tu
         text = f"Sites whose answer is the one predicted for another component, share of pairs: {parts}. Later layers use it as that."
         values = tuple(row.estimate(name) for name, row in most)
         results.append(Finding("acts_as", text, "share", values, per="pair", signed=False))
+    if _is_alike(tables["pairs"]):
+        text = f"{words.capital(SAME_ANSWER)}: no change towards the donor's is measured."
+        results.append(Finding("same_answer", text))
     return (*results, *verdict_findings(tables["claims"])) if "claims" in tables else tuple(results)
+
+
+def _is_alike(pairs: pl.DataFrame) -> bool:
+    """Whether pairs count, and in each that does base and donor have one answer: the stated, or else the model's own."""
+    answers = [pl.coalesce(f"answer_{name}", f"own_{name}").str.strip_chars() for name in ("base", "donor")]
+    same = pairs.filter("counted").select(answers[0].eq(answers[1]).fill_null(False))
+    return len(same) > 0 and bool(same.to_series().all())
 
 
 def correlations_of(measures: pl.DataFrame) -> dict[str, float | None]:
@@ -364,6 +375,7 @@ def _opening(
     figures = tuple(_figures(sites, facts))
     if not figures:
         why = "no change was finite" if tables["pairs"]["counted"].any() else "no pair counts"
+        why = SAME_ANSWER if _is_alike(tables["pairs"]) else why
         lead.append(f"There is no figure, since no site has a number: {why}.")
     answer = lead[0] if lead else "No site does more than its controls, with an interval that leaves 0 out."
     if not lead and _is_seldom_answered(tables):
@@ -426,7 +438,7 @@ def _figures(sites: Sequence[SiteNumbers], facts: PatchFacts) -> Iterable[Figure
     for how, stack in dict.fromkeys((direction(site), place_of(site).stack) for site in sites):
         group = [site for site in sites if (direction(site), place_of(site).stack) == (how, stack)]
         tail = ("" if stack == "plain" else f"-{stack}") + ("-noise" if how == "noise" else "")
-        whose = "".join(f", {part}" for part in (stack_words(stack), RUNS["noise"] if how == "noise" else "") if part)
+        place = "".join(f", {part}" for part in (stack_words(stack), RUNS["noise"] if how == "noise" else "") if part)
         panels: dict[str, list[Bar]] = {}
         axes, captions = {}, []
         for measure, (_, title, unit) in NUMBERS.items():
@@ -436,7 +448,7 @@ def _figures(sites: Sequence[SiteNumbers], facts: PatchFacts) -> Iterable[Figure
                 axes[words.capital(title)] = unit
                 captions.append(caption)
         if panels:
-            names = (f"patch-layers{tail}", f"Figure {number}", f"By layer{whose}")
+            names = (f"patch-layers{tail}", f"Figure {number}", f"By layer{place}")
             yield layer_figure(names, f"{' '.join(captions)} Bars are 95 % intervals.", panels, axes=axes)
             number += 1
         for measure, (_, title, unit) in NUMBERS.items():
@@ -445,7 +457,7 @@ def _figures(sites: Sequence[SiteNumbers], facts: PatchFacts) -> Iterable[Figure
                 signed, most = measure == "logit_change", max(abs(row.value) for row in values) or 1.0
                 ends = (-most, most) if signed else (0.0, 1.0 if measure == "own" else most)
                 name = f"patch-heads-{measure.replace('_', '-')}{tail}"
-                names = (name, f"Figure {number}", f"By head{whose}: {title}")
+                names = (name, f"Figure {number}", f"By head{place}: {title}")
                 yield head_maps(names, f"{caption} The same colours in every panel.", values, unit, signed, ends)
                 number += 1
 

@@ -266,6 +266,12 @@ def prepare(
         raise ModelError(f"{subject.name} cannot be patched.", requirement, "Give a model that trisect.load returns.")
     edits = plan_edits(subject.shape, settings.sites, settings.per)
     prepared = prepare_pairs(settings, subject, [target for edit in edits for target in edit.targets])
+    if all(set(of) == {BASE, DONOR} and of[BASE] == of[DONOR] for of in prepared.pieces):
+        first = prepared.pairs[0].answers[BASE]
+        answer = first if isinstance(first, str) else "".join(map(subject.token, first))
+        same = f"Base and donor have the same answer in every pair (in the first: {answer!r})."
+        reason = "The measure is the change from the base's answer to the donor's."
+        raise CorpusError(same, reason, "Give texts whose answers differ, or pairs that state other answers.")
     return prepared.reader or subject, edits, prepared
 
 
@@ -774,18 +780,10 @@ def tables(
             rows.append(subject_row | site.edit.row(site.how) | {"measure": measure} | row)
     notes = []
     if settings.answered and not counted.all():
-        left = int((~counted).sum())
-        notes.append(
-            f"Pairs of which the model does not answer both texts as stated were left out: {left} of {len(counted)}."
-        )
+        sentence = "Pairs of which the model does not answer both texts as stated were left out"
+        notes.append(f"{sentence}: {int((~counted).sum())} of {len(counted)}.")
     notes += few_pairs(int(counted.sum()), len(counted))
-    if runs.model_answers and (alike := int((runs.predicted["base"] == runs.predicted["donor"]).sum())):
-        if alike == len(counted) and not set(stated) - {BASE, DONOR}:
-            same = f"Base and donor of every pair have the same answer ({subject.token(int(runs.predicted['base'][0]))!r})."
-            requirement = (
-                "The measure is the change from the base's answer to the donor's; of several tokens the first counts."
-            )
-            raise CorpusError(same, requirement, "Give texts whose answers differ, or pairs that state other answers.")
+    if runs.model_answers and (alike := sum(of[BASE] == of[DONOR] for of in runs.pieces)):
         notes.append(
             f"Pairs whose base and donor have the same answer, which say nothing about the way to the donor: {alike} of {len(counted)}."
         )
@@ -805,11 +803,8 @@ def tables(
         pairs.append(row | {f"own_{name}": word(int(answers[i])) for name, answers in runs.model_answers.items()})
     for site in runs.sites:
         where, value = site.edit.row(site.how), "logit_difference" if runs.model_answers else "output_change"
-        who = (
-            match_prediction(site.answers, predictions(site.how, site.component, runs.predicted))
-            if runs.model_answers
-            else ()
-        )
+        by_name = predictions(site.how, site.component, runs.predicted) if runs.model_answers else {}
+        who = match_prediction(site.answers, by_name) if runs.model_answers else ()
         for i, number in enumerate(site.values):
             answer = {"came": who[i], "answer": word(int(site.answers[i]))} if who else {}
             changes.append({**where, "pair": i + 1, value: finite(number), **answer})

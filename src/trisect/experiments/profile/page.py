@@ -241,8 +241,8 @@ def _lead(numbers: ProfileNumbers, facts: ProfileFacts, sample: str) -> tuple[st
     )
     heads = words.quantity(numbers.heads("q", numbers.spots[0]), "head")
     caption = (
-        f"Orange: a head keeps more of the label than {words.count(facts.draws)} random maps of what it reads to as many numbers "
-        f"do on average; violet: it drops it. Means over the {heads} of a layer, a dot where "
+        f"Orange: a head encodes more of the label than {words.count(facts.draws)} random maps of what it reads to as many numbers "
+        f"do on average; violet: less. Means over the {heads} of a layer, a dot where "
         f"p < 0.05 after Holm over layers, q, k and v; n\u00a0=\u00a0{sample}."
     )
     titles = ("profile", "Figure 1", "What each encodes more and less of than random projections")
@@ -254,12 +254,12 @@ def _lead(numbers: ProfileNumbers, facts: ProfileFacts, sample: str) -> tuple[st
         if c not in facts.as_used and any(numbers.input_gain(s, label, c) >= MARGIN for s in numbers.spots)
     ]
     ends = []
-    for way, verb in ((1, "encode best"), (-1, "encode worst")):
+    for way, verb in ((1, "encode more of"), (-1, "encode less of")):
         if clear := [pair for pair in carried if means[pair].side == way]:
             c, label = max(clear, key=lambda pair: abs(means[pair].mean))
             what, mean = LABELS.get(label, label).partition(" (")[0], words.number(means[c, label].mean, True, 3)
             ends.append(f"{NAMES[c]} {verb} {what} ({mean})")
-    answer = "No label is kept or dropped clearly, over all heads together."
+    answer = "No label is encoded clearly better or worse than by random projections, over all heads together."
     if ends:
         same = "what each reads" if numbers.apart else "the same input"
         answer = (

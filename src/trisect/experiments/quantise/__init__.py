@@ -52,7 +52,8 @@ class QuantiseSettings:
         Annotated[
             float,
             Field(
-                description="The change that counts as small. Where given, the command exits with 1 unless the plan costs surely less.",
+                description="The change that counts as small (nats; of a model without a loss a share of its output). Where given, "
+                "the command exits with 1 unless the plan costs surely less.",
                 gt=0,
             ),
             Option(metavar="NATS", unset="0.02, and nothing fails"),

@@ -1,4 +1,4 @@
-"""The page of rounding: what few bits of q, k and v cost, how many each layer needs, and a plan beside the same bits everywhere."""
+"""The page of rounding: what few bits of q, k and v cost, how many each layer needs, and a plan beside even bits of the same memory."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ def _limit(tables: Mapping[str, pl.DataFrame], facts: ReadFacts) -> tuple[float,
     """The change that counts as small, the same in words, and whether the plan is held to it."""
     rows = Measures.of(tables["measures"]).where("tolerance")
     limit = rows.mean if len(rows) else ALIKE
-    share = f"nats a token ({100 * math.expm1(limit):.2g} % of perplexity)"
+    share = f"nats a token ({float(f'{100 * math.expm1(limit):.2g}'):g} % of perplexity)"
     in_words = f"{limit:g} {'of the output' if facts.objective == 'output' else share}"
     return limit, in_words, any(row.group == "checked" for row in rows)
 
@@ -99,7 +99,7 @@ def _least_bits(changes: Measures, limit: float, surely: bool = True) -> dict[tu
 
 
 def findings(tables: Mapping[str, pl.DataFrame], about: About[ReadFacts]) -> tuple[Finding, ...]:
-    """What is measured; by how much k costs more than v; where it needs more bits; and the plan beside the same bits everywhere."""
+    """What is measured; by how much k costs more than v; where it needs more bits; and the plan beside even bits of the same memory."""
     facts, rows = about.facts, Measures.of(tables["measures"])
     unit = words.unit(facts)
     results = [words.baseline_finding("Changes", tables["measures"], facts, " 0 is no change.")]
@@ -130,8 +130,8 @@ def findings(tables: Mapping[str, pl.DataFrame], about: About[ReadFacts]) -> tup
         )
         if raised:
             sentence += (
-                f" For {raised} of {2 * len(both)} numbers the mean alone allows fewer bits, and the interval over "
-                f"{sample_words(facts)} does not: more texts may lower them."
+                f" In {raised} of {2 * len(both)} cases (k or v of a layer) the mean alone would allow fewer bits; with more texts "
+                "fewer bits may do."
             )
         values = tuple(
             Estimate(f"{component}@{place}", bits if math.isfinite(bits) else None)
@@ -140,9 +140,9 @@ def findings(tables: Mapping[str, pl.DataFrame], about: About[ReadFacts]) -> tup
         )
         results.append(Finding("least_bits", sentence, "bits", values, signed=False))
     costs = [row for name in COMPARED.values() for row in rows.where(f"{name}_change_{unit}")]
+    spent, even = ("".join(f"{row.value:g}" for row in rows.where(f"{name}_memory")) for name in ("plan", "uniform"))
     if len(costs) == len(COMPARED):
         plan, uniform, less = costs
-        spent, even = (f"{rows.where(f'{name}_memory').mean:g}" for name in ("plan", "uniform"))
         evenly = " everywhere" if float(even).is_integer() else ", of two whole numbers in turn,"
         verdict = {-1: "It costs less", 0: "They do not differ clearly", 1: "It costs more"}[less.side]
         sentence = (
@@ -151,13 +151,24 @@ def findings(tables: Mapping[str, pl.DataFrame], about: About[ReadFacts]) -> tup
         )
         values = (uniform.estimate("uniform"), plan.estimate("plan"), less.estimate("plan less uniform"))
         results.append(Finding("plan_change", sentence, unit, values, per=facts.unit))
-        if is_checked:
-            passes = (plan.value if plan.high is None else plan.high) < limit
-            cost = f"a plan at {spent} bits a number is to cost surely less than {small}; it costs {number_words(plan)}"
-            sentence = f"{'Passed' if passes else 'Failed'}: {cost}."
-            verdict = PASSED if passes else FAILED
-            results.insert(0, Finding("check", sentence, unit, values[1:2], per=facts.unit, verdict=verdict))
+    if is_checked:
+        results.insert(0, _check(rows, (limit, small), spent, facts))
     return tuple(results)
+
+
+def _check(rows: Measures, limit: tuple[float, str], spent: str, facts: ReadFacts) -> Finding:
+    """Whether the plan costs surely less than the limit (and the same in words): a cost without an interval is not sure."""
+    unit = words.unit(facts)
+    plan = next(iter(rows.where(f"plan_change_{unit}")), None)
+    passes = plan is not None and plan.high is not None and plan.high < limit[0]
+    cost = "it has no finite number" if plan is None else f"it costs {number_words(plan)}"
+    warning = f", without an interval: the {facts.unit}s are too few" * (plan is not None and plan.high is None)
+    sentence = (
+        f"{'Passed' if passes else 'Failed'}: a plan at {spent} bits a number is to cost surely less than {limit[1]}; "
+        f"{cost}{warning}."
+    )
+    values = (Estimate("plan", None) if plan is None else plan.estimate("plan"),)
+    return Finding("check", sentence, unit, values, per=facts.unit, verdict=PASSED if passes else FAILED)
 
 
 def _better_scale(least: Mapping[tuple[str, str], Mapping[str, float]]) -> dict[str, dict[str, float]]:
@@ -233,7 +244,7 @@ def _needs(changes: Measures, limit: float) -> Table | None:
 
 
 def _plan(rows: Measures, facts: ReadFacts, lead: tuple[str, ...]) -> Section | None:
-    """The bits of every layer's k and v, and what they cost beside the same bits everywhere; None where none were planned."""
+    """The bits of every layer's k and v, and what they cost beside even bits of the same memory; None where none were planned."""
     bits = rows.where("plan_bits").ordered()
     if not len(bits):
         return None

@@ -37,7 +37,8 @@ from trisect.stats.shares import ratios
 
 Way: TypeAlias = tuple[str, int]  # 'bits by channel', 'bits by token' or 'rank', and how many
 Reduction: TypeAlias = tuple[EditedPass, Way]
-NO_PLAN = "No bits were planned: a plan is of whole layers of k or v, at bits, and needs at least two texts."
+NO_PLAN = "No bits were planned: a plan is of whole layers of k or v, at bits, of at least two articles (texts where none is marked)."
+PLAN_TODO = "Leave --sites and --per out, and give --bits and more texts; or leave --tolerance out."
 
 
 def measure(
@@ -88,8 +89,8 @@ def measure(
             others = articles.sums(again.table(texts.name), [rest[n] for n in again.indices])
             rows += _plan_rows(subject, plan, others, sizes, memory, seed)
         elif tolerance is not None:
-            todo = "Leave --sites and --per out, and give --bits and more texts; or leave --tolerance out."
-            raise SpecError(f"A tolerance of {tolerance:g}, which is of a plan.", NO_PLAN, todo)
+            problem = f"A tolerance of {tolerance:g} was given, and there is no plan to hold to it."
+            raise SpecError(problem, NO_PLAN, PLAN_TODO)
         else:
             notes[NO_PLAN] = None
     limit: NewRow = {"subject": subject.name, "measure": "tolerance", "value": tolerance or ALIKE}
@@ -190,7 +191,7 @@ def plan_bits(costs: Sequence[Mapping[int, float]], sizes: Sequence[int], memory
     Raises SpecError where nothing is as small.
     """
     unit = math.gcd(*sizes)
-    room = math.floor(memory * sum(sizes) / unit)
+    room = math.floor(memory * sum(sizes) / unit + 1e-9)
     best: dict[int, tuple[float, tuple[int, ...]]] = {0: (0.0, ())}
     for cost, size in zip(costs, sizes, strict=True):
         longer: dict[int, tuple[float, tuple[int, ...]]] = {}

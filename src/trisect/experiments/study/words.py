@@ -123,7 +123,7 @@ def methods(rows: StudyRows) -> list[Method]:
     attack = f"{VALID} against the baseline,"
     distance = "how far a site has to move from its initial to its final weights until the train loss stays near the final one,"
     area = "rise of the train loss on the way from the initial to the final weights, mean over that way,"
-    under, needed = "area under the rise of the train loss", "distance needed from the initial weights"
+    under, needed = "area under the rise of the train loss", "distance from the initial weights that is needed"
     criticality, rewinding, midstage = (
         rows.measure(name, "train") for name in ("criticality", "rewind_area", "midstage_area")
     )

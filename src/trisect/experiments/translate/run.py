@@ -90,9 +90,9 @@ def _train(spec: TranslationJob, files: ModelFiles, bitext: Bitext, emit: Callab
     rows = encode([pair.sides for pair in pairs], tokenizer)
     model = make_model(recipe.architecture(), tokenizer, seed).to(spec.device)
     padding = tokenizer.pad_token_id
-    lecture, schedule = TranslationLoss(padding, recipe.smoothing), recipe.schedule(len(rows))
+    objective, schedule = TranslationLoss(padding, recipe.smoothing), recipe.schedule(len(rows))
     # a schedule counts pairs here, whatever their length, as rows of one token
-    practice = Practice(lambda number, draw: rows, schedule, 1, padding, seed, lecture)
+    practice = Practice(lambda number, draw: rows, schedule, 1, padding, seed, objective)
 
     def report(epoch: int, epochs: int, loss: float) -> None:
         if epoch in spec.versions:

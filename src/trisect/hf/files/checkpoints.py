@@ -243,7 +243,7 @@ def _add_to(state_hash: Any, name: str, value: object) -> None:
 def check_state(name: str, state: State | None, model: nn.Module) -> None:
     """Raise ModelError where a model's weights are others than those of a state."""
     if state is not None and (changed := state.changed(model)):
-        reason = f"{changed} has another value; the projections were located for the weights at loading."
+        reason = f"{changed} is not what it was on loading; the projections were located for the weights at loading."
         raise ModelError(f"The weights of {name} have changed since it was loaded.", reason, "Load it again.")
 
 

@@ -484,7 +484,7 @@ def evaluating(model: nn.Module) -> Iterator[None]:
         yield
     finally:
         for module, training in before:
-            if module.training is not training:  # to set it is dear
+            if module.training is not training:  # nn.Module.__setattr__ is slow
                 module.training = training
 
 

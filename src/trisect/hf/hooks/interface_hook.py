@@ -150,7 +150,7 @@ def _mixes(attend: Callable[[Tensor], Tensor], weights: Tensor | None, v: Tensor
 @contextlib.contextmanager
 def eager(model: nn.Module) -> Iterator[None]:
     """The model with every part of it set to its eager attention, and set back afterwards."""
-    # most modules have none, which to ask for is dear
+    # most modules have no config, and a getattr that fails is slow on a Module
     having = (m for m in model.modules() if "config" in m.__dict__ or hasattr(type(m), "config"))
     configs = {id(c): c for m in having if (c := getattr(m, "config", None)) is not None}
     implementations = ((c, getattr(c, "_attn_implementation_internal", None)) for c in configs.values())

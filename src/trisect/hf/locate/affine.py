@@ -387,7 +387,7 @@ def replace_outputs(
     modules = dict((*affine_modules(model), *norm_modules(model)))
     bare = {name for name, _ in values} - modules.keys()
     parameter_mode = (
-        _Parameters(model, lambda n, _made, x, _y: take(n, x) if n in bare else None) if bare else nullcontext()
+        _Parameters(model, lambda n, _output, x, _y: take(n, x) if n in bare else None) if bare else nullcontext()
     )
     with replace_forwards({m: replacement_of(name, m, m.forward) for name, m in modules.items()}), parameter_mode:
         yield

@@ -50,7 +50,7 @@ OTHERWISE = "moves what follows by another amount than its gradient says, so tha
 NOTED = 1 << 12  # numbers
 ROUNDED = 8  # times what rounding of every number alone would make
 STEP = 2**-5  # of the size of what is changed: a little, since what is no sum is compared with its derivative
-HALVES = 4  # of the positions, that are changed one after the other
+HALVES = 4  # random halves of the positions, changed one after the other
 SEQUENCE, LARGE = 3, 1e6  # axes of a sequence of vectors; numbers of masks are larger
 _Use = tuple[str, int]  # the nth of a module or of a parameter, by its name
 # what a module gave on: its name, its tensors of numbers, and how many uses of affine maps came before that
@@ -289,8 +289,9 @@ def find_shares(
 ) -> dict[int, float]:
     """What share of how positions move each other in a module comes through its attention, by the order of calls, where it is not all.
 
-    Every module that attends is given once more what it was given, but for a random half of the positions; and then just what it was
-    given, while its attention mixes what it did of those. Where the others move otherwise, something beside it has read the changed ones.
+    Every module that attends runs again twice: with its inputs changed at a random half of the positions, and with its inputs as they
+    were but with the attention weights and values of that changed pass. If unchanged positions differ between the two, something
+    beside attention has read the changed ones.
     """
     left = {order: out.leaving for order, out in enumerate(outs) if out.leaving is not None and out.leaving.owner}
     modules, base = dict(model.named_modules()), _Given()
@@ -329,8 +330,8 @@ def find_shares(
 def _moves(
     call: Call, out: Output, leaving: _Leaving, records: tuple[_Given, _Given, _Given], half: int
 ) -> tuple[float, float]:
-    """How far unchanged positions of one call's module move through its attention, and through what is beside it; 0 to rounding, and
-    where it is not alone in its module or what leaves that is not met.
+    """How far unchanged positions of one call's module move through its attention, and through what is beside it: both are 0
+    up to rounding, if the call is not alone in its module, or if the module's output is not found.
     """
     base, moved, _ = records
     inside = next((use for use in reversed(base.inside.get(call.order, ())) if use[0] == leaving.owner), None)
@@ -351,7 +352,7 @@ def _moves(
 
 
 def _half_of_positions(shape: torch.Size, half: int) -> Tensor:
-    """A random half of the places of that shape, every second the other half of the one before."""
+    """A random half of the positions of that shape; half 2n + 1 is the complement of half 2n."""
     return (torch.rand(shape, generator=torch.Generator().manual_seed(half // 2)).flatten() < 0.5) ^ (half % 2 == 1)
 
 
@@ -616,7 +617,7 @@ class Selected(NamedTuple):
     extra: Float[Tensor, "H E"] | None
 
 
-DISPLACED = "of other positions alone in head"
+DISPLACED = "made of other positions in head"
 OTHER_AXIS = "it attends over {} where positions are looked for: its rows are no positions"
 
 
@@ -657,7 +658,9 @@ def find_placement(
             for head in fresh.nonzero().flatten().tolist() if len(hit) > 1 and len(flat) == rows * length else ():
                 (of_head,) = gradients_of(t[0, head, position], [chosen.source.leaf], positive=True)
                 depends = [of_head is None or bool(of_head.reshape(flat.shape)[n * position].any()) for n in layouts]
-                words = words if any(depends) else f"{DISPLACED} {head + 1}, put together from positions {shown}"
+                at = [] if of_head is None else of_head.reshape(flat.shape).any(1).nonzero().flatten().tolist()
+                there = " and ".join(dict.fromkeys(str(r // step) for r in at))
+                words = words if any(depends) else f"{DISPLACED} {head + 1}, namely {there},"
             return f"{place}is {words} of {chosen.source.name}", True, False
         layouts, value = fits, chosen.source.leaf.detach().reshape(flat.shape)[hit[0]]
         row = value.double(), flat[hit[0]].double()

@@ -196,7 +196,7 @@ def _trace(
     seen = gradient.reshape(-1, gradient.shape[-1]).ne(0)
     # over units, a row of a head is one unit of all positions
     if int(seen.any(1).sum()) > 1 and int(seen.any(0).sum()) <= t.shape[1] < t[0, :, 0].numel():
-        words = f"{name} is put together from positions of {use.name}, a unit of each in every row"
+        words = f"{name} mixes positions of {use.name}: each of its rows is one unit at all positions"
         return _TracedPart(Origin("mixed", words), passed=(use,), order=OTHER_AXIS.format("units"))
     origin, normed, law = find_norm_map(name, t, use, gradient, norms, tolerance(t))
     return _TracedPart(origin, passed=(use,), normed=normed, law=law)

@@ -373,7 +373,7 @@ class Practice:
     """One training: what it reads, how fast, for a model that reads `block` ids at once and pads with `padding`.
 
     A batch goes through in `pieces`, each of rows of like length, so that little of it is padding.
-    `lecture` has loss(model, rows), summed over what is predicted, in nats; None are Examples, of which a causal model
+    `objective` has loss(model, rows), summed over what is predicted, in nats; None are Examples, of which a causal model
     predicts the next ids.
     """
 
@@ -382,7 +382,7 @@ class Practice:
     block: int
     padding: int
     seed: int
-    lecture: Any = None
+    objective: Any = None
     pieces: int = PIECES
 
     def run(self, model: nn.Module, state: Path, report: EpochCallback = lambda epoch, loss: None) -> tuple[float, ...]:
@@ -415,8 +415,8 @@ class Practice:
 
     def _mark(self, model: nn.Module) -> str:
         shapes = [[name, list(p.shape)] for name, p in model.named_parameters()]
-        lecture = [] if self.lecture is None else [repr(self.lecture)]
-        return digest(canonical([repr(self.schedule), self.block, self.padding, self.seed, shapes, *lecture]), 8)
+        objective = [] if self.objective is None else [repr(self.objective)]
+        return digest(canonical([repr(self.schedule), self.block, self.padding, self.seed, shapes, *objective]), 8)
 
     def _epoch(self, model: nn.Module, optimizer: torch.optim.Optimizer, number: int) -> float:
         """One pass over the rows of an epoch; returns the mean loss per predicted id."""
@@ -445,8 +445,8 @@ class Practice:
         size = max(LEAST, math.ceil(len(ordered) / self.pieces))
         for start in range(0, len(ordered), size):
             piece = ordered[start : start + size]
-            if self.lecture:
-                loss = self.lecture.loss(model, piece)
+            if self.objective:
+                loss = self.objective.loss(model, piece)
             else:  # of every id the next one
                 device = next(model.parameters()).device
                 ids = pad_rows([row.ids for row in piece], self.padding).to(device)

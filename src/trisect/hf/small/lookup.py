@@ -16,7 +16,7 @@ from jaxtyping import Float, Int
 from numpy.random import Generator
 from torch import Tensor, nn
 
-from trisect.core.errors import SpecError
+from trisect.core.errors import SpecError, StudyError
 from trisect.core.files import digest
 from trisect.core.site import Site
 from trisect.core.trace import Address, Projections
@@ -180,15 +180,15 @@ COLUMNS = {
 
 
 class PlantedWorld(NamedTuple):
-    """A model built by hand in which the heads that compute the answer are known, and its texts.
+    """A model, built by hand or trained, in which the heads that compute the answer are known, and its texts.
 
     One head looks up: its q reads what is asked for, its k what can be matched, its v the answer, and the matching logit is ahead by
     `sharpness`. Of `roles` all three stand in one word, and one head answers, in either layer. Of `induction` and `lookup` a head
     of the first layer copies each word to the next position, where k of the second layer's head reads it. `keys` are key/value
     heads, `rotary` positions are a llama's (else learned ones, a GPT-2's), with `shared` W_K = W_V. All other heads have random
     weights and change the answer by NOISE; with `decoys` they attend to the same word as the answering head, with logits 1.5 times
-    as large, and write another property that nothing reads. One that is `trained` learns `roles` with one head alone, of
-    either layer, that can write: what q, k and v of it do is learned.
+    as large, and write another property that nothing reads. A `trained` world learns `roles` with all output maps but
+    one head's fixed at zero; what that head's q, k and v do is learned.
     """
 
     sentence: str
@@ -220,7 +220,7 @@ WORLDS: Mapping[str, PlantedWorld] = {
     "roles-trained": PlantedWorld("Roles, trained with one head that can write.", rotary=True, trained=True),
 }
 TRAINED = LookupShape(LAYERS, HEADS, WIDTH, block=LONGEST)
-DOCUMENTS = 12_800  # that are read in an epoch
+DOCUMENTS = 12_800  # documents of an epoch
 SCHEDULE = Schedule(5, 128, 3e-3, 100_000, 5 * DOCUMENTS * LONGEST, weight_decay=0.0)
 
 
@@ -280,30 +280,37 @@ def build_world(
 def _train_world(seed: int, layer: int, head: int) -> tuple[nn.Module, OwnTokenizer]:
     """A model that learned to answer documents of roles, in which one head's output map alone is not zero.
 
-    It is trained once for a seed and a recipe, and lies below XDG_CACHE_HOME (~/.cache).
+    It is trained once per seed and recipe, and is cached in XDG_CACHE_HOME (default ~/.cache). Raises StudyError.
     """
     tokenizer = _word_tokenizer((*ROLES.vocabulary, UNKNOWN), LONGEST)
     model: Any = make_model(TRAINED, tokenizer, seed)
-    size, recipe = TRAINED.width // HEADS, digest(f"{TRAINED} {SCHEDULE} {DOCUMENTS}".encode(), 8)
+    size, recipe = TRAINED.width // HEADS, f"{TRAINED} {SCHEDULE} {DOCUMENTS} {layer} {head} {ROLES.vocabulary}"
     home = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
-    place = home / "trisect" / f"roles-trained-{recipe}" / f"seed-{seed}"
+    place = home / "trisect" / f"roles-trained-{digest(recipe.encode(), 8)}" / f"seed-{seed}"
     if is_model(place):
         load_weights(model, place)
         return model.eval(), tokenizer
+    try:
+        place.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        reason = f"Models that the bench trains are kept there: {error.strerror}."
+        raise StudyError(f"{place} cannot be written.", reason, "Set XDG_CACHE_HOME to a folder that can.") from error
+    handles = []
     for number, block in enumerate(model.model.layers):
         weight = block.self_attn.o_proj.weight
         mask = torch.zeros_like(weight)
         mask[:, head * size : (head + 1) * size] = float(number == layer)
         with torch.no_grad():
             weight.mul_(mask)
-        weight.register_hook(mask.mul)
+        handles.append(weight.register_hook(mask.mul))
 
     def rows(_epoch: int, draw: Generator) -> list[Example]:
         documents = ROLES.write(ROLES.draw(DOCUMENTS, draw)).tolist()
         return [Example(tuple(ids[:-1]), (*[IGNORED] * (len(ids) - 2), ids[-1])) for ids in documents]
 
-    place.mkdir(parents=True, exist_ok=True)
     Practice(rows, SCHEDULE, LONGEST, 0, seed, pieces=1).run(model, place / "state.pt")
+    for handle in handles:
+        handle.remove()
     save(model, tokenizer, place)
     (place / "state.pt").unlink(missing_ok=True)
     return model, tokenizer

@@ -292,8 +292,9 @@ def find_position_shifts(
 def _part_fault(part: str, was: Tensor, now: Tensor, changed: Int[Tensor, "B T"]) -> str:
     """What is wrong with the positions of a part [B H T E] of which one token changed, in words; empty where nothing is."""
     if was.shape == now.shape and (was.shape[2], was.shape[0]) == tuple(changed.shape) != (1, len(was)):
-        turned = was.ne(now).any(3).any(1).T
-        if turned[-1, PLACE] and int(turned.sum()) == 1:
+        moved = was.ne(now).any(3).any(1)
+        is_usual = moved.shape == changed.shape and bool(moved[-1, PLACE])
+        if not is_usual and moved.T[-1, PLACE] and int(moved.sum()) == 1:
             return OTHER_AXIS.format("texts")
     for head in () if _change_at(was, now, changed) is None else was.ne(now).any(3).unbind(1):
         if bool(head.any()) and not head[-1, PLACE]:
