@@ -228,6 +228,7 @@ def test_without_special_tokens_and_punctuation_c_2_is_not_measured(tmp_path):
         (["我去北京。我去北京。我去北京。"] * 32, ""),
         (["1 2 3 4"] * 32, "no words with spaces"),
         ([("M K T A Y I A K .", "M K T")] * 32, "no words with spaces"),
+        ("embedded", "an invented language"),
     ],
 )
 def test_claims_about_language_are_not_judged_on_what_is_none_and_the_page_says_so(bert, tmp_path, texts, why):

@@ -34,7 +34,7 @@ def test_a_pretrained_model_on_the_invented_language_has_a_banner(model, tmp_pat
 def test_the_page_of_one_of_several_models_has_the_banner_too(model, tmp_path):
     other = trisect.load(tinyhf.gpt2(2), tinyhf.tokenizer(False), quiet=True)
     done = trisect.norms([model, other], "embedded", limit=3, out=tmp_path / "several", quiet=True)
-    assert [note for note in done.notes if "invented" in note] == [INVENTED]
+    assert [note for note in done.notes if note == INVENTED] == [INVENTED]
     both = trisect.compare([model, other], "embedded", what=("norms",), limit=3, out=tmp_path / "two", quiet=True)
     pages = [path for of in (done, both) for path in of.folder.rglob("*.html")]
     assert len(pages) == 6, pages

@@ -23,6 +23,7 @@ from trisect.experiments.norms.settings import NormsFacts, NormsSettings
 from trisect.lab.experiment import Measured, Replicates, RunContext
 from trisect.lab.passes import Tally
 from trisect.lab.word_labels import find_articles
+from trisect.lm.reading import OwnModel
 from trisect.measure.norms import expansion_rate, output_projection, rollout_step
 from trisect.measure.sums import (
     CATEGORIES,
@@ -390,15 +391,11 @@ LOST = "What is added to the residual stream was not found at {where}: norms the
 OTHER_INPUT = (
     "Values at {where} are not known to be W_V times the block's input x, so that no dispersion of ‖x‖ is given there."
 )
-NO_LANGUAGE = (
-    "C-2 and C-4 speak of a language and are not judged here: the texts are no words with spaces between them."
-)
+NO_LANGUAGE = "C-2 and C-4 speak of a language and are not judged here: the texts are "
 OF_LANGUAGE = ("special_share", "first_share", "spearman_rank")  # how the statistics that these rest on begin
-SAMPLE, LONGEST_WORDS, LATIN_END = (
-    100,
-    20,
-    "\u0250",
-)  # texts that are looked at; letters of a word of a language, on average
+SAMPLE = 100  # texts whose script is looked at
+LONGEST_WORDS = 20  # letters of a word of a language, on average
+LATIN_END = "\u0250"
 OPENED = "A text opens with {tokens} here, which is counted as its first token: there is no category [CLS]."
 MISSING = {
     "cls": "No special token opens a text here: there is no category [CLS].",
@@ -476,7 +473,7 @@ def measure(settings: NormsSettings, context: RunContext) -> Measured[NormsFacts
         settings.seed,
         settings.batch,
     )
-    groups, reason = min(counted.units, GROUPS), _why_no_language(texts)
+    groups, reason = min(counted.units, GROUPS), _why_no_language(subject, texts)
     language_free = {n: estimate for n, estimate in statistics.items() if not (reason and n.startswith(OF_LANGUAGE))}
 
     def judge(about: About[NormsFacts]) -> pl.DataFrame:
@@ -495,14 +492,16 @@ def measure(settings: NormsSettings, context: RunContext) -> Measured[NormsFacts
     return Measured({"measures": measures}, facts, notes, judge, "text", replicates=by_row)
 
 
-def _why_no_language(texts: Texts) -> str:
+def _why_no_language(subject: Subject, texts: Texts) -> str:
     """Why claims about language are not judged of these texts; empty where they are. Scripts that write no spaces are language."""
+    if texts.name.partition(",")[0] == "embedded" and not isinstance(subject, OwnModel):
+        return f"{NO_LANGUAGE}of an invented language, which a pretrained model has never read."
     each = (text if isinstance(text, tuple) else (text,) for text in islice(texts.texts(), SAMPLE))
     sample = " ".join(part for parts in each for part in parts if isinstance(part, str))
     lengths, letters = [len(word) for word in sample.split()], [sign for sign in sample if sign.isalpha()]
     is_latin = 2 * sum(letter < LATIN_END for letter in letters) >= len(letters)
     if lengths and is_latin and (sum(lengths) > LONGEST_WORDS * len(lengths) or max(lengths) == 1):
-        return NO_LANGUAGE
+        return f"{NO_LANGUAGE}no words with spaces between them."
     return ""
 
 
