@@ -166,7 +166,7 @@ CHANGES: dict[str, tuple[Any, str]] = {
     "shift": (shift, "at position 1 {} is made of position 0 of"),
     "half shift": (
         half_shift,
-        "at position 1 {} is of other positions alone in head 4, put together from positions 0 and 1 of",
+        "at position 1 {} is made of other positions in head 4, namely 0, of",
     ),
     "roll": (lambda k: k.roll(1, 1), "at position 0 {} is made of position 6 of"),
     "placed": (placed, "at position 1 {} is more than what"),

@@ -278,8 +278,11 @@ def answer_sentence(numbers: LookupNumbers) -> str:
     }
     own_shift, unrelated = (words.join_words([words.number(value, True, 1) for value in of]) for of in means.values())
     if not shown:
+        by_role = [{e.name: e.mean or 0.0 for e in role.values} for role in roles]
+        excess = [words.number(of["own"] - max(of["other"], of["unrelated"]), True) for of in by_role]
         return (
-            "Not shown here: neither query, key nor value from another text raises its own answer beyond the controls."
+            f"{NOT_SHOWN}: query, key and value from another text raise their own answers by {words.join_words(excess)} nats more than "
+            f"the controls, each less than {EXCESS:g} nat."
         )
     theses = words.join_words([role.words.partition(":")[0].replace("The ", "the ") for role in shown])
     return (
