@@ -149,9 +149,8 @@ def replace_file(path: Path, write: Callable[[Path], object], durable: bool = Tr
     except Exception as raised:
         if (error := system_error(raised)) is None:
             raise
-        full = error.errno in FULL or any(
-            words in str(error) for words in ("No space left", "requested and")
-        )  # NumPy's short write carries no number
+        # NumPy's short write carries no number
+        full = error.errno in FULL or any(words in str(error) for words in ("No space left", "requested and"))
         raise StudyError(
             f"{path} could not be written.",
             "The disk is full." if full else f"The system says: {error}",

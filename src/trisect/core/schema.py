@@ -188,11 +188,8 @@ class Option:
             ):
                 facts = "They are different whole numbers from 0 to 4,294,967,295, at least one."
                 raise SpecError(f"The seeds {list(values)}.", facts, "Give for example 1, 2 and 3.")
-        elif again is not None and self.many in (
-            "commas",
-            "words",
-            "places",
-        ):  # it would be measured, or counted, twice
+        elif again is not None and self.many in ("commas", "words", "places"):
+            # it would be measured, or counted, twice
             facts = f"NAME are {', '.join(map(shorten, names))}."
             raise _wrong(f"NAME was given {shorten(again)} twice.", facts, "Give each once.")
         return values

@@ -40,10 +40,8 @@ from trisect.report.readme import readme, remove_readme, write_readme
 from trisect.report.sheet import Document, Sheet, StudyLink, write_document, write_page
 
 BEGINS = '<!DOCTYPE html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n'  # as every page of ours
-QUESTION, LINES = (
-    '<meta name="question" content="',
-    6,
-)  # the line of a page that marks its question, among so many first ones
+QUESTION = '<meta name="question" content="'  # how the line of a page that marks its question begins
+LINES = 6  # at the top of a page, one of which is that line
 DEEPEST = 4  # folders below a study's or a run's own that its files lie in
 TODO = "Choose another name with --out."
 # What a page raises over tables that lack a table or column that it reads, or rows, or a value in one.
@@ -90,9 +88,8 @@ def run(
     for source, model in models if experiment.reads_text(settings, texts) else ():
         check_there(model, **source.fetch_options(), text=True)
     subjects: tuple[Subject, ...] = ()
-    for opened in (
-        source.open() for source in sources if over is None
-    ):  # several are opened later, one after the other
+    # several are opened later, one after the other
+    for opened in (source.open() for source in sources if over is None):
         subjects += tuple(for_texts(subject, texts) for subject in (opened if isinstance(opened, tuple) else (opened,)))
     machine, began = _machine(settings, quiet), time.monotonic()
     if isinstance(experiment, TrainingExperiment):

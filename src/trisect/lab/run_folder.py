@@ -45,9 +45,8 @@ AGAIN = "Delete it and call the same command again: it computes what is missing.
 COPY_AGAIN = "Copy it again from the folder that the command wrote, or run that command again."
 WRITABLE = "Choose a folder that can be written, with --out."
 ELSEWHERE = "Choose another folder with --out."
-_MADE = re.compile(
-    r"\.(run|unit)\.[0-9]+-[0-9a-f]{8}\.trisect-part|\.unit-[0-9a-f]{32}"
-)  # names of scratch and unit folders
+# names of scratch and unit folders
+_MADE = re.compile(r"\.(run|unit)\.[0-9]+-[0-9a-f]{8}\.trisect-part|\.unit-[0-9a-f]{32}")
 
 
 class _ManifestData(TypedDict):

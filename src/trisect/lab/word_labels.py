@@ -75,9 +75,8 @@ class WordTexts:
     def _owners(self, text: Labelled) -> list[int]:
         """The word that each piece of a text belongs to; -1 where it belongs to none."""
         if isinstance(self.subject, OwnModel):
-            vocabulary = (
-                self._vocabulary
-            )  # a word that the model does not know is left out where it has no token for it
+            vocabulary = self._vocabulary
+            # a word that the model does not know is left out where it has no token for it
             pieces = zip(basic_english(text.text), basic_english_spans(text.text), strict=True)
             spans = [span for word, span in pieces if UNKNOWN in vocabulary or word.lower() in vocabulary]
             return owners(spans, text.spans)

@@ -168,9 +168,8 @@ class Attackers:
                 values.append(value.flatten())
         self.places = places
         self.flat = torch.cat(values).to(device, dtype).repeat(len(targets), 1)
-        self.strength = torch.tensor(
-            [strength for *_, strength in targets], device=device, dtype=dtype
-        )  # the λ of each attack
+        # the λ of each attack
+        self.strength = torch.tensor([strength for *_, strength in targets], device=device, dtype=dtype)
         self.mean = torch.zeros(DEPTH - 1, len(targets), model.width, device=device, dtype=dtype)
         self.variance = torch.ones_like(self.mean)
         self.read = Representations(list(zip(self.slots, self.sites, strict=True)), model, device)

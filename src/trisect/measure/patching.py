@@ -129,9 +129,8 @@ def _shift_weights(weights: Float[Tensor, "*R S"], scores: Float[Tensor, "*R S"]
     top = torch.where(weights > 0, scores, -torch.inf).amax(-1, keepdim=True)
     top = torch.where(rest > 0, top.clamp_min(0.0), top).nan_to_num(neginf=0.0)
     raised = torch.where(weights > 0, weights * (scores - top).exp(), 0.0)
-    total = (
-        raised.sum(-1, keepdim=True) + rest * (-top).clamp(max=0.0).exp()
-    )  # where there is a rest, top is no less than 0
+    # where there is a rest, top is no less than 0
+    total = raised.sum(-1, keepdim=True) + rest * (-top).clamp(max=0.0).exp()
     return raised / total.clamp_min(torch.finfo(total.dtype).tiny)
 
 

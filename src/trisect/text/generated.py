@@ -343,10 +343,8 @@ def _pick(draw: Random, items: Sequence[T]) -> T:
 
 REGIONS, PLACES, FAMILIES = 6, 6, 6  # regions, and places and family names per region
 LOCAL = 0.5  # share of people who are born in their family's region for sure
-BOTH, READ = (
-    0.5,
-    0.4,
-)  # shares of people: in the pretraining text and in fine-tuning; in the text only (the rest in fine-tuning only)
+BOTH = 0.5  # share of people in the pretraining text and in fine-tuning
+READ = 0.4  # share of people in the text only; the rest are in fine-tuning only
 LEAST, MOST = 20, 400
 PEOPLE_NOTE = (
     f"The embedded people are generated (version {VERSION}): names and places are invented, and for "

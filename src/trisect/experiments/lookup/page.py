@@ -325,9 +325,8 @@ def _role(numbers: LookupNumbers, component: str) -> Finding | None:
     own_shift, other, unrelated, residual = means.values()
     thesis, gain = ROLES[component], words.mean_words(own_shift, "nats")
     excess = own_shift.mean - max(other.mean, unrelated.mean)
-    if (
-        len(shifts) == 2
-    ):  # an interval over two models says nothing: both are shown, and both have to exceed the controls
+    # an interval over two models says nothing: both are shown, and both have to exceed the controls
+    if len(shifts) == 2:
         each = [shift for _, shift in sorted(shifts.items())]
         excess = min(
             shift.own - max(shift.other, shift.other if shift.unrelated is None else shift.unrelated) for shift in each

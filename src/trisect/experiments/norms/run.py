@@ -53,15 +53,8 @@ Statistics = dict[str, DrawnEstimate]  # what the claims of papers.norms speak o
 SEP, FIRST = CATEGORIES.index("sep"), CATEGORIES.index("first")
 KINDS = ("weight", "norm")
 DRAWS = 4_000
-BOUND = (
-    "subject",
-    "fingerprint",
-    "corpus",
-    "corpus_fingerprint",
-    "texts",
-    "block",
-    "seed",
-)  # what a verdict is bound to
+# the facts that a verdict is bound to
+BOUND = ("subject", "fingerprint", "corpus", "corpus_fingerprint", "texts", "block", "seed")
 
 
 @dataclass

@@ -107,9 +107,8 @@ def _role(rows: StudyRows, component: str) -> tuple[str, tuple[Estimate, ...]] |
         return None
     thesis, donor, does = DOES[component]
     share = f"{number_words(predicted, text=lambda value: percent(min(1.0, max(0.0, value)), 1))} of pairs"
-    low = (
-        predicted.low if predicted.low is not None or predicted.n < 2 else predicted.mean
-    )  # the same in all seeds: its own interval
+    # the same in all seeds: the mean is its own interval
+    low = predicted.low if predicted.low is not None or predicted.n < 2 else predicted.mean
     text = f"Not shown here: with {donor} the model {does} in no more than {share}."
     if predicted.n < 2:
         text = f"One model, which decides nothing: with {donor} the model {does}, in {share}."

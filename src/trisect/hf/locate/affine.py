@@ -472,9 +472,8 @@ def map_law(name: str, nth: int, affine: Affine) -> MapLaw:
     draw = torch.Generator().manual_seed(nth)
     g = torch.randn(weight.shape[0], DIRECTIONS, generator=draw, dtype=kind).to(weight.device)
     images, shift = g.new_zeros(weight.shape[1], DIRECTIONS), g.new_zeros(DIRECTIONS)
-    for rows, directions in zip(
-        weight.split(4096), g.split(4096), strict=True
-    ):  # in blocks, as an output layer has as many rows as the vocabulary
+    # in blocks, as an output layer has as many rows as the vocabulary
+    for rows, directions in zip(weight.split(4096), g.split(4096), strict=True):
         images += rows.to(kind).T @ directions
     if affine.bias is not None:
         shift = affine.bias.detach().to(kind) @ g

@@ -364,9 +364,8 @@ def rounding_of(
             stack.callback(module.register_forward_hook(hook_of_map, with_kwargs=True).remove)
         others = stack.enter_context(hook(model))
         exact = first_tensor(model(**inputs))
-    both = zip(
-        calls, others, strict=False
-    )  # if the passes make different numbers of calls, compare those that both have
+    # if the passes make different numbers of calls, compare those that both have
+    both = zip(calls, others, strict=False)
     pairs = [
         ((rounded.q, exact_call.q), (rounded.k, exact_call.k), (rounded.v, exact_call.v))
         for rounded, exact_call in both

@@ -283,9 +283,8 @@ def find_position_shifts(
                 if fault := _part_fault(part, was, now, changed):
                     shifts.setdefault(n, fault)
     except Exception as error:
-        reraise_out_of_memory(
-            error
-        )  # of some nothing can be replaced, and tokens may stand for images, of which there are as many
+        # of some nothing can be replaced, and tokens may stand for images, of which there are as many
+        reraise_out_of_memory(error)
     return shifts, None
 
 
