@@ -265,6 +265,7 @@ def lookup(
     seeds: int | Sequence[int] = (1, 2, 3, 4, 5),
     recipe: str | None = None,
     settings: Mapping[str, Any] | None = None,
+    edits: str | Sequence[str] = (),
     pairs: int = 200,
     device: str = 'auto',
     workers: int | None = None,

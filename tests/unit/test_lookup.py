@@ -5,6 +5,7 @@ from typing import Any
 from unittest.mock import Mock
 
 import numpy as np
+import polars as pl
 import pytest
 import torch
 from safetensors.torch import load_file
@@ -149,8 +150,8 @@ def corpus(tmp_path_factory):
     return place
 
 
-def study(corpus, out, seeds, **settings):
-    how = {"device": "cpu", "workers": 0, "quiet": True}
+def study(corpus, out, seeds, edits=(), **settings):
+    how = {"device": "cpu", "workers": 0, "quiet": True, "edits": edits}
     return trisect.lookup(corpus=corpus, out=out, seeds=seeds, pairs=8, settings={**TINY, **settings}, **how)
 
 
@@ -195,3 +196,25 @@ def test_a_study_is_extended_resumed_and_repeated_to_the_same_weights(corpus, tm
     )
     assert other.tables["predictions"]["used"].max() == 6
     assert again.tables["predictions"]["used"].max() == 8
+
+
+def test_an_edit_ties_or_freezes_matrices_beside_the_plain_model_that_is_not_trained_again(corpus, tmp_path):
+    def weights(model):
+        tensors = load_file(tmp_path / "models" / model / "model.safetensors")
+        return {c: tensors[f"model.layers.1.self_attn.{c}_proj.weight"] for c in "qkv"}
+
+    study(corpus, tmp_path, [1])
+    plain = weights("seed-1")
+    trained = (tmp_path / "models" / "seed-1" / "model.safetensors").stat().st_mtime_ns
+    both = study(corpus, tmp_path, [1], ("tie-k+v", "freeze-q+k"))
+    assert (tmp_path / "models" / "seed-1" / "model.safetensors").stat().st_mtime_ns == trained
+    tied, frozen, start = (weights(model) for model in ("tie-k+v-seed-1", "freeze-q+k-seed-1", "seed-1-step-0"))
+    assert torch.equal(tied["k"], tied["v"])
+    assert not torch.equal(tied["q"], tied["k"])
+    assert not torch.equal(plain["k"], plain["v"])
+    assert all(torch.equal(frozen[c], start[c]) for c in "qk")
+    assert not torch.equal(frozen["v"], start["v"])
+    assert both.tables["predictions"].filter(pl.col("edit") != "")["step"].unique().to_list() == [8]
+    assert [one.measure for one in both.findings if "_tie" in one.measure] == ["loss_tie-k+v", "excess_tie-k+v"]
+    with pytest.raises(SpecError, match="freeze-x"):
+        study(corpus, tmp_path, [1], ("freeze-x",))

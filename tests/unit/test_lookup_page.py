@@ -88,6 +88,46 @@ def tables(lead=3.0, came="qkv"):
     return found | {"claims": judge_lookups(LookupNumbers.of(found), {"seeds": [1]})}
 
 
+def with_edit(shown, edit, change):
+    """Models of the same seeds with an edit, whose losses differ by `change` ± 0.002 and whose k says nothing."""
+    changed = pl.when(pl.col("measure") == "text_nats").then(pl.col("value") + change).otherwise(pl.col("value"))
+    spread = pl.col("subject").str.tail(1).cast(pl.Int64) % 2 * 0.004 - 0.002
+    changed += pl.when(pl.col("measure") == "text_nats").then(spread).otherwise(0.0)
+    measures = shown["measures"].with_columns(value=changed, subject=pl.concat_str(pl.lit(f"{edit}-"), "subject"))
+    last = shown["predictions"].filter(step=STEPS[-1])
+    silent = pl.when(pl.col("site") == "k@2").then(4.0).otherwise(pl.col("shift_nats"))
+    edited = last.with_columns(edit=pl.lit(edit), shift_nats=silent)
+    names = [(f"lookup/{n}", 3.0) for n in range(1, 7)] + [(f"lookup/{edit}-seed-{n}", 3.25) for n in range(1, 7)]
+    metrics = [
+        {"run": run, "epoch": epoch, "split": "train", "name": "loss_nats", "value": value + (epoch == 1)}
+        for run, value in names
+        for epoch in (1, 2)
+    ]
+    return shown | {
+        "measures": pl.concat([shown["measures"], measures]),
+        "predictions": pl.concat([shown["predictions"].with_columns(edit=pl.lit("")), edited], how="diagonal"),
+        "metrics": frame("metrics", metrics),
+    }
+
+
+@pytest.mark.parametrize(("change", "verdict"), [(0.01, "alike within ±0.02\u00a0nats"), (0.3, "different")])
+def test_an_edited_model_is_compared_with_the_plain_one_of_its_seed(change, verdict):
+    plain, shown = tables(), with_edit(tables(), "tie-k+v", change)
+    both = findings(shown, ABOUT)
+    assert [str(one) for one in both if "tie" not in one.measure] == [str(one) for one in findings(plain, ABOUT)]
+    loss, excess = (one for one in both if "tie" in one.measure)
+    assert (loss.measure, loss.values[1].mean) == ("loss_tie-k+v", pytest.approx(0.25))
+    assert loss.values[0].mean == pytest.approx(change, abs=1e-9)
+    assert verdict in loss.words
+    assert {value.name: value.mean for value in excess.values} == pytest.approx({"q": 3.03, "k": 0.0, "v": 3.03})
+    assert "in 5 of 6 such models" in excess.words
+    section = page(shown, ABOUT).sections[2]
+    assert [panel.title for panel in section.figures[0].panels] == ["Plain", "One matrix for k and v"]
+    assert [row[0] for row in section.tables[0].rows] == [
+        f"{edit}, seed {seed}" for edit in ("plain", "tie-k+v") for seed in range(1, 7)
+    ]
+
+
 @pytest.mark.parametrize(("second", "shows"), [(6.0, True), (4.4, False)])
 def test_of_two_models_each_is_shown_and_has_to_exceed_its_controls(second, shows):
     shifts = {

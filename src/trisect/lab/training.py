@@ -122,7 +122,7 @@ class ModelJob(JobWork):
 
     def order(self) -> JobOrder:
         """It goes on from all that is there of it."""
-        home, names = self.files.home, re.compile(rf"{self.title}([-.].*)?")
+        home, names = self.files.home, re.compile(rf"{re.escape(self.title)}([-.].*)?")
         folders = (home.joinpath(*self.files.models), home / "losses", home / "state")
         paths = [path for folder in folders for path in sorted(folder.glob("*")) if names.fullmatch(path.name)]
         begins = {path.relative_to(home).as_posix(): path for path in paths}

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import chain
 from statistics import fmean
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -15,6 +17,7 @@ from trisect.claims.models import judge_models
 from trisect.core.finding import About, Estimate, Finding
 from trisect.core.tables import SCHEMAS, frame
 from trisect.papers.lookup import SOURCE
+from trisect.papers.submodules import MARGIN
 from trisect.report import format as words
 from trisect.report import render
 from trisect.report.charts import CurveLine, Figure, LegendEntry, Measure, Panel, Series, axis_for, curve_panel
@@ -29,6 +32,7 @@ from trisect.report.sheet import (
     small_multiples,
     verdict_findings,
 )
+from trisect.stats.paired import compare
 
 if TYPE_CHECKING:
     from trisect.experiments.lookup.settings import LookupFacts
@@ -62,7 +66,7 @@ class Shift(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class LookupNumbers:
-    """The tables of a study."""
+    """The tables of a study's plain models, or of those with one edit."""
 
     measures: Measures
     predictions: pl.DataFrame
@@ -72,12 +76,15 @@ class LookupNumbers:
     claims: pl.DataFrame
 
     @classmethod
-    def of(cls, tables: Mapping[str, pl.DataFrame]) -> LookupNumbers:
+    def of(cls, tables: Mapping[str, pl.DataFrame], edit: str = "") -> LookupNumbers:
         """Read the tables; a missing one counts as empty."""
         measures = tables["measures"] if "measures" in tables else frame("measures", ())
+        measures = measures.filter(pl.col("subject").str.contains(rf"^{edit.replace('+', r'[+]')}-?seed-[0-9]+$"))
+        measures = measures.with_columns(subject=pl.col("subject").str.strip_prefix(f"{edit}-"))
         columns: dict[str, Any] = dict.fromkeys(("seed", "step"), pl.Int64)
         none = pl.DataFrame(schema=columns | dict.fromkeys(("site", "into", "writer"), pl.String))
-        patched = (tables.get(name, none) for name in ("predictions", "examples", "paths", "shifts"))
+        patched = [tables.get(name, none) for name in ("predictions", "examples", "paths", "shifts")]
+        patched = [table.filter(edit=edit) if "edit" in table.columns else table for table in patched]
         claims = tables["claims"] if "claims" in tables else frame("claims", ())
         return cls(Measures.of(measures.sort(list(SCHEMAS["measures"]), nulls_last=True)), *patched, claims=claims)
 
@@ -250,6 +257,7 @@ def page(tables: Mapping[str, pl.DataFrame], about: About[LookupFacts]) -> Sheet
     numbers, facts = LookupNumbers.of(tables), about.facts
     sections = present(
         *answer_sections(numbers),
+        _edited(tables),
         _through_training(numbers),
         _formation(numbers),
         Section("What the claims say here", cards=numbers.claims) if len(numbers.claims) else None,
@@ -298,7 +306,114 @@ def findings(tables: Mapping[str, pl.DataFrame], about: About[LookupFacts]) -> t
     return (
         _share_formed(numbers),
         *present(*roles, _previous(numbers), _most(numbers), _first(numbers)),
+        *chain(*(_edit_findings(tables, edit) for edit in _edits(tables))),
         *verdict_findings(numbers.claims),
+    )
+
+
+def _edits(tables: Mapping[str, pl.DataFrame]) -> list[str]:
+    """The edits that further models were trained with."""
+    subjects = tables["measures"]["subject"].unique().to_list() if "measures" in tables else []
+    return sorted({edit for subject in subjects if (edit := subject.rpartition("-seed-")[0])})
+
+
+def _training_loss(tables: Mapping[str, pl.DataFrame], edit: str, seed: int) -> float:
+    """The mean loss on training rows after the last checkpoint but one, in nats per token."""
+    run = f"lookup/{edit}-seed-{seed}" if edit else f"lookup/{seed}"
+    return tables["metrics"].filter(run=run, name="loss_nats").sort("epoch")["value"][-1]
+
+
+def _edit_words(edit: str) -> str:
+    """An edit in words, as the beginning of a sentence."""
+    kind, _, components = edit.partition("-")
+    of = words.join_words(components.split("+"))
+    return (
+        f"With one matrix for {of}"
+        if kind == "tie"
+        else f"With the matri{'ces' if '+' in components else 'x'} of {of} kept as drawn"
+    )
+
+
+def _edit_findings(tables: Mapping[str, pl.DataFrame], edit: str) -> tuple[Finding, ...]:
+    """How the losses of edited models differ from those of plain ones of the same seeds, and what q, k and v say in them."""
+    plain, edited = LookupNumbers.of(tables), LookupNumbers.of(tables, edit)
+    seeds, last = edited.seeds, edited.steps[-1]
+    losses = [
+        {"edited": [of(edit, edited, s) for s in seeds], "plain": [of("", plain, s) for s in seeds]}
+        for of in (
+            lambda edit, numbers, seed: numbers.loss(seed, "text", last),
+            lambda edit, numbers, seed: _training_loss(tables, edit, seed),
+        )
+    ]
+    valid, train = (words.interval([a - b for a, b in zip(of["edited"], of["plain"], strict=True)]) for of in losses)
+    margin = f"\N{PLUS-MINUS SIGN}{MARGIN:g}\u00a0nats"
+    pair = compare(losses[0], MARGIN).pairs[0]
+    verdict = (
+        f"alike within {margin}"
+        if pair.alike
+        else "different"
+        if pair.above
+        else f"neither alike within {margin} nor different"
+    )
+    text = (
+        f"{_edit_words(edit)}, the loss on held-out text changes by {words.mean_words(valid, 'nats')}, perplexity by "
+        f"{words.number(100 * math.expm1(valid.mean), True, 1)}\u00a0%: {verdict}. On training rows it changes by {words.mean_words(train, 'nats')}."
+    )
+    values = tuple(Estimate(n, m.mean, m.low, m.high, m.n) for n, m in (("held-out", valid), ("training", train)))
+    results = [Finding(f"loss_{edit}", text, "nats", values, what="change of the loss", per="seed")]
+    excess = {c: [shift.excess for shift in edited.shifts(c, edited.last).values()] for c in PARTS}
+    formed = f"Induction heads form in {len(edited.formed)} of {words.quantity(len(seeds), 'such model')}"
+    means = {c: words.interval(of) for c, of in excess.items() if of}
+    if means:
+        shown = [f"{c} {words.number(m.mean, True)}" for c, m in means.items()]
+        formed += f"; there the donor's components raise their own answers more than any other, by {words.join_words(shown)} nats"
+    values = tuple(Estimate(c, m.mean, m.low, m.high, m.n) for c, m in means.items())
+    title = _edit_words(edit).removeprefix("With ")
+    what = "shift to its own answer less the largest other"
+    return (
+        *results,
+        Finding(f"excess_{edit}", f"{formed}.", "nats", values, title=words.capital(title), what=what, per="seed"),
+    )
+
+
+def _edited(tables: Mapping[str, pl.DataFrame]) -> Section | None:
+    """Models with fewer matrices to learn, beside the plain ones; None where none was trained."""
+    if not (edits := _edits(tables)):
+        return None
+    results = {edit: _edit_findings(tables, edit) for edit in edits}
+    rows, plain = [], LookupNumbers.of(tables)
+    values = [
+        (c, words.interval([s.excess for s in of.values()])) for c in PARTS if (of := plain.shifts(c, plain.last))
+    ]
+    estimates = tuple(Estimate(c, m.mean, m.low, m.high, m.n) for c, m in values)
+    panels = [Finding("excess", "", "nats", estimates, title="Plain"), *(excess for _, excess in results.values())]
+    for edit in ("", *edits):
+        numbers = LookupNumbers.of(tables, edit)
+        for seed in numbers.seeds:
+            losses = numbers.loss(seed, "text", numbers.last(seed)), _training_loss(tables, edit, seed)
+            shifts = [numbers.shift(seed, c, numbers.last(seed)) for c in PARTS]
+            gain = numbers.savings[seed][-1][1]
+            cells = [*map(words.number, losses), words.number(gain, True)]
+            cells += [f"{words.number(s.own, True)} ({words.number(s.other, True)})" if s else "–" for s in shifts]
+            rows.append((f"{edit or 'plain'}, seed {seed}", *cells, "yes" if seed in numbers.formed else "no"))
+    columns = (
+        "Model",
+        "held-out text",
+        "training rows",
+        "a repetition saves",
+        *(f"{c}'s own (largest other)" for c in PARTS),
+        "heads formed",
+    )
+    caption = "Losses and shifts at the end of training, in nats"
+    about = (
+        "In models that formed induction heads: the shift to a component's own answer less the largest shift to another's, with a donor's "
+        f"q, k or v. {words.sample(len(plain.seeds), 'seed')}."
+    )
+    return Section(
+        "Are three matrices needed?",
+        tuple(finding.words for of in results.values() for finding in of),
+        present(small_multiples("lookup-edits", "What q, k and v say with fewer matrices", about, panels)),
+        (Table(columns, tuple(rows), caption, folded=True, label="By model"),),
     )
 
 

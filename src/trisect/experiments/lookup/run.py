@@ -58,10 +58,12 @@ class LookupJob:
     device: str
     pairs: int
     modules: tuple[str, ...]
+    edit: str = ""  # none: the plain model
 
     def files(self, home: Path) -> ModelFiles:
         """Its files; results of checkpoints have a folder for each number of pairs."""
-        return ModelFiles(home, f"seed-{self.seed}", f"pairs-{self.pairs}", models=("models",))
+        title = f"{self.edit}-seed-{self.seed}" if self.edit else f"seed-{self.seed}"
+        return ModelFiles(home, title, f"pairs-{self.pairs}", models=("models",))
 
     def versions(self) -> dict[int, str]:
         """Names of the checkpoints by step; that of the last is empty."""
@@ -75,7 +77,8 @@ def train(request: LookupJob, context: JobContext) -> None:
     (text, emit), files = begin(context, TrainingText), request.files(context.scratch)
     with one_thread(), fast_products():
         tokenizer = learn_tokenizer(text.train, request.recipe.pieces, request.recipe.block)
-        model = make_model(request.recipe.architecture(), tokenizer, request.seed).to(request.device)
+        shape = request.recipe.architecture()
+        model = make_model(shape, tokenizer, request.seed, request.edit).to(request.device)
         ids = text_ids(text.valid, tokenizer)
         # before training, since a text with too few questions raises
         pieces = tokenizer.convert_ids_to_tokens(range(len(tokenizer)))
@@ -83,6 +86,8 @@ def train(request: LookupJob, context: JobContext) -> None:
         if not files.is_complete:
             _train(request, files, text_ids(text.train, tokenizer), model, tokenizer, emit)
         if not files.results.exists():
+            # what an edit ties has matrices of its own in the files
+            model = make_model(shape, tokenizer, request.seed).to(request.device)
             write_json(files.results, _measure(request, files, ids, pairs, model, emit))
 
 
@@ -129,7 +134,7 @@ def _measure(
     emit: Emit,
 ) -> dict[str, Json]:
     """Rows of all tables for every checkpoint: attention, losses, answers with q, k or v of another window, and the parts that write
-    these.
+    these; of an edited model answers at the last checkpoint alone.
 
     The patched layer has the best induction head of the last checkpoint; it is never the first.
     """
@@ -151,6 +156,8 @@ def _measure(
         ]
     layer = max((head for head in looks.heads if head.layer > 1), key=lambda head: head.induction).layer
     patch, *rest = map(find_experiment, request.modules, ("patch", "compose"))
+    if request.edit:
+        versions, rest = dict(list(versions.items())[-1:]), []
     for number, (step, version) in enumerate(versions.items()):
         emit(1 - MEASURING * (1 - number / len(versions)), f"measuring step {step}")
         source = ModelSource(str(files.model(version)), device=request.device)
@@ -161,7 +168,7 @@ def _measure(
         for compose in rest:
             paths = compose.measure(compose.settings(source, into=f"q+k+v@{layer}", **same), context).tables
             tables = {**tables, "paths": paths["paths"], "shifts": paths["shifts"]}
-        named = {"seed": request.seed, "step": step}
+        named = {"seed": request.seed, "edit": request.edit, "step": step}
         records["examples"] = [named | row for row in _examples(tables)]  # of the last checkpoint alone
         for name in ("predictions", "paths", "shifts"):
             records[name] += [named | row for row in (tables[name].to_dicts() if name in tables else ())]
@@ -201,11 +208,12 @@ class LookupWork(TrainingWork[LookupSettings, LookupRecipe, TrainingText, Lookup
     kind = "lookup study"
     plan_file, data_file = "lookup.json", "text.json"
     folders = ("figures",)
-    model_pattern = "models/seed-[0-9]+(-step-[0-9]+)?|pairs-[0-9]+"
+    model_pattern = "models/((tie|freeze)-[qkv+]+-)?seed-[0-9]+(-step-[0-9]+)?|pairs-[0-9]+"
 
     def jobs(self, home: Path, seeds: Sequence[int]) -> list[ModelJob]:
-        """A model for each seed."""
-        requests = [LookupJob(seed, self.recipe, self.device, self.settings.pairs, self.modules) for seed in seeds]
+        """A model for each seed, and one with each edit."""
+        same = self.recipe, self.device, self.settings.pairs, self.modules
+        requests = [LookupJob(seed, *same, edit) for seed in seeds for edit in ("", *self.settings.edits)]
         return [ModelJob(request.files(home), train, request, home / self.data_file) for request in requests]
 
     def collect(self, home: Path, plan: ResumePlan, jobs: Sequence[ModelJob]) -> Measured[LookupFacts]:
@@ -216,11 +224,18 @@ class LookupWork(TrainingWork[LookupSettings, LookupRecipe, TrainingText, Lookup
             body: Any = read_json(model.files.results, DELETE.format(model.files.results))
             for name, rows in records.items():
                 rows += body[name]
-            losses += model.files.loss_rows("", f"lookup/{model.request.seed}", "loss_nats")
+            run = f"lookup/{model.title.removeprefix('seed-')}"
+            losses += model.files.loss_rows("", run, "loss_nats")
         different = changes_of(RECIPES, self.recipe)
         corpus = self.settings.corpus if str(self.settings.corpus) == EMBEDDED_DATA else Path(self.settings.corpus).name
         settings = LookupSettings(
-            corpus, self.settings.reader, plan.seeds, self.recipe.name, different, self.settings.pairs
+            corpus,
+            self.settings.reader,
+            plan.seeds,
+            self.recipe.name,
+            different,
+            self.settings.edits,
+            self.settings.pairs,
         )
         tables = {"measures": frame("measures", records["measures"]), "metrics": frame("metrics", losses)}
         tables |= {

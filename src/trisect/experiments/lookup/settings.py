@@ -20,6 +20,9 @@ if TYPE_CHECKING:
     from trisect.hf.small.lookup import LookupShape
 
 EMBEDDED_DATA = "embedded"
+EDITS = tuple(
+    f"{kind}-{of}" for kind, each in (("tie", ""), ("freeze", "q k v ")) for of in f"{each}q+k k+v q+v q+k+v".split()
+)
 
 
 @record
@@ -42,6 +45,13 @@ class LookupSettings:
         | None
     ) = None
     settings: Changes | None = None
+    edits: Annotated[
+        tuple[str, ...],
+        Field(
+            description="Train each seed's model with an edit too: tie-k+v makes k's and v's matrix one, freeze-q+k keeps both as drawn."
+        ),
+        Option(name="edit", choices=EDITS, metavar="EDIT"),
+    ] = ()
     pairs: Annotated[int, Field(description="Pairs of windows that are patched.", ge=2, le=RESAMPLES)] = 200
     machine: Workers = field(default_factory=Workers)
 

@@ -140,8 +140,11 @@ def make_model(architecture: GptShape, tokenizer: OwnTokenizer, seed: int) -> nn
 
 def save(model: Any, tokenizer: OwnTokenizer, folder: Path) -> None:
     """Write a model and its tokenizer as a Hugging Face folder, each file whole or not at all; config.json comes last."""
+    # a matrix that an edit shares among components is written for each of them; what the configuration shares, once
+    shared = model.all_tied_weights_keys
+    weights = {name: weight.clone() for name, weight in model.state_dict().items() if name not in shared}
     with temporary_room("A trained model"), tempfile.TemporaryDirectory() as scratch, quiet():
-        model.save_pretrained(scratch)
+        model.save_pretrained(scratch, state_dict=weights)
         tokenizer.save_pretrained(scratch)
         files = sorted(Path(scratch).iterdir(), key=lambda path: (path.name == "config.json", path.name))
         for path in files:

@@ -70,8 +70,11 @@ def learn_tokenizer(lines: Sequence[str], size: int, block: int) -> OwnTokenizer
     return learn_pieces(lines, size, block, pad_token=PAD, unk_token=UNKNOWN)
 
 
-def make_model(architecture: LookupShape, tokenizer: OwnTokenizer, seed: int) -> nn.Module:
-    """A Llama model with random weights from the seed; without feed-forward networks, theirs are frozen with output 0."""
+def make_model(architecture: LookupShape, tokenizer: OwnTokenizer, seed: int, edit: str = "") -> nn.Module:
+    """A Llama model with random weights from the seed; without feed-forward networks, theirs are frozen with output 0.
+
+    In every layer the components that `edit` names are one matrix ("tie-k+v": the first's), or are frozen as drawn ("freeze-q+k").
+    """
     import transformers
 
     a = architecture
@@ -92,12 +95,20 @@ def make_model(architecture: LookupShape, tokenizer: OwnTokenizer, seed: int) ->
         bos_token_id=None,
         eos_token_id=None,
     )
-    model = random_model(transformers.AutoModelForCausalLM, config, seed)
+    model: Any = random_model(transformers.AutoModelForCausalLM, config, seed)
     for name, p in model.named_parameters():
         if not a.inner and ".mlp." in name:
             p.requires_grad_(False)
             if "down_proj" in name:
                 nn.init.zeros_(p)
+    kind, _, components = edit.partition("-")
+    for block in model.model.layers if edit else ():
+        maps = [getattr(block.self_attn, f"{component}_proj") for component in components.split("+")]
+        for linear in maps:
+            if kind == "tie":
+                linear.weight, linear.bias = maps[0].weight, maps[0].bias
+            else:
+                linear.requires_grad_(False)
     return model
 
 
