@@ -145,7 +145,7 @@ def similarity_rows() -> list[Row]:
     what = f"nulls of one shape: {DRAWS:,} pairs of random {WIDTH} × {INNER} matrices"
     note = (
         f"Plain: Gaussian matrices drawn whole, {WHOLE} a round, times {DRAWS // WHOLE}. Both: overlap, least angle, CKA, symmetric "
-        "share, effective rank of the product. The two have the same distribution (tests/property/test_null_laws.py)."
+        "share, effective rank of the product. The two have the same distribution (tests/property/test_similarity_laws.py)."
     )
     nulls = row(what, f"{pair.plain:.0f} s", f"{pair.ours:.1f} s", pair, [note])
     began = time.process_time()

@@ -1,12 +1,14 @@
-"""The commands about models: each from the command line to its files, and what they refuse."""
+"""Commands from the command line to their files: about models, a study, and translation; and what they refuse."""
 
 import json
+import re
 
 import pytest
 from click.testing import CliRunner
-from tests import tinyhf
+from tests import tiny, tinyhf
 
 from trisect.cli import main
+from trisect.core.spec import plain
 from trisect.lab import subject
 
 TEXTS = [f"w{i} w{i + 1} , w{i + 2} w{(3 * i) % 40} ." for i in range(36)]
@@ -108,3 +110,100 @@ def test_bad_input_is_one_message_and_exit_2(place, tmp_path, monkeypatch, words
     assert done.exit_code == 2
     assert "Traceback" not in done.output
     assert said.format(place) in done.output
+
+
+def test_the_tiny_study_from_the_command_line(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "tiny.json").write_text(json.dumps(plain(tiny.EXPERIMENT)))
+    plan = call("plan", "tiny.json", "--runs")
+    assert plan.exit_code == 0
+    assert len([line for line in plan.stdout.splitlines() if re.search(r"-s[12]-[0-9a-f]{8}$", line)]) == 14
+    words = (
+        "study",
+        "tiny.json",
+        "--seeds",
+        "1",
+        "--only",
+        "freeze",
+        "--sites",
+        "v@all",
+        "--out",
+        "out",
+        "--workers",
+        "0",
+    )
+    done = call(*words, "--json")
+    assert done.exit_code == 0
+    said = json.loads(done.stdout)
+    assert said["runs"] == {"finished": 2}
+    assert set(said["verdicts"]) == {f"A-{i}" for i in range(1, 16)}
+    again = call(*words)
+    assert again.stdout.splitlines()[-1].endswith("out/report.html")
+    assert "claims: 15 not tested (" in again.stdout
+    page = (tmp_path / "out" / "report.html").read_text()
+    assert "trisect study experiment.json" in page
+    whole = json.loads((tmp_path / "out" / "experiment.json").read_text())
+    assert (whole["seeds"], whole["attack"], whole["freeze"]["sites"]) == ([1], None, ["v@1-2"])
+    runs = json.loads(call("plan", "out/experiment.json", "--json").stdout)["runs"]
+    assert sorted(runs) == sorted(p.name for p in (tmp_path / "out" / "runs").iterdir())
+    assert call("report", "out").stdout.strip().endswith("out/report.html")
+    other = call("study", "tiny.json", "--epochs", "1", "--out", "out")
+    assert other.exit_code == 2
+    assert "training.epochs (there 2, here 1)" in other.stderr
+
+
+TINY = {"width": 16, "inner": 16, "layers": 1, "heads": 2, "pieces": 60, "epochs": 1, "warmup_steps": 2}
+SET = [word for name, value in TINY.items() for word in ("--set", f"{name}={value}")]
+SIDES = [("the big dog", "le gros chien"), ("a dog", "un chien"), ("the dog eats", "le chien mange")] * 12
+GOLD = ["1-1 2-3 3-2", "1-1 2p2", "1-1 2-2 3-3"] * 12
+
+
+@pytest.fixture(scope="module")
+def bitext_place(tmp_path_factory):
+    base = tmp_path_factory.mktemp("translation")
+    for i, end in enumerate(("en", "fr")):
+        (base / f"t.{end}").write_text("".join(f"{words[i]}\n" for words in SIDES), encoding="utf-8")
+    (base / "t.talp").write_text("".join(f"{line}\n" for line in GOLD), encoding="utf-8")
+    sides = ("--source", base / "t.en", "--target", base / "t.fr")
+    done = call("translate-train", *sides, *SET, "--seeds", "1,", "--workers", 0, "--out", base / "made", "--json")
+    assert done.exit_code == 0, done.output
+    assert json.loads(done.stdout.splitlines()[-1])["models"] == [str(base / "made" / "seed-1")]
+    return base
+
+
+def test_the_terminal_shows_what_was_learnt_from_and_where_models_lie(bitext_place):
+    sides = ("--source", bitext_place / "t.en", "--target", bitext_place / "t.fr")
+    done = call("translate-train", *sides, *SET, "--seeds", "1,", "--workers", 0, "--out", bitext_place / "made")
+    assert done.exit_code == 0, done.output
+    assert f"model  {bitext_place / 'made' / 'seed-1'}" in done.stdout
+    answer, *others = done.stdout.splitlines()
+    assert answer.startswith("seed-1: smoothed loss on train ")
+    assert any(line.startswith("Learnt from are 3 different train pairs") for line in others)
+
+
+def refused(*words):
+    done = call(*words)
+    assert done.exit_code == 2
+    assert "\ntrisect: " in f"\n{done.stderr}"  # behind the steps that were begun
+    assert "Traceback" not in done.output
+    return done.stderr
+
+
+def test_what_align_and_translate_train_refuse(bitext_place, tmp_path):
+    model, files = (
+        bitext_place / "made" / "seed-1",
+        ("--source", bitext_place / "t.en", "--target", bitext_place / "t.fr"),
+    )
+    assert "--source t.en was given." in refused("translate-train", "--source", "t.en")
+    assert "Give one or the other." in refused("translate-train", "--data", "embedded", *files)
+    (tmp_path / "short").write_text("le chien\n")
+    said = refused("align", model, "--source", bitext_place / "t.en", "--target", tmp_path / "short")
+    assert "t.en" in said
+    assert f"{len(SIDES)}" in said
+    (tmp_path / "gold").write_text("9-1\n" + "1-1\n" * (len(SIDES) - 1))
+    said = refused("align", model, *files, "--gold", tmp_path / "gold")
+    assert "gold, line 1" in said
+    (tmp_path / "few").write_text("1-1\n")
+    assert "few" in refused("align", model, *files, "--gold", tmp_path / "few")
+    tinyhf.save(tinyhf.bert(), tmp_path / "encoder")
+    assert "no cross-attention" in refused("align", tmp_path / "encoder", *files)

@@ -1,23 +1,42 @@
-"""Laws of ties, identities and narrow heads: each is the torch model that it says it is, alone and in any fleet."""
+"""Laws of ties, identities, narrow heads, attacks and freezing: each is the torch model that it says, in any fleet."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 
+import numpy as np
 import pytest
 import torch
 from bench.plain import names, plain_of
-from hypothesis import given, settings
+from hypothesis import assume, given, settings
 from hypothesis import strategies as st
+from scipy.special import rel_entr
 from tests import tiny
 
 from trisect.core.edits import make_edit
+from trisect.core.errors import CorpusError, SpecError
 from trisect.core.site import Site
 from trisect.core.spec import Run
-from trisect.lm.adversary import control_labels
-from trisect.lm.edits import AttackEdit
-from trisect.lm.feed import Windows
-from trisect.lm.fleet import count_parameters, forward, initial, layout, views
+from trisect.lm import adversary
+from trisect.lm.adversary import NEAR, _divergence, _Weighted, control_labels
+from trisect.lm.edits import AttackEdit, FreezeEdit
+from trisect.lm.feed import Windows, evaluation_pieces
+from trisect.lm.fleet import (
+    Dropout,
+    Representations,
+    blocks_of,
+    count_parameters,
+    forward,
+    generator,
+    initial,
+    layout,
+    mark,
+    representation,
+    views,
+    width_of,
+)
+from trisect.lm.rewind import blend, evaluate_variants, parts_of
 from trisect.lm.train import RunFiles, Trainer, parameters_of, train_fleet
+from trisect.text.corpus import Corpus, Split
 from trisect.text.corpus import steps as text_steps
 
 CORPUS = tiny.corpus()
@@ -294,3 +313,415 @@ def test_a_fleet_of_edits_that_was_stopped_ends_as_if_it_had_not_been(tmp_path):
         assert one.rows == other.rows
         assert all(one.final[name].equal(other.final[name]) for name in one.final)
     assert len({str(outcome.rows) for outcome in whole}) == len(runs)
+
+
+CLASSES = len(CORPUS.column("pos"))
+MODEL = BASE.model
+WIDE_MODEL, EACH = MODEL.width, MODEL.width // MODEL.heads
+HEAD_PLACES = layout(MODEL, WORDS)
+PIECES = evaluation_pieces(CORPUS, tiny.TRAINING, "valid", (), "cpu")
+SITES = ["q@1.h2", "k+v@2.h1", "o@1", "o@2.h1", "attn@2", "ffn@1", "q+o@1-2.h2", "k+ffn@1-2", "attn+ffn@all"]
+
+
+def place(text: str) -> Site:
+    return Site.parse(text).resolve(MODEL.layers, MODEL.heads)
+
+
+def attack(text: str, variant: str = "plain", strength: float = 1.0) -> Run:
+    return replace(BASE, edit=AttackEdit(place(text), "pos", strength, variant))
+
+
+def moved_off(seed: int) -> torch.Tensor:
+    flat = initial(MODEL, WORDS, seed).double()
+    return flat + 0.2 * torch.randn(flat.shape, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
+
+
+def bare(flat: torch.Tensor) -> dict[str, torch.Tensor]:
+    return {n: v[0] for n, v in views(flat[None], HEAD_PLACES).items()}
+
+
+def weights_by_hand(text: str) -> set[str]:
+    """The site's entries, as 'name[row,column]', written down from what the words mean."""
+    found, site = set(), place(text)
+    heads = [h - 1 for h in site.heads or range(1, MODEL.heads + 1)]
+    dims = [h * EACH + e for h in heads for e in range(EACH)]
+    for part in site.parts():
+        component, layer = part.components[0], f"layers.{(part.layers or (0,))[0]}"
+        if component in "qkv":
+            rows = ["qkv".index(component) * WIDE_MODEL + d for d in dims]
+            found |= {f"{layer}.in.weight[{r},{c}]" for r in rows for c in range(WIDE_MODEL)}
+            found |= {f"{layer}.in.bias[{r}]" for r in rows}
+        elif component == "o":
+            found |= {f"{layer}.out.weight[{r},{c}]" for r in range(WIDE_MODEL) for c in dims}
+            found |= set() if site.heads else {f"{layer}.out.bias[{r}]" for r in range(WIDE_MODEL)}
+        else:
+            for name in ("in", "out") if component == "attn" else ("up", "down"):
+                rows, columns = HEAD_PLACES[f"{layer}.{name}.weight"].shape
+                found |= {f"{layer}.{name}.weight[{r},{c}]" for r in range(rows) for c in range(columns)}
+                found |= {f"{layer}.{name}.bias[{r}]" for r in range(rows)}
+    return found
+
+
+@pytest.mark.parametrize("text", [*SITES, "q+v@1-2"])
+def test_the_weights_of_a_site_are_those_that_its_words_name(text):
+    own, found = views(mark(place(text), MODEL, HEAD_PLACES)[None], HEAD_PLACES), set()
+    for name, marks in own.items():
+        for index in marks[0].nonzero().tolist():
+            found.add(f"{name}[{','.join(map(str, index))}]")
+    assert found == weights_by_hand(text)
+
+
+def hooked(layer: int, inputs: torch.Tensor, weights: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+    """A layer's blocks as torch's own modules compute them: what enters out_proj and what leaves both blocks."""
+    model, seen = plain_of(MODEL, WORDS, weights), {}
+    model.train()  # torch's fused path skips the submodules; dropout is 0 here
+    own = f"encoder.layers.{layer - 1}"
+    attention = model.get_submodule(f"{own}.self_attn")
+    attention.register_forward_hook(lambda _, __, out: seen.update(attn=out[0]))
+    model.get_submodule(f"{own}.linear2").register_forward_hook(lambda _, __, out: seen.update(ffn=out))
+    model(inputs)
+    out = {kind: weights[f"layers.{layer}.out.{kind}"] for kind in ("weight", "bias")}
+    seen["o"] = torch.linalg.solve(out["weight"], (seen["attn"] - out["bias"])[..., None])[..., 0]
+    return seen
+
+
+@pytest.mark.parametrize("layer", [1, 2])
+def test_representations_are_what_torchs_own_modules_pass_on(layer):
+    flat, inputs = moved_off(3), torch.arange(14).view(2, 7)
+    passed = forward(views(flat[None], HEAD_PLACES), inputs, MODEL, blocks=[(b, layer) for b in ("o", "attn", "ffn")])
+    theirs = hooked(layer, inputs, bare(flat))
+    for block in ("o", "attn", "ffn"):
+        # o is found by solving W_O x = y, which loses digits with W_O's condition
+        torch.testing.assert_close(passed.blocks[block, layer][0], theirs[block], rtol=1e-7, atol=1e-8)
+    head = representation(passed.blocks, 0, place(f"o@{layer}.h2"), MODEL)
+    assert torch.equal(head, passed.blocks["o", layer][0, ..., EACH : 2 * EACH].flatten(0, 1).T)
+
+
+@settings(max_examples=20, deadline=None)
+@given(st.sampled_from(SITES), st.integers(0, 99))
+def test_pushing_is_the_transpose_of_reading(text, seed):
+    site, draw = place(text), torch.Generator().manual_seed(seed)
+    shapes = {block: 3 * WIDE_MODEL if block[0] == "qkv" else WIDE_MODEL for block in blocks_of([site], MODEL)}
+    kept = {b: torch.randn(2, 3, 4, wide, generator=draw, dtype=torch.float64) for b, wide in shapes.items()}
+    x = representation(kept, 1, site, MODEL)
+    assert x.shape == (width_of(site, MODEL), 12)
+    y = torch.randn(x.shape, generator=draw, dtype=torch.float64)
+    into = {block: torch.zeros_like(value) for block, value in kept.items()}
+    Representations([(1, site)], MODEL, "cpu").add(y[None], into)
+    inner = sum(float((kept[block] * into[block]).sum()) for block in kept)
+    assert inner == pytest.approx(float((x * y).sum()), rel=1e-10, abs=1e-10)
+    assert all(not value[0].any() for value in into.values())
+
+
+@settings(max_examples=40, deadline=None)
+@given(st.permutations([0, 1, 2, 3]), st.permutations(["q@1", "v@2", "o@2", "q+k@1.h2", "v@1-2.h1", "k@2", "attn@1"]))
+def test_representations_read_together_are_those_read_alone(slots, texts):
+    sites = [place(text) for text in texts[:4]]
+    blocks = blocks_of(sites, MODEL)
+    kept = {b: torch.randn(4, 3, 5, 3 * WIDE_MODEL if b[0] == "qkv" else WIDE_MODEL) for b in blocks}
+    together = Representations(list(zip(slots, sites, strict=True)), MODEL, "cpu")
+    alone = [representation(kept, slot, site, MODEL) for slot, site in zip(slots, sites, strict=True)]
+    assert torch.equal(together.read(kept), torch.stack(alone))
+    into = {block: value.clone() for block, value in kept.items()}
+    together.add(together.read(kept), into)
+    added = {block: into[block] - kept[block] for block in kept}
+    assert torch.equal(together.read(added), torch.stack(alone) * 2 - torch.stack(alone))
+    assert sum(int((value != 0).sum()) for value in added.values()) == together.read(added).numel()
+
+
+def gradient_by_autograd(trainer: Trainer, slot: int) -> torch.Tensor:
+    """d(loss_lm - λ·loss_adv)/dθ straight through the attacker, held still."""
+    piece = trainer.windows[0]
+    (group,) = (g for g in tiny.attackers_of(trainer) if slot in g.slots)
+    i = group.slots.index(slot)
+    site, flat = group.sites[i], trainer.flat[slot : slot + 1].clone().requires_grad_()
+    leaves = views(flat, trainer.places)
+    drop = Dropout(MODEL.dropout, generator("dropout", trainer.seed, 0))
+    passed = forward(leaves, piece.inputs, MODEL, drop, blocks=blocks_of([site], MODEL))
+    logits = passed.hidden[0].flatten(0, 1) @ leaves["decoder.weight"][0].T + leaves["decoder.bias"][0]
+    loss = torch.nn.functional.cross_entropy(logits, piece.targets)
+    x, y = representation(passed.blocks, 0, site, MODEL).T, piece.labels["pos"]
+    p = {n: v[i].detach() for n, v in views(group.flat, group.places).items()}
+    for n in range(1, 5):
+        x = torch.nn.functional.leaky_relu(x @ p[f"{n}.weight"].T + p[f"{n}.bias"], 0.01)
+        x = torch.nn.functional.batch_norm(x, None, None, p[f"{n}.scale"], p[f"{n}.shift"], training=True)
+    adversary = torch.nn.functional.cross_entropy((x @ p["5.weight"].T + p["5.bias"])[y >= 0], y[y >= 0])
+    loss = loss - group.strength[i] * adversary
+    return torch.autograd.grad(loss, flat)[0][0]
+
+
+def plainly(*runs: Run) -> Trainer:
+    training = replace(BASE.training, optimizer="sgd", rate=1.0, warmup=0, clip=1e9)
+    return Trainer([replace(r, training=training) for r in runs], CORPUS, dtype=torch.float64)
+
+
+def moved(trainer: Trainer) -> torch.Tensor:
+    before = trainer.flat.clone()
+    trainer.step()
+    return trainer.flat - before
+
+
+def marked(text: str) -> torch.Tensor:
+    return mark(place(text), MODEL, HEAD_PLACES)
+
+
+@pytest.mark.parametrize("texts", [SITES[:5], [*SITES[5:], "q+v@1-2"]])
+def test_an_attack_anywhere_follows_loss_lm_minus_lambda_loss_adversary(texts):
+    strengths = (1.0, 0.3, 10.0, 1.0, 3.0)
+    trainer = plainly(*(attack(text, "plain", s) for text, s in zip(texts, strengths, strict=True)))
+    before = trainer.flat.clone()
+    steps = moved(trainer)  # attackers are updated first, so the gradient below is taken against the updated ones
+    trainer.flat.copy_(before)
+    for slot in range(len(texts)):
+        torch.testing.assert_close(steps[slot], -gradient_by_autograd(trainer, slot), rtol=1e-8, atol=1e-10)
+
+
+@pytest.mark.parametrize("optimizer", [("adamw", 3e-3), ("sgd", 0.1)])
+def test_freezing_anywhere_keeps_the_sites_bits_and_moves_everything_else(optimizer):
+    training = replace(BASE.training, optimizer=optimizer[0], rate=optimizer[1], weight_decay=0.1)
+    sites = [*SITES, "q+v@1-2", "v@all"]
+    frozen = [replace(BASE, edit=FreezeEdit(place(text)), training=training) for text in sites]
+    trainer = Trainer([replace(BASE, training=training), *frozen], CORPUS)
+    start = initial(MODEL, WORDS, BASE.seed)
+    for _ in range(3):
+        trainer.step()
+    for own, text in zip(trainer.flat[1:], sites, strict=True):
+        marks = marked(text)
+        assert torch.equal(own[marks], start[marks])
+        assert not torch.equal(trainer.flat[0][marks], start[marks])  # first it was there, then it is gone
+        named = views(marks[None], HEAD_PLACES)
+        for name, value in views(own[None], HEAD_PLACES).items():
+            if not named[name].all():
+                free = ~named[name]
+                assert not torch.equal(value[free], views(start[None], HEAD_PLACES)[name][free]), (text, name)
+
+
+def test_parts_are_the_matrices_that_rewinding_needs_and_their_lack_is_said():
+    assert parts_of([place("q@1.h2"), place("v@all")], MODEL) == ("in",)
+    assert parts_of([place("o@1.h1")], MODEL) == ("out",)
+    assert parts_of([place("attn@1"), place("ffn@2")], MODEL) == ("in", "out", "up", "down")
+    last = bare(moved_off(2))
+    final, kept = {n: v[None] for n, v in last.items()}, {n: v for n, v in last.items() if ".in." in n}
+    with pytest.raises(SpecError, match=r"(?s)'o@2\.h1' .*layers\.2\.out\.weight .*Kept are in\."):
+        evaluate_variants(final, MODEL, PIECES, place("o@2.h1"), blend(kept, last, [0.0]))
+
+
+def test_a_baseline_keeps_of_every_epoch_the_parts_that_it_is_asked_for(tmp_path):
+    training = replace(BASE.training, epochs=1)
+    train_fleet(
+        [replace(BASE, training=training)], CORPUS, RunFiles(tmp_path / "c", {0: tmp_path / "all"}, ("in", "down"))
+    )
+    from trisect.lm.snapshots import read_snapshot
+
+    found = read_snapshot(tmp_path / "all" / "0001.safetensors", "")[0]
+    assert set(found) == {f"layers.{n}.{m}.{k}" for n in (1, 2) for m in ("in", "down") for k in ("weight", "bias")}
+
+
+texts = st.integers(0, 10_000).flatmap(
+    lambda seed: st.tuples(st.just(seed), st.integers(2, 6), st.integers(40, 120), st.integers(0, 3))
+)
+
+
+def text_of(seed: int, classes: int, words: int, unlabelled: int) -> Corpus:
+    """Words with Zipf's frequencies; every third of the last types has no label where `unlabelled` says so."""
+    draw = np.random.default_rng(seed)
+    share = 1 / np.arange(3, words + 3)
+    tokens = draw.choice(words, 3_000, p=share / share.sum()).astype(np.int32)
+    labels = draw.choice(classes, 3_000, p=draw.dirichlet(np.full(classes, 5.0))).astype(np.int16)
+    labels[(tokens % 3 == 0) & (tokens >= words - 10 * unlabelled)] = -1
+    whole = Split(tokens, {"kind": labels})
+    names = {"kind": tuple(f"c{i}" for i in range(classes))}
+    return Corpus.make("drawn", tuple(f"w{i}" for i in range(words)), names, {"train": whole, "valid": whole})
+
+
+@settings(max_examples=25, deadline=None)
+@given(texts, st.integers(0, 5))
+def test_control_labels_are_as_frequent_as_reported_and_close_to_the_prior(parts, seed):
+    corpus = text_of(*parts)
+    tokens, labels = corpus.splits["train"].tokens, corpus.splits["train"].labels["kind"]
+    assume(len(np.unique(labels[labels >= 0])) > 1)
+    chance, classes = control_labels(corpus, "kind", seed), len(corpus.column("kind"))
+    assert chance[0].shape == (len(corpus.vocabulary),)
+    seen = [label for token, label in zip(tokens, labels, strict=True) if label >= 0]
+    given_ = [chance[0][token] for token, label in zip(tokens, labels, strict=True) if label >= 0]
+    shares = [np.bincount(x, minlength=classes) / len(seen) for x in (seen, given_)]
+    distance = sum(max(0.0, a - b) for a, b in zip(*shares, strict=True))
+    assert chance[1] == pytest.approx(distance, abs=1e-12)
+    assert chance[1] < NEAR == 0.05
+    again = control_labels(corpus, "kind", seed)
+    assert np.array_equal(again[0], chance[0])
+    assert again[1] == chance[1]
+
+
+def test_control_labels_are_a_function_of_seed_and_column():
+    found = [control_labels(CORPUS, c, s)[0] for c, s in [("pos", 1), ("pos", 2), ("dep", 1)]]
+    assert not np.array_equal(found[0], found[1])
+    assert not np.array_equal(found[0], np.minimum(found[2], CLASSES - 1))
+
+
+def test_control_labels_tell_nothing_of_the_true_ones():
+    """Over seeds, a type's control label equals its most frequent true label as often as chance would have it."""
+    tokens, labels = CORPUS.splits["train"].tokens, CORPUS.splits["train"].labels["pos"]
+    words = [w for w in range(len(CORPUS.vocabulary)) if ((tokens == w) & (labels >= 0)).sum() in range(1, 6)]
+    usual = np.array([np.bincount(labels[(tokens == w) & (labels >= 0)]).argmax() for w in words])
+    hits = [np.mean(control_labels(CORPUS, "pos", seed)[0][words] == usual) for seed in range(60)]
+    expected = (np.bincount(labels[labels >= 0]) / (labels >= 0).sum())[usual].mean()
+    spread = np.std(hits, ddof=1) / np.sqrt(len(hits))
+    assert abs(np.mean(hits) - expected) < 4 * spread + 0.01  # redrawn types are a little off the prior
+
+
+def test_control_labels_that_cannot_be_close_are_refused(monkeypatch):
+    monkeypatch.setattr(adversary, "ROUNDS", 3)
+    tokens = np.array([0] * 90 + [1] * 10, np.int32)
+    part = Split(tokens, {"kind": np.array([0, 1] * 50, np.int16)})
+    corpus = Corpus.make("monotone", ("the", "end"), {"kind": ("a", "b")}, {"train": part, "valid": part})
+    with pytest.raises(CorpusError, match=r"(?s)'kind' of 'monotone'.* 0\.40, .*'the' alone is 90\u00a0%.*'control'"):
+        control_labels(corpus, "kind", 1)
+
+
+def test_an_attacker_on_control_labels_is_asked_for_those_of_the_next_words_type():
+    trainer = Trainer([attack("q@1", "control"), attack("q@1")], CORPUS)
+    chance = control_labels(CORPUS, "pos", BASE.seed)
+    group, plain = tiny.attackers_of(trainer)
+    for window in range(3):
+        piece = trainer.windows[window]
+        true = piece.labels["pos"].clone()
+        true[::5] = -1
+        y = group.answers(piece.targets, {"pos": true})
+        assert torch.equal(plain.answers(piece.targets, {"pos": true}), true)
+        assert torch.equal(y < 0, true < 0)
+        for word, label in zip(piece.targets.tolist(), y.tolist(), strict=True):
+            assert label in (-1, int(chance[0][word]))
+    assert trainer.start_rows() == {0: [("train", "control_distance", chance[1])]}
+
+
+def test_the_attacked_model_follows_the_control_labels_and_not_the_true_ones():
+    """The same text with its labels replaced by the control labels, plainly attacked, trains the same member."""
+    chance = control_labels(CORPUS, "pos", BASE.seed)
+
+    def relabelled(part: Split) -> Split:
+        return Split(part.tokens, {"pos": chance[0][part.tokens].astype(np.int16)})
+
+    parts = {name: relabelled(part) for name, part in CORPUS.splits.items()}
+    other = Corpus.make("other", CORPUS.vocabulary, {"pos": CORPUS.labels["pos"]}, parts)
+    one, two = (
+        Trainer([attack("k@2", "control")], CORPUS, dtype=torch.float64),
+        Trainer([attack("k@2")], other, dtype=torch.float64),
+    )
+    assert (CORPUS.splits["train"].labels["pos"] >= 0).all()
+    for _ in range(3):
+        one.step()
+        two.step()
+    assert torch.equal(one.flat, two.flat)
+
+
+@settings(max_examples=40, deadline=None)
+@given(st.integers(0, 10_000), st.integers(2, 8), st.floats(0.01, 20), st.booleans())
+def test_the_bounded_loss_is_never_below_zero_and_zero_at_the_prior(seed, classes, scale, empty):
+    draw = torch.Generator().manual_seed(seed)
+    prior = torch.rand(classes, generator=draw, dtype=torch.float64) + 0.01
+    prior[0] *= not empty or classes == 2  # a class that no train token has
+    prior /= prior.sum()
+    logits = scale * torch.randn(2, classes, 5, generator=draw, dtype=torch.float64)
+    found = _divergence(logits, prior)
+    assert float(found.min()) >= -1e-12
+    expected = rel_entr(prior[None, :, None].numpy(), torch.softmax(logits, 1).numpy()).sum(1)
+    np.testing.assert_allclose(found.numpy(), expected, rtol=1e-9, atol=1e-12)
+    at = prior.clamp_min(1e-30).log()[None, :, None].expand(2, -1, 5).clone().requires_grad_()
+    least = _divergence(at, prior)
+    assert float(least.detach().abs().max()) < 1e-12
+    assert float(torch.autograd.grad(least.sum(), at)[0].abs().max()) < 1e-12
+
+
+@pytest.mark.parametrize("variant", ["bounded", "bounded+site", "control+bounded"])
+def test_a_bounded_attack_pushes_nothing_where_its_adversary_outputs_the_prior_and_towards_it_elsewhere(variant):
+    trainer = plainly(attack("k@2", variant, 3.0), attack("q@1", variant, 3.0))
+    (group,) = tiny.attackers_of(trainer)
+    draw = torch.Generator().manual_seed(0)
+    x = torch.randn(2, trainer.model.width, 60, generator=draw, dtype=torch.float64)
+    y = torch.arange(60) % CLASSES
+    y[:7] = -1
+
+    def loss(at: torch.Tensor) -> torch.Tensor:
+        logits = group._logits(views(group.flat, group.places), _Weighted(at[..., 7:], y[7:], None), "judge")
+        return _divergence(logits, group.prior).mean(1)
+
+    push = group.gradient(x, y)
+    assert torch.equal(push[..., :7], torch.zeros_like(push[..., :7]))
+    step = 1e-6 * torch.randn(x.shape, generator=draw, dtype=torch.float64)
+    # central differences in float64: an error of the square of the step
+    slope = (loss(x + step) - loss(x - step)) / 2
+    torch.testing.assert_close(3.0 * slope, (push * step).sum((1, 2)), rtol=1e-5, atol=1e-13)
+    assert bool((loss(x - 0.01 * push / push.norm()) < loss(x)).all())
+    weights = views(group.flat, group.places)
+    weights["5.weight"].zero_()
+    weights["5.bias"].copy_(group.prior.clamp_min(1e-30).log())
+    assert float(loss(x).abs().max()) < 1e-12
+    assert float(group.gradient(x, y).abs().max()) < 1e-12
+
+
+def test_attackers_of_plain_bounded_and_site_attacks_learn_the_same_labels():
+    trainer = plainly(*(attack("k@2", variant) for variant in ("plain", "bounded", "site", "bounded+site")))
+    trainer.step()
+    one, *others = (group.flat for group in tiny.attackers_of(trainer))
+    for other in others:
+        torch.testing.assert_close(one, other, rtol=1e-12, atol=1e-12)
+
+
+CONFINED = {
+    "plain": "site",
+    "bounded": "bounded+site",
+    "control": "control+site",
+    "control+bounded": "control+bounded+site",
+}
+
+
+# site -> what makes its representation
+REACH = {text: text for text in ("q@1", "k@2", "q+v@2", "v@2.h2", "attn@2", "ffn@2")}
+REACH |= {"o@2": "q+k+v@2", "o@2.h1": "q+k+v@2"}
+
+
+@pytest.mark.parametrize(
+    ("text", "variant"), [*((text, "plain") for text in REACH), *(("q+v@2", variant) for variant in CONFINED)]
+)
+def test_a_site_attack_trains_what_makes_its_representation_as_that_without_and_all_else_by_the_language_loss(
+    text, variant
+):
+    trainer = plainly(BASE, attack(text, variant), attack(text, CONFINED[variant]))
+    base, plain, site = moved(trainer)
+    marks = marked(REACH[text])
+    torch.testing.assert_close(site[~marks], base[~marks], rtol=1e-12, atol=1e-13)
+    torch.testing.assert_close(site[marks], plain[marks], rtol=1e-9, atol=1e-12)
+    least = 1e-3 if "bounded" not in variant else 1e-5  # a fresh adversary's output is close to the prior
+    assert float((site[marks] - base[marks]).norm()) > least * float(base[marks].norm())
+    # what the attack does besides, below its site
+    assert float((plain[~marks] - base[~marks]).norm()) > least * float(base[~marks].norm())
+
+
+def test_the_prior_of_a_bounded_attack_on_control_labels_is_theirs():
+    trainer = Trainer([attack("q@1", "control+bounded"), attack("q@1", "bounded")], CORPUS, dtype=torch.float64)
+    drawn, true = tiny.attackers_of(trainer)
+    split = CORPUS.splits["train"]
+    chance = control_labels(CORPUS, "pos", BASE.seed)[0][split.tokens]
+    for group, of in ((drawn, chance), (true, split.labels["pos"])):
+        labels = of[split.labels["pos"] >= 0].tolist()
+        counted = [sum(label == c for label in labels) / len(labels) for c in range(CLASSES)]
+        np.testing.assert_allclose(group.prior.numpy(), counted, rtol=0, atol=1e-12)
+    assert 0 < float((drawn.prior - true.prior).abs().sum()) / 2 < NEAR
+
+
+def test_a_site_attack_of_several_layers_trains_each_by_its_own_part_of_the_gradient():
+    trainer = plainly(BASE, attack("q+v@1-2"), attack("q+v@1-2", "site"))
+    base, plain, site = moved(trainer)
+    upper, whole = marked("q+v@2"), marked("q+v@1-2")
+    torch.testing.assert_close(site[~whole], base[~whole], rtol=1e-12, atol=1e-13)
+    torch.testing.assert_close(site[upper], plain[upper], rtol=1e-10, atol=1e-13)
+    lower = whole & ~upper
+    assert not torch.allclose(site[lower], plain[lower], rtol=1e-3)
+    assert not torch.allclose(site[lower], base[lower], rtol=1e-3)
+
+
+@pytest.mark.parametrize("variant", ["plain", "control", "bounded", "site", "bounded+site", "control+bounded+site"])
+def test_an_attack_of_no_strength_is_no_attack(variant):
+    base, none = moved(plainly(BASE, attack("k@2", variant, 0.0)))
+    torch.testing.assert_close(base, none, rtol=1e-12, atol=1e-13)

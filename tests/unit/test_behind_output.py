@@ -1,20 +1,27 @@
-"""Norms and factors behind W_O: they are found, and the parts of what attention adds sum to what is really added."""
+"""Norms and factors behind W_O, the feed-forward block, and q, k and v: found, and the parts sum to what is added."""
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
 import torch
 from tests import tinyhf, zoo
+from tests.property.test_own_model_laws import WORDS, own
 from tests.traces import random_trace
 from torch import Tensor
 
 from trisect.core.errors import ModelError
-from trisect.core.trace import Trace
+from trisect.core.trace import FeedForward, NormedMap, ResidualBlock, Trace
+from trisect.experiments.similarity.run import describe_omissions, measure_weights
+from trisect.hf.hooks.calls import Edits
+from trisect.hf.hooks.interface_hook import record_interface
 from trisect.hf.load import load
 from trisect.hf.verify.examples import example_inputs
-from trisect.measure import norms
+from trisect.hf.verify.proof import prove
+from trisect.measure import norms, similarity
+from trisect.measure.norms import NAMES, activation
 
 ROUNDING = 1e-4  # single precision, of the largest part
 EXACT = 1e-12
@@ -137,3 +144,262 @@ def test_what_is_added_beside_a_large_residual_is_still_looked_at():
     assert trace.block is not None
     assert trace.block.after is not None
     torch.testing.assert_close(trace.block.after.gamma, torch.full((32,), 0.5))
+
+
+ROUNDING = 2e-4  # single precision through three norms, of the largest number
+# kind, the module that gives what the layer gives, and what is found: the activation, a gate, norms before, behind, after
+FEED_FORWARD_KINDS = {
+    "gpt2": ("transformer.h.0", ("gelu_tanh", False, True, False, False)),
+    "bert": ("bert.encoder.layer.0", ("gelu", False, False, False, True)),
+    "llama": ("model.layers.0", ("silu", True, True, False, False)),
+    "gemma2": ("model.layers.0", ("gelu_tanh", True, True, True, False)),
+    "olmo2": ("model.layers.0", ("silu", True, False, True, False)),
+    "phi3": ("model.layers.0", ("silu", True, True, False, False)),
+}
+
+
+def read(kind: str, layer: str, **options: Any) -> tuple[Trace, Tensor]:
+    """The first layer's trace, and what that layer gives on."""
+    model, seen = zoo.build(kind, **options), list[Any]()
+    inputs = example_inputs(kind, model)
+    trace = load(model, inputs=inputs).read(inputs).traces[0]
+    with model.get_submodule(layer).register_forward_hook(lambda _m, _a, out: seen.append(out)), torch.no_grad():
+        model(**inputs)
+    return trace, seen[0][0] if isinstance(seen[0], tuple) else seen[0]
+
+
+def block_of(trace: Trace) -> tuple[ResidualBlock, FeedForward]:
+    assert trace.block is not None
+    assert trace.block.forward is not None
+    return trace.block, trace.block.forward
+
+
+@pytest.mark.parametrize("kind", FEED_FORWARD_KINDS)
+def test_parts_and_biases_sum_to_what_the_layer_gives(kind):
+    layer, found = FEED_FORWARD_KINDS[kind]
+    trace, gives = read(kind, layer)
+    f = block_of(trace)[1]
+    assert (
+        f.activation,
+        f.gate is not None,
+        *(n is not None for n in (f.input_norm, f.output_norm, f.sum_norm)),
+    ) == found
+    for row in range(len(gives)):
+        every = torch.arange(gives.shape[1])
+        parts = norms.feed_forward_parts(trace, row, every)
+        assert (parts.sum(1) - gives[row]).abs().max() < ROUNDING * parts.abs().max()
+        both = norms.feed_forward_mixing(trace)
+        own = parts[every, every]
+        torch.testing.assert_close(both.itself[row], own, rtol=ROUNDING, atol=ROUNDING)
+        torch.testing.assert_close(both.context[row], parts[:, :-1].sum(1) - own, rtol=ROUNDING, atol=ROUNDING)
+        torch.testing.assert_close(norms.feed_forward_norms(trace)[row], parts[:, :-1].norm(dim=-1))
+        ratio = own.norm(dim=-1), (parts[:, :-1].sum(1) - own).norm(dim=-1)
+        torch.testing.assert_close(
+            norms.mixing_ratio(trace, "feed-forward")[row], ratio[1] / sum(ratio), rtol=1e-3, atol=1e-4
+        )
+
+
+def test_our_own_models_have_the_same_parts():
+    subject = own(layers=2)
+    first, second = subject.read([" ".join(WORDS[3:11])]).traces
+    assert second.block is not None
+    parts = norms.feed_forward_parts(first, 0, torch.arange(8))
+    torch.testing.assert_close(parts.sum(1), second.block.residual[0], rtol=1e-12, atol=1e-12)
+
+
+def test_a_linear_block_is_exact():
+    """Integrated gradients of a linear map are the map: z + W₂ W₁ (z − mean) γ / σ of every part."""
+    trace, _ = read("gpt2", "transformer.h.0", activation_function="linear")
+    block, f = block_of(trace)
+    assert f.activation == "linear"
+    assert f.input_norm is not None
+    assert trace.w_o is not None
+    z = torch.einsum("bhts,bhsd->btsd", trace.weights, trace.values @ trace.w_o)
+    index = torch.arange(z.shape[1])
+    z[:, index, index] += block.residual
+    whole = z.sum(2) + norms.effective_bias(trace)
+    spread = (whole.var(-1, unbiased=False) + (f.input_norm.epsilon or 0.0)).rsqrt()[:, :, None, None]
+    centred = (z - z.mean(-1, keepdim=True)) * f.input_norm.gamma * spread
+    want = z + centred @ f.inner.T @ f.outer.T
+    torch.testing.assert_close(norms.feed_forward_norms(trace), want.norm(dim=-1), rtol=ROUNDING, atol=ROUNDING)
+
+
+def test_a_block_that_adds_nothing_leaves_what_was_there():
+    trace, _ = read("llama", "model.layers.0")
+    block, f = block_of(trace)
+    empty = replace(trace, block=replace(block, forward=replace(f, outer=torch.zeros_like(f.outer))))
+    torch.testing.assert_close(
+        norms.feed_forward_norms(empty), norms.norms(trace, "residual"), rtol=ROUNDING, atol=ROUNDING
+    )
+    assert (norms.feed_forward_norms(trace) / norms.norms(trace, "residual").clamp_min(1e-9) - 1).abs().max() > 0.1
+    assert torch.equal(norms.norms(trace, "feed-forward"), norms.feed_forward_norms(trace))
+
+
+def test_blocks_of_queries_change_nothing(monkeypatch):
+    trace, _ = read("gpt2", "transformer.h.0")
+    whole = norms.feed_forward_norms(trace)
+    monkeypatch.setattr(norms, "ROOM", 1)
+    torch.testing.assert_close(norms.feed_forward_norms(trace), whole)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_slopes_are_integrals_along_the_straight_path(name):
+    """Against 20,000 steps of the gradient; ReLU's kink lies at the path's end."""
+    draw = torch.Generator().manual_seed(0)
+    a, b = 4 * torch.randn(2, 40, generator=draw, dtype=torch.float64)
+    a[:2] = torch.tensor([1e-5, -1e-5])
+    at = (torch.arange(20_000, dtype=torch.float64) + 0.5) / 20_000
+    path = at[:, None] * a
+    plain = norms.slope(name, path).mean(0)
+    torch.testing.assert_close(norms._mean_slope(name, a), plain, rtol=1e-6, atol=1e-6)
+    first, second = norms._gate_slopes(name, a, b)
+    torch.testing.assert_close(first, (norms.slope(name, path) * at[:, None]).mean(0) * b, rtol=1e-5, atol=1e-5)
+    torch.testing.assert_close(second, activation(name)(path).mean(0), rtol=1e-5, atol=1e-5)
+    torch.testing.assert_close(first * a + second * b, activation(name)(a) * b, rtol=1e-9, atol=1e-9)
+
+
+def test_a_layer_without_such_a_block_is_refused_by_name():
+    model = zoo.build("mixtral")
+    inputs = example_inputs("mixtral", model)
+    trace = load(model, inputs=inputs).read(inputs).traces[0]
+    for ask in (norms.feed_forward_norms, norms.feed_forward_mixing):
+        with pytest.raises(ModelError) as caught:
+            ask(trace)
+        assert "'feed-forward'" in caught.value.problem
+        assert "layer 1" in caught.value.problem
+
+
+def test_its_maps_are_looked_at_in_every_read():
+    model = zoo.build("llama")
+    subject = load(model, tokenizer=tinyhf.tokenizer())
+    subject.read("w1 w2 w3")
+    model.model.layers[1].mlp.down_proj.weight.data[3] *= 2
+    with pytest.raises(ModelError, match=r"mlp\.down_proj makes is not x Wᵀ") as caught:
+        subject.read("w1 w2 w3")
+    assert caught.value.problem == "Layer 2 of LlamaForCausalLM does not compute what was found on loading."
+
+
+@pytest.mark.parametrize(
+    ("kind", "place"), [("llama", "model.layers.1.mlp.act_fn"), ("gpt2", "transformer.h.1.mlp.act")]
+)
+def test_what_stands_between_its_maps_is_looked_at_in_every_read(kind, place, monkeypatch):
+    model = zoo.build(kind)
+    subject, part = load(model), model.get_submodule(place)
+    own = part.forward
+    monkeypatch.setattr(part, "forward", lambda x: own(x) * (1 + (x.shape[1] > 9)))
+    assert subject.read({"input_ids": torch.arange(3, 12)[None]}).traces
+    with pytest.raises(ModelError, match=r"what enters .*mlp\..*proj is not what was found before it on loading"):
+        subject.read({"input_ids": torch.arange(3, 15)[None]})
+
+
+MODULES = {
+    "qwen3": "model.layers.0.self_attn.{}_proj",
+    "olmo2": "model.layers.0.self_attn.{}_proj",
+    "persimmon": "model.layers.0.self_attn.query_key_value",
+}
+
+
+def heads_of(model: Any, name: str, module: str, change: Tensor | None) -> Tensor:
+    """What q, k or v of the first layer is at the first position, with something added to what its projection is given."""
+    added = model.get_submodule(module).register_forward_pre_hook(
+        lambda _m, args: None if change is None else (args[0] + change, *args[1:])
+    )
+    with added, torch.no_grad(), record_interface(model, Edits()) as calls:
+        model(**example_inputs("x", model))
+    return getattr(calls[0], name)[0, :, 0]
+
+
+def directions(of: Tensor) -> Tensor:
+    return of / of.norm(dim=-1, keepdim=True)
+
+
+@pytest.mark.parametrize(
+    ("kind", "name"),
+    [("qwen3", "q"), ("qwen3", "k"), ("olmo2", "q"), ("persimmon", "k")],
+)
+def test_what_a_head_reads_is_what_the_weights_under_its_norm_read(kind, name):
+    """Iff: a change of the input that they do not read leaves the head as it was, and one that they read does not."""
+    model = zoo.build(kind)
+    under = prove(kind, model).weights[0].projections.normed[name]
+    module = MODULES[kind].format(name)
+    span = similarity.span(under.weight)
+    before = heads_of(model, name, module, None)
+    for head in range(len(under.weight)):
+        basis = span.basis[head]
+        change = torch.randn(basis.shape[0], generator=torch.Generator().manual_seed(head), dtype=torch.float64)
+        read = basis @ (basis.T @ change)
+        blind, seen = (heads_of(model, name, module, c.float())[head] for c in (change - read, read))
+        own = before[head]
+        if kind == "olmo2":  # its norm is of all heads together: of one head the direction is its own
+            blind, seen, own = (directions(t) for t in (blind, seen, own))
+        assert (blind - own).abs().max() < ROUNDING * own.abs().max()
+        assert (seen - own).abs().max() > 0.05 * own.abs().max()
+
+
+def test_a_norm_that_subtracts_the_mean_reads_one_direction_less():
+    for kind, lost in (("qwen3", 0), ("persimmon", 1)):
+        under = prove(kind, zoo.build(kind)).weights[0].projections.normed["q"]
+        assert similarity.span(under.weight).rank.tolist() == [under.weight.shape[2] - lost] * 4
+
+
+def test_what_a_norm_multiplies_by_zero_is_not_read():
+    model = zoo.build("qwen3")
+    with torch.no_grad():
+        model.model.layers[0].self_attn.q_norm.weight[3] = 0
+    under = prove("qwen3", model).weights[0].projections.normed["q"]
+    assert not under.weight[:, :, 3].any()
+    assert similarity.span(under.weight).rank.tolist() == [15] * 4
+
+
+def test_a_norm_that_is_none_by_its_name_has_no_rows_under_it():
+    """What is scaled in another way than a norm's is not taken for one: here by the position."""
+    model = zoo.build("qwen3")
+    norm = model.model.layers[0].self_attn.q_norm
+    norm.register_forward_hook(lambda _m, _a, out: out * torch.arange(1, out.shape[1] + 1)[None, :, None, None])
+    found = prove("qwen3", model).weights
+    assert set(found[0].projections.normed) == {"k"}
+    assert set(found[1].projections.normed) == {"q", "k"}
+
+
+def test_similarity_measures_what_is_read_and_says_so():
+    projections = [f.projections for f in prove("qwen3", zoo.build("qwen3")).weights]
+    found = [m for m in measure_weights(projections) if m.group is None and m.address.layer == 1]
+    parts = {name: {m.component for m in found if m.measure == name} for name in {m.measure for m in found}}
+    every = {"q-k", "k-v", "q-v"}
+    of_spans = ("overlap", "least_angle_degrees", "overlap_among", "overlap_others_above")
+    assert parts == dict.fromkeys(of_spans, every) | {"effective_rank": {"v", "v-o"}}
+    q = similarity.span(projections[0].normed["q"].weight)
+    k = similarity.span(projections[0].normed["k"].weight.repeat_interleave(2, 0))
+    (own,) = (m.values for m in found if (m.measure, m.component) == ("overlap", "q-k"))
+    assert own == pytest.approx(similarity.angles(q, k).overlap.numpy())
+    assert describe_omissions(projections) == tuple(
+        "What changes with the norm (cosine, CKA, symmetric share, effective rank) is left out at layer 1, layer 2: "
+        f"{name} has a norm behind its projection (rows of model.layers.N.self_attn.{name}_proj, normed in each head), which "
+        "leaves alone what the projection reads: overlaps and angles are of that."
+        for name in "qk"
+    )
+
+
+def test_weights_under_a_norm_are_looked_at_again():
+    """A change through `.data` is no write that PyTorch counts."""
+    model = zoo.build("qwen3")
+    subject = load(model, tokenizer=tinyhf.tokenizer())
+    assert isinstance(subject.projections()[0].normed["q"], NormedMap)
+    model.model.layers[1].self_attn.q_proj.weight.data[0] *= 2
+    for ask in (subject.projections, lambda: subject.read("w1 w2 w3")):
+        with pytest.raises(ModelError, match="q_proj makes is not") as caught:
+            ask()
+        assert caught.value.problem == "Layer 2 of Qwen3ForCausalLM does not compute what was found on loading."
+
+
+@pytest.mark.parametrize("name", ["q", "k"])
+def test_a_norm_that_makes_something_else_in_a_read_is_seen(name, monkeypatch):
+    model: Any = zoo.build("qwen3")
+    subject = load(model)
+    norm = getattr(model.model.layers[1].self_attn, f"{name}_norm")
+    own = norm.forward
+    monkeypatch.setattr(norm, "forward", lambda x: own(x) * (1 + (x.shape[1] > 9)))
+    ids = torch.arange(3, 12)[None]
+    assert subject.read({"input_ids": ids}).traces
+    with pytest.raises(ModelError, match=f"{name} is more than what model.layers.1.self_attn.{name}_proj makes"):
+        subject.read({"input_ids": torch.arange(3, 15)[None]})

@@ -1,20 +1,24 @@
-"""Every number that is asked has an upper bound, no option is ignored, and what a machine lacks is refused before work."""
+"""Bounds of what is asked: upper bounds, options, machines and memory; refused as early as it can be known."""
+
+from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 from annotated_types import Le
 from click.testing import CliRunner
-from tests import tiny
+from tests import tiny, tinyhf
 from tests.raw import read_json
 
 import trisect
 from trisect.cli import main
 from trisect.core import files, machine, schema
-from trisect.core.errors import CorpusError, DamagedFileError, SpecError, StudyError
+from trisect.core.errors import CorpusError, DamagedFileError, ModelError, SpecError, StudyError, is_out_of_memory
 from trisect.core.files import write_json
 from trisect.core.methods import Erase, Probe
 from trisect.core.schema import flat, read_word
@@ -24,6 +28,8 @@ from trisect.experiments.recall.settings import RecallRecipe
 from trisect.experiments.study import plan as planning
 from trisect.experiments.study.plan import join_ledger
 from trisect.experiments.translate.settings import TranslationRecipe
+from trisect.hf.files.model_errors import LESS, SMALLER, ModelOutOfMemoryError, memory_guard
+from trisect.hf.load import Pretrained, load
 from trisect.lab.folder import Folder
 from trisect.text import birth_places, pairs
 from trisect.text.bitext import read_pairs
@@ -346,3 +352,199 @@ def test_an_empty_name_is_not_the_folder_that_one_is_in(tmp_path, monkeypatch, w
     assert "the folder that you are in" in known
     assert "Write ." in todo
     assert list(tmp_path.iterdir()) == []
+
+
+SITES = [
+    ("zz@1", "'zz@1' is not a site: 'zz' is no component."),
+    ("q@0", "'q@0' is not a site: layers and heads count from 1."),
+    ("q@1.hx", "'q@1.hx' is not a site"),
+    ("", "'' is not a site"),
+]
+OTHERS = [
+    (["erase"], ["--labels", "nosuch"], "bank, train has no label column 'nosuch'."),
+    (["erase"], ["--split", "nosuch"], "split is 'nosuch'."),
+    (["erase"], ["--reader", "nosuch"], "Unknown reader 'nosuch'."),
+    (["profile"], ["--labels", "pos,nosuch"], "bank, train has no label 'nosuch'."),
+    (["profile"], ["--labels", "previous.nosuch"], "bank, train has no label 'previous.nosuch'."),
+    (["profile"], ["--split", "test"], "bank has no test split."),
+    (["patch"], ["--positions", "nosuch"], "positions is 'nosuch'."),
+    (["patch"], ["--positions", "5-3"], "positions is '5-3'."),
+    (["pairs"], ["--how", "both"], "p.jsonl, line 1"),
+    (["align"], ["--gold", "nosuch"], "nosuch"),
+    (["norms"], ["--dtype", "nosuch"], "dtype"),
+    (["norms"], ["--device", "nosuch"], "device"),
+]
+
+
+@pytest.fixture(scope="module")
+def place(tmp_path_factory):
+    root = tmp_path_factory.mktemp("early")
+    tinyhf.save(tinyhf.gpt2(), root / "model", False)
+    (root / "bank").mkdir()
+    words = "".join(f"{i}\tw{i}\tw{i}\t{'NOUN' if i % 2 else 'VERB'}\tX\t_\t0\troot\t_\t_\n" for i in range(1, 5))
+    for split in ("train", "dev"):
+        (root / "bank" / f"{split}.conllu").write_text(f"{words}\n" * 3)
+    (root / "p.jsonl").write_text(json.dumps({"base": "w1"}))
+    (root / "one").write_text("w1 w2\n")
+    return root
+
+
+def early_call(place, command, *words):
+    text = ["--text", "w1 w2 w3"]
+    rest = {
+        "erase": ["--corpus", place / "bank", "--split", "valid"],
+        "profile": ["--corpus", place / "bank"],
+        "patch": ["--base", "w1 w2", "--donor", "w1 w3"],
+        "pairs": ["--pairs", place / "p.jsonl"],
+        "align": ["--source", place / "one", "--target", place / "one"],
+        "rewind": ["--initial", "bank", "--final", "model", *text],
+    }.get(command, text)
+    name, model = ("patch" if command == "pairs" else command), place if command == "rewind" else place / "model"
+    done = CliRunner().invoke(main, [str(w) for w in (name, model, *rest, *words, "--out", place / "out")])
+    assert done.exit_code == 2, done.output
+    assert not (place / "out").exists()
+    lines = done.stderr.splitlines()
+    return lines[[line.startswith("trisect: ") for line in lines].index(True) :]
+
+
+@pytest.fixture
+def unloaded(monkeypatch):
+    def loading(words):
+        raise AssertionError(f"{words}: a model is loaded")
+
+    monkeypatch.setattr("trisect.hf.files.fetch.report_step", loading)
+
+
+@pytest.mark.parametrize("command", ["ablate", "erase", "patch", "rewind"])
+@pytest.mark.parametrize(("site", "given"), SITES)
+def test_what_is_no_site_is_refused_before_a_model_is_loaded(place, unloaded, command, site, given):
+    first, known, todo = early_call(place, command, "--sites", site)
+    assert given in first
+    assert "A site reads [stack.][pre.]component@layer[.hHEAD]" in known
+    assert "Write for example k@3" in todo
+
+
+@pytest.mark.parametrize(("commands", "words", "given"), OTHERS, ids=lambda one: " ".join(one)[:30])
+def test_so_is_what_names_no_label_split_file_or_position(place, unloaded, commands, words, given):
+    lines = early_call(place, *commands, *words)
+    assert len(lines) == 3
+    assert given in lines[0]
+
+
+def test_several_models_are_not_loaded_either(place, unloaded):
+    words = ["ablate", place / "model", place / "model", "--text", "w1", "--sites", "zz@1", "--out", place / "out"]
+    done = CliRunner().invoke(main, list(map(str, words)))
+    assert done.exit_code == 2
+    assert "'zz@1' is not a site" in done.stderr
+
+
+@pytest.mark.parametrize("command", ["ablate", "erase", "patch"])
+@pytest.mark.parametrize(("site", "known"), [("v@9", "layers 1, 2"), ("v@1.h9", "4 heads"), ("cross.v@1", "")])
+def test_a_site_that_a_model_lacks_is_refused_before_any_text_is_read(place, monkeypatch, command, site, known):
+    def passed(*_, **__):
+        raise AssertionError("a text is read")
+
+    monkeypatch.setattr("trisect.hf.load.Pretrained.batches", passed)
+    lines = early_call(place, command, "--sites", site)
+    assert site.split("@")[0] in lines[0]
+    assert known in " ".join(lines[1:])
+
+
+def test_a_profile_of_a_checkpoint_that_is_not_there_computes_nothing(place, monkeypatch):
+    monkeypatch.setattr("trisect.experiments.profile.run.read_words", None)
+    lines = early_call(place, "profile", "--checkpoints", "model,nosuch")
+    assert "nosuch" in lines[0]
+
+
+TOO_MANY = 2**60
+
+
+def allocate() -> None:
+    """What no machine has: PyTorch's own error, whatever its words are here."""
+    torch.empty(TOO_MANY, dtype=torch.uint8)
+
+
+def gpu() -> None:
+    raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 20.00 GiB.")
+
+
+def python() -> None:
+    raise MemoryError
+
+
+FAILURES = [allocate, gpu, python]
+
+
+@pytest.fixture(scope="module")
+def subject() -> Pretrained:
+    return load(tinyhf.llama())
+
+
+@pytest.fixture
+def failing(subject: Pretrained) -> Any:
+    """The model, whose second layer does what it is given before it runs."""
+    now: list[Callable[[], None]] = []
+
+    def meet(*_given: Any) -> None:
+        for fail in now:
+            fail()
+
+    handle = subject.model.get_submodule("model.layers.1").register_forward_pre_hook(meet)
+    yield now
+    handle.remove()
+
+
+@pytest.mark.parametrize("fail", FAILURES)
+def test_reading_and_running_without_enough_memory_say_what_makes_a_pass_smaller(subject, failing, fail):
+    ids = torch.arange(6, 20).view(2, 7)
+    batch = subject.batch_of({"input_ids": ids})
+    failing.append(fail)
+    for call in (
+        lambda: subject.read({"input_ids": ids}),
+        lambda: subject.batch_of({"input_ids": ids}),
+        lambda: subject.score(batch),
+        lambda: subject.each(batch, lambda trace: None),
+    ):
+        with pytest.raises(ModelOutOfMemoryError) as found:
+            call()
+        given, known, todo = found.value.problem, found.value.reason, found.value.todo
+        assert "input_ids of 2×7" in given
+        assert "needs more memory than there is" in given
+        assert known.startswith("The system ")
+        assert todo == LESS
+        assert all(option in todo for option in ("--batch", "--window", "--dtype"))
+        assert "do not go through" not in str(found.value)
+
+
+@pytest.mark.parametrize("fail", FAILURES)
+def test_a_model_that_memory_does_not_suffice_for_is_not_refused_as_one_that_cannot_be_verified(fail):
+    model = tinyhf.llama()
+    model.get_submodule("model.layers.1").register_forward_pre_hook(lambda *_: fail())
+    with pytest.raises(ModelOutOfMemoryError, match="Verifying LlamaForCausalLM") as found:
+        load(model)
+    assert "cannot be tried out" not in str(found.value)
+
+
+def test_what_is_wrong_with_inputs_is_still_said_of_them(subject, failing):
+    def wrong() -> None:
+        raise RuntimeError("shapes cannot be multiplied")
+
+    failing.append(wrong)
+    with pytest.raises(ModelError, match="do not go through") as found:
+        subject.batch_of({"input_ids": torch.arange(6, 13)[None]})
+    assert not isinstance(found.value, ModelOutOfMemoryError)
+
+
+def test_loading_names_what_loads_less():
+    refused = pytest.raises(ModelOutOfMemoryError, match="Loading M needs more memory")
+    with refused as found, memory_guard("M", "Loading"):
+        gpu()
+    assert found.value.todo == SMALLER
+    assert "--dtype" in SMALLER
+
+
+def test_other_errors_pass_as_they_are():
+    with pytest.raises(RuntimeError, match=r"^no$"), memory_guard("M", "Running"):
+        raise RuntimeError("no")
+    assert not is_out_of_memory(ValueError("out of memory"))
+    assert is_out_of_memory(RuntimeError("[enforce fail] DefaultCPUAllocator: can't allocate memory"))

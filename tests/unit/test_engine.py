@@ -1,20 +1,36 @@
-"""The worker's side of the pipes, and which engine a machine gets."""
+"""Which machines and which engine a command uses, the pipes of workers, and what trained a run, to the bit."""
 
 import io
 import json
+import shutil
 import subprocess
 import sys
+from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
+import torch
+from tests import tiny
 from tests.jobs import Walk, read_start, walk
 
+from trisect.core.errors import SpecError, StudyError
+from trisect.core.files import digest_place, write_json
 from trisect.core.machine import Machine
+from trisect.core.spec import plain
 from trisect.engine import processes
 from trisect.engine.drive import JobEnd
-from trisect.engine.jobs import JobContext, JobOrder, JobProgress
+from trisect.engine.jobs import JobContext, JobOrder, JobProgress, failure, read_failure
 from trisect.engine.processes import Processes, free_gpu, serve
-from trisect.engine.start import Here, open_engine, worker_count
+from trisect.engine.ray_connect import ADDRESS, MODE, check_token, cluster_address, jobs_per_gpu
+from trisect.engine.start import Here, choose_device, open_engine, worker_count
+from trisect.experiments.study import tasks
+from trisect.experiments.study.run import PreparedStudy, _add_numerics
+from trisect.experiments.study.settings import DesignSource, StudySettings
+from trisect.experiments.study.tasks import StudyJob
+from trisect.lab.folder import Folder
+from trisect.lm.matmul import STEP, check_numerics, numerics
 
 
 def order(tmp_path, **more):
@@ -209,3 +225,214 @@ def test_each_worker_sees_one_gpu_of_those_that_this_process_sees(visible, seen,
         engine.events(60.0, lambda number, event: lost.append((number, getattr(event, "last", None))))
     engine.close()
     assert sorted(lost) == list(enumerate(seen))
+
+
+def test_a_places_hash_is_of_its_names_and_bytes(tmp_path):
+    value = tmp_path / "value"
+    (value / "deep").mkdir(parents=True)
+    (value / "a").write_bytes(b"1\n2")
+    (value / "deep" / "b").write_bytes(b"")
+    (value / ".half").write_bytes(b"not yet")
+    first = digest_place(value)
+    shutil.copytree(value, tmp_path / "again")
+    assert digest_place(tmp_path / "again") == first
+    (value / ".half").write_bytes(b"more")
+    assert digest_place(value) == first
+    found = {first, digest_place(value / "a")}
+    (value / "a").write_bytes(b"1\n3")
+    found |= {digest_place(value), digest_place(value / "a")}
+    (value / "a").rename(value / "c")
+    assert len(found | {digest_place(value)}) == 5
+
+
+def test_errors_travel_as_json_and_come_out_as_they_were():
+    error = read_failure(failure(SpecError("given", "known", "todo")))
+    assert error is not None
+    assert (type(error), error.args) == (SpecError, ("given", "known", "todo"))
+    assert "ValueError: a bug" in str(read_failure(failure(ValueError("a bug"))))
+    assert read_failure({"share": 0.5}) is None
+
+
+def test_a_cluster_is_the_one_of_the_environment_and_is_refused_without_a_token(monkeypatch):
+    monkeypatch.delenv(MODE, raising=False)
+    for nothing in ("", "local"):
+        monkeypatch.setenv(ADDRESS, nothing)
+        assert cluster_address() is None
+    monkeypatch.setenv(ADDRESS, "head:6379")
+    with pytest.raises(StudyError) as caught:
+        cluster_address()
+    assert "head:6379" in caught.value.problem
+    assert f"{MODE} is None" in caught.value.reason
+    assert "firewall" in caught.value.todo
+    monkeypatch.setenv(MODE, "token")
+    assert cluster_address() == "head:6379"
+
+
+OPEN = ("The cluster at h:1 asks for no token.", "It let a wrong one in", "Stop it")
+SILENT = ("Ray at h:1 cannot be reached.", "ConnectionError: timed out", "ray status")
+
+
+@pytest.mark.parametrize(
+    ("code", "said", "words"),
+    [(0, "", OPEN), (1, "x\nray.exceptions.AuthenticationError: no", None), (1, "x\ntimed out", SILENT)],
+)
+def test_a_cluster_that_lets_a_wrong_token_in_or_says_nothing_is_refused(code, said, words, monkeypatch):
+    shown = []
+
+    def answer(command, env, **how):
+        shown.append(env["RAY_AUTH_TOKEN"])
+        return subprocess.CompletedProcess(command, code, b"", said.encode())
+
+    monkeypatch.setattr("subprocess.run", answer)
+    monkeypatch.setenv("RAY_AUTH_TOKEN", "right")
+    if words is None:
+        check_token("h:1")
+    else:
+        with pytest.raises(StudyError) as caught:
+            check_token("h:1")
+        found = (caught.value.problem, caught.value.reason, caught.value.todo)
+        assert all(word in text for word, text in zip(words, found, strict=True))
+    assert shown != ["right"]
+
+
+@pytest.mark.parametrize(
+    ("given", "words"),
+    [
+        ({"engine": "dask"}, "engine is 'dask'"),
+        ({"engine": "ray", "workers": 0}, "--engine ray and --workers 0 were both given"),
+        ({"engine": "here", "workers": 2}, "--engine here and --workers 2 were both given"),
+        ({"fleet": 0}, "fleet is 0"),
+    ],
+)
+def test_a_machine_that_contradicts_itself_is_refused(given, words):
+    with pytest.raises(SpecError, match=words):
+        Machine(**given)
+
+
+@pytest.mark.parametrize(("workers", "cores"), [(None, Machine().cores()), (1, 1), (500, Machine().cores())])
+def test_a_cluster_of_ones_own_has_the_cores_that_a_machine_is_asked_for(workers, cores, tmp_path, monkeypatch):
+    """Connecting is as far as this goes."""
+    asked = []
+
+    @contextmanager
+    def connect(*given):
+        asked.append(given)
+        raise KeyboardInterrupt
+        yield
+
+    monkeypatch.setattr("trisect.engine.start.open_ray", connect)
+    with pytest.raises(KeyboardInterrupt), open_engine(Machine(engine="ray", workers=workers), "cpu", tmp_path / "s"):
+        pass
+    assert asked == [(cores, 0)]
+
+
+@pytest.mark.parametrize(
+    ("workers", "gpus", "jobs"),
+    [(None, 8, 1), (None, 1, 1), (4, 8, 1), (8, 8, 1), (12, 8, 2), (16, 8, 2), (17, 8, 3), (3, 1, 3), (5, 0, 1)],
+)
+def test_jobs_share_a_gpu_where_more_are_asked_for_than_there_are(workers, gpus, jobs):
+    assert jobs_per_gpu(workers, gpus) == jobs
+
+
+def test_ray_is_imported_by_those_who_ask_for_it_alone():
+    code = "import sys, trisect.engine.start; print([m for m in ('ray', 'torch') if m in sys.modules])"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout == "[]\n"
+
+
+ONEDNN, OTHER = "step 2, float32 products by oneDNN (medium)", "step 2, float32 products by MKL (highest)"
+
+
+def test_what_trains_a_run_names_step_precision_library_setting_and_device(monkeypatch):
+    monkeypatch.setattr(torch.backends.cpu, "get_cpu_capability", lambda: "AVX2")
+    monkeypatch.setattr(torch.cuda, "get_device_name", lambda: "Abacus 9")
+    narrow = f"step {STEP}, bfloat16 (revision 2) products"
+    assert numerics("cpu", "float32", "medium") == f"step {STEP}, float32 products by oneDNN (medium) on AVX2"
+    assert numerics("cpu", "bfloat16", "highest") == f"{narrow} by oneDNN (highest) on AVX2"
+    assert numerics("cuda", "bfloat16", "highest") == f"{narrow} by cuBLAS (highest) on Abacus 9"
+    for said, library in (
+        ("Intel(R) oneAPI Math Kernel Library Version 2024.2", "MKL"),
+        ("BLAS_INFO=open, BUILD_TYPE=Release", "OpenBLAS"),
+        ("BLAS_INFO=accelerate", "Accelerate"),
+        ("", "BLAS"),
+    ):
+        monkeypatch.setattr(torch.__config__, "show", lambda said=said: said)
+        assert numerics("cpu", "float32", "highest") == f"step {STEP}, float32 products by {library} (highest) on AVX2"
+
+
+def test_a_node_without_narrow_products_refuses_to_train_with_them(monkeypatch):
+    monkeypatch.setattr("trisect.engine.start.has_bfloat16", lambda: False)
+    asked: Any = StudyJob("train", (), "", "", tiny.EXPERIMENT, "cpu", "bfloat16")
+    nothing: Any = None
+    with pytest.raises(SpecError) as error:
+        tasks._train(asked, nothing, nothing, nothing, "highest")
+    assert error.value.problem == "The precision 'bfloat16' was asked for on the CPU."
+    assert choose_device(Machine("cpu", precision="bfloat16", engine="ray")) == "cpu"  # the driver trains nothing
+
+
+def test_narrow_products_are_refused_in_quick_and_warned_of_where_effects_are_small(monkeypatch):
+    monkeypatch.setattr("trisect.engine.start.has_bfloat16", lambda: True)
+    narrow = Machine("cpu", precision="bfloat16")
+
+    def prepare(experiment, machine=narrow):
+        return PreparedStudy.prepare(StudySettings(DesignSource(experiment)), machine)
+
+    prepare("quick", Machine("cpu"))
+    with pytest.raises(SpecError, match=r"(?s)'bfloat16' .*in 'quick'.*Leave --precision out"):
+        prepare("quick")
+    with pytest.warns(UserWarning, match="bfloat16 products moved effects of freezing by more than their spread"):
+        prepare(tiny.EXPERIMENT)
+    prepare(replace(tiny.EXPERIMENT, freeze=None, rewind=None))  # a warning would be an error here
+
+
+def test_narrow_products_need_a_processor_that_has_them(monkeypatch):
+    asked = Machine("cpu", precision="bfloat16")
+    monkeypatch.setattr("trisect.engine.start.has_bfloat16", lambda: True)
+    assert choose_device(asked) == "cpu"
+    monkeypatch.setattr("trisect.engine.start.has_bfloat16", lambda: False)
+    with pytest.raises(SpecError, match=r"(?s)'bfloat16' .*on the CPU.*AVX-512 or AMX.*--device cuda"):
+        choose_device(asked)
+
+
+def test_a_study_is_never_trained_by_two_libraries():
+    check_numerics(None, OTHER)
+    check_numerics(ONEDNN, ONEDNN)
+    with pytest.raises(StudyError) as error:
+        check_numerics(ONEDNN, OTHER)
+    assert ONEDNN in error.value.problem
+    assert OTHER in error.value.reason
+
+
+def finished(folder, run, how):
+    record = {
+        "spec": plain(tiny.runs()[0]),
+        "status": "finished",
+        "diverged_step": None,
+        "parameters": 1,
+        "versions": {},
+        "claims_hash": "",
+        "revision": 1,
+        "device": "cpu",
+        "precision": "float32",
+        "products": "medium",
+        "numerics": how,
+        "processor": "",
+        "recorded": False,
+        "wall_seconds": 1.0,
+        "metrics": [],
+    }
+    write_json(folder.run(run), record)
+
+
+def test_runs_that_two_machines_trained_in_two_ways_stop_the_study(tmp_path):
+    folder, known = Folder(tmp_path), set[str]()
+    _add_numerics(known, folder, ("a-1-0", "b-1-0"))
+    assert known == set()
+    finished(folder, "a-1-0", ONEDNN)
+    _add_numerics(known, folder, ("a-1-0", "b-1-0"))
+    assert known == {ONEDNN}
+    finished(folder, "b-1-0", OTHER)
+    with pytest.raises(StudyError, match="trained in two ways") as error:
+        _add_numerics(known, folder, ["b-1-0"])
+    assert ONEDNN in error.value.reason
+    assert OTHER in error.value.reason

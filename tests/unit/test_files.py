@@ -1,11 +1,20 @@
+"""Files that are whole or not there, tensors kept in a temporary file, and a number made of the bits of every tensor."""
+
+from __future__ import annotations
+
+import errno
 import os
+import tempfile
 import threading
-from typing import NotRequired
+from pathlib import Path
+from typing import Any, NotRequired
 
 import numpy as np
 import polars as pl
 import pytest
 import torch
+from tests import tinyhf
+from torch import Tensor, nn
 from typing_extensions import TypedDict
 
 from trisect.core import files
@@ -23,7 +32,12 @@ from trisect.core.files import (
     replace_file,
     write_json,
 )  # fmt: skip
+from trisect.core.subject import Texts
 from trisect.core.tables import SCHEMAS, STUDY_TABLES, frame, read_table, write_table
+from trisect.experiments.ablate.run import TextsRead, make_replacement
+from trisect.hf.files.checkpoints import State
+from trisect.hf.load import Pretrained, load
+from trisect.lab.passes import to_disk, weights_to_hold
 from trisect.lm.snapshots import read_snapshot, write_snapshot
 
 
@@ -225,3 +239,145 @@ def test_a_record_has_the_keys_that_it_requires_and_lists_where_they_stand(tmp_p
         read_record(path, "Delete it.", Card)
     assert (caught.value.problem, caught.value.todo) == (f"{path} is damaged.", "Delete it.")
     assert f"Card: {known} in {path}" in caught.value.reason
+
+
+TYPES = (torch.float32, torch.bfloat16, torch.float16, torch.float64, torch.bool, torch.int64)
+
+
+@pytest.fixture(scope="module")
+def subject() -> Pretrained:
+    return load(tinyhf.llama(), tinyhf.tokenizer())
+
+
+def bits(tensor: Tensor) -> bytes:
+    return tensor.contiguous().reshape(-1).view(torch.uint8).numpy().tobytes()
+
+
+@pytest.mark.parametrize("kind", TYPES)
+@pytest.mark.parametrize("shape", [(3, 5), (), (0, 4), (7, 1, 3)])
+def test_tensors_come_back_bit_for_bit_whatever_their_kind_and_shape(kind, shape):
+    tensor = (torch.randn(shape, generator=torch.Generator().manual_seed(0)) * 9).to(kind)
+    found = to_disk(tensor)
+    assert (found.shape, found.dtype) == (tensor.shape, tensor.dtype)
+    assert bits(found) == bits(tensor)
+
+
+def test_order_and_numbers_that_are_none_stay_and_one_that_is_written_to_is_the_writers_own():
+    for tensor in (torch.randn(4, 6).T, torch.tensor([float("nan"), -0.0, float("inf")])):
+        one, two = to_disk(tensor), to_disk(tensor)
+        one += 1
+        assert bits(two) == bits(tensor) != bits(one)
+
+
+@pytest.mark.parametrize("size", [4, 1 << 16])
+def test_a_full_folder_of_temporary_files_is_named(size, monkeypatch):
+    """A small tensor is refused when all is written, a large one at once."""
+    monkeypatch.setattr(tempfile, "TemporaryFile", lambda: Path("/dev/full").open("r+b"))  # noqa: SIM115
+    with pytest.raises(StudyError) as caught:
+        to_disk(torch.ones(size))
+    assert str(caught.value) == (
+        f"What is held over all layers cannot be kept in the folder of temporary files, {tempfile.gettempdir()}.\n  It is full.\n"
+        "  Free some space there, or set TMPDIR to a folder with more of it, and call the same command again."
+    )
+
+
+def test_a_system_without_a_folder_of_temporary_files_says_so(monkeypatch):
+    def none(*given):
+        raise FileNotFoundError(errno.ENOENT, "No usable temporary directory found")
+
+    monkeypatch.setattr(tempfile, "TemporaryFile", none)
+    monkeypatch.setattr(tempfile, "gettempdir", none)
+    with pytest.raises(StudyError) as caught:
+        to_disk(torch.ones(3))
+    assert caught.value.problem == "What is held over all layers cannot be kept in the folder of temporary files."
+    assert caught.value.reason == "The system says: No usable temporary directory found."
+
+
+def test_held_weights_are_those_of_the_unedited_pass(subject):
+    batch = next(iter(subject.batches(["the cat sat on the mat"] * 2, 2)))
+    own = {trace.address: trace.weights for trace in subject.trace(batch).traces}
+    held = weights_to_hold(subject, batch)
+    assert set(held) == set(own)
+    assert all(bits(held[a]) == bits(own[a]) for a in own)
+
+
+def test_what_another_text_lends_is_put_together_for_one_layer_at_a_time(subject):
+    lines = ["the cat sat on the mat", "a dog ran", "the mat"]
+    texts = Texts("lines", lambda: iter(lines))
+    read = TextsRead.of(texts, 0)
+    list(read.stream())
+    replace = make_replacement(subject, read, subject.addresses, "resample", 3, 0, lambda n: None)
+    batch = next(iter(subject.batches(lines, 3, scored=True)))
+    lent, again = replace(batch), replace(batch)
+    assert list(lent) == list(subject.addresses)
+    assert len(lent) == len(subject.addresses)
+    first = lent[subject.addresses[0]]
+    assert lent[subject.addresses[0]] is first
+    for address in reversed(subject.addresses):  # in any order the same
+        assert all(bits(a) == bits(b) for a, b in zip(lent[address], again[address], strict=True))
+        assert lent[address].q.shape[0] == len(lines)
+    assert lent[subject.addresses[0]] is not first
+
+
+KINDS = (torch.float64, torch.float32, torch.bfloat16, torch.int8, torch.bool, torch.complex64)
+
+
+@pytest.mark.parametrize("kind", KINDS, ids=str)
+@pytest.mark.parametrize("count", [1, 130, 40_001])
+@pytest.mark.parametrize("first", [0, 1, 3])
+def test_one_byte_that_changed_is_noticed(kind, count, first):
+    model: Any = nn.Module()
+    model.register_buffer("part", torch.zeros(first + count, dtype=torch.uint8).to(kind)[first:])
+    model.register_buffer("empty", torch.zeros(0, 3))
+    state = State.of(model)
+    assert state.changed(model) is None
+    for place in {0, count // 2, count - 1}:
+        model.part[place] = 1
+        assert state.changed(model) == "part"
+        model.part[place] = 0
+    assert state.changed(model) is None
+
+
+@pytest.mark.parametrize("kind", [torch.float32, torch.bfloat16], ids=str)
+@pytest.mark.parametrize("width", [16, 64, 256])
+def test_rows_columns_and_numbers_that_change_places_are_noticed(kind, width):
+    model = nn.Linear(width, width, dtype=kind)
+    state, kept = State.of(model), model.weight.data.clone()
+    for one, other in ((0, 1), (0, 2), (0, 4), (1, width - 1)):
+        order = list(range(width))
+        order[one], order[other] = other, one
+        for changed in (kept[order], kept[:, order]):
+            model.weight.data[:] = changed
+            assert state.changed(model) == "weight"
+        model.weight.data[:] = kept
+        model.bias.data[:] = model.bias.data[order]
+        assert state.changed(model) == "bias"
+        model.bias.data[:] = model.bias.data[order]
+    assert state.changed(model) is None
+
+
+@pytest.mark.parametrize(
+    "part",
+    [torch.ones(64)[::2], torch.ones(1).expand(8), torch.ones(8, 8).T, torch.eye(3).to_sparse(), torch.tensor(1.0)],
+    ids=["strided", "expanded", "turned", "sparse", "one number"],
+)
+def test_tensors_of_any_layout_have_a_number(part):
+    model = nn.Module()
+    model.register_buffer("part", part)
+    state = State.of(model)
+    assert state.changed(model) is None
+    model.part = part.clone() * 2
+    assert state.changed(model) == "part"
+
+
+@pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore:torch.quantize_per_tensor:UserWarning")
+def test_quantised_weights_and_their_scale_are_in_it():
+    module = nn.Sequential(nn.Linear(8, 8))
+    model = torch.ao.quantization.quantize_dynamic(module, {nn.Linear}, dtype=torch.qint8)
+    state = State.of(model)
+    assert state.changed(model) is None
+    weight, bias = model[0]._weight_bias()
+    doubled, scale = weight.dequantize() * 2, weight.q_scale() * 2
+    scaled = torch.quantize_per_tensor(doubled, scale, weight.q_zero_point(), torch.qint8)
+    model[0].set_weight_bias(scaled, bias)
+    assert "0._packed_params._packed_params" in str(state.changed(model))

@@ -1,4 +1,8 @@
-"""Switches: q, k or v of sites to zero, the mean or a second text's, composed in one pass, and what they are refused for."""
+"""Switches of q, k or v; another text's parts in one layer; interchange scores by hand."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
 
 import numpy as np
 import pytest
@@ -8,9 +12,20 @@ from tests import tinyhf
 import trisect
 from trisect.core.errors import CorpusError, ModelError, SiteError, SpecError
 from trisect.core.trace import Address
-from trisect.hf.load import load
+from trisect.experiments.profile import run
+from trisect.experiments.profile.run import Exchange, exchange
+from trisect.hf.load import Pretrained, load
 from trisect.measure.intervention import Means, PreparedText, intervene
-from trisect.measure.patching import record
+from trisect.measure.patching import (
+    UNKNOWN,
+    logit_ratio,
+    match_prediction,
+    ratio_of_sums,
+    record,
+    share_of,
+    shares,
+)
+from trisect.text.sources import Labelled
 
 pytestmark = pytest.mark.usefixtures("undrawn")  # pages without drawings, which take most of the time
 
@@ -242,3 +257,159 @@ def test_each_text_that_is_cut_to_the_window_is_said(gpt):
     assert PreparedText.of(gpt, long, long).notes == (cut.format("text"), cut.format("second text"))
     assert cut.format("second text") == PreparedText.of(gpt, TEXT, long).notes[0]
     assert PreparedText.of(gpt, long).notes == (cut.format("text"),)
+
+
+# in the fourth pair q and the base are alike, in the fifth k is unknown
+PREDICTIONS = {"base": [1, 1, 1, 1, 1], "q": [2, 2, 2, 1, 2], "k": [3, 3, 3, 3, UNKNOWN], "v": [4, 4, 4, 4, 4]}
+
+
+def hits(found):
+    return {name: share.hits for name, share in found.items()}
+
+
+def test_shares_count_the_pairs_whose_four_predictions_differ() -> None:
+    """The fourth pair's q is the base's answer and the fifth's k is not known: neither counts, whatever came."""
+    found = shares([2, 4, 1, 2, 2], PREDICTIONS, "q")
+    assert {share.n for share in found.values()} == {3}
+    assert hits(found) == {"base": 1, "q": 1, "k": 0, "v": 1}
+    assert found["q"].value == pytest.approx(1 / 3)
+
+
+def test_an_answer_that_nothing_predicted_is_in_no_share() -> None:
+    found = shares([9, 9, 9, 9, 9], PREDICTIONS, "v")
+    assert (found["v"].n, hits(found)) == (3, {"base": 0, "q": 0, "k": 0, "v": 0})
+
+
+def test_a_joint_component_needs_a_prediction_that_is_its_own() -> None:
+    """In the second pair q+k predicts what q does, so that nothing could tell them apart."""
+    joint = {**{name: of[:2] for name, of in PREDICTIONS.items()}, "q+k": [5, 2]}
+    found = shares([5, 2], joint, "q+k")
+    assert (found["q+k"].n, hits(found)) == (1, {"base": 0, "q": 0, "k": 0, "v": 0, "q+k": 1})
+
+
+def test_components_without_predictions_are_left_out() -> None:
+    assert shares([1, 1], {"base": [1, 1], "q": [2, 2], "v": [1, 3]}, "q")["v"].n == 1  # equals that are not neighbours
+    found = shares([2, 1], {"base": [1, 1], "q": [2, 2]}, "q")
+    assert (found["q"].n, found["q"].value, sorted(found)) == (2, 0.5, ["base", "q"])
+
+
+def test_intervals_reach_to_certainty_only_where_all_pairs_say_so() -> None:
+    every, none, most = share_of(np.ones(20, bool)), share_of(np.zeros(20, bool)), share_of(np.arange(20) > 0)
+    assert (every.high, none.low) == (1.0, 0.0)
+    assert 0.85 < (every.low or 0.0) < 0.95
+    assert (most.high or 1.0) < 1.0
+    assert share_of(np.zeros(0, bool)).value is None
+
+
+def test_which_came_names_the_first_that_predicted_it() -> None:
+    assert match_prediction([1, 2, 7, 4, 4], PREDICTIONS) == ("base", "q", "other", "v", "v")
+    assert match_prediction([UNKNOWN], {"base": [1], "q": [UNKNOWN]}) == ("other",)
+
+
+def logit_change(*differences):
+    return ratio_of_sums(*logit_ratio(*differences)[:2])
+
+
+def test_logit_change_is_none_at_the_own_run_and_whole_at_the_other() -> None:
+    own, other = np.array([3.0, 2.0, 4.0]), np.array([-1.0, -3.0, -2.0])
+    assert logit_change(own, own, other)["value"] == 0.0
+    assert logit_change(other, own, other)["value"] == 1.0
+    half = logit_change((own + other) / 2, own, other)
+    assert (half["value"], half["low"]) == pytest.approx((0.5, 0.5))
+    assert half["n"] == 3
+
+
+def test_a_pair_without_room_adds_nothing_to_the_change() -> None:
+    """Both runs answer the second pair alike: its own ratio would be 0 / 0."""
+    found = logit_change(np.array([0.0, 1.0]), np.array([2.0, 1.0]), np.array([-2.0, 1.0]))
+    assert (found["value"], found["n"]) == (pytest.approx(0.5), 1)
+    assert logit_change(np.ones(2), np.ones(2), np.ones(2))["value"] is None
+
+
+WORDS = [f"w{i}" for i in range(1, 30)]
+
+
+def labelled(words: list[str]) -> Labelled:
+    text, spans = " ".join(words), []
+    for word in words:
+        start = spans[-1][1] + 1 if spans else 0
+        spans.append((start, start + len(word)))
+    return Labelled(text, tuple(spans), {})
+
+
+def texts(lengths: tuple[int, ...]) -> Iterator[Labelled]:
+    draw = np.random.default_rng(0)
+    return iter([labelled([WORDS[int(i)] for i in draw.integers(len(WORDS), size=n)]) for n in lengths])
+
+
+@pytest.fixture(scope="module", params=["bert", "gpt2"])
+def model(request) -> Pretrained:
+    return load(getattr(tinyhf, request.param)(), tinyhf.tokenizer())
+
+
+def layers(model: Pretrained) -> tuple[Address, ...]:
+    return tuple(p.address for p in model.projections())
+
+
+def test_with_the_weights_held_queries_and_keys_change_nothing_and_values_do(model):
+    found = exchange(model, lambda: texts((6, 6, 6, 9, 9, 9)), layers(model), 8, 0)
+    assert found is not None
+    assert found.changes.shape == (6, len(layers(model)), 2, 3)
+    free, held = found.changes[:, :, 0], found.changes[:, :, 1]
+    assert (free > 0).all()
+    assert held[:, :, :2].max() == 0  # q and k, to the bit
+    assert (held[:, :, 2] > 0).all()
+    share = found.held_share(0)
+    assert share is not None
+    assert (share.effect, share.n, share.unit) == (1.0, 6, "text")
+
+
+def test_a_change_is_that_of_the_very_values_of_the_other_text(model):
+    """The last layer's q of another text, put in by hand."""
+    address = layers(model)[-1]
+    found = exchange(model, lambda: texts((7, 7)), (address,), 8, 0)
+    assert found is not None
+    (batch,) = model.batches((one.text for one in texts((7, 7))), 8, scored=True)
+    clean = model.score(batch)
+    turned = model.score(batch, {address: lambda parts: parts._replace(q=parts.q.flip(0))}, None, clean)
+    moved = turned.total if model.objective == "output" else (turned.total - clean.total).abs()
+    np.testing.assert_allclose(found.changes[:, 0, 0, 0], (moved / turned.count).numpy(), rtol=1e-6)
+
+
+def test_only_texts_of_as_many_tokens_meet(model):
+    assert exchange(model, lambda: texts((4, 5, 6, 7)), layers(model), 8, 0) is None
+    met = exchange(model, lambda: texts((4, 5, 5, 7)), layers(model), 8, 0)
+    assert met is not None
+    assert len(met.changes) == 2
+
+
+def test_rows_are_means_over_texts_with_intervals():
+    changes = np.random.default_rng(1).uniform(0.1, 1.0, size=(40, 2, 2, 3))
+    found = Exchange((Address("plain", 1), Address("plain", 2)), changes)
+    rows = [row for row, _ in found.rows(0)]
+    assert len(rows) == 3 * 2 * 3
+    whole = [r for r in rows if r["layer"] is None and (r["group"], r["component"]) == ("weights held", "v")]
+    assert len(whole) == 1
+    assert whole[0]["value"] == pytest.approx(changes[:, :, 1, 2].mean())
+    low, value, high = (float(whole[0][name] or 0.0) for name in ("low", "value", "high"))
+    assert 0 < low < value < high
+    assert whole[0]["n"] == 40
+    first = next(r for r in rows if r.get("layer") == 2 and (r["group"], r["component"]) == ("weights free", "q"))
+    assert first["value"] == pytest.approx(changes[:, 1, 0, 0].mean())
+
+
+def test_the_share_is_of_all_change_and_says_where_queries_act_besides():
+    changes = np.zeros((40, 1, 2, 3))
+    changes[:, 0, 1] = (0.1, 0.1, 0.8)
+    share = Exchange((Address("plain", 1),), changes).held_share(0)
+    assert share is not None
+    assert share.effect == pytest.approx(0.8)
+    assert Exchange((Address("plain", 1),), np.zeros((40, 1, 2, 3))).held_share(0) is None
+
+
+def test_texts_are_drawn_up_to_a_number(model, monkeypatch):
+    monkeypatch.setattr(run, "TEXTS", 4)
+    found = exchange(model, lambda: texts((5,) * 9 + (6,) * 9), layers(model)[:1], 8, 0)
+    assert found is not None
+    assert len(found.changes) == 4
+    assert torch.isfinite(torch.from_numpy(found.changes)).all()

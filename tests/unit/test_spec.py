@@ -1,4 +1,9 @@
+"""What a run is: sites, recipes, presets, and the id made of its content."""
+
+from __future__ import annotations
+
 import json
+from collections import Counter
 from dataclasses import fields, replace
 from pathlib import Path
 
@@ -9,12 +14,15 @@ from trisect.core.edits import make_edit
 from trisect.core.errors import SiteError, SpecError
 from trisect.core.files import canonical, digest
 from trisect.core.machine import Machine
-from trisect.core.methods import PAPER_SITES, Attack, Control, Erase, Freeze, Probe, Rewind, Tie
+from trisect.core.methods import METHODS, PAPER_SITES, Attack, Control, Erase, Freeze, Probe, Rewind, Tie
 from trisect.core.schema import read
 from trisect.core.site import Site
 from trisect.core.spec import Design, Model, Run, Text, Training, narrow_heads, plain, read_experiment
 from trisect.core.tables import read_table
-from trisect.experiments.study.presets import PRESETS, find_experiments, only
+from trisect.experiments.recall.settings import COURSE, RECIPES
+from trisect.experiments.study.presets import BEYOND, DECIDING, PRESETS, find_experiments, is_preset, only
+from trisect.hf.small.gpt import GptShape, Schedule
+from trisect.lab.inputs import choose_recipe
 
 
 def test_an_experiment_survives_the_way_through_json():
@@ -250,3 +258,220 @@ def test_a_file_that_is_not_json_is_named(tmp_path):
         find_experiments(tmp_path / "x.json")
     (tmp_path / "y.json").write_text(json.dumps(plain(tiny.EXPERIMENT)))
     assert find_experiments(tmp_path / "y.json") == (tiny.EXPERIMENT,)
+
+
+@pytest.mark.parametrize(
+    ("text", "canonical"),
+    [
+        ("k@3", "k@3"),
+        ("k+q@2,1", "q+k@1-2"),
+        ("v@all", "v@all"),
+        ("v@2.h4", "v@2.h4"),
+        ("v@2.h4,1-2", "v@2.h1-2,4"),
+        ("cross.v@4", "cross.v@4"),
+        ("ffn@3", "ffn@3"),
+        ("o@2", "o@2"),
+        ("attn@1", "attn@1"),
+        ("pre.k@3", "pre.k@3"),
+        ("enc.pre.k+k@1,2,3,7", "enc.pre.k@1-3,7"),
+        (" q@1 ", "q@1"),
+    ],
+)
+def test_one_canonical_spelling(text, canonical):
+    assert str(Site.parse(text)) == canonical
+    assert Site.parse(canonical) == Site.parse(text)
+
+
+@pytest.mark.parametrize(
+    ("text", "why"),
+    [
+        ("", "not of that form"),
+        ("k", "not of that form"),
+        ("@3", "not of that form"),
+        ("k@", "not of that form"),
+        ("k@2-1", "the span '2-1' is reversed"),
+        ("k@0", "layers and heads count from 1"),
+        ("k@x", "'x' is neither a number nor a span"),
+        ("k@1..2", "not of that form"),
+        ("z@1", "'z' is no component"),
+        ("qk@1", "'qk' is no component"),
+        ("q++k@1", "'' is no component"),
+        ("K@1", "not of that form"),
+        ("ffn@1.h2", "only q, k, v, o have heads"),
+        ("pre.o@1", "only q, k and v have a projection's output of their own"),
+        ("k@1.h0", "layers and heads count from 1"),
+        ("encoder.k@1", "not of that form"),
+    ],
+)
+def test_what_is_no_site_says_why_what_there_is_and_what_to_do(text, why):
+    with pytest.raises(SiteError) as caught:
+        Site.parse(text)
+    assert why in caught.value.problem
+    assert caught.value.reason.startswith("A site reads [stack.][pre.]component@layer[.hHEAD]")
+    assert caught.value.todo == "Write for example k@3, q+k@1-2, v@all, v@2.h4, cross.v@4 or pre.k@3."
+
+
+def test_resolving_counts_layers_out():
+    assert str(Site.parse("v@all").resolve(3, 2)) == "v@1-3"
+    assert [str(p) for p in Site.parse("q+k@1-2").resolve(2, 2).parts()] == ["q@1", "k@1", "q@2", "k@2"]
+
+
+def test_outside_the_model_is_an_error_never_an_empty_set():
+    with pytest.raises(SiteError, match=r"'k@6' lies outside the model: layer 6") as caught:
+        Site.parse("k@6").resolve(5, 5)
+    assert caught.value.reason == "The model has layers 1-5 and heads 1-5."
+    with pytest.raises(SiteError, match=r"names head 4 of k") as caught:
+        Site.parse("q+k@1.h4").resolve(5, 8, kv_heads=2)
+    assert "k has heads 1-2" in caught.value.reason
+    assert str(Site.parse("q@1.h4").resolve(5, 8, kv_heads=2)) == "q@1.h4"
+    with pytest.raises(SiteError, match="names the stack 'dec'"):
+        Site.parse("dec.k@1").resolve(5, 5)
+
+
+def test_parts_of_an_unresolved_site_are_refused():
+    with pytest.raises(SiteError, match="no layer numbers yet"):
+        Site.parse("k@all").parts()
+
+
+SMALL = [one for one in PRESETS if one.name in ("quick", "wikitext2-small")]
+
+
+def kinds(experiment: Design) -> Counter[tuple[str, object]]:
+    """How many runs of one seed have which edit and variant."""
+    runs = [run for run in experiment.runs("text") if run.seed == 1]
+    return Counter((run.edit.kind, run.edit.setting("variant") or "plain") for run in runs if run.edit)
+
+
+@pytest.mark.parametrize("preset", SMALL, ids=lambda one: one.name)
+def test_small_presets_control_the_sites_that_decide(preset: Design):
+    found = kinds(preset)
+    assert [found["attack", variant] for variant in ("plain", "control", "bounded", "site")] == [30, 6, 6, 6]
+    # pairs save one matrix a layer, as an identity does, and three in one save two: two widths of heads
+    assert [found[kind, "plain"] for kind in ("tie", "identity", "narrow")] == [4, 2, 2]
+    assert all(getattr(preset, method) for method in METHODS if method != "interchange")  # that needs a world
+    assert preset.control is not None
+    assert {str(site) for site in preset.control.sites} == {f"{c}@{layer}" for c in "qkv" for layer in (1, 5)}
+
+
+def test_the_papers_own_preset_stays_the_papers():
+    paper = find_experiments("paper")[0]
+    assert not any((paper.control, paper.tie, paper.probe, paper.erase))
+
+
+def test_beyond_is_a_grid_of_everything_and_a_sweep_of_strengths():
+    grid, sweep = find_experiments("beyond")
+    assert find_experiments("beyond")[0] == grid
+    assert {one.text for one in BEYOND} == {one.text for one in BEYOND[:1]}  # one folder holds one text
+    assert grid.attack is not None
+    assert sweep.attack is not None
+    spelt = {str(site) for site in grid.resolved().attack.sites}  # type: ignore[union-attr]
+    wanted = ("q@3", "q+k@1", "k+v@2", "q+v@4", "q+k+v@5", "v@1-5", "o@2", "attn@3", "ffn@4", "k@5.h5", "v@1.h1")
+    assert set(wanted) <= spelt
+    assert len(spelt) == 15 + 20 + 3 + 15 + 75
+    assert sweep.attack.strengths == (0.3, 3.0)
+    assert sweep.attack.sites == PAPER_SITES
+    assert kinds(grid)["tie", "plain"] == 4 * (1 + 5)
+    runs: list[Run] = [run for one in BEYOND for run in one.runs("text")]
+    assert len({run.id for run in runs if run.edit}) == sum(run.edit is not None for run in runs)
+
+
+@pytest.mark.parametrize("name", ["roles", "roles-quick"])
+def test_worlds_have_a_cell_for_each_component_and_attribute(name: str):
+    designs = find_experiments(name)
+    assert {one.name for one in designs} == {name}
+    assert len({(one.text, one.model, one.training) for one in designs}) == 1  # one folder holds them
+    cells = {(str(s), label) for one in designs if one.attack for s in one.attack.sites for label in one.attack.labels}
+    wanted = {("q@2", f"question.{a}") for a in "abc"} | {(f"{c}@2", f"item.{a}") for c in "kv" for a in "abc"}
+    assert cells == wanted
+    erased = {(str(s), label) for one in designs if one.erase for s in one.erase.sites for label in one.erase.labels}
+    assert erased == cells
+    (idle,) = designs[0].model.idle
+    for method in (designs[0].freeze, designs[0].rewind, designs[0].ablate, designs[0].interchange):
+        assert method is not None
+        assert {str(site) for site in method.sites} == {f"{c}@{layer}" for c in "qkv" for layer in (idle, 2)}
+
+
+def test_a_preset_is_known_by_its_name():
+    assert all(is_preset(name) for name in ("quick", "beyond", Path("paper")))
+    assert not any(is_preset(what) for what in ("quik", PRESETS[0], None, DECIDING))
+    with pytest.raises(
+        SpecError, match="Presets are quick, wikitext2-small, paper, all-layers, beyond, roles, roles-quick"
+    ):
+        find_experiments("quik")
+
+
+def test_of_a_preset_of_several_designs_those_stay_that_have_what_is_asked_for():
+    whole = find_experiments("roles-quick")
+    attacked, ablated = only(whole, ("attack",)), only(whole, ("ablate", "erase"))
+    assert [one.attack for one in attacked] == [one.attack for one in whole if one.attack]
+    assert all(one.erase is None and one.control is None for one in attacked)
+    assert [one.ablate is not None for one in ablated] == [True, False]
+    with pytest.raises(SpecError, match="roles-quick has no tie"):
+        only(whole, ("attack", "tie"))
+
+
+LINES = 2_937  # of the course's pretraining text
+
+
+def test_the_courses_recipe_is_the_one_on_record():
+    """The figures of the data's own description: model, epochs, batches, rates, warm-up, decay, AdamW."""
+    course = choose_recipe(RECIPES, "course", embedded=False)
+    assert course == COURSE
+    assert course.architecture() == GptShape("gpt2", layers=4, heads=8, width=256, block=128, dropout=0.1)
+    falls = 200 * LINES * 128
+    rest = {"floor": 0.1, "weight_decay": 0.1, "betas": (0.9, 0.95), "clip": 1.0}
+    assert course.pretraining(LINES) == Schedule(650, 128, 6e-3, 10_240, falls, **rest)
+    assert course.fine_tuning(LINES, pretrained=False) == Schedule(75, 256, 6e-4, 10_240, falls, **rest)
+    assert course.fine_tuning(LINES, pretrained=True) == Schedule(10, 256, 6e-4, 10_240, falls, **rest)
+    assert course.trained_people == 0
+    changed = choose_recipe(RECIPES, "course", False, {"layers": "3", "dropout": 0, "pretraining_rate": "1e-3"})
+    assert (changed.layers, changed.dropout, changed.pretraining_rate) == (3, 0.0, 1e-3)  # as numbers or as words
+    assert (changed.width, changed.name) == (256, "course")
+    # it follows the data where none is named
+    assert [choose_recipe(RECIPES, None, embedded).name for embedded in (True, False)] == ["embedded", "small"]
+    assert set(RECIPES) == {"embedded", "small", "course"}
+
+
+def test_no_such_recipe_and_no_such_setting():
+    with pytest.raises(SpecError, match=r"(?s)Unknown recipe 'large'.*There are embedded, small, course"):
+        choose_recipe(RECIPES, "large", False)
+    for key in ("depth", "name"):
+        with pytest.raises(SpecError, match=f"Unknown setting of a recipe '{key}'") as raised:
+            choose_recipe(RECIPES, None, True, {key: 2})
+        assert raised.value.reason.startswith("There are layers, heads, width, dropout, batch, ")
+
+
+@pytest.mark.parametrize(
+    ("setting", "value", "known"),
+    [
+        ("layers", "two", "It is a whole number"),
+        ("layers", "1.5", "It is a whole number"),
+        ("layers", 1.5, "It is a whole number"),
+        ("layers", None, "It is a whole number"),
+        ("layers", float("inf"), "It is a whole number"),
+        ("layers", -1, "from 1 to 1,000"),
+        ("dropout", "much", "It is a number"),
+        ("rate", [], "It is a number"),
+        ("rate", float("nan"), "above 0"),
+        ("rate", float("inf"), "above 0"),
+        ("span", 0.6, "from 0 to 0.5"),
+        ("beta1", 1.0, "from 0 to 0.999"),
+        *((name, 0, "from 1") for name in ("layers", "batch", "epochs_after", "epochs_without", "pretraining_epochs")),
+        *((name, 0, "above 0") for name in ("rate", "decay_epochs")),
+        ("dropout", 1, "below 1"),
+        ("kind", "bert", "gpt2 and llama"),
+    ],
+)
+def test_a_value_of_another_kind_or_out_of_bounds(setting, value, known):
+    with pytest.raises(SpecError) as raised:
+        choose_recipe(RECIPES, "course", False, {setting: value})
+    assert raised.value.problem == f"{setting} is {value!r}."
+    assert known in raised.value.reason
+
+
+@pytest.mark.parametrize(
+    ("settings", "said"), [({"width": 30}, "A width of 30"), ({"decay_epochs": 1e-9}, "A schedule with decay_tokens 0")]
+)
+def test_a_recipe_that_nothing_can_be_trained_with(settings, said):
+    with pytest.raises(SpecError, match=said):
+        choose_recipe(RECIPES, "course", False, settings)
