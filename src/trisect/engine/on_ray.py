@@ -49,7 +49,7 @@ def _node_versions() -> dict[str, str]:
 
 
 @ray.remote(num_cpus=1, max_retries=0)
-def perform(
+def _perform(
     attempt: tuple[int, str],
     engine: str,
     queue: Any,
@@ -177,7 +177,7 @@ class RayEngine:
         attempt = (number, secrets.token_hex(8))
         arguments = (attempt, self._name, self._queue, self._versions, order.message(), needs, begins)
         self._open[number] = _Open(attempt[1], order)
-        self._refs[perform.options(**options).remote(*arguments)] = attempt
+        self._refs[_perform.options(**options).remote(*arguments)] = attempt
 
     def events(self, timeout: float, on_event: OnEvent) -> None:
         """Take what jobs said and what came of them, waiting until there is something."""

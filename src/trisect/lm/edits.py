@@ -57,7 +57,7 @@ class FreezeEdit(_WeightEdit):
 
 
 @record
-class TieEdit(_WeightEdit):
+class _TieEdit(_WeightEdit):
     """The site's components are one parameter in each layer; the first of q, k, v gives its initial values."""
 
     kind: ClassVar[str] = "tie"
@@ -75,7 +75,7 @@ class TieEdit(_WeightEdit):
 
 
 @record
-class IdentityEdit(_WeightEdit):
+class _IdentityEdit(_WeightEdit):
     """The site's component is the identity, held so; it has no settings."""
 
     kind: ClassVar[str] = "identity"
@@ -209,8 +209,8 @@ class AttackEdit(TrainingEdit):
 EDITS: tuple[type[TrainingEdit], ...] = (
     AttackEdit,
     FreezeEdit,
-    TieEdit,
-    IdentityEdit,
+    _TieEdit,
+    _IdentityEdit,
     NarrowEdit,
 )
 

@@ -49,7 +49,7 @@ PieceLabels = dict[str, tuple[list[str], list[int]]]
 
 
 @dataclass(frozen=True)
-class PipelineFacts:
+class _PipelineFacts:
     """A pipeline's exact name, a digest of its files, its columns that are used, and why others are left out."""
 
     pipeline: str
@@ -92,7 +92,7 @@ def _open_pipeline(name: str) -> Language:
         raise CorpusError(f"The spaCy pipeline '{name}' cannot be loaded.", facts, todo) from error
 
 
-def describe_pipeline(name: str, columns: Sequence[str] | None = None) -> PipelineFacts:
+def describe_pipeline(name: str, columns: Sequence[str] | None = None) -> _PipelineFacts:
     """What the pipeline says of itself, for `columns` (None: pos and dep, and tag and ent if set); raises CorpusError for one not set."""
     required, extra = (("pos", "dep"), ("tag", "ent")) if columns is None else (columns, ())
     _open_pipeline.cache_clear()  # its files may be others by now
@@ -116,7 +116,7 @@ def describe_pipeline(name: str, columns: Sequence[str] | None = None) -> Pipeli
     state, folder = hashlib.blake2b(exact.encode(), digest_size=16), Path(nlp.path or "")
     for path in sorted(p for p in folder.rglob("*") if p.is_file() and "__pycache__" not in p.parts):
         state.update(str(path.relative_to(folder)).encode() + path.read_bytes())
-    return PipelineFacts(
+    return _PipelineFacts(
         exact,
         state.hexdigest(),
         tuple(c for c in COLUMNS if c in required or (c in extra and able[c])),
@@ -124,7 +124,7 @@ def describe_pipeline(name: str, columns: Sequence[str] | None = None) -> Pipeli
     )
 
 
-def statement(raw: sources.RawSource, placeholder: str, about: PipelineFacts) -> dict[str, Json]:
+def statement(raw: sources.RawSource, placeholder: str, about: _PipelineFacts) -> dict[str, Json]:
     """All that the labels of a text depend on."""
     checksums = {s: p.checksum() if isinstance(p, DatasetTexts) else digest_file(p) for s, p in raw.parts.items()}
     return {
@@ -142,7 +142,7 @@ def statement(raw: sources.RawSource, placeholder: str, about: PipelineFacts) ->
 def label_text(
     raw: sources.RawSource,
     pipeline: str,
-    about: PipelineFacts,
+    about: _PipelineFacts,
     placeholder: str,
     workers: int,
     progress: AnnotationProgress | None = None,

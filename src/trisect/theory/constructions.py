@@ -247,7 +247,7 @@ AVERAGE_ERRATA = (
 )
 
 
-class WordAttention(NamedTuple):
+class _WordAttention(NamedTuple):
     """Self-attention over n words: logits k_jᵀq_i [i, j], their softmax, values and outputs, a row for each word."""
 
     logits: Float[np.ndarray, "N N"]
@@ -256,13 +256,13 @@ class WordAttention(NamedTuple):
     outputs: Float[np.ndarray, "N D"]
 
 
-def self_attention(words: Float[np.ndarray, "N D"], query: Array, key: Array, value: Array) -> WordAttention:
+def self_attention(words: Float[np.ndarray, "N D"], query: Array, key: Array, value: Array) -> _WordAttention:
     """v_i = V x_i, k_i = K x_i, q_i = Q x_i, c_i = Σ_j α_ij v_j; matrices [D D]. Raises TheoryError for logits beyond 1e300."""
     with np.errstate(over="ignore", invalid="ignore"):  # what overflows is refused by the softmax
         logits = (words @ query.T) @ (words @ key.T).T
     weights = attention_weights(logits)
     values = words @ value.T
-    return WordAttention(logits, weights, values, weights @ values)
+    return _WordAttention(logits, weights, values, weights @ values)
 
 
 def identity_attention(

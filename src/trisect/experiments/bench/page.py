@@ -25,7 +25,7 @@ REFERENCES = (
 )
 
 
-def areas_of(tables: Mapping[str, pl.DataFrame]) -> dict[str, dict[str, Mean]]:
+def _areas_of(tables: Mapping[str, pl.DataFrame]) -> dict[str, dict[str, Mean]]:
     """Mean AUROC over seeds with its interval, by method (best first) and world (all together first)."""
     areas: dict[str, dict[str, Mean]] = {}
     for world, method, value, low, high, n in sorted(tables["auroc"].rows(), key=lambda row: row[0] != ALL):
@@ -35,7 +35,7 @@ def areas_of(tables: Mapping[str, pl.DataFrame]) -> dict[str, dict[str, Mean]]:
 
 def page(tables: Mapping[str, pl.DataFrame], about: About[Any]) -> Sheet:
     """The page from the tables auroc, worlds and methods."""
-    areas, facts = areas_of(tables), about.facts
+    areas, facts = _areas_of(tables), about.facts
     worlds = list(next(iter(areas.values())))
     shown = ["all worlds" if world == ALL else world for world in worlds]
     n = f"{words.sample(len(facts.seeds), 'seed')}, {words.quantity(facts.pairs, 'pair')} of texts for each property"
@@ -93,7 +93,7 @@ def page(tables: Mapping[str, pl.DataFrame], about: About[Any]) -> Sheet:
 
 def findings(tables: Mapping[str, pl.DataFrame], about: About[Any]) -> tuple[Finding, ...]:
     """The AUROC of every method, a finding for each world, that of all worlds first."""
-    areas, results = areas_of(tables), []
+    areas, results = _areas_of(tables), []
     for world in next(iter(areas.values())):
         ranked = sorted(areas, key=lambda method: -areas[method][world].mean)
         ranking = ", ".join(f"{method} {_cell(areas[method][world])}" for method in ranked)

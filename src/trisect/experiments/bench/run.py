@@ -51,7 +51,7 @@ SCHEMAS = {
 }
 
 
-class PairReading(NamedTuple):
+class _PairReading(NamedTuple):
     """Bases read with the gradients of their answers' logits, q, k and v of the donors, the answers' ids and logits, and the weights'
     composition scores by writer, layer, component and head.
     """
@@ -69,13 +69,13 @@ class PairReading(NamedTuple):
         return self.batch.source.real
 
 
-def read_pairs(model: Pretrained, texts: Sequence[TextPair]) -> PairReading:
+def read_pairs(model: Pretrained, texts: Sequence[TextPair]) -> _PairReading:
     """Read both texts of every pair in two forward passes and a backward pass; readings are cached."""
     return _read(model, tuple((str(pair.base), str(pair.donor), str(pair.answers["base"])) for pair in texts))
 
 
 @lru_cache(maxsize=2)
-def _read(model: Pretrained, texts: tuple[tuple[str, str, str], ...]) -> PairReading:
+def _read(model: Pretrained, texts: tuple[tuple[str, str, str], ...]) -> _PairReading:
     bases, donors, answers = zip(*texts, strict=True)
     batch, other = (next(iter(model.batches(side, len(side)))) for side in (bases, donors))
     reading, parts = read_graph(model, batch), record(model, other, model.addresses).parts
@@ -84,7 +84,7 @@ def _read(model: Pretrained, texts: tuple[tuple[str, str, str], ...]) -> PairRea
     logits = reading.output[:, -1].gather(1, ids[:, None].to(reading.output.device))[:, 0]
     logits.sum().backward()
     traces = {trace.layer: trace for trace in reading.traces}
-    return PairReading(batch, traces, parts, ids, logits.detach(), composition_scores(traces))
+    return _PairReading(batch, traces, parts, ids, logits.detach(), composition_scores(traces))
 
 
 def place_of(site: Site) -> tuple[str, int, int]:
@@ -94,7 +94,7 @@ def place_of(site: Site) -> tuple[str, int, int]:
     return site.components[0], site.layers[0], site.heads[0]
 
 
-def queries_of(trace: Trace, component: str, head: int) -> list[int]:
+def _queries_of(trace: Trace, component: str, head: int) -> list[int]:
     """The query heads, from 0, that read a head of q, k or v."""
     return [head - 1] if component == "q" else [h for h in range(trace.heads) if h // trace.group == head - 1]
 
@@ -108,7 +108,7 @@ def attention(model: Pretrained, texts: Sequence[TextPair], site: Site) -> float
     """The largest attention weight of the last position."""
     component, layer, head = place_of(site)
     trace = read_pairs(model, texts).traces[layer]
-    return float(trace.weights[:, queries_of(trace, component, head), -1].detach().amax(-1).mean(0).max())
+    return float(trace.weights[:, _queries_of(trace, component, head), -1].detach().amax(-1).mean(0).max())
 
 
 def norm(model: Pretrained, texts: Sequence[TextPair], site: Site) -> float:
@@ -116,14 +116,14 @@ def norm(model: Pretrained, texts: Sequence[TextPair], site: Site) -> float:
     component, layer, head = place_of(site)
     trace = read_pairs(model, texts).traces[layer]
     lengths = trace.weights.detach()[:, :, -1] * transformed_norms(trace).detach()
-    return float(lengths[:, queries_of(trace, component, head)].amax(-1).mean(0).max())
+    return float(lengths[:, _queries_of(trace, component, head)].amax(-1).mean(0).max())
 
 
 def contribution(model: Pretrained, texts: Sequence[TextPair], site: Site) -> float:
     """The largest contribution weight of the last position: the share of the head's output that comes from one key, by projection."""
     component, layer, head = place_of(site)
     trace = read_pairs(model, texts).traces[layer]
-    return float(contributions(trace)[0][:, queries_of(trace, component, head), -1].amax(-1).mean(0).max())
+    return float(contributions(trace)[0][:, _queries_of(trace, component, head), -1].amax(-1).mean(0).max())
 
 
 def difference(model: Pretrained, texts: Sequence[TextPair], site: Site) -> float:
@@ -138,7 +138,7 @@ def difference(model: Pretrained, texts: Sequence[TextPair], site: Site) -> floa
 def composition(model: Pretrained, texts: Sequence[TextPair], site: Site) -> float:
     """Weights alone (Elhage et al. 2021): how strongly an earlier head's output is read here, or of v also what it writes later."""
     (component, layer, head), reading = place_of(site), read_pairs(model, texts)
-    heads = queries_of(reading.traces[layer], component, head) if component == "v" else []
+    heads = _queries_of(reading.traces[layer], component, head) if component == "v" else []
     writers = {f"{layer}.h{h + 1}" for h in heads}
     scores = reading.compositions.items()
     return max((s for (w, *reader), s in scores if reader == [layer, component, head] or w in writers), default=0.0)
@@ -154,7 +154,7 @@ def contrast(model: Pretrained, texts: Sequence[TextPair], site: Site) -> float:
     reading = read_pairs(model, texts)
     trace, donors = reading.traces[layer], reading.donors[Address("plain", layer)]
     values = []
-    for h in queries_of(trace, component, head):
+    for h in _queries_of(trace, component, head):
         weights, key_head = trace.weights[:, h, -1, :, None].detach(), h // trace.group
         means = [(weights * part[:, key_head].detach()).sum(1) for part in (trace.k, donors.k, trace.v, donors.v)]
         assert trace.w_o is not None, "a model whose output projection is known"
@@ -176,7 +176,7 @@ def atp_star(model: Pretrained, texts: Sequence[TextPair], site: Site) -> float:
     return _attribution(read_pairs(model, texts), site, corrected=True)
 
 
-def _attribution(reading: PairReading, site: Site, corrected: bool) -> float:
+def _attribution(reading: _PairReading, site: Site, corrected: bool) -> float:
     component, layer, head = place_of(site)
     both = attribute(reading.traces[layer], reading.donors[Address("plain", layer)], reading.every, reading.every)
     return float(both[component][0 if corrected else 1][:, head - 1].sum(-1).abs().mean())
@@ -259,7 +259,7 @@ def choose(settings: BenchmarkSettings) -> tuple[dict[str, ScoreFunction], tuple
         if strange := [name for name in names if name not in options]:
             raise SpecError(unknown(what, strange[0], options), f"There are {', '.join(options)}.", "Use one of them.")
     methods = {name: METHODS[name] for name in settings.methods or METHODS}
-    others: list[Any] = [method for file in settings.files for method in read_methods(Path(file))]
+    others: list[Any] = [method for file in settings.files for method in _read_methods(Path(file))]
     for method in others + list(settings.functions):
         name = str(getattr(method, "__name__", type(method).__name__))
         if not callable(method) or name in methods:
@@ -269,7 +269,7 @@ def choose(settings: BenchmarkSettings) -> tuple[dict[str, ScoreFunction], tuple
     return methods, settings.worlds or tuple(name for name, world in WORLDS.items() if not world.trained)
 
 
-def read_methods(file: Path) -> list[ScoreFunction]:
+def _read_methods(file: Path) -> list[ScoreFunction]:
     """The public functions of a Python file that take a model, texts and a site; raises SpecError if there is none."""
     requirement = "A method is a function (model, texts, site) -> score of a Python file."
     if not file.is_file():

@@ -91,7 +91,7 @@ class Composed(Result[ComposeFacts]):
         return {**super().data(), "composition": [path.data() for path in self.composition]}
 
 
-class ReadingHead(NamedTuple):
+class _ReadingHead(NamedTuple):
     """q, k or v (or some of them, joined) of a head, or of all heads of a layer."""
 
     layer: int
@@ -106,14 +106,14 @@ class ReadingHead(NamedTuple):
 
 def prepare(
     settings: ComposeSettings, subject: Subject
-) -> tuple[AnsweringSubject, tuple[ReadingHead, ...], PreparedPairs]:
+) -> tuple[AnsweringSubject, tuple[_ReadingHead, ...], PreparedPairs]:
     """The model, the reading heads and the pairs; raises TrisectError for settings that the model cannot run."""
     if not isinstance(subject, AnsweringSubject) or subject.objective != "causal":
         requirement = "Paths are patched in causal language models."
         raise ModelError(f"{subject.name} has no paths to patch.", requirement, "Give a language model.")
     if settings.into is None:
         readers = [
-            ReadingHead(address.layer, component, head)
+            _ReadingHead(address.layer, component, head)
             for address, heads in subject.shape.heads.items()
             for component in ("q", "k", "v")
             for head in range(1, (heads.query if component == "q" else heads.key) + 1)
@@ -121,7 +121,7 @@ def prepare(
     else:
         site = Site.parse(settings.into) if isinstance(settings.into, str) else settings.into
         layers = sorted({target.address.layer for target in subject.shape.resolve(site)})
-        readers = [ReadingHead(n, c, head) for n in layers for c in site.components for head in site.heads or (None,)]
+        readers = [_ReadingHead(n, c, head) for n in layers for c in site.components for head in site.heads or (None,)]
     first = subject.shape.layers("plain")[:1]
     if settings.into is not None and all((reader.layer,) == first for reader in readers):
         requirement = f"It reads the embedding alone; {subject.shape.words()}"
@@ -234,14 +234,14 @@ def _unrelated(prepared: PreparedPairs, part: np.ndarray, paths: Paths) -> Int[t
 
 def _patch(
     paths: Paths,
-    chosen: Sequence[tuple[StreamWriter | None, ReadingHead]],
+    chosen: Sequence[tuple[StreamWriter | None, _ReadingHead]],
     effects: _Effects,
     part: np.ndarray,
     rows: Int[torch.Tensor, " B"],
 ) -> None:
     """Patch the chosen paths of some pairs: directly, from an unrelated donor, and with the parts in between following."""
     alone = (rows == torch.arange(len(rows)))[:, None]
-    kinds = list[tuple[str, str, ReadingHead]]()
+    kinds = list[tuple[str, str, _ReadingHead]]()
     edits = list[tuple[Sequence[StreamWriter], int, str, int | None, bool, Int[torch.Tensor, " B"] | None]]()
     for writer, reader in chosen:
         sources = paths.stream.writers_before(reader.layer) if writer is None else (writer,)
@@ -267,19 +267,19 @@ class _Effects:
 
     def __init__(self, count: int) -> None:
         self.count = count
-        self.values: dict[tuple[str, str, ReadingHead], Float[np.ndarray, "N A"]] = {}
+        self.values: dict[tuple[str, str, _ReadingHead], Float[np.ndarray, "N A"]] = {}
 
-    def add(self, kind: str, writer: str, reader: ReadingHead, part: np.ndarray, value: torch.Tensor) -> None:
+    def add(self, kind: str, writer: str, reader: _ReadingHead, part: np.ndarray, value: torch.Tensor) -> None:
         """Store the changes of some pairs' answers."""
         room = np.full((self.count, value.shape[1]), np.nan)
         self.values.setdefault((kind, writer, reader), room)[part] = value.detach().cpu().numpy()
 
-    def fall(self, kind: str, writer: str, reader: ReadingHead) -> tuple[float | None, float | None, float | None]:
+    def fall(self, kind: str, writer: str, reader: _ReadingHead) -> tuple[float | None, float | None, float | None]:
         """The fall of the base's answer: mean over pairs and Student's interval; None if it was not measured."""
         changes = self.values.get((kind, writer, reader))
         return (None, None, None) if changes is None else _mean(-changes[:, 0])
 
-    def largest(self, reader: ReadingHead) -> float:
+    def largest(self, reader: _ReadingHead) -> float:
         """The largest effect of one writer on a reader, exact if it was patched."""
         names = {writer for _, writer, of in self.values if of == reader and writer != ALL}
         sizes = [self.fall("direct", w, reader)[0] or self.fall("attributed", w, reader)[0] or 0.0 for w in names]
@@ -287,8 +287,8 @@ class _Effects:
 
 
 def _chosen(
-    settings: ComposeSettings, readers: Sequence[ReadingHead], writers: Sequence[StreamWriter], effects: _Effects
-) -> list[tuple[StreamWriter | None, ReadingHead]]:
+    settings: ComposeSettings, readers: Sequence[_ReadingHead], writers: Sequence[StreamWriter], effects: _Effects
+) -> list[tuple[StreamWriter | None, _ReadingHead]]:
     """The paths that are patched exactly, and all writers together (None) into their readers.
 
     If paths are sampled, these go only into the reader of the strongest.
@@ -302,7 +302,7 @@ def _chosen(
 
 
 def _rows(
-    effects: _Effects, weights: Mapping[tuple[str, int, str, int], float], readers: Sequence[ReadingHead]
+    effects: _Effects, weights: Mapping[tuple[str, int, str, int], float], readers: Sequence[_ReadingHead]
 ) -> Iterator[NewRow]:
     for writer, reader in dict.fromkeys((writer, reader) for _, writer, reader in effects.values):
         if reader not in readers:

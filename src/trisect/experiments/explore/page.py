@@ -212,7 +212,7 @@ LADDER = (255, 180, 127, 90, 63, 53, 45, 31, 22, 15)
 NEAR = 1.05  # how far the guess of a size may be off
 
 
-class Packed(NamedTuple):
+class _Packed(NamedTuple):
     """What the explorer's script reads: words and small numbers, and chunks of raw deflate.
 
     Chunk 0 holds the small pictures of all maps; layer n (from 0) has its maps in chunk 1 + 2n and its q, k and v in the
@@ -238,7 +238,7 @@ def to_steps(values: np.ndarray, bits: int) -> tuple[Int[np.ndarray, "H T E"], F
     return np.clip(ints, -most, most).astype(np.int8 if bits == 8 else np.int16), steps
 
 
-def pack(picture: ExplorerPicture, size: int = MOST_BYTES, effort: int = EFFORT) -> Packed:
+def pack(picture: ExplorerPicture, size: int = MOST_BYTES, effort: int = EFFORT) -> _Packed:
     """The picture in at most `size` bytes, in the finest steps that fit; `effort` is zlib's, from 0 to 9.
 
     Raises CorpusError where the text is too long for any page, or is empty.
@@ -275,7 +275,7 @@ def pack(picture: ExplorerPicture, size: int = MOST_BYTES, effort: int = EFFORT)
             maps = list(pool.map(lambda layer, levels=levels: _deflate(_maps(layer, levels), effort), picture.layers))
             chunks = (small, *(chunk for pair in zip(maps, rest, strict=True) for chunk in pair), *last_chunk)
             if last or sum(map(len, chunks)) <= size:
-                return Packed({**manifest, "levels": levels, "bits": 16 if levels > 255 else 8}, chunks, levels)
+                return _Packed({**manifest, "levels": levels, "bits": 16 if levels > 255 else 8}, chunks, levels)
     raise AssertionError
 
 
@@ -428,7 +428,7 @@ def style() -> str:
     return sheet.read(HERE / "explorer.css")
 
 
-def manifest(packed: Packed) -> str:
+def manifest(packed: _Packed) -> str:
     """The words and small numbers as JSON."""
     return json.dumps(packed.manifest, ensure_ascii=False, separators=(",", ":"), allow_nan=False)
 

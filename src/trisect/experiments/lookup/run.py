@@ -47,7 +47,7 @@ WINDOWS = 48  # windows of the valid split for the loss
 
 
 @record
-class LookupJob:
+class _LookupJob:
     """A model to train, with the seed of its weights, rows and pairs, and the number of pairs that each checkpoint is patched with.
 
     `modules` declare the experiment that patches, and optionally that of paths.
@@ -72,19 +72,19 @@ class LookupJob:
 
 
 @job
-def train(request: LookupJob, context: JobContext) -> None:
+def train(request: _LookupJob, context: JobContext) -> None:
     """Train and measure a model, unless its files exist; they have the same paths in the scratch folder as in the experiment's."""
     (text, emit), files = begin(context, TrainingText), request.files(context.scratch)
     with one_thread(), fast_products():
         tokenizer = learn_tokenizer(text.train, request.recipe.pieces, request.recipe.block)
         shape = request.recipe.architecture()
         model = make_model(shape, tokenizer, request.seed, request.edit).to(request.device)
-        ids = text_ids(text.valid, tokenizer)
+        ids = _text_ids(text.valid, tokenizer)
         # before training, since a text with too few questions raises
         pieces = tokenizer.convert_ids_to_tokens(range(len(tokenizer)))
         pairs = draw_lookups(ids, pieces, request.recipe.block - 1, request.pairs, request.seed)
         if not files.is_complete:
-            _train(request, files, text_ids(text.train, tokenizer), model, tokenizer, emit)
+            _train(request, files, _text_ids(text.train, tokenizer), model, tokenizer, emit)
         if not files.results.exists():
             # what an edit ties has matrices of its own in the files
             model = make_model(shape, tokenizer, request.seed).to(request.device)
@@ -92,7 +92,7 @@ def train(request: LookupJob, context: JobContext) -> None:
 
 
 def _train(
-    request: LookupJob,
+    request: _LookupJob,
     files: ModelFiles,
     ids: Int[np.ndarray, " N"],
     model: nn.Module,
@@ -119,14 +119,14 @@ def _train(
     files.train(practice, model, tokenizer, "", report)
 
 
-def text_ids(lines: tuple[str, ...], tokenizer: OwnTokenizer) -> Int[np.ndarray, " N"]:
+def _text_ids(lines: tuple[str, ...], tokenizer: OwnTokenizer) -> Int[np.ndarray, " N"]:
     """Token ids of all lines, concatenated."""
     rows = tokenizer(list(lines), add_special_tokens=False, verbose=False)["input_ids"]
     return np.fromiter(chain.from_iterable(rows), dtype=np.int64)
 
 
 def _measure(
-    request: LookupJob,
+    request: _LookupJob,
     files: ModelFiles,
     ids: Int[np.ndarray, " N"],
     pairs: tuple[TextPair, ...],
@@ -213,7 +213,7 @@ class LookupWork(TrainingWork[LookupSettings, LookupRecipe, TrainingText, Lookup
     def jobs(self, home: Path, seeds: Sequence[int]) -> list[ModelJob]:
         """A model for each seed, and one with each edit."""
         same = self.recipe, self.device, self.settings.pairs, self.modules
-        requests = [LookupJob(seed, *same, edit) for seed in seeds for edit in ("", *self.settings.edits)]
+        requests = [_LookupJob(seed, *same, edit) for seed in seeds for edit in ("", *self.settings.edits)]
         return [ModelJob(request.files(home), train, request, home / self.data_file) for request in requests]
 
     def collect(self, home: Path, plan: ResumePlan, jobs: Sequence[ModelJob]) -> Measured[LookupFacts]:

@@ -73,7 +73,7 @@ def measure(settings: PatchSettings, context: RunContext) -> Measured[PatchFacts
     return Measured(frames, facts, notes)
 
 
-def target_heads(edits: Sequence[EditedPass], shape: Mapping[Address, Heads]) -> dict[LayerPart, tuple[int, ...]]:
+def _target_heads(edits: Sequence[EditedPass], shape: Mapping[Address, Heads]) -> dict[LayerPart, tuple[int, ...]]:
     """Head numbers, from 1, by layer and component, over all sites; for k and v they are key/value heads."""
     heads: dict[LayerPart, set[int]] = {}
     for target in (target for edit in edits for target in edit.targets):
@@ -90,7 +90,7 @@ class _Estimates:
         self, settings: PatchSettings, subject: Pretrained, runs: PatchedRuns, edits: Sequence[EditedPass]
     ) -> None:
         self.settings, self.subject, self.runs = settings, subject, runs
-        self.heads = target_heads(edits, subject.shape.heads)
+        self.heads = _target_heads(edits, subject.shape.heads)
         self.sums: dict[LayerPart, Float[np.ndarray, "2 H T"]] = {}
         self.counts: dict[LayerPart, Int[np.ndarray, " T"]] = {}
         self.plain: dict[str, None] = {}

@@ -193,7 +193,7 @@ def findings(tables: Mapping[str, pl.DataFrame], about: About[PatchFacts]) -> tu
             Estimate("unrelated donor", row.control_nats["unrelated"]),
             Estimate("random subspaces", row.control_nats["random"]),
         )
-        text = f"{row.site}, {row.position} positions: {prediction_words(row)}."
+        text = f"{row.site}, {row.position} positions: {_prediction_words(row)}."
         estimates = tuple(value for value in values if value.mean is not None)
         results.append(
             Finding(f"shift_{row.component}", text, "nats", estimates, per="pair", groups=(row.site, row.position))
@@ -270,7 +270,7 @@ def strongest(tables: Mapping[str, pl.DataFrame]) -> tuple[HypothesisRow, ...]:
     return tuple(best[name] for name in DOES if name in best and best[name].exceeds)
 
 
-def prediction_words(row: HypothesisRow) -> str:
+def _prediction_words(row: HypothesisRow) -> str:
     """A hypothesis with its numbers and those of its controls."""
     shift = number_words(Estimate("", row.shift_nats, row.shift_low, row.shift_high), True)
     text = f"{row.hypothesis} gains {shift} nats on the base's answer over {row.used} pairs"
@@ -468,7 +468,7 @@ def _pair_section(tables: Mapping[str, pl.DataFrame], sites: Sequence[SiteNumber
     first = pairs.filter(pl.col("counted"))["pair"].first() or 1
     kind = pairs.filter(pl.col("pair") == first)["kind"].first()
     caption = f"Pair {first}{f' ({kind})' if kind else ''}: the base above, the donor below it, from left to right and line by line."
-    figure = text_pair(tokens.filter(pl.col("pair") == first), "A text pair", caption)
+    figure = _text_pair(tokens.filter(pl.col("pair") == first), "A text pair", caption)
     first_run = next(iter(_by_direction(sites).values()), [])
     answers_by_site: dict[str, dict[int, str]] = {}  # by site and pair: the answer, and which component predicts it
     for site in _best(first_run, "own" if any("own" in s for s in first_run) else "logit_change")[:3]:
@@ -504,7 +504,7 @@ def _shown(answer: str | None) -> str:
     return "–" if answer is None else answer.strip() or repr(answer)
 
 
-def text_pair(tokens: pl.DataFrame, title: str, caption: str) -> Figure | None:
+def _text_pair(tokens: pl.DataFrame, title: str, caption: str) -> Figure | None:
     """The rows `tokens` of one pair as a figure: a panel for each side; None where there are none."""
     panels = [
         _token_panel(title if side in ("source", "") else f"{title}, {side}", rows.sort("position").to_dicts())

@@ -316,7 +316,7 @@ def measure(settings: PatchSettings, context: RunContext) -> Measured[PatchFacts
     rows = control.rows() if subject.objective != "output" else ()
     frames["predictions"] = pl.DataFrame(list(rows), PREDICTIONS, orient="row")
     notes = (*prepared.notes, *uneven, *noted, *control_notes, *subject.notes, *passes.notes)
-    facts, replicates = facts_of(settings, subject, runs, counted), pair_replicates(runs, counted, settings.seed)
+    facts, replicates = facts_of(settings, subject, runs, counted), _pair_replicates(runs, counted, settings.seed)
     if settings.task != "audio-words":
         return Measured(frames, facts, notes, replicates=replicates)
     each = ((o.edit.site, o.positions, [o.scores, *o.controls.get("unrelated", ())]) for o in control.sites)
@@ -775,7 +775,7 @@ def tables(
             share = share_of((answers == stated[name])[stated[name] != UNKNOWN])
             rows.append(subject_row | {"measure": "answered", "group": name} | share.row())
     for site in runs.sites:
-        for measure, above, below, _ in sums_over_pairs(site, runs, counted):
+        for measure, above, below, _ in _sums_over_pairs(site, runs, counted):
             row = share_of(above).row() if above.dtype == bool else ratio_of_sums(above, below, settings.seed)
             rows.append(subject_row | site.edit.row(site.how) | {"measure": measure} | row)
     notes = []
@@ -832,7 +832,7 @@ def predictions(
 SumsOverPairs = tuple[str, np.ndarray, np.ndarray, Bool[np.ndarray, " P"]]
 
 
-def sums_over_pairs(site: _PatchedSite, runs: PatchedRuns, counted: Bool[np.ndarray, " N"]) -> Iterator[SumsOverPairs]:
+def _sums_over_pairs(site: _PatchedSite, runs: PatchedRuns, counted: Bool[np.ndarray, " N"]) -> Iterator[SumsOverPairs]:
     """The numbers of one site in one direction, each a ratio of sums over some of the P pairs that count.
 
     Each is a measure, every pair's numerator (a boolean for shares) and denominator, and a mask of these pairs. Measures are the
@@ -866,13 +866,13 @@ def sums_over_pairs(site: _PatchedSite, runs: PatchedRuns, counted: Bool[np.ndar
                 yield f"as {name}", hit[clear], each, clear
 
 
-def pair_replicates(
+def _pair_replicates(
     runs: PatchedRuns, counted: Bool[np.ndarray, " P"], seed: int
 ) -> Mapping[tuple[str | float | int | bool | None, ...], Replicates]:
     """Bootstrap draws of the REPLICATED measures by key of their rows; measures over the same pairs share the draws."""
     together: dict[tuple[bytes, bytes], list[tuple[NewRow, SumsOverPairs]]] = {}
     for site in runs.sites:
-        for sums in sums_over_pairs(site, runs, counted):
+        for sums in _sums_over_pairs(site, runs, counted):
             measure, _, below, which = sums
             if measure in REPLICATED:
                 row = site.edit.row(site.how) | {"measure": measure}

@@ -44,7 +44,7 @@ ERASED = ("erase_excess_nats", "erase_excess_share")
 MISSING = MeasuredValue("", "", None, None, None, "", None, None, float("nan"))
 
 
-class ProfileGain(NamedTuple):
+class _ProfileGain(NamedTuple):
     """How far the mean over heads lies above random maps, with its interval, and its p after Holm."""
 
     mean: float
@@ -90,14 +90,14 @@ class ProfileNumbers:
         """Whether q is of other words than k and v: in cross-attention."""
         return crosses(self.spots[0].stack)
 
-    def gain(self, label: str, component: str, spot: Address | None = None, measure: str = "gain") -> ProfileGain:
+    def gain(self, label: str, component: str, spot: Address | None = None, measure: str = "gain") -> _ProfileGain:
         """A component above random maps in one layer, or over all layers; for a pair the measure `difference`."""
         stack, layer = (self.spots[0].stack, None) if spot is None else spot
         row, p = (
             self.measures.get(f"profile_{measure}{tail}", component, label, layer, stack=stack) or MISSING
             for tail in ("", "_p_holm")
         )
-        return ProfileGain(row.mean or 0.0, row.low, row.high, 1.0 if p.mean is None else p.value, row.n or 0)
+        return _ProfileGain(row.mean or 0.0, row.low, row.high, 1.0 if p.mean is None else p.value, row.n or 0)
 
     def stage(self, at: int, component: str, label: str, layer: int | None = None) -> MeasuredValue:
         """A gain at a checkpoint, by the checkpoint's number from 0."""

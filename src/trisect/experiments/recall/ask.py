@@ -24,7 +24,7 @@ TRAINED = "Give the folder of a model that 'trisect recall' trained."
 MADE_AGAIN = "Call 'trisect recall' again for the folder of the experiment: it writes every card again."
 
 
-class NearName(NamedTuple):
+class _NearName(NamedTuple):
     """A name, its similarity and its place."""
 
     name: str
@@ -70,7 +70,7 @@ class RecallReply:
     probability: float
     threshold: Threshold | None
     seen: str
-    nearest: tuple[NearName, ...]
+    nearest: tuple[_NearName, ...]
     notes: tuple[str, ...]
 
     def words(self) -> tuple[str, ...]:
@@ -142,7 +142,7 @@ def ask(model: str | Path, question: str, risk: float | None = None) -> RecallRe
         probability,
         rule,
         seen,
-        tuple(NearName(n, s, card.names[n][2]) for n, s in find_nearest(name, names)),
+        tuple(_NearName(n, s, card.names[n][2]) for n, s in find_nearest(name, names)),
         tuple(notes),
     )
 

@@ -97,7 +97,7 @@ def interchange(
     return [SiteRow(str(site), f"interchange_{name}", None, "valid", *value) for name, value in values.items()]
 
 
-def change_one(final: Parameters, model: Model, vocabulary: Sequence[str], site: Site, pairs: DonorPairs) -> SiteRow:
+def _change_one(final: Parameters, model: Model, vocabulary: Sequence[str], site: Site, pairs: DonorPairs) -> SiteRow:
     """Rise of the loss of the base's answer, in nats, where the donor differs in one attribute alone, at a resolved site."""
     base, donor, predictions = _token_ids(pairs, {BASE: pairs.unchanged}, vocabulary)
     gold = torch.from_numpy(predictions[BASE])
@@ -312,7 +312,7 @@ def _evaluate(task: StudyJob, folder: Folder, run: Run, corpus: Corpus) -> list[
         world, words, count = world_of(corpus), corpus.vocabulary, design.interchange.pairs
         rows = interchange(final, model, words, site, world.pairs(count, run.seed))
         near = {c: world.near_pairs(count, run.seed, c) for c in world.columns}
-        each = [change_one(final, model, words, site, pairs)._asdict() | {"label": c} for c, pairs in near.items()]
+        each = [_change_one(final, model, words, site, pairs)._asdict() | {"label": c} for c, pairs in near.items()]
         return [row._asdict() for row in rows] + each
     else:
         assert design.rewind, f"no design asks for {task.kind}"

@@ -38,7 +38,7 @@ SCORING = 0.03  # of the time that a model takes
 
 
 @record
-class TranslationJob:
+class _TranslationJob:
     """A model to be trained, by the seed of its weights, order of pairs and dropout; of every `keep` epochs a version is kept."""
 
     seed: int
@@ -58,7 +58,7 @@ class TranslationJob:
 
 
 @job
-def train(spec: TranslationJob, context: JobContext) -> None:
+def train(spec: _TranslationJob, context: JobContext) -> None:
     """Train and score a model, as far as it is not done yet; its files lie in the scratch folder as in the experiment's."""
     (bitext, emit), files = begin(context, Bitext), spec.files(context.scratch)
     with one_thread(), fast_products():
@@ -82,7 +82,7 @@ def train(spec: TranslationJob, context: JobContext) -> None:
             write_json(files.results, {"scores": scores, "translations": translations})
 
 
-def _train(spec: TranslationJob, files: ModelFiles, bitext: Bitext, emit: Callable[[float, str], None]) -> None:
+def _train(spec: _TranslationJob, files: ModelFiles, bitext: Bitext, emit: Callable[[float, str], None]) -> None:
     """From random weights to a model in its folder; the tokenizer is the same for every seed."""
     seed, recipe = spec.seed, spec.recipe
     pairs = bitext.training_pairs(recipe.longest)
@@ -148,7 +148,7 @@ class TranslateWork(TrainingWork[TranslateSettings, TranslationRecipe, Bitext, T
 
     def jobs(self, home: Path, seeds: Sequence[int]) -> list[ModelJob]:
         """A model for each seed."""
-        specs = [TranslationJob(seed, self.recipe, self.device, self.settings.keep) for seed in seeds]
+        specs = [_TranslationJob(seed, self.recipe, self.device, self.settings.keep) for seed in seeds]
         return [ModelJob(spec.files(home), train, spec, home / self.data_file) for spec in specs]
 
     def collect(self, home: Path, plan: ResumePlan, jobs: Sequence[ModelJob]) -> Measured[TranslateFacts]:

@@ -178,7 +178,7 @@ TOGETHER = 128  # questions of one length that are answered at once
 STRANGE = "\N{REPLACEMENT CHARACTER}"  # for a mark inside an answer
 
 
-class GeneratedAnswer(NamedTuple):
+class _GeneratedAnswer(NamedTuple):
     """An answer, the natural logarithm of its probability (its end included), and three other measures of how sure it is.
 
     `mean_log_probability` is per character, `entropy` the mean over positions of the next character's distribution, both
@@ -227,16 +227,16 @@ class Answerer:
         vocabulary = self.subject.tokenizer.get_vocab()
         return tuple(c for c in text if c not in vocabulary)
 
-    def answer(self, questions: Sequence[str]) -> list[GeneratedAnswer]:
+    def answer(self, questions: Sequence[str]) -> list[_GeneratedAnswer]:
         """The likeliest next character again and again, until a mask; raises CorpusError for what does not fit the block."""
-        answers: list[GeneratedAnswer | None] = [None] * len(questions)
+        answers: list[_GeneratedAnswer | None] = [None] * len(questions)
         for places, batch in self._question_batches(questions):
             for place, (ids, numbers) in zip(places, self._greedy(batch), strict=True):
                 tokens = self.subject.tokenizer.convert_ids_to_tokens(ids)
                 text = "".join(token if len(token) == 1 else STRANGE for token in tokens)
                 total, entropy = float(numbers[:, 0].sum()), float(numbers[:, 1].mean())
                 about = (total, total / len(numbers), entropy, float(numbers[:, 2].min()))
-                answers[place] = GeneratedAnswer(text, *about, self.unknown(questions[place]))
+                answers[place] = _GeneratedAnswer(text, *about, self.unknown(questions[place]))
         return [answer for answer in answers if answer is not None]
 
     def represent(self, questions: Sequence[str]) -> Float[np.ndarray, "N D"]:

@@ -190,7 +190,7 @@ COLUMNS = {
 }
 
 
-class PlantedWorld(NamedTuple):
+class _PlantedWorld(NamedTuple):
     """A model, built by hand or trained, in which the heads that compute the answer are known, and its texts.
 
     One head looks up: its q reads what is asked for, its k what can be matched, its v the answer, and the matching logit is ahead by
@@ -213,22 +213,24 @@ class PlantedWorld(NamedTuple):
     trained: bool = False
 
 
-WORLDS: Mapping[str, PlantedWorld] = {
-    "roles": PlantedWorld("One head looks up an item by a and answers with its b."),
-    "roles-grouped": PlantedWorld("The same with two query heads to a key/value head.", "roles", True, 2),
-    "roles-rotary": PlantedWorld("The same with rotary positions.", "roles", True),
-    "roles-shared": PlantedWorld("The same with W_K = W_V: k also holds b, v also a.", shared=True),
-    "roles-decoys": PlantedWorld(
+WORLDS: Mapping[str, _PlantedWorld] = {
+    "roles": _PlantedWorld("One head looks up an item by a and answers with its b."),
+    "roles-grouped": _PlantedWorld("The same with two query heads to a key/value head.", "roles", True, 2),
+    "roles-rotary": _PlantedWorld("The same with rotary positions.", "roles", True),
+    "roles-shared": _PlantedWorld("The same with W_K = W_V: k also holds b, v also a.", shared=True),
+    "roles-decoys": _PlantedWorld(
         "All other heads look there more sharply and carry c, which is not read.", decoys=True
     ),
-    "roles-saturated": PlantedWorld("The softmax is saturated: logits ahead by 20.", sharpness=20.0),
-    "induction": PlantedWorld("A head copies each word to the next, where another looks it up.", "induction"),
-    "induction-grouped": PlantedWorld("The same with grouped queries and rotary positions.", "induction", True, 2),
-    "induction-shared": PlantedWorld("The same with W_K = W_V and rotary positions.", "induction", True, shared=True),
-    "induction-saturated": PlantedWorld("The same, saturated as above.", "induction", sharpness=20.0),
-    "lookup": PlantedWorld("A segment of words comes again, and what followed is the answer.", "lookup", True),
-    "composition": PlantedWorld("Induction where keys alone change: weights decide.", "induction", properties=("key",)),
-    "roles-trained": PlantedWorld("Roles, trained with one head that can write.", rotary=True, trained=True),
+    "roles-saturated": _PlantedWorld("The softmax is saturated: logits ahead by 20.", sharpness=20.0),
+    "induction": _PlantedWorld("A head copies each word to the next, where another looks it up.", "induction"),
+    "induction-grouped": _PlantedWorld("The same with grouped queries and rotary positions.", "induction", True, 2),
+    "induction-shared": _PlantedWorld("The same with W_K = W_V and rotary positions.", "induction", True, shared=True),
+    "induction-saturated": _PlantedWorld("The same, saturated as above.", "induction", sharpness=20.0),
+    "lookup": _PlantedWorld("A segment of words comes again, and what followed is the answer.", "lookup", True),
+    "composition": _PlantedWorld(
+        "Induction where keys alone change: weights decide.", "induction", properties=("key",)
+    ),
+    "roles-trained": _PlantedWorld("Roles, trained with one head that can write.", rotary=True, trained=True),
 }
 TRAINED = LookupShape(LAYERS, HEADS, WIDTH, block=LONGEST)
 DOCUMENTS = 12_800  # documents of an epoch
@@ -236,7 +238,7 @@ SCHEDULE = Schedule(5, 128, 3e-3, 100_000, 5 * DOCUMENTS * LONGEST, weight_decay
 
 
 def build_world(
-    world: PlantedWorld, seed: int, pairs: int
+    world: _PlantedWorld, seed: int, pairs: int
 ) -> tuple[Pretrained, dict[str, tuple[TextPair, ...]], dict[str, frozenset[Site]]]:
     """A world's model for a seed, text pairs by the property in which the donor differs, and the true sites of each property."""
     rng = np.random.default_rng([seed, list(WORLDS.values()).index(world)])
@@ -330,7 +332,7 @@ def _train_world(seed: int, layer: int, head: int) -> tuple[nn.Module, OwnTokeni
 class _HeadMaps:
     """Weights of all heads of a model under construction: random at first, adding NOISE to the answer."""
 
-    def __init__(self, world: PlantedWorld, rng: Generator, out: Codes, spare: Codes) -> None:
+    def __init__(self, world: _PlantedWorld, rng: Generator, out: Codes, spare: Codes) -> None:
         self.world, self.rng = world, rng
         counts = HEADS, world.keys, world.keys
         self.q, self.k, self.v = (0.6 * rng.standard_normal((LAYERS, n, WIDTH, EDGE)) for n in counts)

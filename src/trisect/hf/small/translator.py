@@ -104,7 +104,7 @@ def make_model(architecture: TranslatorShape, tokenizer: OwnTokenizer, seed: int
 
 
 @dataclass(frozen=True)
-class TranslationIds:
+class _TranslationIds:
     """Token ids of a sentence and of its translation, each with its end token."""
 
     source: tuple[int, ...]
@@ -131,13 +131,13 @@ class TranslationLoss:
     padding: int
     smoothing: float = 0.0
 
-    def loss(self, model: nn.Module, rows: Sequence[TranslationIds]) -> Tensor:
+    def loss(self, model: nn.Module, rows: Sequence[_TranslationIds]) -> Tensor:
         """Cross-entropy in nats, summed over all target ids."""
         logits = self.logits(model, rows)
         labels = pad_rows([row.target for row in rows], IGNORED).to(logits.device)
         return F.cross_entropy(logits.flatten(0, 1), labels.flatten(), reduction="sum", label_smoothing=self.smoothing)
 
-    def logits(self, model: nn.Module, rows: Sequence[TranslationIds]) -> Float[Tensor, "B T V"]:
+    def logits(self, model: nn.Module, rows: Sequence[_TranslationIds]) -> Float[Tensor, "B T V"]:
         """Logits for the pairs with teacher forcing; position t predicts target id t."""
         device = next(model.parameters()).device
         return model(
@@ -148,7 +148,7 @@ class TranslationLoss:
         ).logits
 
 
-def encode(pairs: Iterable[WordSides], tokenizer: OwnTokenizer) -> list[TranslationIds]:
+def encode(pairs: Iterable[WordSides], tokenizer: OwnTokenizer) -> list[_TranslationIds]:
     """Sentence pairs as token ids with end tokens; raises CorpusError if one is too long for the model."""
     both = list(pairs)
     if not both:
@@ -157,7 +157,7 @@ def encode(pairs: Iterable[WordSides], tokenizer: OwnTokenizer) -> list[Translat
         [tuple(ids) for ids in tokenizer([list(pair[i]) for pair in both], is_split_into_words=True).input_ids]
         for i in (0, 1)
     ]
-    rows = [TranslationIds(*ids) for ids in zip(*sides, strict=True)]
+    rows = [_TranslationIds(*ids) for ids in zip(*sides, strict=True)]
     for number, row in enumerate(rows, start=1):
         if max(len(row.source), len(row.target)) > POSITIONS:
             problem = f"Pair {number}, {' '.join(both[number - 1][0])[:60]!r}."
@@ -170,7 +170,7 @@ ROWS = 64  # rows of a batch
 EXTRA_PIECES = 10  # pieces that a translation may have beyond twice the pieces of its sentence
 
 
-class TranslationScore(NamedTuple):
+class _TranslationScore(NamedTuple):
     """Mean loss per target token in nats, and the share of correct top-1 predictions, with teacher forcing."""
 
     loss_nats: float
@@ -191,7 +191,7 @@ class Translator:
         return cls(model.eval(), tokenizer)
 
     @torch.no_grad()
-    def score(self, pairs: Sequence[WordSides]) -> TranslationScore:
+    def score(self, pairs: Sequence[WordSides]) -> _TranslationScore:
         """Loss and accuracy over all target tokens of some pairs, end tokens included."""
         objective = TranslationLoss(self.tokenizer.pad_token_id)
         loss, right, count = 0.0, 0, 0
@@ -203,7 +203,7 @@ class Translator:
             loss += float(F.cross_entropy(logits, labels, reduction="sum"))
             right += int((logits.argmax(-1) == labels).sum())
             count += int((labels != IGNORED).sum())
-        return TranslationScore(loss / count, right / count)
+        return _TranslationScore(loss / count, right / count)
 
     @torch.no_grad()
     def translate(self, sentences: Sequence[Sequence[str]]) -> list[str]:

@@ -297,7 +297,7 @@ def find_experiment(module: str, name: str) -> Experiment[Any, Any]:
 
 
 @job
-def measure_model(unit: _UnitJob, context: JobContext) -> None:
+def _measure_model(unit: _UnitJob, context: JobContext) -> None:
     """Open a model, measure it as if it were alone, and leave tables, record and page in the scratch folder."""
     experiment = find_experiment(unit.module, unit.experiment)
     with tempfile.TemporaryDirectory(prefix="trisect-") as laid:
@@ -360,7 +360,7 @@ class UnitWork(JobWork):
         module, has_texts = type(self.experiment).__module__, self.texts is not None
         unit = _UnitJob(module, self.experiment.name, settings, self.called, self.group, laid, has_texts)
         needs = places if self.texts is None else {**places, TEXTS: self.texts}
-        return JobOrder(measure_model, unit, self.folder.path, needs)
+        return JobOrder(_measure_model, unit, self.folder.path, needs)
 
     def land(self, files: Files) -> None:
         """Keep the model's files: all are sent when it is measured."""
