@@ -357,7 +357,8 @@ def _edit_findings(tables: Mapping[str, pl.DataFrame], edit: str) -> tuple[Findi
     )
     text = (
         f"{_edit_words(edit)}, the loss on held-out text changes by {words.mean_words(valid, 'nats')}, perplexity by "
-        f"{words.number(100 * math.expm1(valid.mean), True, 1)}\u00a0%: {verdict}. On training rows it changes by {words.mean_words(train, 'nats')}."
+        f"{words.number(100 * math.expm1(valid.mean), True, 1)}\u00a0%: {verdict}. "
+        f"On training rows it changes by {words.mean_words(train, 'nats')}."
     )
     values = tuple(Estimate(n, m.mean, m.low, m.high, m.n) for n, m in (("held-out", valid), ("training", train)))
     results = [Finding(f"loss_{edit}", text, "nats", values, what="change of the loss", per="seed")]
