@@ -69,6 +69,10 @@ def test_lines_may_end_as_windows_ends_them_and_hold_what_is_no_line_end(tmp_pat
     read = read_pairs(tmp_path / "a", tmp_path / "b")
     assert [pair.source for pair in read.pairs] == [("one", "two"), ("three\u2028four",)]
     assert read.notes == ()
+    (tmp_path / "b").write_bytes(b"eins\rzwei\r\ndrei\r\n")
+    read = read_pairs(tmp_path / "a", tmp_path / "b")
+    assert read.pairs[0].target == ("eins\rzwei",)
+    assert read.notes == ("Carriage returns inside lines, which end none: 1. Only a line feed ends a line.",)
 
 
 @pytest.mark.parametrize(
@@ -285,3 +289,4 @@ def test_one_file_may_hold_both_sides(tmp_path):
     assert "line 2, is empty" in refused(read_pairs, path, path).problem
     put(tmp_path, pairs="a|||b\n")
     assert read_pairs(path, path).pairs[0].sides == (("a|||b",), ("a|||b",))
+    assert refused(open_bitext, path).problem == f"{path} is one file."  # each would be its own translation

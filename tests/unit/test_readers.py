@@ -265,7 +265,7 @@ A_WORD = "{}\t{}\t_\tX\t_\t_\t0\troot\t_\t{}\n"
         ("# text = وقال الرجل\n1-2\tوقال" + "\t_" * 8, "و قال الرجل", "وقال الرجل"),
         ("# text = 我去北京", "我 去 北京", "我去北京"),
         ("# text = Hi 👩\u200d💻!", "Hi 👩\u200d💻 !", "Hi 👩\u200d💻!"),
-        ("1-2\tzum" + "\t_" * 7 + "\tSpaceAfter=No", "zu dem .", "zum."),
+        ("1-2\tzum" + "\t_" * 7 + "\tGloss=to | SpaceAfter=No", "zu dem .", "zum."),
         ("# text = Go\u2028on", "Go on", "Go\u2028on"),
         ("# text = Go on\r", "Go on\r", "Go on"),
     ],
@@ -276,13 +276,17 @@ def test_a_sentence_is_read_as_it_is_written(tmp_path, comments, forms, text):
     folder_of(tmp_path, {"test.conllu": rows.replace("\n", "\r\n") if comments.endswith("\r") else rows})
     (sentence,) = open_labels(tmp_path, "test").texts()
     assert sentence.text == text
+    joined = "Of 1 texts 1 have no '# text' line: what is read is their tokens, joined."
+    assert (joined in open_texts(tmp_path).notes) == ("# text =" not in comments)
     covered = {place for span in sentence.spans for place in range(*span)}
     assert all(place in covered or letter.isspace() for place, letter in enumerate(text))
 
 
 def test_only_a_line_feed_ends_a_line(tmp_path):
     folder_of(tmp_path, {"train.txt": "a\n", "valid.txt": "a\n", "test.txt": "one\x0ctwo\u2028three\rfour\nfive\r\n"})
-    assert list(open_texts(tmp_path).texts()) == ["one\x0ctwo\u2028three\rfour", "five"]
+    texts = open_texts(tmp_path)
+    assert list(texts.texts()) == ["one\x0ctwo\u2028three\rfour", "five"]
+    assert "Carriage returns inside lines, which end none: 1. Only a line feed ends a line." in texts.notes
     folder_of(tmp_path, {"test.txt": "one\rtwo\r"})
     with pytest.raises(CorpusError, match="carriage returns and no line feed"):
         list(open_texts(tmp_path).texts())

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import pairwise
+from itertools import chain, pairwise
 from pathlib import Path
 from typing import Annotated, NamedTuple
 
@@ -14,7 +14,7 @@ from pydantic import PlainSerializer
 from trisect.core.errors import CorpusError
 from trisect.core.files import digest, replace_file
 from trisect.core.schema import LINE_BYTES, TEXT_BYTES
-from trisect.text.lines import open_text, read_lines
+from trisect.text.lines import note_returns, open_text, read_lines
 
 Link = tuple[int, int]
 LinkSet = frozenset[Link]
@@ -194,7 +194,7 @@ def read_pairs(
     paths = (Path(source), Path(target))
     rows = [read_lines(path) for path in dict.fromkeys(paths)]
     lines: Sequence[Sequence[str]] = [*rows, *rows][:2]
-    notes: list[str] = []
+    notes = note_returns(sum(line.count("\r") for line in chain(*rows)))
     shared: Sequence[str] = ()
     if len(rows) == 1 and any(BESIDE.search(line) for line in rows[0]):
         bare, shared = _without_ids(rows[0])
@@ -335,6 +335,11 @@ def open_bitext(
             fault = f"{_plural(len(paths), 'file')} to learn from."
             raise CorpusError(fault, "A bitext has two, source and target.", "Give two files, or a folder.")
         train = read_pairs(paths[0], paths[1])
+        if paths[0] == paths[1] and all(pair.source == pair.target for pair in train.pairs):
+            facts = "No line has the sign ||| between spaces, so that each would be its own translation."
+            raise CorpusError(
+                f"{paths[0]} is one file.", facts, "Write source ||| target in each line, or give two files."
+            )
         names = " and ".join(dict.fromkeys(path.name for path in paths))
         return make_bitext(names, {TRAIN: train.pairs}, train.notes)
     folder = Path(where)

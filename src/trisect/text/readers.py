@@ -256,7 +256,7 @@ PLAIN = Reader(
     # any rows of text, and any folder with a file such as train.txt
     lambda where: not isinstance(where, Path) or any(PLAIN.candidates(where, split) for split in SPLITS),
     _paragraphs,
-    "A text is a line.",
+    "A text is a line with words in it, without the white space around it.",
     notes=(BASIC_ENGLISH,),
 )
 
@@ -359,9 +359,11 @@ def _sentence(rows: list[list[str]], text: str, article: int | None, where: str)
             tokens[-1] = tokens[-1]._replace(words=tokens[-1].words + 1)
         else:
             end = int(last or 0)
-            tokens.append(Token(row[READ["FORM"]], 0 if last else 1, "SpaceAfter=No" not in row[9].split("|")))
-    text = text or join_tokens(tokens)
-    return Paragraph(forms, labels, text, () if "_" in heads else tuple(map(int, heads)), article, tuple(tokens))
+            tokens.append(
+                Token(row[READ["FORM"]], 0 if last else 1, "SpaceAfter=No" not in map(str.strip, row[9].split("|")))
+            )
+    numbers = () if "_" in heads else tuple(map(int, heads))
+    return Paragraph(forms, labels, text or join_tokens(tokens), numbers, article, tuple(tokens), joined=not text)
 
 
 CONLLU = Reader(

@@ -22,7 +22,7 @@ from trisect.core.spec import Text
 from trisect.core.subject import InputSample, TextOrPair, Texts, as_sample
 from trisect.text.corpus import Corpus, GrowingArray, Split, counts
 from trisect.text.hub import PREFIX, DatasetTexts, is_hub, open_dataset, parse_name
-from trisect.text.lines import SPLITS
+from trisect.text.lines import SPLITS, note_returns
 from trisect.text.readers import (
     CONLLU,
     PUBLISHED,
@@ -245,15 +245,19 @@ def open_texts(where: str | Path, split: str = "test", reader: str | None = None
 def _open_part(
     where: str | Path, split: str, reader: str | None, published: bool
 ) -> tuple[RawSource, Reader, SplitText, tuple[str, ...]]:
-    """A source, who reads it, its split, and a note on what is joined in texts, counted in the first of them."""
+    """A source, who reads it, its split, and notes on what is joined and which returns stand in texts, counted in the first of them."""
     source = find_source(where, reader)
     check_split(source.name, split, source.parts)
     kind, part = PUBLISHED if published and source.kind is WIKITEXT else source.kind, source.parts[split]
-    read = [paragraph.joined for _, paragraph in islice(kind.texts(part), COUNTED)]
-    those = f"the first {COUNTED:,} texts" if len(read) == COUNTED else f"{len(read):,} texts"
+    count = joined = returns = 0
+    for text, paragraph in islice(kind.texts(part), COUNTED):
+        count, joined, returns = count + 1, joined + paragraph.joined, returns + text.count("\r")
+    those = f"the first {COUNTED:,} texts" if count == COUNTED else f"{count:,} texts"
     what = "spaces beside marks, quotes and brackets, and marks such as @-@"
-    note = f"In {those} what WikiText sets apart was joined in {sum(read):,} places: {what}."
-    return source, kind, part, (note,) if any(read) else ()
+    note = f"In {those} what WikiText sets apart was joined in {joined:,} places: {what}."
+    if kind is CONLLU:
+        note = f"Of {those} {joined:,} have no '# text' line: what is read is their tokens, joined."
+    return source, kind, part, (*([note] if joined else []), *note_returns(returns))
 
 
 def _options(where: str | Path, split: str, reader: str | None) -> tuple[str, ...]:
@@ -367,7 +371,7 @@ def open_labels(
         count, words = count + 1, words + len(placed.spans)
         rebuilt += placed.text != text
         shared += len(placed.spans) - len(placed.leading_words())
-    notes = [*source.notes, *kind.label_notes, kind.unit]
+    notes = [*source.notes, *kind.label_notes, kind.unit, *joined]
     if rebuilt:
         which = f"In {rebuilt:,} of {count:,} sentences the '# text' line does not hold the words"
         notes.append(f"{which}: what is read is their tokens, joined.")

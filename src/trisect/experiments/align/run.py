@@ -53,6 +53,7 @@ from trisect.text.bitext import (
     read_texts,
     write_links,
 )
+from trisect.text.lines import note_returns
 
 if TYPE_CHECKING:
     from trisect.core.trace import Trace
@@ -655,7 +656,10 @@ def _pairs_within(settings: AlignSettings, path: Path) -> tuple[Bitext, tuple[Pl
             problem = "--marker and --spans were both given."
         raise CorpusError(problem, reason, f"Leave {wrong[0]} out, or the others.")
     texts = read_texts(path, settings.marker, settings.spans, settings.word)
-    notes = [f"Words of the texts are the matches of {settings.word}."]
+    notes = [
+        f"Words of the texts are the matches of {settings.word}.",
+        *note_returns(sum(t.count("\r") for t, *_ in texts)),
+    ]
     links: Sequence[tuple[Any, Any]] = [(None, None)] * len(texts)
     if settings.gold is not None:
         links, _, note = read_links(Path(settings.gold), [(len(s), len(t)) for _, s, t in texts], settings.base)
