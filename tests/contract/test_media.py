@@ -178,7 +178,10 @@ def test_a_picture_is_turned_as_its_camera_says_and_nothing_of_it_is_left_out_un
     turned[274] = 6
     plain = Image.fromarray(np.arange(18, dtype=np.uint8).reshape(2, 3, 3))
     plain.save(tmp_path / "turned.png", exif=turned)
-    assert cast(Any, open_image(tmp_path / "turned.png")).size == (2, 3)
+    assert cast(Any, open_image(tmp_path / "turned.png")[0]).size == (2, 3)
+    assert open_image(tmp_path / "turned.png")[1] == ()
+    plain.convert("RGBA").rotate(45).save(tmp_path / "clear.png")
+    assert "clear.png is transparent in places" in open_image(tmp_path / "clear.png")[1][0]
     plain.save(tmp_path / "two.gif", save_all=True, append_images=[plain.rotate(180)])
     Image.fromarray(np.full((2, 2), 999, np.uint16)).save(tmp_path / "deep.png")
     for file, known in (("two.gif", "It holds 2 pictures"), ("deep.png", "not of 8 bits")):
@@ -246,7 +249,7 @@ def test_what_is_no_sound_or_does_not_go_together_says_why(subject, speech, soun
         (tmp_path / "empty.wav", "at least one sample"),
         (np.zeros((2, 3)), "Samples are one row"),
         (np.ones(9, np.int16), "type int16"),
-        (np.array([0.1, np.nan, np.inf]), "2 samples of 3"),
+        (np.array([0.1, np.nan, np.inf]), "2 of 3"),
     ):
         with pytest.raises(ModelError, match=known):
             subject.read(audio=file)
@@ -373,9 +376,10 @@ def test_what_a_processor_gives_is_read_by_a_model_that_was_loaded_with_a_text_a
 
 def test_a_file_beside_a_text_is_what_the_processor_makes_of_it(image_subject, folder, picture):
     named = image_subject.read("<image> w1 w2", images=picture)
-    assert named.notes == ()
+    scaled = "Images are scaled or cut to 16 × 16 pixels, as the model reads them."
+    assert named.notes == (scaled,)
     before = image_subject.read("w1 w2", images=[str(picture)])
-    assert before.notes == ("The text names no place for images, with <image>: they stand before it.",)
+    assert before.notes == ("The text names no place for images, with <image>: they stand before it.", scaled)
     assert before.source.tokens == named.source.tokens
     assert same(named, before)
     other = image_subject.read("<image> w1 w2", images=Image.new("RGB", (20, 30)))

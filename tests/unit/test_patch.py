@@ -116,6 +116,12 @@ def test_pairs_that_are_not_answered_as_stated_can_be_left_out(recaller, tmp_pat
         ('{"base": "w1", "donor": 3}', ("line 2: its donor is 3, no text",)),
         ('{"base": "w1", "donor": "w2", "text": "w"}', ("line 2: it has 'text', which is no field",)),
         ('{"base": "w1", "donor": ["w2", "w3"]}', ("a source and a target, the other has not",)),
+        (
+            '{"base": {"audio": "a.wav", "txt": "w1"}, "donor": "w2"}',
+            ("its base has 'txt', which is no field of a text",),
+        ),
+        ('{"base": {"audio": "a.wav", "text": 5}, "donor": "w2"}', ("the text of its base is 5",)),
+        ('{"base": {"image": null}, "donor": "w2"}', ("its base has image None, which is no file",)),
         ('{"base": "w1", "donor": "w2", "answers": ["w1"]}', ("its answers are no object",)),
         ('{"base": "w1", "donor": "w2", "answers": {"q": 3.5}}', ("its answer for 'q' is 3.5, neither text",)),
         ('{"base": "w1", "donor": "w2", "answers": {"q": []}}', ("its answer for 'q' is [], neither text",)),
@@ -149,6 +155,12 @@ def test_files_that_hold_no_pair_are_refused(tmp_path):
 def test_pairs_that_do_not_fit_the_model_are_named(gpt2, tmp_path, pair, words):
     refused(lambda: trisect.patch(gpt2, pair_list=[pair], out=tmp_path / "out", quiet=True), *words, "Correct the pair")
     assert not list(tmp_path.glob("out/*"))
+
+
+def test_a_task_needs_a_tokenizer(tmp_path):
+    for ask, task in ((trisect.patch, "bindings"), (trisect.compose, "induction")):
+        with pytest.raises(SpecError, match="comes with none"):
+            ask(trisect.load(tinyhf.gpt2(), quiet=True), task=task, out=tmp_path / "out", quiet=True)
 
 
 def test_inputs_of_several_rows_are_no_side_of_a_pair(gpt2, tmp_path):

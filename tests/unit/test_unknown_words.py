@@ -2,13 +2,15 @@
 
 import pytest
 from markupsafe import escape
-from tests import tiny
+from tests import tiny, tinyhf
 
 import trisect
 from trisect.core.errors import ModelError
+from trisect.core.subject import NAMED
 from trisect.experiments.explore.run import take_picture
+from trisect.hf.load import load
 from trisect.lm.fleet import initial, layout, views
-from trisect.lm.reading import NAMED, OwnModel
+from trisect.lm.reading import OwnModel
 from trisect.measure.intervention import PreparedText
 
 pytestmark = pytest.mark.usefixtures("undrawn")  # pages without drawings, which take most of the time
@@ -72,6 +74,15 @@ def test_a_word_is_named_once_and_of_very_many_the_first():
     assert named == [f"'x{i}'" for i in range(NAMED)]
     assert sum(note.count("'x5'") for note in notes) == 1
     assert "Other words" in notes[-1]
+
+
+def test_what_a_pretrained_models_tokenizer_does_not_know_is_named():
+    model = load(tinyhf.llama(), tinyhf.tokenizer())
+    tokens, notes = tokens_and_notes(model, "w1 cat w2 mat", "w3 [UNK] cat w1 hat", size=1)
+    assert tokens[0] == ("[CLS]", "w1", "[UNK]", "w2", "[UNK]", "[SEP]")
+    lead = "Read as [UNK], which stands for what the tokenizer does not know"
+    assert [note for note in notes if "[UNK]" in note] == [f"{lead}: 'cat', 'mat'.", f"{lead}: 'hat'."]
+    assert not tokens_and_notes(model, "w1 w2 .")[1]
 
 
 def test_what_shows_a_text_names_its_unknown_words(tmp_path):

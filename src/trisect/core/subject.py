@@ -477,6 +477,24 @@ def as_sample(text: ReadGiven) -> TextOrPair:
     return InputSample(inputs=text) if isinstance(text, Mapping) else text
 
 
+NAMED = 24  # words that all notes on some texts name together
+BRIEF = 60  # characters of a text in a message
+
+
+def note_unknown(lead: str, rest: str, lacking: Iterable[str], named: set[str]) -> list[str]:
+    """Notes on words that a model does not know: `lead` and those that are not `named` yet, which grows by them; `rest` beyond NAMED."""
+    new = [word for word in dict.fromkeys(lacking) if word not in named]
+    shown = new[: NAMED - len(named)]
+    named.update(shown)
+    return [f"{lead}: {quote_words(shown, NAMED)}."] * bool(shown) + [rest] * (len(shown) < len(new))
+
+
+def quote_words(words: Sequence[str], most: int) -> str:
+    """The first of some words, each in quotes, and how many more there are."""
+    more = f" and {len(words) - most} more" if len(words) > most else ""
+    return ", ".join(repr(word[:BRIEF]) for word in words[:most]) + more
+
+
 def check_text(name: str, number: int, text: object, paired: bool) -> tuple[str, str]:
     """Source and target of a text, the same where one was given; raises ModelError for what is no text for this model."""
     fault = f"Text {number + 1} is {shorten(text)}."

@@ -14,7 +14,7 @@ from jaxtyping import Float, Int
 from torch import Tensor, nn
 
 from trisect.core.errors import ModelError
-from trisect.core.subject import Batch, ModelInputs, RowScores, TextOrPair, check_text
+from trisect.core.subject import Batch, ModelInputs, RowScores, TextOrPair, check_text, note_unknown
 from trisect.core.trace import Address, Projections, ResidualBlock, Side, Trace, crosses, key_side_of, keys_of, side_of
 from trisect.hf.files.fetch import TAKES, takes_no_text
 from trisect.hf.files.tokenizers import tokenize
@@ -81,14 +81,22 @@ class TextBatcher:
         if self.tokenizer is None:
             reason = "It came without a tokenizer, or takes no text at all."
             raise ModelError(f"A text was given to {self.name}.", reason, "Give its own inputs as a dict of tensors.")
-        windows = (window for number, text in texts for window in self._windows(number, text))
+        lacking, named, mark = list[str](), set[str](), getattr(self.tokenizer, "unk_token", None)
+        lead, rest = (
+            f"Read as {mark}, which stands for what the tokenizer does not know",
+            f"Other words are read as {mark} as well.",
+        )
+        windows = (window for number, text in texts for window in self._windows(number, text, lacking))
         while rows := list(itertools.islice(windows, size)):
-            yield self._batch(rows, scored)
+            yield self._batch(rows, scored, note_unknown(lead, rest, lacking, named))
+            lacking.clear()
 
-    def _windows(self, number: int, text: TextOrPair) -> Iterator[_TokenWindow]:
+    def _windows(self, number: int, text: TextOrPair, lacking: list[str]) -> Iterator[_TokenWindow]:
+        """The windows of a text; `lacking` grows by its words that the tokenizer does not know."""
         paired = self.objective == "seq2seq" or "decoder_input_ids" in self.accepts
         source, target = check_text(self.name, number, text, paired)
-        sources, targets = list(self._split_text(source)), list(self._split_text(target, True)) if paired else []
+        sources = list(self._split_text(source, lacking))
+        targets = list(self._split_text(target, lacking, True)) if paired else []
         if targets and len(targets) != len(sources):
             problem = f"Text {number + 1} is {len(sources)} windows of source and {len(targets)} of target."
             reason = "Each window of a source is read with its own of the target."
@@ -97,7 +105,9 @@ class TextBatcher:
             _, target_ids, target_special = targets[i] if targets else (0, [], [])
             yield _TokenWindow(number, start, ids, special, target_ids, target_special, not isinstance(text, tuple))
 
-    def _split_text(self, text: str, is_target: bool = False) -> Iterator[tuple[int, list[int], list[bool]]]:
+    def _split_text(
+        self, text: str, lacking: list[str], is_target: bool = False
+    ) -> Iterator[tuple[int, list[int], list[bool]]]:
         """Yield each window of a text, with special tokens: its first token, ids, and which are special.
 
         `is_target` tokenizes a target, for which some tokenizers have other rules.
@@ -105,6 +115,7 @@ class TextBatcher:
         options = {"add_special_tokens": True, "return_special_tokens_mask": True}
         encoded = tokenize(self.name, self.tokenizer, text, is_target, **options)
         ids, special = list(encoded["input_ids"]), [bool(m) for m in encoded["special_tokens_mask"]]
+        lacking += self._unknown_words(text, ids, is_target)
         if len(ids) <= self.window:
             if not ids:
                 reason = "The tokenizer makes no token of it."
@@ -123,7 +134,18 @@ class TextBatcher:
             marks = [True] * len(before) + flags[start : start + size] + [True] * len(after)
             yield start, [*before, *piece, *after], marks
 
-    def _batch(self, rows: list[_TokenWindow], scored: bool) -> Batch:
+    def _unknown_words(self, text: str, ids: Sequence[int], is_target: bool) -> list[str]:
+        """What of a text the tokenizer does not know; the text itself where it does not say where its pieces stand."""
+        unknown = getattr(self.tokenizer, "unk_token_id", None)
+        if unknown is None or unknown not in ids:
+            return []
+        if not getattr(self.tokenizer, "is_fast", False):
+            return [text]
+        spans = tokenize(self.name, self.tokenizer, text, is_target, return_offsets_mapping=True)["offset_mapping"]
+        words = (text[start:end].strip() for piece, (start, end) in zip(ids, spans, strict=True) if piece == unknown)
+        return [word for word in words if word not in ("", self.tokenizer.unk_token)]
+
+    def _batch(self, rows: list[_TokenWindow], scored: bool, notes: list[str]) -> Batch:
         ids, real = self._pad([row.ids for row in rows])
         special = _flags([row.special for row in rows], ids.shape[1])
         unmasked_ids = ids
@@ -139,7 +161,6 @@ class TextBatcher:
             inputs |= {"decoder_input_ids": shifted, "labels": torch.where(target_real, target_ids, IGNORED)}
             flags = _flags([[True, *row.target_special[:-1]] for row in rows], target_ids.shape[1])
             target = Side(self._pieces(shifted, target_real), target_real, flags, shifted)
-        notes = []
         if rows[0].target and any(row.single_text for row in rows):
             notes.append("A single text was given where the model takes two: it is both source and target.")
         if any(row.start for row in rows):

@@ -7,6 +7,7 @@ import functools
 import warnings
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from itertools import chain
 from math import gcd
 from pathlib import Path
 from typing import Any
@@ -84,6 +85,10 @@ class Processor:
         todo = f"Name a place in the text for each of the {kind}, as the model's card says, or give the model's own inputs."
         with saying(lambda error: ModelError(words, summarize_error(error, 200), todo)):
             values = dict(maker(**named, return_tensors="pt"))
+        *stacked, high, wide = getattr(values.get("pixel_values"), "shape", (0, 0))
+        sizes = [getattr(picture, "size", None) for picture in data]
+        if len(stacked) > 1 and any(isinstance(size, tuple) and size != (wide, high) for size in sizes):
+            notes = (*notes, f"Images are scaled or cut to {wide} × {high} pixels, as the model reads them.")
         if start is not None:
             # what a decoder reads of a text, and the labels of each of its tokens; of no text how it begins
             ids = [] if tokenizer is None else list(tokenize(self.name, tokenizer, text or "")["input_ids"])
@@ -104,7 +109,7 @@ class Processor:
         extractor = _extractor(processor)
         if extractor is None:
             reason = f"Its processor is {type(processor).__name__}."
-            raise ModelError(f"{self.name} takes no sound.", reason, "Give a text, or the model's own inputs.")
+            raise ModelError(f"{self.name} takes no sound.", reason, "Give what that takes, or the model's own inputs.")
         rate, most = int(extractor.sampling_rate), getattr(extractor, "n_samples", None)
         waves, notes = [], dict[str, None]()
         for sound in sample.audio:
@@ -121,8 +126,11 @@ class Processor:
     def _images(self, sample: InputSample, processor: Any) -> tuple[list[Any], tuple[str, ...]]:
         if getattr(processor, "image_processor", None) is None and not hasattr(processor, "image_mean"):
             reason = f"Its processor is {type(processor).__name__}."
-            raise ModelError(f"{self.name} takes no images.", reason, "Give a text, or the model's own inputs.")
-        return [open_image(image) for image in sample.images], ()
+            raise ModelError(
+                f"{self.name} takes no images.", reason, "Give what that takes, or the model's own inputs."
+            )
+        pictures, notes = zip(*map(open_image, sample.images), strict=True)
+        return list(pictures), tuple(dict.fromkeys(chain(*notes)))
 
 
 def _extractor(processor: Any) -> Any:
@@ -159,7 +167,9 @@ def open_sound(sound: object, rate: int) -> tuple[Float[np.ndarray, " S"], tuple
         wave = wave.astype(np.float32)[:, None]
     if not np.isfinite(wave).all():
         bad = int((~np.isfinite(wave)).sum())
-        raise ModelError(f"{name} has {bad:,} samples of {wave.size:,} that are infinite or no number.", SAMPLES, SOUND)
+        raise ModelError(
+            f"{name} has samples that are infinite or no number: {bad:,} of {wave.size:,}.", SAMPLES, SOUND
+        )
     if wave.shape[1] > 1:
         notes.append(f"The {wave.shape[1]} channels of {name} are averaged.")
     channel = wave.mean(axis=1)
@@ -190,13 +200,13 @@ def _read_sound(place: Path, words: str) -> tuple[Float[np.ndarray, "S C"], int,
     return wave, about.samplerate, [f"{place.name} is not as long as its header says."] if is_cut else []
 
 
-def open_image(image: object) -> object:
-    """A file as a picture in red, green and blue, turned as its camera says; what is no path is returned as it is.
+def open_image(image: object) -> tuple[object, tuple[str, ...]]:
+    """A file as a picture in red, green and blue, turned as its camera says, and what was left out; what is no path as it is.
 
     Raises ModelError, also for several pictures in a file and for more than 8 bits a colour, which would be cut off.
     """
     if not isinstance(image, (str, Path)):
-        return image
+        return image, ()
     need_extra("PIL", "images", "Opening an image")
     from PIL import Image, ImageOps
 
@@ -210,11 +220,12 @@ def open_image(image: object) -> object:
             # a camera's MPO has further views beside its picture
             frames, mode = 1 if opened.format == "MPO" else getattr(opened, "n_frames", 1), opened.mode
             picture = ImageOps.exif_transpose(opened).convert("RGB")
+            clear = opened.has_transparency_data and min(opened.convert("RGBA").getchannel("A").tobytes()) < 255
     if frames > 1:
         raise ModelError(words, f"It holds {frames} pictures.", "Save the one that is meant in a file of its own.")
     if mode.startswith(("I", "F")):
         raise ModelError(words, f"Its numbers are of mode {mode}, not of 8 bits.", "Save it with 8 bits a colour.")
-    return picture
+    return picture, (f"{place.name} is transparent in places: its colours there are read as if it were not.",) * clear
 
 
 def _load_processor(name: str, place: str, options: Mapping[str, str | bool | None]) -> Any:

@@ -247,7 +247,9 @@ def need_files(name: str, files: Iterable[object]) -> None:
     """Raise SpecError for a path that leads to no file, before a model is loaded; arrays pass."""
     for file in files:
         if isinstance(file, str | Path) and not Path(file).is_file():
-            raise SpecError(f"--{name} {shorten(str(file))} was given.", "There is no such file.", "Check the path.")
+            raise SpecError(
+                f"--{name} {shorten(str(file))} was given.", "There is no file of that name.", "Check the path."
+            )
 
 
 def open_any(

@@ -491,6 +491,9 @@ def _task_pairs(settings: PairSettings, subject: AnsweringSubject) -> tuple[tupl
         for_whom = "encoder-decoders" if task == "translation" else "models that go on with a text"
         reason = f"{subject.name} {DOES[subject.objective]}; the task is for {for_whom}."
         raise SpecError(f"The task {task!r} was asked for.", reason, "Give pairs of your own with --pairs.")
+    if getattr(subject, "tokenizer", subject) is None:
+        reason = f"Its texts are for a tokenizer, and {subject.name} comes with none."
+        raise SpecError(f"The task {task!r} was asked for.", reason, "Load the model with its tokenizer.")
     if task == "translation":
         pairs = draw_translations(lambda texts: [(t.source, t.target) for t in _tokenize(subject, texts)], count, seed)
         return pairs, ("Sentences are of the embedded bitext's languages, whose links and roles are known.",)

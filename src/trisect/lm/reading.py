@@ -19,6 +19,7 @@ from torch import Tensor
 from trisect.core.errors import ModelError
 from trisect.core.spec import Model
 from trisect.core.subject import (
+    BRIEF,
     Batch,
     EditFunction,
     Heads,
@@ -36,6 +37,8 @@ from trisect.core.subject import (
     as_sample,
     check_text,
     edit_words,
+    note_unknown,
+    quote_words,
     write_in_order,
 )
 from trisect.core.trace import Address, FeedForward, Origin, Projections, Reading, Rescaling, ResidualBlock, Side, Trace
@@ -48,8 +51,7 @@ AROUND = tuple(f"{part}.{kind}" for part in ("norm1", "up", "down", "norm2") for
 NORM_EPSILON = 1e-5  # of the fleet's layer norms
 COMPONENTS = ("q", "k", "v")
 LEFT_OUT = 1 / 4  # of a text's words, at most: with fewer than three in four of them it is another text
-SHOWN, NAMED = 8, 24  # words that a message names, and that all notes on some texts name together
-BRIEF = 60  # characters of a text in a message
+SHOWN = 8  # words that a message names
 
 
 @dataclass(frozen=True, eq=False)
@@ -128,7 +130,7 @@ class OwnModel:
             return [i for word in words if (i := self._ids.get(word, unknown)) is not None]
         excerpt, reason = f"{text[:BRIEF]}…" if len(text) > BRIEF else text, "It has no word."
         if words:
-            those = _quote_words(list(dict.fromkeys(lacking)), SHOWN)
+            those = quote_words(list(dict.fromkeys(lacking)), SHOWN)
             reason = f"{len(lacking)} of its {len(words)} words are not among the {len(self.vocabulary):,} that {self.name} knows: {those}."
         todo = "Give words of the corpus that it was trained on; trisect.load('STUDY').vocabulary lists them in Python."
         raise ModelError(f"Text {number + 1} is {excerpt!r}.", reason, todo)
@@ -325,23 +327,12 @@ def edit_own(model: OwnModel, edits: Mapping[str, EditFunction]) -> Iterator[Non
         raise ModelError(f"The edit of {block.words} was not made.", reason, "Read, score or predict inside.")
 
 
-def _unknown_notes(ids: Mapping[str, int], lacking: Sequence[str], named: set[str]) -> Iterator[str]:
+def _unknown_notes(ids: Mapping[str, int], lacking: Sequence[str], named: set[str]) -> list[str]:
     """Notes on words that the vocabulary lacks, less those that are named already; `named` grows by the others."""
-    if not (new := [word for word in dict.fromkeys(lacking) if word not in named]):
-        return
     how = f"read as {UNKNOWN}" if UNKNOWN in ids else "left out"
-    if shown := new[: NAMED - len(named)]:
-        named.update(shown)
-        vocabulary = f"the {len(ids):,} words of the vocabulary (trisect.load('STUDY').vocabulary)"
-        yield f"Not among {vocabulary}, and {how}: {_quote_words(shown, NAMED)}."
-    if len(shown) < len(new):
-        yield f"Other words that the vocabulary lacks are {how} as well."
-
-
-def _quote_words(words: Sequence[str], most: int) -> str:
-    """The first of some words, each in quotes, and how many more there are."""
-    more = f" and {len(words) - most} more" if len(words) > most else ""
-    return ", ".join(repr(word[:BRIEF]) for word in words[:most]) + more
+    vocabulary = f"the {len(ids):,} words of the vocabulary (trisect.load('STUDY').vocabulary)"
+    lead, rest = f"Not among {vocabulary}, and {how}", f"Other words that the vocabulary lacks are {how} as well."
+    return note_unknown(lead, rest, lacking, named)
 
 
 def _projections(model: Model, parameters: Mapping[str, Tensor], n: int) -> Projections:

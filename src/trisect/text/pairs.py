@@ -127,9 +127,15 @@ def _text(side: object, name: str, place: str, folder: Path) -> TextOrPair:
             raise bad_pair(place, f"it has no {name}")
         case Mapping() if {"audio", "image"} & set(side):
             media: dict[str, tuple[Any, ...]] = {}
+            if strange := set(side) - {"audio", "image", "text"}:
+                raise bad_pair(place, f"its {name} has {shorten(min(map(str, strange)))}, which is no field of a text")
+            if not isinstance(side.get("text"), str | None):
+                raise bad_pair(place, f"the text of its {name} is {shorten(side['text'])}")
             for kind in ("audio", "image"):
                 files = side.get(kind, ())
-                files = files if isinstance(files, list | tuple) and not isinstance(files, str) else (files,)
+                files = files if isinstance(files, list | tuple) else (files,)
+                if any(file is None or isinstance(file, bool | int | float) for file in files):
+                    raise bad_pair(place, f"its {name} has {kind} {shorten(side[kind])}, which is no file")
                 # a file is named as it is seen from the file of pairs
                 media[kind] = tuple(folder / file if isinstance(file, str) else file for file in files)
             return InputSample(side.get("text"), media["audio"], media["image"])

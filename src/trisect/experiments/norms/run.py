@@ -391,8 +391,8 @@ LONGEST_WORDS = 20  # letters of a word of a language, on average
 LATIN_END = "\u0250"
 OPENED = "A text opens with {tokens} here, which is counted as its first token: there is no category [CLS]."
 MISSING = {
-    "cls": "No special token opens a text here: there is no category [CLS].",
-    "sep": "No special token stands inside or after a text here: there is no category [SEP].",
+    "cls": "No special token opens {what}: there is no category [CLS].",
+    "sep": "No special token stands inside or after {what}: there is no category [SEP].",
     "punctuation": "No token is a period or a comma: that category is absent.",
 }
 
@@ -605,7 +605,9 @@ def _notes(tallies: Mapping[str, StackTally], around: Mapping[Address, str], ope
     }
     categories = [CATEGORIES[c] for c in _present(next(iter(tallies.values())))]
     missing = MISSING | ({"cls": OPENED.format(tokens=" or ".join(sorted(opening)))} if opening else {})
-    absent = (note for name, note in missing.items() if name not in categories)
+    first = next(iter(tallies))
+    what = "a text here" if len(tallies) == 1 else f"what {first} reads"
+    absent = (note.replace("{what}", what) for name, note in missing.items() if name not in categories)
     notes = []
     for words in dict.fromkeys((*around.values(), *elsewhere.values())):
         where = [address for layers in (around, elsewhere) for address, text in layers.items() if text == words]
