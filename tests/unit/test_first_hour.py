@@ -197,6 +197,11 @@ def test_a_text_in_the_place_of_a_folder_is_a_text(tmp_path):
     folder.mkdir()
     with pytest.raises(CorpusError, match="two words"):
         open_any(str(folder))
+    for misspelt in (f"{tmp_path}/two wrds", f"{folder}/te xts", "/no where/at all"):
+        with pytest.raises(CorpusError, match="There is no folder"):
+            open_any(misspelt)
+    with pytest.raises(SpecError, match="The name of a corpus is ''"):
+        open_any("")
 
 
 def test_explore_takes_a_model_and_a_text(gpt2):

@@ -257,16 +257,22 @@ def open_any(
 ) -> Texts:
     """Texts to read: those of one split of a corpus ('embedded', a folder, hf:NAME), or a list of texts as they are."""
     from trisect.core.subject import Texts
+    from trisect.text.hub import is_hub
     from trisect.text.sources import as_texts, first_texts, open_texts
 
     if isinstance(where, Texts):
         texts = where
-    elif isinstance(where, str) and len(where.split()) > 1 and not Path(where[:200]).exists():
+    elif isinstance(where, str) and len(where.split()) > 1 and not (is_hub(where) or _is_place(Path(where[:200]))):
         texts = as_texts([where])  # a text itself, and no folder's name
     else:
         named = isinstance(where, (str, Path))
         texts = open_texts(where, split, reader, published) if named else as_texts(where)
     return texts if limit is None else first_texts(texts, limit)
+
+
+def _is_place(path: Path) -> bool:
+    """Whether that is there, or the folder that it would be in: it is then no text."""
+    return path.exists() or path.is_absolute() or (len(path.parts) > 1 and path.parent.exists())
 
 
 EngineName = Annotated[

@@ -57,6 +57,7 @@ class RawSource:
 
 def find_source(where: str | Path, name: str | None = None) -> RawSource:
     """A raw folder, a file or `hf:NAME[:CONFIG]`, with the reader `name` or the one that suits; raises CorpusError."""
+    check_name("a corpus", where)
     kind = None if name is None else find_reader(name)
     if is_built_in(where) and kind is not None:
         facts = f"'{where}' comes with trisect and is read by no other reader."

@@ -346,10 +346,11 @@ def _check_folder(folder: Path, options: Options) -> None:
     present = sorted(path.name for path in folder.iterdir())
     listed = ", ".join(present[:12]) or "nothing"
     if ADAPTER in present and "config.json" not in present:
-        base = shorten(_read_object(folder / ADAPTER, "adapter's configuration").get("base_model_name_or_path"))
+        base = _read_object(folder / ADAPTER, "adapter's configuration").get("base_model_name_or_path")
+        facts = f"Its base is {shorten(base)}." if base else "It names no base."
         merged = "PeftModel.from_pretrained(BASE, ADAPTER).merge_and_unload()"
         todo = f"Give the base, or in Python what peft makes of both to trisect.load: {merged}."
-        raise ModelError(f"{folder} holds an adapter of PEFT, and no model.", f"Its base is {base}.", todo)
+        raise ModelError(f"{folder} holds an adapter of PEFT, and no model.", facts, todo)
     if "config.json" not in present:
         reason = f"A model's folder has a config.json; this one holds {listed}."
         raise ModelError(f"{folder} is no model's folder.", reason, "Give the folder that save_pretrained wrote.")
