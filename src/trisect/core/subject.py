@@ -76,7 +76,11 @@ class Shape:
             raise SiteError(f"The site '{site}' names {wrong[0]}.", "What is read here is q, k and v.", "Use those.")
         if site.pre:
             facts = "Pretrained models are read at what enters the dot product."
-            raise SiteError(f"The site '{site}' lies before rotary positions.", facts, "Leave 'pre.' out.")
+            raise SiteError(
+                f"The site '{site}' is of the projection's own output, before rotary positions.",
+                facts,
+                "Leave 'pre.' out.",
+            )
         have = self.layers(stack)
         layers = have if site.layers is None else site.layers
         if outside := [n for n in layers if n not in have]:

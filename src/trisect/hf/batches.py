@@ -145,7 +145,7 @@ class TextBatcher:
         words = (text[start:end].strip() for piece, (start, end) in zip(ids, spans, strict=True) if piece == unknown)
         return [word for word in words if word not in ("", self.tokenizer.unk_token)]
 
-    def _batch(self, rows: list[_TokenWindow], scored: bool, notes: list[str]) -> Batch:
+    def _batch(self, rows: list[_TokenWindow], scored: bool, unknown: list[str]) -> Batch:
         ids, real = self._pad([row.ids for row in rows])
         special = _flags([row.special for row in rows], ids.shape[1])
         unmasked_ids = ids
@@ -161,6 +161,7 @@ class TextBatcher:
             inputs |= {"decoder_input_ids": shifted, "labels": torch.where(target_real, target_ids, IGNORED)}
             flags = _flags([[True, *row.target_special[:-1]] for row in rows], target_ids.shape[1])
             target = Side(self._pieces(shifted, target_real), target_real, flags, shifted)
+        notes = []
         if rows[0].target and any(row.single_text for row in rows):
             notes.append("A single text was given where the model takes two: it is both source and target.")
         if any(row.start for row in rows):
@@ -173,7 +174,7 @@ class TextBatcher:
             )
         accepted = {name: t.to(self.device) for name, t in inputs.items() if name in self.accepts or name == "labels"}
         source = Side(self._pieces(unmasked_ids, real), real, special, unmasked_ids)
-        return Batch(accepted, source, target, tuple((row.text, row.start) for row in rows), tuple(notes))
+        return Batch(accepted, source, target, tuple((row.text, row.start) for row in rows), (*notes, *unknown))
 
     def _pad(self, rows: list[list[int]]) -> tuple[Tensor, Tensor]:
         filler = self.tokenizer.pad_token_id
