@@ -14,6 +14,7 @@ from trisect.core.files import Json
 from trisect.core.machine import Machine
 from trisect.core.schema import MODEL, TRAINING, WHOLE, Option, flat, read_word, record
 from trisect.core.site import Site
+from trisect.text.hub import is_hub
 from trisect.text.lines import SPLITS
 from trisect.text.readers import HELP
 
@@ -257,7 +258,6 @@ def open_any(
 ) -> Texts:
     """Texts to read: those of one split of a corpus ('embedded', a folder, hf:NAME), or a list of texts as they are."""
     from trisect.core.subject import Texts
-    from trisect.text.hub import is_hub
     from trisect.text.sources import as_texts, first_texts, open_texts
 
     if isinstance(where, Texts):
