@@ -19,12 +19,12 @@ from trisect.core.subject import Batch, Heads, Parts, RowScores, Shape, Subject,
 from trisect.core.tables import read_table
 from trisect.core.trace import Address, Side
 from trisect.experiments.ablate import ABLATE
-from trisect.experiments.ablate.page import NAMES, lead
+from trisect.experiments.ablate.page import lead
 from trisect.lab.driver import read_about, render
 from trisect.lab.passes import compare_components, plan_edits
 from trisect.lm.fleet import initial, layout, views
 from trisect.lm.reading import OwnModel
-from trisect.report.format import comparison_words, number
+from trisect.report.format import COMPONENT_NAMES, comparison_words, number
 
 pytestmark = pytest.mark.usefixtures("undrawn")  # pages without drawings, which take most of the time
 
@@ -168,7 +168,7 @@ def test_the_first_sentence_has_every_components_number_and_names_none_that_was_
     facts = replace(layers.about.facts, articles=4)
     said = lead([Finding("mean_change", "", "nats", values, compared=compared)], facts)
     for name, value in own.items():
-        assert f"{NAMES[name]} by {number(value, True)}" in said
+        assert f"{COMPONENT_NAMES[name]} by {number(value, True)}" in said
     assert compared.words("article") in said
     whole = lead([Finding("mean_change", "", "share", values)], replace(facts, objective="output"))
     assert "The output changes" in whole

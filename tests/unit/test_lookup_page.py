@@ -217,7 +217,7 @@ def test_the_page_begins_with_one_pair_and_says_each_role_beside_its_control():
 
 def test_a_pair_in_which_not_all_came_says_so_and_without_any_there_is_no_such_section():
     pair = page(tables(came="qk"), ABOUT).sections[0].tables[0]
-    assert "none had all three come" in pair.caption
+    assert "In 0 of 2 pairs" in pair.caption
     bare = {name: table for name, table in tables().items() if name in ("measures", "claims")}
     assert page(bare, ABOUT).sections[0].title == "When do they learn to look up?"
 

@@ -28,8 +28,8 @@ from trisect.text.hub import is_hub, parse_name, revision_of
 from trisect.text.worlds import is_built_in
 
 INVENTED = (
-    "The texts are of an invented language ('embedded'), which only models that trisect trained on it have read: what is measured of "
-    "any other is not what it does with its own language. For English --corpus sample has some 300 sentences."
+    "Texts of an invented language ('embedded'): of a model that was not trained on it, this says nothing about its own language "
+    "(English: \u2011\u2011corpus sample)."
 )
 MACHINE = {"--device", "--device-map"}  # of several models, and of checkpoints: a single model's command names none
 S = TypeVar("S")

@@ -11,10 +11,11 @@ from typing import Any, NamedTuple, Protocol
 import polars as pl
 
 from trisect.claims.reasons import UNDECIDED, read_reason
+from trisect.core.errors import SiteError
 from trisect.core.files import digest
 from trisect.core.finding import Comparison, Estimate, Finding, Json, ReadFacts
 from trisect.core.printable import percent
-from trisect.core.site import Site
+from trisect.core.site import Site, spell
 from trisect.papers import source_of
 from trisect.stats.paired import compare, summary, t_interval
 from trisect.stats.tested import ROUNDING
@@ -142,7 +143,7 @@ def by_component(points: Iterable[Point]) -> dict[str, Mean]:
     return {name: interval(list(values.values())) for name, values in of_seeds(points).items()}
 
 
-COMPONENT = {"q": "the queries", "k": "the keys", "v": "the values"}
+COMPONENT_NAMES = {"q": "queries", "k": "keys", "v": "values", "o": "output", "attn": "attention"}
 GROUP = {"q": "q: queries", "k": "k: keys", "v": "v: values"}
 FEW, NOTHING = 3, 1e-12
 _RUN = re.compile(r"(.+)-s([0-9]+)-[0-9a-f]{8}")  # the id of a study's run
@@ -367,6 +368,18 @@ def stack_words(stack: str) -> str:
         return STACKS[stack]
     tower, _, role = stack.rpartition("_")
     return f"{tower}: {STACKS[role]}" if tower and role in STACKS else stack.replace("_", " ")
+
+
+def site_words(site: str) -> str:
+    """A site for people, as in "the values of layer 6, head 2"; a name that is no site stays as it is."""
+    try:
+        of = Site.parse(site)
+    except SiteError:
+        return site
+    where = "all layers" if of.layers is None else f"layer{'s' * (len(of.layers) > 1)} {spell(of.layers)}"
+    where += "" if of.heads is None else f", head{'s' * (len(of.heads) > 1)} {spell(of.heads)}"
+    stack = f" in {'the ' * (of.stack in ('enc', 'dec'))}{stack_words(of.stack)}" if of.stack else ""
+    return f"the {join_words([COMPONENT_NAMES.get(c, c) for c in of.components])} of {where}{stack}"
 
 
 def stack_order(stack: str) -> tuple[int, str]:

@@ -20,7 +20,6 @@ if TYPE_CHECKING:
     from trisect.experiments.ablate.settings import AblateFacts
 
 LARGEST_ROWS = 10  # rows of the table of what changes most
-NAMES = {"q": "queries", "k": "keys", "v": "values"}
 REPLACEMENT_WORDS = {
     "zero": "replaced by 0",
     "mean": "replaced by their mean over all tokens of the texts",
@@ -129,18 +128,18 @@ def lead(results: Sequence[Finding], facts: AblateFacts) -> str:
         return ""
     signed, sizes = facts.objective != "output", []
     for e in sorted(finding.values, key=lambda e: -abs(e.mean or 0.0)):
-        component, _, place = e.name.partition("@")
-        plain = component.rpartition(".")[2]
-        at = f" ({e.name if place else component})," * (plain != e.name)
-        sizes.append(f"{NAMES.get(plain, plain)}{at} by {words.number(e.mean, signed)}")
+        plain = e.name.rpartition(".")[2]
+        at = f" ({e.name})," * (plain != e.name)
+        what = words.site_words(e.name) if "@" in e.name else f"{words.COMPONENT_NAMES.get(plain, plain)}{at}"
+        sizes.append(f"{what}{',' * ('@' in e.name)} by {words.number(e.mean, signed)}")
     unit_of = "nats" if signed else "of its squared length"
     state = "without" if facts.how in REPLACEMENT_WORDS else "with a function in"
-    its = "its " * ("mean_change" in named)  # the largest changes are of several layers or heads
+    owner, its = (f"one {facts.per}'s ", "its ") if "mean_change" in named else ("", "")
     more = "".join(f", {state} {its}{size}" for size in sizes[1:])
     tail = "" if finding.compared is None else f" ({finding.compared.words(facts.unit)}, paired by {facts.unit})"
     over, most = (", mean over layers", "") if "mean_change" in named else ("", " most")
     outcome = words.capital(_outcome_words(facts))
-    return f"{outcome} changes{most} {state} one {facts.per}'s {sizes[0]} {unit_of}{more}{over}{tail}."
+    return f"{outcome} changes{most} {state} {owner}{sizes[0]} {unit_of}{more}{over}{tail}."
 
 
 def _figures(changes: Measures, facts: AblateFacts) -> Iterable[Figure]:

@@ -179,8 +179,8 @@ def page(tables: Mapping[str, pl.DataFrame], about: About[AlignFacts]) -> Sheet:
         setting, by_kind = min(full, key=lambda pair: min(row.value for row in pair[1].values()))
         norm, weight = (words.share(by_kind[kind].value) for kind in ("norm", "weight"))
         answer = (
-            f"Word links read from the norm of what attention adds have an error rate of {norm}, from attention weights of {weight} "
-            f"(AER, at the step that {'reads' if setting == 'awi' else 'predicts'} the word, mean over layers)."
+            f"Words aligned by the norm of what attention adds have an alignment error rate of {norm}, by attention weights {weight} "
+            f"(at the step that {'reads' if setting == 'awi' else 'predicts'} the word, mean over layers)."
         )
     return Sheet(title, "trisect · word alignment", lede, sections, made_by, REFERENCES, answer)
 

@@ -66,7 +66,8 @@ def page(tables: Mapping[str, pl.DataFrame], about: About[Any]) -> Sheet:
     )
     described = [Table(("World", "what it is", "sites", "positive", "negative"), _rows(tables["worlds"]), prose=True)]
     methods = Table(("Method", "what its score is", "from"), _rows(tables["methods"]), prose=True, folded=False)
-    ranked = ", ".join(f"{method} {words.number(of[worlds[0]].mean, places=2)}" for method, of in areas.items())
+    by_area = sorted(areas.items(), key=lambda item: -item[1][worlds[0]].mean)
+    best, *others = [f"{method} {words.number(of[worlds[0]].mean, places=2)}" for method, of in by_area]
     details = (("Seeds", ", ".join(map(str, facts.seeds))), ("Pairs", f"{facts.pairs} for each property"))
     where = "over all worlds" if worlds[0] == ALL else f"in {worlds[0]}"
     return Sheet(
@@ -87,7 +88,8 @@ def page(tables: Mapping[str, pl.DataFrame], about: About[Any]) -> Sheet:
         ),
         provenance(about, *details),
         REFERENCES,
-        f"How well each method finds the sites that carry the answer, AUROC {where} (1 is perfect, 0.5 chance): {ranked}.",
+        f"The queries, keys and values that carry the answer are found best by {best} (AUROC {where}; 0.5 is chance)"
+        f"{', then ' * bool(others)}{', '.join(others)}.",
     )
 
 

@@ -37,6 +37,7 @@ WORDS = {  # for a loss; for a model without one, the change of its output
     "rise": ("rise over that loss", "change of its output"),  # whose mean an area is
     "mean rise": ("rise", "change of its output"),  # the same where the loss was named
     "falls": ("rise of the loss", "change of the output"),  # the same in a caption
+    "verb": ("raise the loss", "change the output"),
     "within": ("of the final one", "of the output's squared length"),  # reference of ε
     "unit": ("nats per token", "share"),
     "tail": (" nats", " of the output's squared length"),
@@ -58,8 +59,8 @@ def page(tables: Mapping[str, pl.DataFrame], about: About[RewindFacts]) -> Sheet
     lede = f"{name} · {facts.corpus} · {words.sample_words(facts)} · one site at a time set back to {facts.initial}, all else final"
     (most, size), (least, small) = _extremes(_estimates(sites, "rewind_area", facts), facts)
     answer = (
-        f"With the weights of one site set back towards {facts.initial}, the {_say('falls', facts)} is largest for {most}, {size} on "
-        f"average over the way, and least for {least}, {small}."
+        f"Set back step by step towards {facts.initial}, the weights of {words.site_words(most)} {_say('verb', facts)} most, by {size} on "
+        f"average over the way, and those of {words.site_words(least)} least, by {small}."
     )
     results = findings(tables, about)
     along = [finding for finding in results if finding.measure != "midstage_area"]
@@ -177,7 +178,8 @@ def _convex(sites: pl.DataFrame, along: Sequence[Finding], facts: RewindFacts) -
             groups.setdefault(words.place(estimate.name).group, []).append(estimate.mean or 0.0)
         values = tuple(Estimate(group, sum(means) / len(means), n=len(means)) for group, means in groups.items())
         short.append(Finding(measure, "", unit, values, title=title))
-    multiples = small_multiples("checkpoints-short", "In short", "Means over sites by component.", short)
+    caption = f"Means over sites by component: the area is the mean {_say('falls', facts)} over the way, criticality explained below."
+    multiples = small_multiples("checkpoints-short", "In short", caption, short)
     caption = (
         f"{_say('what', facts)} with one site's weights on the straight line between {facts.initial} (α = 0) and "
         f"{facts.final} (α = 1), all else final. The same colours in every panel. {_n(facts)}"

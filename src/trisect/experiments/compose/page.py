@@ -60,17 +60,12 @@ def page(tables: Mapping[str, pl.DataFrame], about: About[ComposeFacts]) -> Shee
     answer = "No path lowers the answer."
     for row in strongest:
         value = Estimate("", row["direct"], row["direct_low"], row["direct_high"])
-        component = row["into"].partition("@")[0]
-        gain = _own_gain(tables["shifts"], row, component)
-        gains = ""
-        if gain is not None:
-            prediction = f"the answer that the donor's {component} predicts"
-            prediction = "the donor's answer" if gain["hypothesis"] == "donor" else prediction
-            gains = f", and {prediction} gains more than with an unrelated donor"
+        layer, _, part = row["writer"].partition(".")
+        writer = f"{part.replace('h', 'head ')} of layer {layer}" if part else f"the {layer}"
         certain = "" if (value.low or 0.0) > 0 else "No effect is certain. "
         answer = (
-            f"{certain}The strongest path leads from {row['writer']} into {row['into']}: with the donor's contribution there, the "
-            f"base's answer loses {number_words(value, False)} nats of log-probability{gains}."
+            f"{certain}What {writer} adds matters most to {words.site_words(row['into'])}: with another "
+            f"text's (the donor's) on that path alone, the answer loses {number_words(value, False)} nats of log-probability."
         )
     parts = present(
         first,
@@ -175,10 +170,10 @@ def _drawing(paths: pl.DataFrame) -> Figure | None:
         }
         lines.append(line | {"colour": render.mark(component).colour})
     points = [{"x": x, "y": y, "name": name} for name, (y, x) in ends.items()]
-    last = max(x for _, x in ends.values()) or 1.0
+    last, last_layer = max(x for _, x in ends.values()) or 1.0, max(y for y, _ in ends.values())
     x, y = (
         alt.X("x:Q", axis=None, scale=alt.Scale(domain=[-0.36 * last, 1.16 * last], nice=False)),
-        alt.Y("y:Q", title="layer", axis=alt.Axis(tickMinStep=1, grid=False)),
+        alt.Y("y:Q", title="layer", axis=alt.Axis(values=[*range(int(last_layer) + 1)], format="d", grid=False)),
     )
     strokes = chart_of("paths", lines).mark_rule(opacity=0.9)
     edges = strokes.encode(

@@ -41,8 +41,8 @@ def page(tables: Mapping[str, pl.DataFrame], about: About[EraseFacts]) -> Sheet:
         costs, tail = ("changes the output", " of it") if facts.objective == "output" else ("raises the loss", " nats")
         size = f"{words.number(most.value, True)}{tail}"
         answer = (
-            f"Removing a label linearly {costs} more than removing as many random directions at {sum(row.side > 0 for row in every)} "
-            f"of {words.quantity(len(every), 'place')}: most for the label {most.group} at {most.site}, {size}."
+            f"Erasing a label (LEACE) {costs} more than erasing as many random directions at {sum(row.side > 0 for row in every)} of "
+            f"{words.quantity(len(every), 'place')}, most for the label {most.group} in {words.site_words(most.site)}: by {size}."
         )
     erasure = f"LEACE, {columns}, per {facts.per}, seed {facts.seed}"
     sources = provenance(about, *words.read_facts(facts), ("Erasure", erasure), timed=False)

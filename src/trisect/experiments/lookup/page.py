@@ -263,7 +263,9 @@ def page(tables: Mapping[str, pl.DataFrame], about: About[LookupFacts]) -> Sheet
         Section("What the claims say here", cards=numbers.claims) if len(numbers.claims) else None,
         notes_section(about),
     )
-    lede = f"{facts.corpus} · {words.quantity(len(numbers.seeds), 'seed')}, {len(numbers.formed)} with induction heads"
+    trained = f"{words.quantity(len(numbers.seeds), 'language model')} trained on {facts.corpus.partition(', fingerprint')[0]}"
+    pairs = max((row.get("used") or 0 for row in numbers.predictions.iter_rows(named=True)), default=0)
+    lede = f"{trained} · {words.quantity(pairs, 'pair')} of texts for each · {len(numbers.formed)} with induction heads"
     settings = ", ".join(f"{name} {value}" for name, value in sorted(facts.settings.items()))
     footer = provenance(about, ("Text", facts.corpus), ("Settings", settings))
     title = "A model that looks up in real text: what do q, k and v say, and since when?"
@@ -289,13 +291,13 @@ def answer_sentence(numbers: LookupNumbers) -> str:
         by_role = [{e.name: e.mean or 0.0 for e in role.values} for role in roles]
         excess = [words.number(of["own"] - max(of["other"], of["unrelated"]), True) for of in by_role]
         return (
-            f"{NOT_SHOWN}: query, key and value from another text raise their own answers by {words.join_words(excess)} nats more than "
-            f"the controls, each less than {EXCESS:g} nat."
+            f"That query, key and value have these roles is not shown here: patched in from another text, they raise the answers predicted "
+            f"for them by {words.join_words(excess)} nats more than the controls do, each less than {EXCESS:g} nat."
         )
     theses = words.join_words([role.words.partition(":")[0].replace("The ", "the ") for role in shown])
     return (
-        f"{words.capital(theses)}: put in from another text {'each' if len(shown) > 1 else 'it'} raises the answer that it predicts, by "
-        f"{own_shift} nats; from an unrelated text by {unrelated}."
+        f"{words.capital(theses)}: patched in from another text, {'each' if len(shown) > 1 else 'it'} raises the log-probability of the "
+        f"answer predicted for it by {own_shift} nats; from an unrelated text by {unrelated}."
     )
 
 
@@ -599,11 +601,10 @@ def _worked_pair(numbers: LookupNumbers) -> Table | None:
         ("predicted", "; ".join(f"{c} from the donor: {str(row[f'answer_{c}']).strip()}" for c in PARTS)),
         ("came", "; ".join(f"{c} from the donor: {str(shown[c]['answer']).strip()}" for c in PARTS)),
     )
-    which = "the first in which all three predictions came" if matching else "the first; none had all three come"
     text = (
-        "Each text is a window of the validation text with one of its words behind it as a question; the answer is the word that "
-        f"followed it there. This is {which} of {words.quantity(len(complete), 'pair')} (in all models with induction heads); in "
-        f"{len(matching)} all three came."
+        "Each text is a window of the validation text with one of its words behind it as a question; the answer is the word that followed "
+        f"it there. In {len(matching)} of {words.quantity(len(complete), 'pair')}, all models together, all three predicted answers came; "
+        f"this is the first of {'these' if matching else 'all'}."
     )
     return Table(("", "text"), rows, f"One worked pair. {text}", prose=True, folded=False, label="One worked pair")
 

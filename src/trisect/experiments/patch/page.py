@@ -41,9 +41,9 @@ SAME_ANSWER = "base and donor of every counted pair have the same answer"
 FEW_ANSWERED = 0.5  # share of texts answered correctly, below which the page has a warning
 PREDICTED = ("base", "q", "k", "v", "donor")  # answers that the table of pairs shows
 DOES = {
-    "q": ("what is looked for", "the answer to the donor's question, in the base's text"),
-    "k": ("what a token is matched on", "what the base has at the position where the donor has the thing asked for"),
-    "v": ("what is passed on", "what the donor has at the position where the base has the thing asked for"),
+    "q": ("what is looked for", "from its own text (the base) the question of the other"),
+    "k": ("what a token is matched on", "what its own text (the base) has where the other has the thing asked for"),
+    "v": ("what is passed on", "what the other text has where its own (the base) has the thing asked for"),
 }
 NUMBERS = {  # description, title and unit of each measure
     "own": ("its own answer, share of pairs", "own answer", "share"),
@@ -55,7 +55,7 @@ NUMBERS = {  # description, title and unit of each measure
     "output_change": ("change of the output, share", "change of the output", "share"),
 }
 LARGEST = {  # around the largest number
-    "own": ("the answer that it predicts comes in", "of pairs"),
+    "own": ("the answer predicted for them comes in", "of pairs"),
     "logit_change": ("the logit difference moves by", "of the way to the donor's"),
     "output_change": ("the output changes by", "of its squared length"),
 }
@@ -126,12 +126,11 @@ def page(tables: Mapping[str, pl.DataFrame], about: About[PatchFacts]) -> Sheet:
     pair, texts = _pair_section(tables, sites)
     if "attributions" in tables:
         first = tables["attributions"].row(0, named=True)
-        site = (
-            f"{first['component']}@{first['layer']}.h{first['head']} at position {first['position']} (counted from 1)"
-        )
+        site = words.site_words(f"{first['component']}@{first['layer']}.h{first['head']}")
         exact = "not patched" if first["exact"] is None else f"{words.number(first['exact'], True)} when it is patched"
         answer = (
-            f"By gradient {site} acts most: {words.number(first['estimate'], True)} of the way to the donor, {exact}."
+            f"By gradient (attribution patching) {site} at position {first['position']} act most: {words.number(first['estimate'], True)} "
+            f"of the way to the donor's answer, {exact}."
         )
         parts = (_attribution_section(tables), texts, Section("Notes", tuple(about.notes)))
         return Sheet(title, "trisect · patch", lede, parts, footer, (*REFERENCES, *ATTRIBUTION_REFERENCES), answer)
@@ -353,14 +352,10 @@ def _opening(
     for component, (what, answer) in DOES.items():
         if component in best and place_of(best[component]).site in clear:
             site = best[component]
-            shares = {name: "–" if row.mean is None else percent(row.mean) for name, row in site.items()}
-            rest = "".join(
-                f", what {n.removeprefix('as ')} predicts in {shares[n]}" for n in shares if n.startswith("as ")
-            )
+            share = percent(mean(site, "own") or 0.0)
             lead.append(
-                f"With {place_of(site).site} of another text (the donor) the model gives, in {shares['own']} of pairs, {answer}, as it "
-                f"would if {component} says {what}; the unchanged answer of its own text (the base) comes in "
-                f"{shares.get('unchanged', '–')}{rest}."
+                f"With {words.site_words(place_of(site).site)} patched in from another text (the donor) the model answers {answer}, in "
+                f"{share} of pairs: {words.COMPONENT_NAMES[component]} say {what}."
             )
     largest = next((finding for finding in results if finding.measure.startswith("largest_")), None)
     apart = [e for e in largest.values if (e.low or 0.0) > 0 or (e.high or 0.0) < 0] if largest is not None else []
@@ -370,7 +365,8 @@ def _opening(
         most = max(apart, key=lambda e: abs(e.mean or 0.0))
         before, after = LARGEST[largest.measure.removeprefix("largest_")]
         lead.append(
-            f"Put in from the other text (the donor), {most.name} acts most: {before} {number_words(most, largest.signed)} {after}."
+            f"Patched in from another text (the donor), {words.site_words(most.name)} act most: {before} "
+            f"{number_words(most, largest.signed)} {after}."
         )
     figures = tuple(_figures(sites, facts))
     if not figures:

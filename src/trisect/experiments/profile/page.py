@@ -152,7 +152,6 @@ class ProfileNumbers:
 MARGIN = profile.MARGIN
 SHOWN = 12  # heads in the table of those that differ most
 CROSS = "cross"
-NAMES = {"q": "queries", "k": "keys", "v": "values"}
 LABELS = {
     "word": "which word it is (identity)",
     "position": "its place in the text (position)",
@@ -254,18 +253,16 @@ def _lead(numbers: ProfileNumbers, facts: ProfileFacts, sample: str) -> tuple[st
         if c not in facts.as_used and any(numbers.input_gain(s, label, c) >= MARGIN for s in numbers.spots)
     ]
     ends = []
-    for way, verb in ((1, "encode more of"), (-1, "encode less of")):
+    same = "than from random projections of " + ("what each reads" if numbers.apart else "the same input")
+    for way, how in ((1, "better"), (-1, "worse")):
         if clear := [pair for pair in carried if means[pair].side == way]:
             c, label = max(clear, key=lambda pair: abs(means[pair].mean))
             what, mean = LABELS.get(label, label).partition(" (")[0], words.number(means[c, label].mean, True, 3)
-            ends.append(f"{NAMES[c]} {verb} {what} ({mean})")
+            source, size = ("its", mean) if ends else ("a head's", f"accuracy {mean}")
+            ends.append(f"{what} {how} from {source} {words.COMPONENT_NAMES[c]}{'' if ends else f' {same}'} ({size})")
     answer = "No label is encoded clearly better or worse than by random projections, over all heads together."
     if ends:
-        same = "what each reads" if numbers.apart else "the same input"
-        answer = (
-            f"Of each word, compared with random projections of {same}, {' and '.join(ends)}: accuracy gained by a linear probe of a head, "
-            "mean over heads."
-        )
+        answer = f"Of a word, a linear probe reads {', and '.join(ends)}; means over heads."
     return answer, picture
 
 
@@ -336,7 +333,7 @@ def _answer(numbers: ProfileNumbers, as_used: Sequence[str]) -> tuple[Finding, .
             if clear := [label for label in carried if numbers.gain(label, c).side == way]:
                 ways.append(f"{verb} {words.join_words(clear)}")
         if ways:
-            parts.append(f"{NAMES[c]} {' and '.join(ways)}")
+            parts.append(f"{words.COMPONENT_NAMES[c]} {' and '.join(ways)}")
     if not parts:
         return ()
     same = "the same input"
@@ -371,7 +368,7 @@ def _sentence(numbers: ProfileNumbers, label: str, as_used: Sequence[str]) -> st
         )
     sides = {c: numbers.gain(label, c).side for c in COMPONENTS}
     parts = [
-        f"{words.join_words([NAMES[c] for c in COMPONENTS if sides[c] == side])} {verb} it"
+        f"{words.join_words([words.COMPONENT_NAMES[c] for c in COMPONENTS if sides[c] == side])} {verb} it"
         for side, verb in ((1, "keep"), (-1, "drop"))
         if side in sides.values()
     ]
@@ -501,7 +498,9 @@ def checkpoint_findings(numbers: ProfileNumbers, names: Sequence[str]) -> Iterat
             while first and sides[first - 1] == sides[-1]:
                 first -= 1
             if sides[-1]:
-                parts.append(f"{NAMES[c]} {'keep' if sides[-1] > 0 else 'drop'} it from checkpoint {names[first]} on")
+                parts.append(
+                    f"{words.COMPONENT_NAMES[c]} {'keep' if sides[-1] > 0 else 'drop'} it from checkpoint {names[first]} on"
+                )
         text, title = f"{', '.join(parts) or 'neither kept nor dropped'}.", f"{label}, last checkpoint"
         values = tuple(numbers.stage(len(names) - 1, c, label).estimate(c) for c in COMPONENTS)
         yield Finding("profile_checkpoints", text, UNIT, values, title=title, groups=(label,), per="head")

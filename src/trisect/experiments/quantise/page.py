@@ -43,7 +43,7 @@ def page(tables: Mapping[str, pl.DataFrame], about: About[ReadFacts]) -> Sheet:
         f"A change counts as small where its interval lies below {_limit(tables, facts)[1]}; --tolerance sets another limit.",
     )
     results = findings(tables, about)
-    answer = next((finding.words for finding in results if finding.measure == "least_bits"), "")
+    answer = "".join(_needs_in_words(finding, tables, facts) for finding in results if finding.measure == "least_bits")
     lead = tuple(finding.words for finding in results if finding.measure in ("plan_change", "check"))
     places = words.decimals([row.value for row in changes.finite])
     cells = (
@@ -220,6 +220,17 @@ def _figures(changes: Measures, facts: ReadFacts) -> Iterator[Figure]:
             caption = f"Change with one head's q, k or v reduced to {what}{dots}."
             marked = (lambda row: row.side != 0) if signed else None
             yield head_maps((name, "", f"By head: {what}"), caption, of.where(at=least), unit, signed, marked=marked)
+
+
+def _needs_in_words(finding: Finding, tables: Mapping[str, pl.DataFrame], facts: ReadFacts) -> str:
+    """The bits of a number of keys and values, from the layer that needs the fewest to the one that needs the most."""
+    needs = []
+    for component in "kv":
+        bits = [e.mean or math.inf for e in finding.values if e.name.startswith(component)]
+        least, most = (f"{end:g}" if math.isfinite(end) else "more than were tried" for end in (min(bits), max(bits)))
+        needs.append(f"{words.COMPONENT_NAMES[component]} need {least}{f' to {most}' * (least != most)}")
+    outcome = "the output" if facts.objective == "output" else "the loss"
+    return f"To change {outcome} surely by less than {_limit(tables, facts)[1]}, {words.join_words(needs)} bits a number, by layer."
 
 
 def _needs(changes: Measures, limit: float) -> Table | None:

@@ -184,7 +184,9 @@ def page(tables: Mapping[str, pl.DataFrame], about: About[RecallFacts]) -> Sheet
         notes_section(about),
     )
     names, seeds = numbers.answers["name"].n_unique(), words.quantity(len(numbers.seeds), "seed")
-    lede = " · ".join((facts.corpus, words.quantity(names, "name"), seeds) if names else (facts.corpus, seeds))
+    lede = " · ".join(
+        (facts.corpus.partition(", fingerprint")[0], *[words.quantity(names, "name")] * bool(names), seeds)
+    )
     how = (
         ("Texts and questions", facts.corpus),
         ("Seeds", ", ".join(map(str, numbers.seeds))),
@@ -192,11 +194,12 @@ def page(tables: Mapping[str, pl.DataFrame], about: About[RecallFacts]) -> Sheet
     )
     made_by = provenance(about, *(fact for fact in how if fact[1]))
     title = "What does pretraining add, and what does the model invent?"
-    shares = [f"{MODELS[m]} {words.share(n.value)}" for m in numbers.models if (n := numbers.number("accuracy", m))]
-    answer = (
-        f"Of the questions held out from fine-tuning these shares are answered correctly: {words.join_words(shares)}."
-        * bool(shares)
-    )
+    shares = [
+        f"models that were {MODELS[m]}{' answer' * (not i)} {words.share(n.value)}{' correctly' * (not i)}"
+        for i, m in enumerate(numbers.models)
+        if (n := numbers.number("accuracy", m))
+    ]
+    answer = f"Of the questions held out from fine-tuning, {words.join_words(shares)}." * bool(shares)
     return Sheet(title, "trisect · birth places", lede, sections, made_by, REFERENCES, answer)
 
 

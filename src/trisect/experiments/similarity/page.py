@@ -127,12 +127,11 @@ def page(tables: Mapping[str, pl.DataFrame], about: About[SimilarityFacts]) -> S
     lede = f"{name} · weights of {heads}{texts} · compared with {words.count(facts.draws_made)} random matrices"
     answer = "No layer has queries, keys and values that are plain maps of their input."
     if measured := sorted((pair for pair in PAIRS if every[pair].rows), key=lambda pair: -every[pair].mean):
-        named = {"q-k": "query and key", "k-v": "key and value", "q-v": "query and value"}
+        named = {"q-k": "W_Q and W_K", "k-v": "W_K and W_V", "q-v": "W_Q and W_V"}
         most = every[measured[0]]
         answer = (
-            f"Of a head's three matrices those of {named[measured[0]]} read the most similar directions of their input: they overlap "
-            f"by {words.share(most.mean)}"
-            + ("." if most.null is None else f", random ones by {words.share(most.null)}.")
+            f"Of a head's three matrices {named[measured[0]]} read the most similar directions of their input: they overlap by "
+            f"{words.share(most.mean)}{'' if most.null is None else f', random matrices by {words.share(most.null)}'}."
         )
     rule = (
         "D-1 is tested head by head: it is refuted where one head's overlap lies above that of random matrices by more than the "

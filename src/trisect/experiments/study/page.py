@@ -70,7 +70,7 @@ def answer_findings(rows: StudyRows) -> Iterator[Finding]:
             parts = words.join_words(
                 [f"{words.mean_words(m, 'nats')} with them {COSTS[how]}" for how, m in means.items()]
             )
-            named = words.COMPONENT[component].removeprefix("the ")
+            named = words.COMPONENT_NAMES[component]
             text = f"How much the model needs its {named} {where}, by what the validation loss changes: {parts}."
             values = tuple(Estimate(how, *mean) for how, mean in means.items())
         title, groups = name.capitalize(), (component,)
@@ -90,13 +90,13 @@ def answer_sentence(rows: StudyRows) -> str:
         )
     how = answers[0].values[0].name
     everywhere = any(all_layers for name, all_layers, _ in _costs_of(rows) if name == how)
-    where = "all layers" if everywhere else "one layer, mean over layers"
-    (name, size), *others = (
-        (words.COMPONENT[answer.groups[0]].replace("the", "its"), words.number(answer.values[0].mean, True))
-        for answer in answers
-    )
-    rest = "".join(f", with {other} by {more}" for other, more in others)
-    return f"With {name} {COSTS[how]} in {where}, the model's validation loss changes by {size} nats{rest}."
+    where, over = (" in all layers", "") if everywhere else (", one layer at a time", " (means over layers)")
+    changes = [
+        f"{words.COMPONENT_NAMES[answer.groups[0]]} {'' if i else 'change the validation loss '}by "
+        f"{words.number(answer.values[0].mean, True)}{'' if i else ' nats'}"
+        for i, answer in enumerate(answers)
+    ]
+    return f"{words.capital(COSTS[how])}{where}, {words.join_words(changes)}{over}."
 
 
 def _role(rows: StudyRows, component: str) -> tuple[str, tuple[Estimate, ...]] | None:

@@ -154,6 +154,7 @@ def _mean(name: str, values: Sequence[float]) -> Estimate:
 
 
 FEW_MODELS = 5
+BASELINES = ("answered", "unedited")  # what a model does as it is, beside which effects are read
 FEW_SENTENCES = 3  # findings that are said in paragraphs; more are folded
 SEVERAL = r", layers ([0-9](?:[0-9,-]*[0-9])?)"  # how the group of a row says that it is of several layers at once, and of which
 TITLES = {False: "Layer by layer", True: "Several layers at once"}
@@ -172,10 +173,13 @@ def page(tables: Mapping[str, pl.DataFrame], about: About[UnitsFacts]) -> Sheet:
         else "They are steps on one way and no sample, so that nothing is averaged or tested over them: each has its own numbers, in order."
     )
     pooled = _pooled(tables, facts)
-    answers = [finding for finding in findings(tables, about) if finding.claim is None]
+    results = [finding for finding in findings(tables, about) if finding.claim is None]
+    # the page begins with the first finding that is an effect, and says it once
+    effects = [finding for finding in results if finding.measure not in BASELINES]
+    answers = [finding for finding in results if finding not in effects[:1]]
     # findings that are too many for paragraphs are a folded table: the figures show their numbers
     few, in_words = len(answers) <= FEW_SENTENCES, sentences([replace(f, title=capital(f.title)) for f in answers])
-    paragraphs = (*(capital(str(finding)) for finding in answers if few), *_reading(answers, facts))
+    paragraphs = (*(capital(str(finding)) for finding in answers if few), *_reading(results, facts))
     shown = present(None if few else in_words, _pairs(pooled, facts) if facts.is_sample else None)
     sections = present(
         Section(f"Over {unit}s", paragraphs, tuple(_figures(pooled, facts)), shown),
@@ -187,14 +191,27 @@ def page(tables: Mapping[str, pl.DataFrame], about: About[UnitsFacts]) -> Sheet:
     weights = ", ".join(f"{model.name} ({model.fingerprint})" for model in facts.models)
     names = words.display_names(facts.names)
     return Sheet(
-        f"{facts.what.capitalize()} over {words.quantity(len(facts.models), unit)}",
+        f"What does {facts.what} find in {words.quantity(len(facts.models), unit)}?",
         f"trisect · {facts.what} over {facts.units}",
         f"{('; ' if any(',' in name for name in names) else ', ').join(names)}. {explanation}",
         sections,
         provenance(about, (capital(f"{unit}s"), weights), timed=False),
         REFERENCES if facts.is_sample else (),
-        capital(next((str(finding) for finding in answers if finding.measure != "unedited"), "")),
+        "".join(_lead(finding, facts) for finding in effects[:1]),
     )
+
+
+def _lead(finding: Finding, facts: UnitsFacts) -> str:
+    """The page's first sentence: a finding's means over models; of revisions its first and last numbers."""
+    if not facts.is_sample:
+        return capital(str(finding))
+    values = [e for e in finding.values if e.name in words.COMPONENT_NAMES] or finding.values
+    of = {e.name: f" for {words.COMPONENT_NAMES.get(e.name, e.name)}" * (e.name != finding.title) for e in values}
+    sizes = words.join_words([f"{words.number(e.mean, finding.signed)}{of[e.name]}" for e in values])
+    side = "" if finding.compared is None else f" ({finding.compared.words('model')})"
+    what, over, _ = (finding.title[:1].lower() + finding.title[1:]).partition(", mean over layers")
+    over = f"{words.quantity(len(facts.models), 'model')}{' and their layers' * bool(over)}"
+    return f"Averaged over {over}, {what}{',' * (', ' in what)} is {sizes}, {finding.unit}{side}."
 
 
 def findings(tables: Mapping[str, pl.DataFrame], about: About[UnitsFacts]) -> tuple[Finding, ...]:
@@ -258,7 +275,11 @@ def _layer_means(measures: pl.DataFrame, facts: UnitsFacts) -> Iterator[tuple[_P
     """Each component's mean over the layers, of every measure that is drawn by layer, with that measure and its panel."""
     for (title, unit), layers in by_title(facts.by_layer).items():
         values: dict[str, dict[str, dict[str, list[float]]]] = {}  # by panel, component and model
-        for (panel, component, _), by_model in layer_values(measures, layers).items():
+        spots, over = layer_values(measures, layers), "mean over layers"
+        at_once = {} if spots else layer_values(measures, layers, True)
+        if len({layer for _, _, layer in at_once}) == 1:
+            spots, over = at_once, "several layers at once"
+        for (panel, component, _), by_model in spots.items():
             for model, value in by_model.items():
                 values.setdefault(panel, {}).setdefault(component, {}).setdefault(model, []).append(value)
         for panel, components in values.items():
@@ -267,7 +288,7 @@ def _layer_means(measures: pl.DataFrame, facts: UnitsFacts) -> Iterator[tuple[_P
                 for c in render.GROUPS
                 if len(components.get(c, {})) == len(facts.names)
             ]
-            label, first = f"{', '.join(filter(None, (title, panel)))}, mean over layers", layers[0]
+            label, first = f"{', '.join(filter(None, (title, panel)))}, {over}", layers[0]
             if numbers:
                 about = (f"mean_{first.measure}", label, unit, "", (), "layer", first.signed)
                 yield _PooledFinding(*about, tuple(numbers), first.margin), first, panel
@@ -300,7 +321,7 @@ def _figures(pooled: Sequence[_PooledFinding], facts: UnitsFacts) -> Iterator[Fi
     Over models means with every model's number, a panel for each way that a component is measured in; else revisions in their order.
     """
     kinds: dict[tuple[str, str], list[_PooledFinding]] = {}
-    for finding in pooled:
+    for finding in sorted(pooled, key=lambda finding: finding.measure in BASELINES):
         if finding.measure != "unedited":  # what changes are of: one number, which the sentence has
             kinds.setdefault((finding.measure, finding.unit), []).append(finding)
     for number, ((measure, unit), alike) in enumerate(kinds.items(), start=1):
