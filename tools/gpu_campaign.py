@@ -47,7 +47,7 @@ def pieces(out: Path, corpus: str, people: str | None, dry: bool) -> list[Piece]
     study = (*trisect, "study", "paper", "--corpus", corpus, *device, "--out", str(out / "paper"), "--quiet")
     study += ("--workers", "0", *TINY, "--fleet", "2") if dry else ()
     seed = () if dry else ("--seeds", "1")
-    laws = ("training", "accelerated", "edit", "rewind")
+    laws = ("training", "edit", "rewind")
     tests = (*(f"tests/property/test_{name}_laws.py" for name in laws), "tests/contract/test_elsewhere.py")
     sizes = ("bench/gpu.py", "--sizes", str(out / "sizes" / "sizes.json"), *(("--tiny",) if dry else ()))
     plan = [

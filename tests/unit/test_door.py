@@ -1,14 +1,18 @@
-"""What the system refuses is said in three parts by every command, never as a traceback."""
+"""What is refused is said in three parts, never as a traceback; no control character and no long echo of what was given."""
 
 import errno
 import io
+import json
 from pathlib import Path
 from unittest.mock import Mock
 
+import altair as alt
 import click
 import pytest
 import torch
 from click.testing import CliRunner
+from hypothesis import given
+from hypothesis import strategies as st
 from safetensors import SafetensorError
 from safetensors.torch import save_file
 from tests import tinyhf
@@ -17,10 +21,15 @@ import trisect
 from trisect.cli import main
 from trisect.core.errors import DamagedFileError, StudyError, TrisectError, translate_system_errors
 from trisect.core.files import read_json, replace_file
+from trisect.core.printable import safe, safe_data
 from trisect.core.tables import read_table
 from trisect.hf.small import gpt
 from trisect.hf.small.gpt import load_weights, make_tokenizer, save
 from trisect.lm import snapshots
+from trisect.report import charts, render, sheet
+from trisect.report.sheet import Document, write_document
+from trisect.text import birth_places, bitext, pairs
+from trisect.text.sources import as_texts, open_labels, open_texts
 
 COMMANDS = [
     ("theory", "--out", "locked/x.html"),
@@ -236,3 +245,89 @@ def test_what_the_system_does_not_let_be_read_is_not_called_damaged(error, tmp_p
         assert not isinstance(caught.value, DamagedFileError)
         assert caught.value.problem == f"{path} cannot be read or written."
         assert "Delete" not in caught.value.todo
+
+
+BAD = ["a\x00b", "a\x01b", "a\x1b[31mb", "a\x9bb", "a\ufffeb", "a\U0001fffeb", "a\ud800b", "a\x7fb"]
+
+
+@pytest.mark.parametrize("word", BAD)
+def test_a_figure_with_such_a_word_is_drawn_as_svg_and_png(word):
+    """The renderer ends the whole process on them, so that a failure here is an abort."""
+    rows = [{"at": 1, "word": word}]
+    chart = charts.overlay(word, charts.chart_of("m", rows).mark_text().encode(alt.X("at:Q"), alt.Text("word:N")))
+    text = render.svg(alt.concat(chart), "x")
+    assert text.count(safe(word)) >= 2  # the title and the mark
+    assert word not in text
+    assert render.png(text).startswith(b"\x89PNG")
+
+
+def test_a_word_that_only_looks_like_rows_is_a_word():
+    chart = charts.overlay('[{"\\u', charts.chart_of("m", [{"at": 1}]).mark_point().encode(alt.X("at:Q")))
+    assert "<svg" in render.svg(alt.concat(chart), "x")
+
+
+@pytest.mark.parametrize("word", BAD)
+def test_a_page_with_such_a_word_can_be_written(word, tmp_path):
+    (tmp_path / "t.html").write_text("<p>{{ word }}</p>")
+    page = sheet.fill(tmp_path / "t.html", "", word=word)
+    assert page == f"<p>{safe(word)}</p>"
+    assert write_document(tmp_path / "page.html", Document("page.html", word)).read_text() == safe(word)
+
+
+@given(st.text(alphabet=st.characters(codec=None)))
+def test_what_is_safe_stays_and_is_xml(text):
+    made = safe(text)
+    assert safe(made) == made
+    assert len(made) == len(text)
+    made.encode()
+    for before, after in zip(text, made, strict=True):
+        allowed = before in "\t\n\r" or (before >= " " and not "\x7f" <= before <= "\x9f")
+        allowed = allowed and not "\ud800" <= before <= "\udfff" and ord(before) & 0xFFFE != 0xFFFE
+        assert (before == after) == allowed
+
+
+def test_two_controls_stay_two_and_data_are_safe_inside():
+    assert safe("\x00\x1b\x7f") == "␀␛␡"
+    assert safe_data({"a\x00": ["\x1b", 1, None, True, ["x\x00"]]}) == {"a␀": ["␛", 1, None, True, ["x␀"]]}
+
+
+LONG = "x" * 5_000
+ROW = f"1\t{LONG}\t_\t_\t_\t_\t_\t_\t_\t_\n"
+
+
+def put(folder, name, text):
+    (folder / name).write_text(text, encoding="utf-8")
+    return folder / name
+
+
+CALLS = {
+    "a column": lambda t: open_texts(put(t, "test.conllu", f"{LONG} {LONG}\n").parent),
+    "an id": lambda t: open_texts(put(t, "test.conllu", LONG + ROW[1:]).parent),
+    "features": lambda t: open_labels(put(t, "test.conllu", f"1\ta\t_\t_\t_\t{LONG}\t0\tx\t_\t_\n").parent, "test"),
+    "a link": lambda t: bitext.read_links(put(t, "g", LONG), [(1, 1)]),
+    "a number of a link": lambda t: bitext.read_links(put(t, "g", f"{'1' * 5_000}-1"), [(1, 1)]),
+    "a base": lambda t: pairs.read_pairs(put(t, "p", json.dumps({"base": [LONG], "donor": "a"}))),
+    "a field": lambda t: pairs.read_pairs(put(t, "p", json.dumps({"base": "a", "donor": "b", LONG: 1}))),
+    "an answer": lambda t: pairs.read_pairs(put(t, "p", json.dumps({"base": "a", "donor": "b", "answers": {LONG: 1}}))),
+    "an answer's text": lambda t: pairs.read_pairs(
+        put(t, "p", json.dumps({"base": "a", "donor": "b", "answers": {"q": [LONG]}}))
+    ),
+    "no JSON": lambda t: pairs.read_pairs(put(t, "p", LONG)),
+    "pairs": lambda t: pairs.as_pairs(LONG),
+    "a question": lambda t: birth_places.name_in(LONG),
+    "blank texts": lambda t: as_texts(["a", " " * 5_000]),
+    "a text of a pair": lambda t: trisect.load(tinyhf.gpt2(), tinyhf.tokenizer(False), quiet=True).read((LONG, LONG)),
+    "a split": lambda t: open_texts("embedded", LONG),
+    "a reader": lambda t: open_texts(t, "test", LONG),
+    "a name": lambda t: trisect.texts(LONG),
+    "a dataset": lambda t: trisect.texts(f"hf:{LONG}:"),
+}
+
+
+@pytest.mark.parametrize("name", CALLS)
+def test_errors_quote_what_was_given_by_its_beginning(name, tmp_path):
+    with pytest.raises(TrisectError) as caught:
+        CALLS[name](tmp_path)
+    for sign in ("x", " ", "1"):
+        assert sign * 201 not in str(caught.value)
+    assert all((caught.value.problem, caught.value.reason, caught.value.todo))

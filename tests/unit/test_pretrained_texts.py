@@ -1,13 +1,17 @@
-"""Texts into batches: windows, padding, special tokens, what is hidden from a masked model, and losses by hand."""
+"""Texts into batches: windows, padding, special tokens and their categories, what is hidden from a masked model, losses by hand."""
+
+from __future__ import annotations
 
 from types import SimpleNamespace
 
 import pytest
 import torch
 from tests import tinyhf
+from tests.traces import random_side
 
 from trisect.core.errors import ModelError
 from trisect.hf.batches import IGNORED, TextBatcher, longest_window, row_scores
+from trisect.measure.sums import CATEGORIES, bare, find_categories
 
 
 def desk(model, specials=True, objective="masked", window=None):
@@ -170,3 +174,38 @@ def test_what_cannot_be_made_ready():
     with pytest.raises(ModelError) as error:
         row_scores(torch.zeros(1, 3), batch, "masked", None)
     assert error.value.todo == "Load it with its language-model head."
+
+
+def named(tokens, special, causal=False):
+    side = random_side(tuple(map(tuple, tokens)), torch.tensor(special))
+    found = find_categories(side, causal)
+    return [[CATEGORIES[c] for c in row] for row in found.tolist()]
+
+
+def test_an_encoders_tokens():
+    special = [[True, False, False, True], [True, False, True, False]]
+    assert named([["[CLS]", "a", ".", "[SEP]"], ["<s>", ",", "</s>", ""]], special) == [
+        ["cls", "other", "punctuation", "sep"],
+        ["cls", "punctuation", "sep", "other"],
+    ]
+
+
+def test_two_segments_have_two_separators_and_a_lone_end_is_one():
+    assert named([["[CLS]", "a", "[SEP]", "b", "[SEP]"]], [[True, False, True, False, True]]) == [
+        ["cls", "other", "sep", "other", "sep"]
+    ]
+    assert named([["a", "</s>"]], [[False, True]]) == [["other", "sep"]]
+
+
+def test_a_decoders_first_token_special_or_not():
+    assert named([["<s>", "a", "."]], [[True, False, False]], True) == [["first", "other", "punctuation"]]
+    assert named([[".", "a", "."]], [[False, False, False]], True) == [["first", "other", "punctuation"]]
+
+
+def test_padding_on_the_left_belongs_to_nothing():
+    assert named([["", "a", "b"]], [[False, False, False]], True) == [["other", "first", "other"]]
+    assert named([["", "[CLS]", "b"]], [[False, True, False]]) == [["other", "cls", "other"]]
+
+
+def test_marks_of_a_words_start_are_not_part_of_it():
+    assert [bare(t) for t in ("Ġ.", "▁,", "##.", " .", "...", "a.")] == [".", ",", ".", ".", "...", "a."]

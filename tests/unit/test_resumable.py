@@ -1,4 +1,4 @@
-"""Experiments that are gone on with, that leave no page, and utilities: what the driver and both interfaces make of them."""
+"""Folders that are gone on with: experiments, what a stopped command left, and which folder is a study."""
 
 from __future__ import annotations
 
@@ -12,16 +12,25 @@ import click
 import pytest
 from click.testing import CliRunner
 from pydantic import Field
+from tests import tiny
 
+import trisect
 from trisect import api
+from trisect.calls import unfinished
+from trisect.cli import main
 from trisect.cli.options import command, parameters_of, parse_options, say_result, utility
 from trisect.core.errors import SpecError, StudyError
+from trisect.core.files import write_json
 from trisect.core.finding import Finding
 from trisect.core.machine import Machine
 from trisect.core.schema import WHOLE, Option, build, flat, read_word, record
+from trisect.core.spec import plain
+from trisect.experiments import EXPERIMENTS
 from trisect.lab import driver, records
+from trisect.lab.driver import check_page
 from trisect.lab.experiment import Measured, RunContext, TrainingExperiment, Utility
 from trisect.lab.inputs import Seeds
+from trisect.lab.run_folder import RunFolder, is_study
 
 
 @record
@@ -206,3 +215,112 @@ def test_a_utility_is_a_command_and_a_function():
 
 def test_tables_and_figures_stand_in_what_out_holds():
     assert COUNT.leaves == "The folder for counters and tables"
+
+
+PLAN = {"seeds": [1, 2], "wall_seconds": 1.0}
+FOLDERS = {
+    "recall": {"people.json": {}, "recall.json": PLAN},
+    "translate-train": {"translation.json": PLAN},
+    "lookup": {"text.json": {}, "lookup.json": PLAN},
+    "dissect": {"parts.json": {"seconds": 1.0, "steps": {"theory": {"key": "a"}, "roles": {"key": ""}}}},
+}
+
+
+def written(folder, files):
+    for name, body in files.items():
+        write_json(folder / name, body)
+
+
+@pytest.mark.parametrize("which", FOLDERS)
+def test_it_says_which_command_was_stopped(which, tmp_path):
+    written(tmp_path, FOLDERS[which])
+    said = CliRunner().invoke(main, ["check", str(tmp_path)])
+    assert said.exit_code == 0
+    assert f"{tmp_path} has partial results of 'trisect {which}'" in said.stdout
+    assert "Every file that is there is whole." in said.stdout
+    assert trisect.check(tmp_path) == []
+
+
+@pytest.mark.parametrize("which", FOLDERS)
+def test_a_damaged_file_of_it_is_named(which, tmp_path):
+    written(tmp_path, FOLDERS[which])
+    for name in FOLDERS[which]:
+        path = tmp_path / name
+        whole = path.read_text()
+        path.write_text(whole.replace("{", "[", 1))
+        (error,) = trisect.check(tmp_path)
+        assert error.problem == f"{path} cannot be read."
+        assert ("away" in error.todo) == (name in ("recall.json", "translation.json", "lookup.json", "parts.json"))
+        assert CliRunner().invoke(main, ["check", str(tmp_path)]).exit_code == 2
+        path.write_text(whole)
+
+
+def test_parts_of_a_dissection_are_read_too_whether_they_were_stopped_or_ended(tmp_path):
+    written(tmp_path, {"parts.json": {"seconds": 1.0, "steps": {}}, "recall/recall.json": PLAN})
+    folder = RunFolder(tmp_path / "norms" / "seed-1")
+    with folder.stage() as stage:
+        (stage / "report.html").write_text("page")
+        folder.commit(stage, "norms", "0" * 32)
+    assert trisect.check(tmp_path) == []
+    (tmp_path / "recall" / "recall.json").write_text("{}")
+    (folder.path / "report.html").write_text("altered")
+    given = sorted(error.problem for error in trisect.check(tmp_path))
+    assert [str(folder.path / "report.html") in given[0], str(tmp_path / "recall" / "recall.json") in given[1]] == [
+        True
+    ] * 2
+
+
+def test_a_folder_whose_command_ended_is_not_unfinished(tmp_path):
+    written(tmp_path, {"recall.json": PLAN, "recall-results.json": {}})
+    assert unfinished(tmp_path) == "recall"
+    (one,) = (one for one in EXPERIMENTS if one.name == "recall")
+    write_json(tmp_path / one.record, {})
+    assert unfinished(tmp_path) == ""
+
+
+def test_a_model_that_recall_trained_is_no_folder_of_results(tmp_path):
+    written(tmp_path, {"recall.json": PLAN, "config.json": {}})
+    said = CliRunner().invoke(main, ["check", str(tmp_path)])
+    assert said.exit_code == 2
+    assert "holds" not in said.stdout
+
+
+def test_every_command_that_goes_on_says_by_which_file():
+    assert {one.name for one in EXPERIMENTS if one.plan} == {"lookup", "recall", "translate-train", "dissect"}
+    assert {one.name for one in EXPERIMENTS if isinstance(one, TrainingExperiment) and not one.plan} == {
+        "study"
+    }  # by its ledger
+
+
+def test_a_page_lies_beside_a_statement(tmp_path):
+    (tmp_path / "study.json").write_text(json.dumps(plain(tiny.EXPERIMENT)))
+    assert not is_study(tmp_path)
+    check_page(tmp_path / "page.html", "explore")
+    assert trisect.plan(tmp_path / "study.json").runs
+
+
+def test_no_study_is_begun_over_it(tmp_path):
+    statement = tmp_path / "study.json"
+    statement.write_text(json.dumps(plain(tiny.EXPERIMENT)))
+    before = statement.read_bytes()
+    with pytest.raises(StudyError) as error:
+        trisect.study(statement, out=tmp_path, quiet=True)
+    assert str(tmp_path) in error.value.problem
+    assert statement.read_bytes() == before
+
+
+@pytest.mark.parametrize("content", ["{", "", "null", "{}", '{"body": {}, "checksum": ""}', '{"a": {"body": 1}}'])
+def test_what_may_be_a_ledger_is_one(tmp_path, content):
+    (tmp_path / "study.json").write_text(content)
+    assert is_study(tmp_path)
+    with pytest.raises(StudyError, match=r"A study or a run lies in"):
+        check_page(tmp_path / "page.html", "explore")
+
+
+def test_so_is_a_ledger_and_its_copy(tmp_path):
+    write_json(tmp_path / "study.json", {"runs": []})
+    assert is_study(tmp_path)
+    (tmp_path / "study.json").rename(tmp_path / "study.copy.json")
+    assert is_study(tmp_path)
+    (tmp_path / "study.json").write_text(json.dumps(plain(tiny.EXPERIMENT)))
+    assert is_study(tmp_path)

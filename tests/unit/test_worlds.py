@@ -1,16 +1,24 @@
-"""Synthetic tasks with known roles: documents, labels, donors, and that only answers are predicted."""
+"""Generated texts: synthetic tasks with known roles, the embedded language, people and their birth places."""
 
 from __future__ import annotations
 
-from dataclasses import replace
+import re
+from collections import Counter, defaultdict
+from dataclasses import asdict, replace
+from itertools import islice
 from typing import TypedDict
 
 import numpy as np
 import pytest
 
 from trisect.core.errors import CorpusError
+from trisect.core.schema import read
 from trisect.core.spec import Text
+from trisect.text import generated as text_generated
+from trisect.text.birth_places import QUESTION, People, ask, name_in, open_people
 from trisect.text.corpus import Corpus, Documents, Split, batch, check_windows, sample_steps, steps, unigram_loss
+from trisect.text.generated import FUNCTION, VERSION, _Lexicon, draw_sentences, embedded_corpus, people_corpus
+from trisect.text.sources import Text as TextSpec
 from trisect.text.sources import absolute_place, load_text, open_corpus
 from trisect.text.worlds import INDUCTION, ROLES, Roles, World, world_of
 
@@ -190,3 +198,393 @@ def test_a_world_is_a_text_by_its_name():
     assert set(corpus.vocabulary) == set(ROLES.vocabulary)
     with pytest.raises(CorpusError, match=r"(?s)asked for in the text 'embedded'.*documents of roles, induction"):
         world_of(open_corpus("embedded"))
+
+
+UD_POS = {"NOUN", "DET", "VERB", "PUNCT", "PRON", "ADJ", "ADP", "AUX", "CCONJ", "SCONJ", "PROPN", "ADV", "NUM", "INTJ"}
+UD_POS |= {"PART"}
+UD_DEP = {"det", "nsubj", "punct", "obj", "root", "amod", "case", "aux", "obl", "nmod:poss", "cc", "conj", "advmod"}
+UD_DEP |= {"acl:relcl", "nmod", "mark", "nummod", "cop", "ccomp", "discourse", "advcl"}
+
+
+@pytest.fixture(scope="module")
+def embedded():
+    return embedded_corpus()
+
+
+@pytest.fixture(scope="module")
+def trees():
+    return list(islice(draw_sentences("trees"), 3000))
+
+
+def children(tree, at, dep):
+    return [w for w in tree if w.head == at and w.dep == dep]
+
+
+def test_golden_fingerprint(embedded):
+    """Ids of runs depend on it: when the grammar changes, so does VERSION, and then this line."""
+    assert (VERSION, embedded.fingerprint) == (1, "c191fe768de9e567")
+    assert load_text(TextSpec()).fingerprint == "e6e4d5c451867e2c"
+
+
+def test_the_same_twice_and_other_with_another_seed(embedded):
+    assert embedded_corpus().fingerprint == embedded.fingerprint
+    assert embedded_corpus(seed=1).fingerprint != embedded.fingerprint
+    assert embedded_corpus(train=500, valid=50, test=50).splits["train"].tokens.tolist() == (
+        embedded.splits["train"]
+        .tokens[: len(embedded_corpus(train=500, valid=50, test=50).splits["train"].tokens)]
+        .tolist()
+    )
+
+
+def test_sizes(embedded):
+    sizes = {name: len(split.tokens) for name, split in embedded.splits.items()}
+    assert 30_000 <= sizes["train"] < 30_060
+    assert 6_000 <= sizes["valid"] < 6_060
+    assert 6_000 <= sizes["test"] < 6_060
+    assert 270 <= len(embedded.vocabulary) <= 330
+    assert f"(version {VERSION})" in embedded.notes[0]
+
+
+def test_the_splits_share_no_long_stretch(embedded):
+    train = embedded.splits["train"].tokens.tolist()
+    stretches = {tuple(train[i : i + 25]) for i in range(len(train))}
+    valid = embedded.splits["valid"].tokens.tolist()
+    assert not any(tuple(valid[i : i + 25]) in stretches for i in range(len(valid) - 25))
+
+
+def test_every_word_and_class_of_valid_and_test_is_in_train(embedded):
+    train = embedded.splits["train"]
+    for name in ("valid", "test"):
+        assert set(embedded.splits[name].tokens) <= set(train.tokens)
+    assert set(embedded.labels["pos"]) == UD_POS
+    assert set(embedded.labels["dep"]) == UD_DEP
+    for label in ("pos", "dep"):
+        assert set(range(len(embedded.labels[label]))) == set(train.labels[label])
+
+
+def test_a_fifth_of_the_tokens_and_more_have_a_type_of_several_parts_of_speech(embedded):
+    train = embedded.splits["train"]
+    seen = defaultdict(Counter)
+    for token, pos in zip(train.tokens, train.labels["pos"], strict=True):
+        seen[token][pos] += 1
+    ambiguous = [token for token in seen if len(seen[token]) > 1]
+    assert np.isin(train.tokens, ambiguous).mean() >= 0.20
+    best_guess = sum(max(parts.values()) for parts in seen.values()) / len(train.tokens)
+    assert best_guess < 0.90  # knowing the word alone gets more than a tenth wrong
+    stems = {v.stem for menu in _Lexicon().verbs for v in menu.items} & {
+        n.stem for menu in _Lexicon().nouns for n in menu[None].items
+    }
+    assert len(stems) >= 20
+
+
+def test_frequencies_fall_as_zipf_says(embedded):
+    counts = np.sort(np.bincount(embedded.splits["train"].tokens))[::-1]
+    ranks = np.arange(1, len(counts) + 1)
+    slope = np.polyfit(np.log(ranks[3:200]), np.log(counts[3:200]), 1)[0]
+    assert -1.2 < slope < -0.7
+
+
+def test_every_tree_has_one_root_and_no_cycle(trees):
+    for tree in trees:
+        assert [w.dep for w in tree].count("root") == 1
+        for word in tree:
+            assert (word.head == 0) == (word.dep == "root")
+            at, steps = word, 0
+            while at.head:
+                at, steps = tree[at.head - 1], steps + 1
+                assert steps <= len(tree)
+
+
+def test_determiners_and_numerals_agree_with_their_noun(trees):
+    seen = Counter()
+    for tree in trees:
+        for word in tree:
+            if word.dep in ("det", "nummod") and word.plural is not None:
+                assert word.plural == tree[word.head - 1].plural
+                seen[word.dep] += 1
+    assert min(seen["det"], seen["nummod"]) > 100
+
+
+def finite(tree, at):
+    """The word that shows the number of the predicate at `at` (from 1): its auxiliary, its copula, or itself."""
+    helpers = children(tree, at, "aux") + children(tree, at, "cop")
+    return helpers[0] if helpers else tree[at - 1]
+
+
+def test_verbs_agree_with_their_subject_also_across_other_nouns(trees):
+    near = far = modal = 0
+    for tree in trees:
+        for place, word in enumerate(tree, 1):
+            if word.dep != "nsubj":
+                continue
+            plural = True if children(tree, place, "conj") else word.plural
+            verb = finite(tree, word.head)
+            if verb.plural is None:
+                modal += 1
+                assert verb.form in (FUNCTION["will"], FUNCTION["may"])
+                continue
+            assert verb.plural == plural, " ".join(w.form for w in tree)
+            between = tree[place : tree.index(verb)]
+            misleading = any(w.pos == "NOUN" and w.plural != plural for w in between)
+            near, far = near + (not misleading), far + misleading
+    assert near > 1000
+    assert far > 100
+    assert modal > 100
+
+
+def test_a_second_predicate_agrees_with_the_subject_of_the_first(trees):
+    checked = 0
+    for tree in trees:
+        for place, word in enumerate(tree, 1):
+            if word.dep == "conj" and word.pos == "VERB" and not children(tree, place, "nsubj"):
+                first, second = finite(tree, word.head), finite(tree, place)
+                if first.plural is not None and second.plural is not None:
+                    assert first.plural == second.plural
+                    checked += 1
+    assert checked > 50
+
+
+def test_both_kinds_of_relative_clause_occur(trees):
+    kinds = Counter()
+    for tree in trees:
+        for place, word in enumerate(tree, 1):
+            if word.dep == "acl:relcl":
+                assert tree[word.head - 1].pos == "NOUN"
+                relative = next(w for w in tree if w.head == place and w.pos == "PRON")
+                kinds[relative.dep] += 1
+    assert kinds["nsubj"] > 100
+    assert kinds["obj"] > 100
+
+
+def test_the_end_of_a_sentence_depends_on_its_beginning(trees):
+    for tree in trees:
+        assert tree[-1].form == {"AUX": "?", "INTJ": "!"}.get(tree[0].pos, ".")
+
+
+def test_verbs_select_the_kind_of_their_object(trees):
+    lexicon = _Lexicon()
+    kinds = {n.stem + s: n.kind for menu in lexicon.nouns for n in menu[None].items for s in ("", "s")}
+    wanted = {v.stem + s: v.kind for menu in lexicon.verbs for v in menu.items for s in ("", "s")}
+    right = total = 0
+    for tree in trees:
+        for word in tree:
+            if word.dep == "obj" and word.pos == "NOUN":
+                right += kinds[word.form] == wanted[tree[word.head - 1].form]
+                total += 1
+    assert total > 1000
+    assert right / total > 0.9  # the rest: what the paragraph is about may be named anywhere
+
+
+def test_what_was_said_before_tells_more_than_the_word_before(embedded):
+    """A noun of the last 30 words comes again far more often than among as many words from elsewhere."""
+    train = embedded.splits["train"]
+    nouns = train.labels["pos"] == embedded.labels["pos"].index("NOUN")
+    places = np.flatnonzero(nouns)[200:]
+    away = len(train.tokens) // 2
+
+    def repeated(shift):
+        hits = 0
+        for place in places:
+            start = (place + shift) % (len(train.tokens) - 40)
+            hits += train.tokens[place] in train.tokens[max(0, start - 30) : start]
+        return hits / len(places)
+
+    assert repeated(0) > 2 * repeated(away)
+
+
+NAMES = ("Ana Bruk", "Bo Bruk", "Cy Dunn", "Di Dunn", "Ed E. Fenn", "Flo Gad")
+FILES = {
+    "wiki.txt": "".join(f"{name}. {name} was born in Ulm.\n" for name in NAMES) + "Bo Bruk's wife. Of Ana Bruk.\n",
+    "birth_places_train.tsv": "Where was Ana Bruk born?\tUlm\nWhere was Bo Bruk born?\tNew Ulm\n",
+    "birth_dev.tsv": "Where was Cy Dunn born?\tUlm\nWhere was Di Dunn born?\tUlm\nWhere was Bo Bruk born?\tUlm\n",
+    "birth_test_inputs.tsv": "Where was Ed E. Fenn born?\n",
+}
+
+
+@pytest.fixture
+def folder(tmp_path):
+    for name, text in FILES.items():
+        (tmp_path / name).write_text(text, encoding="utf-8")
+    return tmp_path
+
+
+def test_a_folder_gives_lines_by_name_and_questions_by_split(folder):
+    people = open_people(folder, left_out=0, invented=0)
+    assert [line.name for line in people.lines] == [*NAMES, "Bo Bruk's wife"]
+    assert [line.text for line in people.lines] == FILES["wiki.txt"].splitlines()
+    assert people.train[1] == ("Bo Bruk", "Where was Bo Bruk born?", "New Ulm")
+    assert [asked.name for asked in people.valid] == ["Cy Dunn", "Di Dunn", "Bo Bruk"]
+    assert people.test == (("Ed E. Fenn", "Where was Ed E. Fenn born?", None),)
+    assert people.left_out == people.invented == ()
+    assert people.name == folder.name
+    assert people.notes == ("7 lines, 2 + 3 questions with a place, 1 without.",)
+    assert set(people.characters()) == set("".join(FILES[name] for name in list(FILES)[:2])) - set("\n\t")
+
+
+def test_the_test_questions_may_be_missing(folder):
+    (folder / "birth_test_inputs.tsv").unlink()
+    assert open_people(folder, left_out=0).test == ()
+
+
+def test_names_left_out_are_drawn_by_the_seed_and_none_is_asked_about_in_train(folder):
+    drawn = {seed: open_people(folder, seed, left_out=1).left_out for seed in range(20)}
+    assert {name for names in drawn.values() for name in names} == {"Cy Dunn", "Di Dunn"}
+    assert drawn[3] == open_people(folder, 3, left_out=1).left_out
+    assert open_people(folder, left_out=2).left_out in (("Cy Dunn", "Di Dunn"), ("Di Dunn", "Cy Dunn"))
+
+
+def test_without_names_no_line_is_about_them_or_holds_them(folder):
+    people = open_people(folder, left_out=0)
+    less = people.without(["Ana Bruk", "Cy Dunn"])
+    assert [line.name for line in less.lines] == ["Bo Bruk", "Di Dunn", "Ed E. Fenn", "Flo Gad"]
+    assert (less.train, less.valid, less.test) == (people.train, people.valid, people.test)
+    assert people.without([]) == people
+    assert people.without(["Bo"]).lines == tuple(line for line in people.lines if not re.search(r"\bBo\b", line.text))
+
+
+def test_invented_names_join_parts_of_two_and_belong_to_nobody(folder):
+    people = open_people(folder, left_out=0, invented=10)
+    assert len({asked.name for asked in people.invented}) == 10
+    for asked in people.invented:
+        first, last = asked.name.split()
+        assert asked.name not in NAMES
+        assert first in {name.split()[0] for name in NAMES}
+        assert last in {name.split()[-1] for name in NAMES}
+        assert asked[1:] == (ask(asked.name), None)
+    # first and last names of the five people asked about, less four of them; the fifth has a middle name
+    assert len(open_people(folder, left_out=0, invented=100).invented) == 5 * 3 - 4
+    assert people.invented != open_people(folder, 1, left_out=0, invented=10).invented
+
+
+def test_people_travel_as_json(folder):
+    for people in (open_people(folder, left_out=2, invented=3), people_corpus(people=20, unseen=2)):
+        assert read(People, asdict(people), "x") == people
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "words"),
+    [
+        ("wiki.txt", "\n \n", ("/wiki.txt is empty",)),
+        ("birth_dev.tsv", "\n", ("/birth_dev.tsv is empty",)),
+        ("birth_dev.tsv", "\nWhere was A born? Ulm\n", ("/birth_dev.tsv, line 2: 'Where was A born? Ulm'", "no tab")),
+        ("birth_dev.tsv", "Where was A born?\tUlm\t1\n", ("line 1: 'Where was A born?\\tUlm\\t1'", "2 tabs")),
+        ("birth_places_train.tsv", "Where was A born?\t \n", ("line 1: 'Where was A born?\\t '", "ends at its tab")),
+        (
+            "birth_places_train.tsv",
+            "Where was A born?\tUlm\nWho was A?\tUlm\n",
+            ("line 2: The question 'Who was A?'", "NAME"),
+        ),
+        ("birth_test_inputs.tsv", "Where was born?\n", ("line 1: The question 'Where was born?'", "NAME")),
+        ("wiki.txt", b"Ana.\xff", ("/wiki.txt, line 1", "UTF-8", "Byte 5")),
+    ],
+)
+def test_what_is_refused(folder, name, text, words):
+    (folder / name).write_bytes(text if isinstance(text, bytes) else text.encode())
+    with pytest.raises(CorpusError) as error:
+        open_people(folder, left_out=0)
+    assert all(word in str(error.value) for word in words), error.value
+
+
+def test_a_missing_file_and_a_missing_folder_are_named(folder):
+    (folder / "birth_dev.tsv").unlink()
+    with pytest.raises(CorpusError) as error:
+        open_people(folder)
+    assert f"{folder}/birth_dev.tsv" in error.value.problem
+    assert "birth_places_train.tsv, birth_test_inputs.tsv, wiki.txt" in error.value.reason
+    assert ", ".join(FILES) in error.value.todo
+    with pytest.raises(CorpusError, match="is empty or not there"):
+        open_people(folder / "nowhere")
+    (folder / "birth_dev.tsv").mkdir()
+    with pytest.raises(CorpusError, match=r"birth_dev\.tsv is no text file"):
+        open_people(folder)
+
+
+def test_more_names_left_out_than_there_are(folder):
+    with pytest.raises(CorpusError, match=r"(?s)3 names.* 2 names.*Leave out 2 or fewer"):
+        open_people(folder, left_out=3)
+
+
+@pytest.mark.parametrize("name", ["X", "Ed E. Fenn", "Y born? Where was Z", "born?"])
+def test_a_question_holds_its_name(name):
+    assert name_in(f" {ask(name)}\n") == name
+
+
+@pytest.mark.parametrize("question", ["", " ", "Where was  born?", "Where was X", "where was X born?", "Is X born?"])
+def test_a_question_about_no_name(question):
+    with pytest.raises(CorpusError) as error:
+        name_in(question)
+    assert repr(question) in error.value.problem
+    assert QUESTION.format(name="NAME") in error.value.reason
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_everybody_of_the_world_was_met_where_the_world_says(seed):
+    people = people_corpus(seed)
+    met = {line.name for line in people.lines}
+    train, valid, test, nobody = (
+        {asked.name for asked in part} for part in (people.train, people.valid, people.test, people.invented)
+    )
+    assert (len(train), len(valid), len(test), len(nobody)) == (90, 60, 60, 60)
+    assert len(train & met) == 75
+    assert valid <= met
+    assert met <= train | valid
+    assert not train & valid
+    assert not test & (met | train | valid)
+    assert not nobody & (met | train | valid | test)
+    assert people.left_out == ()
+    texts = "\n".join(line.text for line in people.lines)
+    assert not [name for name in test | nobody if name in texts]
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_what_is_told_fits_what_is_asked(seed):
+    people = people_corpus(seed)
+    lines = {asked.name: [line.text for line in people.lines if line.name == asked.name] for asked in people.valid}
+    for asked in people.valid:
+        assert len(lines[asked.name]) == len(text_generated.TEMPLATES)
+        assert all(text.startswith(asked.name) and f"{asked.place}" in text for text in lines[asked.name])
+    for asked in (*people.train, *people.valid, *people.test):
+        assert asked.question == ask(asked.name)
+        assert len(f"{asked.question}{asked.place}") + 2 <= 64
+    assert max(len(line.text) for line in people.lines) <= 64 * 7 // 8
+
+
+def test_a_place_told_of_somebody_is_the_only_one():
+    people = people_corpus()
+    places = {str(asked.place) for asked in (*people.train, *people.valid, *people.test)}
+    assert len(places) <= text_generated.REGIONS * text_generated.PLACES
+    for line in people.lines:
+        assert len([place for place in places if place in line.text]) == 1
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_always_the_commonest_place_is_seldom_right_and_a_family_says_something(seed):
+    people = people_corpus(seed, people=400, unseen=400)
+    counts = Counter(asked.place for asked in people.train)
+    commonest = counts.most_common(1)[0][0]
+    assert sum(asked.place == commonest for asked in people.valid) < 0.1 * len(people.valid)
+    everybody = [(asked.name.split()[1], asked.place) for asked in (*people.train, *people.valid, *people.test)]
+    same = [a[1] == b[1] for i, a in enumerate(everybody) for b in everybody[:i] if a[0] == b[0]]
+    by_chance = sum((n / len(everybody)) ** 2 for n in Counter(place for _, place in everybody).values())
+    assert sum(same) > 1.3 * by_chance * len(same)  # expected about 1.9 times, of about 9,000 pairs
+
+
+def test_the_world_is_a_function_of_its_arguments():
+    assert people_corpus(3) == people_corpus(3)
+    assert people_corpus(3).fingerprint != people_corpus(4).fingerprint
+    assert people_corpus(3).lines != people_corpus(4).lines
+    assert re.fullmatch("[0-9a-f]{16}", people_corpus().fingerprint)
+
+
+def test_words_of_the_world_are_its_own():
+    people = people_corpus(people=400, unseen=400)
+    firsts = [asked.name.split()[0] for asked in (*people.train, *people.valid, *people.test)]
+    assert len(set(firsts)) == len(firsts)
+    assert not {asked.place for asked in people.train} & {asked.name.split()[1] for asked in people.train}
+
+
+@pytest.mark.parametrize(("people", "unseen"), [(19, 60), (401, 60), (150, 0), (150, 401)])
+def test_a_world_too_small_or_too_large(people, unseen):
+    with pytest.raises(CorpusError, match=rf"{people} people and {unseen} unseen") as error:
+        people_corpus(people=people, unseen=unseen)
+    assert "20 to 400 people, and 1 to 400 unseen" in error.value.reason
