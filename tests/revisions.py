@@ -4,7 +4,6 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from tokenizers import Tokenizer, models, pre_tokenizers, processors
 from transformers import (
     AlbertConfig,
     AlbertForMaskedLM,
@@ -21,9 +20,11 @@ from transformers import (
     PreTrainedTokenizerFast,
 )
 
+from tests import tinyhf
+
 WORDS = [f"w{i}" for i in range(30)]
-SPECIAL = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
-SIZE = len(WORDS) + len(SPECIAL)
+VOCABULARY = (*tinyhf.SPECIALS, *WORDS)
+SIZE = len(VOCABULARY)
 SHAPE = {"hidden_size": 16, "num_hidden_layers": 2, "num_attention_heads": 4, "intermediate_size": 16}
 
 
@@ -66,19 +67,7 @@ def make(kind: str, seed: int, wide: int = 16) -> PreTrainedModel:
 
 def tokenizer() -> PreTrainedTokenizerFast:
     """A word is a token; [CLS] and [SEP] stand around a text."""
-    inner = Tokenizer(models.WordLevel({word: i for i, word in enumerate([*SPECIAL, *WORDS])}, unk_token="[UNK]"))
-    inner.pre_tokenizer = pre_tokenizers.WhitespaceSplit()  # pyright: ignore[reportAttributeAccessIssue]
-    inner.post_processor = processors.TemplateProcessing(  # pyright: ignore[reportAttributeAccessIssue]
-        single="[CLS] $A [SEP]", special_tokens=[("[CLS]", 2), ("[SEP]", 3)]
-    )
-    names = {
-        "pad_token": "[PAD]",
-        "unk_token": "[UNK]",
-        "cls_token": "[CLS]",
-        "sep_token": "[SEP]",
-        "mask_token": "[MASK]",
-    }
-    return PreTrainedTokenizerFast(tokenizer_object=inner, model_max_length=16, **names)
+    return tinyhf.tokenizer(vocabulary=VOCABULARY, longest=16)
 
 
 def save(folder: Path, kind: str, revisions: dict[str, int], wide: int = 16) -> Path:

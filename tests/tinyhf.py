@@ -1,6 +1,6 @@
 """Tiny pretrained models with random weights, and a tokenizer of whole words; saved as folders, nothing is fetched."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -25,17 +25,22 @@ VOCABULARY = (*SPECIALS, ".", ",", *(f"w{i}" for i in range(40)))
 WIDTH, LAYERS, HEADS, INNER, LONGEST = 32, 2, 4, 48, 24
 
 
-def tokenizer(specials: bool = True) -> PreTrainedTokenizerFast:
-    """Whole words; with `specials` every text stands between [CLS] and [SEP], else nothing is added."""
-    inner = Tokenizer(models.WordLevel({w: i for i, w in enumerate(VOCABULARY)}, "[UNK]"))
+def tokenizer(
+    specials: bool = True,
+    vocabulary: Sequence[str] = VOCABULARY,
+    longest: int = LONGEST,
+    kind: type[models.WordLevel | models.WordPiece] = models.WordLevel,
+) -> PreTrainedTokenizerFast:
+    """Whole words, or pieces; with `specials` every text stands between [CLS] and [SEP], else nothing is added."""
+    inner = Tokenizer(kind({word: i for i, word in enumerate(vocabulary)}, unk_token="[UNK]"))
     inner.pre_tokenizer = pre_tokenizers.Whitespace()
+    names = {}
     if specials:
         inner.post_processor = processors.TemplateProcessing(
             "[CLS] $A [SEP]", "[CLS] $A [SEP] $B [SEP]", [("[CLS]", 2), ("[SEP]", 3)]
         )
         names = {"pad_token": "[PAD]", "cls_token": "[CLS]", "sep_token": "[SEP]", "mask_token": "[MASK]"}
-        return PreTrainedTokenizerFast(tokenizer_object=inner, unk_token="[UNK]", model_max_length=LONGEST, **names)
-    return PreTrainedTokenizerFast(tokenizer_object=inner, unk_token="[UNK]", model_max_length=LONGEST)
+    return PreTrainedTokenizerFast(tokenizer_object=inner, unk_token="[UNK]", model_max_length=longest, **names)
 
 
 def _made(kind: Callable[[Any], nn.Module], config: Any, seed: int) -> nn.Module:

@@ -27,7 +27,7 @@ import numpy as np
 import pytest
 import torch
 from click.testing import CliRunner
-from tests import interchanged
+from tests import interchanged, tinyhf
 from tests.records import (
     Json,
     RowLimit,
@@ -39,14 +39,13 @@ from tests.records import (
     record_table,
     simplify,
 )
-from tokenizers import Tokenizer, models, pre_tokenizers, processors
+from tokenizers import models
 from transformers import (
     BertConfig,
     BertForMaskedLM,
     GPT2Config,
     GPT2LMHeadModel,
     PreTrainedModel,
-    PreTrainedTokenizerFast,
 )
 
 import trisect
@@ -97,6 +96,7 @@ BINDINGS = (
     "cup",
     "hat",
 )
+# words of the embedded corpus are cut into syllables, so that most are several tokens
 PIECES = tuple(dict.fromkeys((*SPECIALS, *".,?:", *BINDINGS, *SYLLABLES, *(f"##{one}" for one in SYLLABLES))))
 SENTENCE = "teri ga kivol ."
 
@@ -173,19 +173,6 @@ LIMITS = {
 REPORTS = ("norms", "ablate-of-models")  # whose page is made again
 
 
-def make_tokenizer(specials: bool) -> PreTrainedTokenizerFast:
-    """Cuts words of the embedded corpus into syllables, so that most are several tokens; `specials` stand around a text."""
-    inner = Tokenizer(models.WordPiece({piece: i for i, piece in enumerate(PIECES)}, unk_token="[UNK]"))
-    inner.pre_tokenizer = pre_tokenizers.Whitespace()
-    names = {}
-    if specials:
-        inner.post_processor = processors.TemplateProcessing(
-            "[CLS] $A [SEP]", "[CLS] $A [SEP] $B [SEP]", [("[CLS]", 2), ("[SEP]", 3)]
-        )
-        names = {"pad_token": "[PAD]", "cls_token": "[CLS]", "sep_token": "[SEP]", "mask_token": "[MASK]"}
-    return PreTrainedTokenizerFast(tokenizer_object=inner, unk_token="[UNK]", model_max_length=48, **names)
-
-
 def make_bert() -> PreTrainedModel:
     return BertForMaskedLM(
         BertConfig(
@@ -214,7 +201,7 @@ def save(model: PreTrainedModel, folder: Path, seed: int, specials: bool = True)
             )  # 1: a norm's scale
             parameter.copy_(torch.from_numpy(mean + spread * draw.standard_normal(tuple(parameter.shape))))
     model.save_pretrained(folder)
-    make_tokenizer(specials).save_pretrained(folder)
+    tinyhf.tokenizer(specials, PIECES, 48, models.WordPiece).save_pretrained(folder)
 
 
 @pytest.fixture(scope="module")
