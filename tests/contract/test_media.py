@@ -171,6 +171,16 @@ def test_a_command_reads_images_and_python_a_processors_outputs_and_batches(pict
     zero = trisect.intervene(subject, made[0], {"v@all": "zero"})
     assert float(zero.moved.max()) > 0
     trisect.norms(subject, texts=made, out=tmp_path / "norms", quiet=True)
+    changes = [
+        trisect.patch(subject, base=base, donor=donor, sites=("v@1",), out=tmp_path / f"patch {n}", quiet=True)
+        for n, (base, donor) in enumerate((made[:2], batches[:2]))
+    ]
+    assert changes[0].tables["interchanges"].equals(changes[1].tables["interchanges"])
+    with pytest.raises(ModelError, match="'pixels' do not go through"):
+        subject.read({"pixels": made[0]["pixel_values"]})
+    with pytest.raises(TrisectError, match="a list of numbers") as refused:
+        trisect.erase(subject, cast(Any, made), out=tmp_path / "erased")
+    assert "tensor" not in str(refused.value)
 
 
 def test_a_picture_is_turned_as_its_camera_says_and_nothing_of_it_is_left_out_unsaid(tmp_path):

@@ -100,6 +100,8 @@ def shorten(value: object, most: int = LONGEST) -> str:
     if isinstance(value, int) and abs(value) >= 10**most:  # Python spells no whole number of over 4,300 digits
         return f"a number of over {most} digits"
     text = repr(value)
+    if not isinstance(value, str) and re.search(r"\b(tensor|array)\(", text):
+        return f"a {type(value).__name__} of numbers"
     return text if len(text) <= most else f"{text[:most]}… ({len(text):,} characters)"
 
 

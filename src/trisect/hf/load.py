@@ -419,7 +419,7 @@ def _batch_of(subject: Pretrained, inputs: Inputs, take: Take) -> Batch:
     config = getattr(subject.model, "config", None)
     try:
         calls = subject._walk(inputs, take, pattern=True)
-    except (RuntimeError, IndexError, ValueError, TypeError, KeyError) as error:
+    except (AttributeError, RuntimeError, IndexError, ValueError, TypeError, KeyError) as error:
         limit = longest_window(config, None)
         raise forward_error(subject.name, inputs, subject.batcher.accepts, limit, error) from error
     source, target, beside = find_sides(inputs, subject.tokenizer, calls, subject.addresses)

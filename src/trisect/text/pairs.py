@@ -15,7 +15,7 @@ from jaxtyping import Bool, Int
 from trisect.core import files
 from trisect.core.errors import CorpusError, shorten
 from trisect.core.files import digest
-from trisect.core.subject import InputSample, TextOrPair
+from trisect.core.subject import Batch, InputSample, TextOrPair, as_sample
 from trisect.text.generated import RoledSentence, sentences
 from trisect.text.lines import read_lines
 from trisect.text.sources import LabelledTexts, open_texts
@@ -123,6 +123,8 @@ def _text(side: object, name: str, place: str, folder: Path) -> TextOrPair:
             return source, target
         case InputSample():
             return side
+        case Batch():
+            return as_sample(side)
         case None:
             raise bad_pair(place, f"it has no {name}")
         case Mapping() if {"audio", "image"} & set(side):
