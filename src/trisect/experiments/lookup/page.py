@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import chain
 from statistics import fmean
@@ -326,57 +326,57 @@ def _training_loss(tables: Mapping[str, pl.DataFrame], edit: str, seed: int) -> 
 
 
 def _edit_words(edit: str) -> str:
-    """An edit in words, as the beginning of a sentence."""
+    """An edit in words."""
     kind, _, components = edit.partition("-")
     of = words.join_words(components.split("+"))
     return (
-        f"With one matrix for {of}"
+        f"one matrix for {of}"
         if kind == "tie"
-        else f"With the matri{'ces' if '+' in components else 'x'} of {of} kept as drawn"
+        else f"the matri{'ces' if '+' in components else 'x'} of {of} kept as drawn"
     )
+
+
+def _excess(numbers: LookupNumbers, edit: str) -> Finding:
+    """The shift to each component's own answer less the largest other, in all models, with induction heads or without."""
+    shifts = {c: present(*(numbers.shift(s, c, numbers.last(s)) for s in numbers.seeds)) for c in PARTS}
+    means = {c: words.interval([shift.excess for shift in of]) for c, of in shifts.items() if of}
+    values = tuple(Estimate(c, m.mean, m.low, m.high, m.n) for c, m in means.items())
+    title = words.capital(_edit_words(edit)) if edit else "Plain"
+    what = "shift to its own answer less the largest other"
+    return Finding(f"excess_{edit or 'plain'}", "", "nats", values, title=title, what=what, per="seed")
 
 
 def _edit_findings(tables: Mapping[str, pl.DataFrame], edit: str) -> tuple[Finding, ...]:
     """How the losses of edited models differ from those of plain ones of the same seeds, and what q, k and v say in them."""
-    plain, edited = LookupNumbers.of(tables), LookupNumbers.of(tables, edit)
+    plain, edited, edit_words = LookupNumbers.of(tables), LookupNumbers.of(tables, edit), _edit_words(edit)
     seeds, last = edited.seeds, edited.steps[-1]
-    losses = [
-        {"edited": [of(edit, edited, s) for s in seeds], "plain": [of("", plain, s) for s in seeds]}
-        for of in (
-            lambda edit, numbers, seed: numbers.loss(seed, "text", last),
-            lambda edit, numbers, seed: _training_loss(tables, edit, seed),
-        )
-    ]
-    valid, train = (words.interval([a - b for a, b in zip(of["edited"], of["plain"], strict=True)]) for of in losses)
-    margin = f"\N{PLUS-MINUS SIGN}{MARGIN:g}\u00a0nats"
-    pair = compare(losses[0], MARGIN).pairs[0]
-    verdict = (
-        f"alike within {margin}"
-        if pair.alike
-        else "different"
-        if pair.above
-        else f"neither alike within {margin} nor different"
-    )
+    valid = {
+        name: [of.loss(seed, "text", last) for seed in seeds] for name, of in (("edited", edited), ("plain", plain))
+    }
+    train = {
+        name: [_training_loss(tables, of, seed) for seed in seeds] for name, of in (("edited", edit), ("plain", ""))
+    }
+    changes = {
+        name: words.interval([a - b for a, b in zip(of["edited"], of["plain"], strict=True)])
+        for name, of in (("held-out", valid), ("training", train))
+    }
+    text_change, training = changes.values()
+    pair, margin = compare(valid, MARGIN).pairs[0], f"\N{PLUS-MINUS SIGN}{MARGIN:g}\u00a0nats"
+    verdict = f"alike within {margin}" if pair.alike else "different" if pair.above else "undecided"
+    ratio = f"{words.number(100 * math.expm1(text_change.mean), True, 1)}\u00a0%"
     text = (
-        f"{_edit_words(edit)}, the loss on held-out text changes by {words.mean_words(valid, 'nats')}, perplexity by "
-        f"{words.number(100 * math.expm1(valid.mean), True, 1)}\u00a0%: {verdict}. "
-        f"On training rows it changes by {words.mean_words(train, 'nats')}."
+        f"With {edit_words}, the loss on held-out text changes by {words.mean_words(text_change, 'nats')}, perplexity by {ratio}: "
+        f"{verdict}. On training rows it changes by {words.mean_words(training, 'nats')}."
     )
-    values = tuple(Estimate(n, m.mean, m.low, m.high, m.n) for n, m in (("held-out", valid), ("training", train)))
-    results = [Finding(f"loss_{edit}", text, "nats", values, what="change of the loss", per="seed")]
-    excess = {c: [shift.excess for shift in edited.shifts(c, edited.last).values()] for c in PARTS}
-    formed = f"Induction heads form in {len(edited.formed)} of {words.quantity(len(seeds), 'such model')}"
-    means = {c: words.interval(of) for c, of in excess.items() if of}
-    if means:
-        shown = [f"{c} {words.number(m.mean, True)}" for c, m in means.items()]
-        formed += f"; there the donor's components raise their own answers more than any other, by {words.join_words(shown)} nats"
-    values = tuple(Estimate(c, m.mean, m.low, m.high, m.n) for c, m in means.items())
-    title = _edit_words(edit).removeprefix("With ")
-    what = "shift to its own answer less the largest other"
-    return (
-        *results,
-        Finding(f"excess_{edit}", f"{formed}.", "nats", values, title=words.capital(title), what=what, per="seed"),
+    values = tuple(Estimate(name, m.mean, m.low, m.high, m.n) for name, m in changes.items())
+    excess = [_excess(edited, edit), _excess(plain, "")]
+    shown, beside = (words.join_words([f"{e.name} {words.number(e.mean, True)}" for e in of.values]) for of in excess)
+    formed = (
+        f"Induction heads form in {len(edited.formed)} of {words.quantity(len(seeds), 'model')} with {edit_words}, in "
+        f"{len(plain.formed)} of {len(plain.seeds)} plain ones; own answers exceed the largest other by {shown} nats, plain by {beside}."
     )
+    loss = Finding(f"loss_{edit}", text, "nats", values, what="change of the loss", per="seed")
+    return loss, replace(excess[0], words=formed)
 
 
 def _edited(tables: Mapping[str, pl.DataFrame]) -> Section | None:
@@ -385,11 +385,7 @@ def _edited(tables: Mapping[str, pl.DataFrame]) -> Section | None:
         return None
     results = {edit: _edit_findings(tables, edit) for edit in edits}
     rows, plain = [], LookupNumbers.of(tables)
-    values = [
-        (c, words.interval([s.excess for s in of.values()])) for c in PARTS if (of := plain.shifts(c, plain.last))
-    ]
-    estimates = tuple(Estimate(c, m.mean, m.low, m.high, m.n) for c, m in values)
-    panels = [Finding("excess", "", "nats", estimates, title="Plain"), *(excess for _, excess in results.values())]
+    panels = [_excess(plain, ""), *(excess for _, excess in results.values())]
     for edit in ("", *edits):
         numbers = LookupNumbers.of(tables, edit)
         for seed in numbers.seeds:
@@ -409,8 +405,8 @@ def _edited(tables: Mapping[str, pl.DataFrame]) -> Section | None:
     )
     caption = "Losses and shifts at the end of training, in nats"
     about = (
-        "In models that formed induction heads: the shift to a component's own answer less the largest shift to another's, with a donor's "
-        f"q, k or v. {words.sample(len(plain.seeds), 'seed')}."
+        "In all models, with induction heads or without: the shift to a component's own answer less the largest shift to another's, with "
+        f"a donor's q, k or v. {words.sample(len(plain.seeds), 'seed')}."
     )
     return Section(
         "Are three matrices needed?",
