@@ -133,12 +133,17 @@ def value(locator) -> float:
     return float(locator.get_attribute("data-value"))
 
 
+def gutter_of(canvas):
+    """The pixels left of a map's cells and above them, where its labels stand."""
+    return canvas.evaluate("c => c.closest('.x-map').dataset.gutter.split(' ').map(Number)")
+
+
 def cell_of(tab, i, j, size, kind="weights"):
     """Where cell (i, j) of a map that is shown whole lies in the window."""
     canvas = tab.locator(f".x-map[data-kind={kind}] canvas").first
     canvas.scroll_into_view_if_needed()
     box = canvas.bounding_box()
-    left, top = (84, 72) if tab.locator(".x-half").first.bounding_box()["width"] >= 420 else (58, 50)
+    left, top = gutter_of(canvas)
     width, height = box["width"] - left - 1, box["height"] - top - 1
     return box["x"] + left + (j + 0.5) * width / size[1], box["y"] + top + (i + 0.5) * height / size[0]
 
@@ -208,8 +213,9 @@ def test_the_colours_of_a_map_are_those_of_its_values(visit, shown):
         canvas = tab.locator(f".x-map[data-kind={kind}] canvas").first
         size = canvas.evaluate("c => [c.width, c.height]")
         for i, j in ((0, 0), (4, 7), (10, 2), (9, 9)):
-            x = 84 + (j + 0.5) * (size[0] - 85) / len(values)
-            y = 72 + (i + 0.5) * (size[1] - 73) / len(values)
+            left, top = gutter_of(canvas)
+            x = left + (j + 0.5) * (size[0] - left - 1) / len(values)
+            y = top + (i + 0.5) * (size[1] - top - 1) / len(values)
             got = canvas.evaluate(PIXEL, [int(x), int(y)])
             wanted = render.ramp(float(np.sqrt(values[i, j] / values.max())))
             exact = [int(wanted[at : at + 2], 16) for at in (1, 3, 5)]
@@ -273,10 +279,11 @@ def test_contributions_stand_beside_weights_when_asked_for(visit, shown, place, 
     if width == 1280:
         box = tab.locator(".x-map[data-kind=contributions] canvas").first
         size = box.evaluate("c => c.width"), box.evaluate("c => c.height")
+        left, top = gutter_of(box)
         tab.mouse.move(2, 2)
         for kind, at in (("below", got.argmin()), ("above", got.argmax())):
             row, column = map(int, np.unravel_index(at, got.shape))
-            x, y = 84 + (column + 0.5) * (size[0] - 85) / 11, 72 + (row + 0.5) * (size[1] - 73) / 11
+            x, y = left + (column + 0.5) * (size[0] - left - 1) / 11, top + (row + 0.5) * (size[1] - top - 1) / 11
             red, _, blue, _ = box.evaluate(PIXEL, [int(x), int(y)])
             assert (red > blue) == (kind == "below")
     items = tab.locator(".x-list[data-kind=contributions] li")
@@ -458,9 +465,10 @@ def test_a_layer_without_norms_says_why(visit, shown):
 def test_the_future_of_a_causal_model_is_blank(visit):
     tab = visit("decoder", place="#attn@1.h1")
     canvas = tab.locator(".x-map canvas").first
-    cell = (canvas.evaluate("c => c.width") - 85) / 12
-    assert canvas.evaluate(PIXEL, [int(84 + 8.5 * cell), int(72 + 3.5 * cell)])[3] == 0
-    assert canvas.evaluate(PIXEL, [int(84 + 3.5 * cell), int(72 + 8.5 * cell)])[3] == 255
+    left, top = gutter_of(canvas)
+    cell = (canvas.evaluate("c => c.width") - left - 1) / 12
+    assert canvas.evaluate(PIXEL, [int(left + 8.5 * cell), int(top + 3.5 * cell)])[3] == 0
+    assert canvas.evaluate(PIXEL, [int(left + 3.5 * cell), int(top + 8.5 * cell)])[3] == 255
 
 
 def test_what_a_head_says_and_what_would_be_predicted(visit):

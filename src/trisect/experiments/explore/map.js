@@ -96,7 +96,15 @@ class TokenMap {
   measure() {
     const { T, S } = this.app.maps;
     const width = this.element.clientWidth;
-    this.gutter = width < 420 ? { left: 58, top: 50 } : { left: 84, top: 72 };
+    const pen = this.base.getContext("2d");
+    pen.font = `600 12px ${colours(this.frame).font}`;
+    // the longest token has its room, up to three tenths of the width
+    const room = (axis, count, least) => {
+      const tokens = Array.from({ length: count }, (_, n) => this.app.token(axis, n));
+      return Math.min(Math.floor(0.3 * width), Math.max(least, ...tokens.map((token) => Math.ceil(pen.measureText(token).width) + 12)));
+    };
+    this.gutter = width < 420 ? { left: room("i", T, 58), top: room("j", S, 50) } : { left: room("i", T, 84), top: room("j", S, 72) };
+    this.frame.dataset.gutter = `${this.gutter.left} ${this.gutter.top}`;
     const side = width - this.gutter.left - 1;
     const height = Math.min(TALLEST, Math.max(120, side * Math.min(1, T / S)));
     return { side, height };

@@ -32,9 +32,9 @@ from trisect.report.sheet import (
 if TYPE_CHECKING:
     from trisect.experiments.patch.settings import PatchFacts
 
-COLUMNS = 5  # tokens beside each other, so that a telephone shows them
-WIDE, HIGH, APART = 54.0, 19.0, 9.0  # pixels: of a token's cell, and between two lines
-LONGEST = 9  # characters of a token; longer ones are cut
+COLUMNS = 5  # tokens beside each other, so that a telephone shows them; fewer where a token is longer than a cell
+LINE, HIGH, APART = 270.0, 19.0, 9.0  # pixels: of a line, of a token's cell, and between two lines
+LONGEST = 40  # characters of a token; longer ones are cut
 MOST = 80  # tokens of one side; later ones are not drawn
 SHOWN = 8  # pairs of the table
 SAME_ANSWER = "base and donor of every counted pair have the same answer"
@@ -519,25 +519,28 @@ def _token_panel(title: str, rows: Sequence[Mapping[str, Any]]) -> Panel:
     """Two boxes for each position, the base's token above the donor's, with marks where it is patched or the answer is read."""
     boxes, texts, marks, ends = [], [], [], []
     shown = rows[:MOST]
+    longest = min(LONGEST, max((len(_plain(row[side])) for row in shown for side in ("base", "donor")), default=0))
+    columns = max(1, min(COLUMNS, int(LINE / (12 + 4.6 * longest))))
+    wide = LINE / columns
     for number, row in enumerate(shown):
-        line, column = divmod(number, COLUMNS)
-        left, top = column * WIDE, line * (2 * HIGH + APART)
+        line, column = divmod(number, columns)
+        left, top = column * wide, line * (2 * HIGH + APART)
         fill = render.PAPER if row["base"] == row["donor"] else render.RULE
         for i, (side, ink) in enumerate((("base", render.INK), ("donor", render.SOFT))):
             token = _plain(row[side]).replace("Ċ", "⏎").removesuffix("</w>")
             token = token if len(token) <= LONGEST else f"{token[: LONGEST - 1]}…"
             y, y2 = top + i * HIGH, top + (i + 1) * HIGH - 1
             boxes.append(
-                {"x": left, "x2": left + WIDE - 2, "y": y, "y2": y2} | {"token": token, "fill": fill, "colour": ink}
+                {"x": left, "x2": left + wide - 2, "y": y, "y2": y2} | {"token": token, "fill": fill, "colour": ink}
             )
             texts.append({"x": left + 11, "y": (y + y2) / 2, "token": token, "colour": ink})
         if row["patched"]:
             look = render.mark(row["patched"])
             marks.append({"x": left + 5, "y": top + HIGH / 2 - 0.5, "colour": look.colour, "shape": look.shape})
         if row["answers"]:
-            ends.append({"x": left, "x2": left + WIDE - 2, "y": top + HIGH - 2.5})
-    height = (-(-len(shown) // COLUMNS)) * (2 * HIGH + APART)
-    x = alt.X("x:Q", scale=alt.Scale(domain=[0, COLUMNS * WIDE], nice=False), axis=None)
+            ends.append({"x": left, "x2": left + wide - 2, "y": top + HIGH - 2.5})
+    height = (-(-len(shown) // columns)) * (2 * HIGH + APART)
+    x = alt.X("x:Q", scale=alt.Scale(domain=[0, LINE], nice=False), axis=None)
     y = alt.Y("y:Q", scale=alt.Scale(domain=[0, height], nice=False, reverse=True), axis=None)
     x2, colour = alt.X2("x2"), alt.Color("colour:N", scale=None)
     cells = chart_of("cells", boxes).mark_rect(stroke=render.RULE, strokeWidth=0.7, opacity=1)
@@ -555,7 +558,7 @@ def _token_panel(title: str, rows: Sequence[Mapping[str, Any]]) -> Panel:
     patched = [str(row["position"]) for row in rows if row["patched"]]
     where = "all positions" if len(patched) == len(rows) else f"positions {', '.join(patched)}"
     alternative = f"{title}. Base: {base}. Donor: {donor}. Patched: {where if patched else 'none'}."
-    return Panel(title, overlay(title, *layers, width=COLUMNS * WIDE, height=height), alternative, (), {})
+    return Panel(title, overlay(title, *layers, width=LINE, height=height), alternative, (), {})
 
 
 def _plain(token: str | None) -> str:
