@@ -362,7 +362,7 @@ def test_combined_sites_have_places_of_their_own():
     assert rows.strength == 1.0
 
 
-def test_one_seed_has_points_and_no_intervals(tmp_path):
+def test_one_seed_has_points_and_no_intervals():
     tables, description = tables_of(seeds=(4,))
     rows = StudyRows.of(tables, description)
     assert all(m.low is None for m in by_site(rows.effects("freeze", "valid")).values())

@@ -436,7 +436,7 @@ def test_a_callers_cache_is_read_once_and_stays_as_it_was():
     assert cache.get_seq_length() == 8
 
 
-def test_a_model_is_run_once_to_be_read(monkeypatch):
+def test_a_model_is_run_once_to_be_read():
     one = load(tinyhf.bert(), tinyhf.tokenizer())
     passes = []
     handle = one.model.register_forward_pre_hook(lambda _m, _a: passes.append(1))

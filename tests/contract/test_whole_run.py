@@ -138,7 +138,7 @@ def test_a_command_asks_what_a_call_in_python_asks(folders, models, monkeypatch)
     assert (refused.exit_code, "other weights" in refused.stderr) == (2, True)
 
 
-def test_what_the_run_before_left_goes_but_for_what_somebody_changed(folders, tmp_path):
+def test_what_the_run_before_left_goes_but_for_what_somebody_changed(folders):
     folder = folders / "one"
     manifest = json.loads((folder / MANIFEST).read_text())["body"]
     for name in ("figures/old.svg", "figures/changed.svg", "old.html", "changed.html"):

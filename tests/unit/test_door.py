@@ -190,7 +190,7 @@ def _full(raised):
     return write
 
 
-def test_a_disk_that_is_full_inside_a_compiled_library_is_said_of_the_file(tmp_path, monkeypatch):
+def test_a_disk_that_is_full_inside_a_compiled_library_is_said_of_the_file(tmp_path):
     (tmp_path / "old.safetensors").write_text("old")
     with pytest.raises(SafetensorError):  # so the library says it
         save_file({"a": torch.ones(1)}, tmp_path / "none" / "x.safetensors")

@@ -282,7 +282,7 @@ def test_texts_without_labels_or_with_one_class_are_refused(tmp_path):
         trisect.erase(OWN, bank, labels="tag", out=tmp_path / "out", **FEW)
 
 
-def test_queries_and_keys_of_different_texts_are_not_joined(tmp_path):
+def test_queries_and_keys_of_different_texts_are_not_joined():
     from trisect.experiments.erase.run import refuse_two_sides
 
     with pytest.raises(SiteError) as caught:

@@ -112,7 +112,7 @@ def test_options_that_cannot_be(folders):
     assert error.problem == f"Revision 'step1' of the folder {folders / 'causal'} was asked for."
 
 
-def test_a_name_that_is_no_folder(monkeypatch, tmp_path):
+def test_a_name_that_is_no_folder(monkeypatch):
     monkeypatch.setenv("HF_HUB_OFFLINE", "1")
     assert refused("no folder/of such/a name").problem == "'no folder/of such/a name' is no model."
     monkeypatch.setattr(files_fetch, "_reachable", lambda name, revision: False)

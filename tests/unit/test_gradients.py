@@ -209,7 +209,7 @@ def test_the_exact_effect_is_that_of_one_head_at_one_position(tmp_path):
         )
 
 
-def test_the_page_and_the_json_have_exact_effects_and_rank_correlations(tmp_path, capsys):
+def test_the_page_and_the_json_have_exact_effects_and_rank_correlations(tmp_path):
     pairs = [
         {"base": b.text, "donor": d.text, "answers": interchanged.predicted(b, d)} for b, d in interchanged.facts(6)
     ]

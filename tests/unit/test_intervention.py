@@ -143,7 +143,7 @@ def test_a_masked_model_predicts_at_its_mask_and_an_encoder_nothing(encoder):
     assert "'w1'" in str(change)
 
 
-def test_a_translator_takes_pairs_and_crosses(tmp_path):
+def test_a_translator_takes_pairs_and_crosses():
     model = load(tinyhf.bart(), tinyhf.tokenizer())
     change = intervene(model, ("w1 w2", "w3 w4 w5"), {"cross.v@1": "second", "enc.q@2": "mean"}, ("w6 w7", "w8 w9 w1"))
     assert len(change.moved) == 5

@@ -45,7 +45,7 @@ def test_smaller_fleets_are_more_jobs_of_the_same_runs():
         assert max(map(len, teams)) <= size
 
 
-def test_a_plan_says_its_jobs_and_times(tmp_path):
+def test_a_plan_says_its_jobs_and_times():
     one, many = (make_plan(tiny.EXPERIMENT, fleet=size) for size in (1, None))
     assert len(one.training) == len(one.runs)
     assert many.fleet == FLEET["cpu"]
