@@ -55,6 +55,15 @@ def test_it_writes_a_row_for_every_edit_and_one_for_the_unedited_loss(layers):
     assert rows.filter(pl.col("measure") == "loss_nats").height == 1
 
 
+@pytest.mark.parametrize("how", ["mean", "resample"])
+def test_texts_are_read_as_often_for_many_places_as_for_one(how, tmp_path):
+    reads: dict[str, list[int]] = {"k@1": [], "all": []}
+    for name, sites in (("k@1", ("k@1",)), ("all", None)):
+        texts = replace(made(LINES), texts=lambda name=name: reads[name].append(1) or iter(LINES))
+        trisect.ablate(OWN, texts, sites=sites, how=how, out=tmp_path / name, quiet=True)
+    assert 1 < len(reads["all"]) == len(reads["k@1"])
+
+
 def test_what_was_done_to_the_texts_is_noted(layers):
     cut = "Texts longer than 12 words were cut into windows that do not see each other."
     assert layers.notes == ("a & b", cut, "Texts without a token to predict were left out: 1 of 7.")

@@ -201,8 +201,8 @@ def measure(settings: AblateSettings, context: RunContext) -> Measured[AblateFac
                 settings.seed,
                 lambda n: step(n, rounds),
             )
-            for how in ways
-            if isinstance(how, str)
+            # once each, since it reads all texts
+            for how in dict.fromkeys(way for way in ways if isinstance(way, str))
         }
         tally, notes, passes = Tally(), dict.fromkeys(texts.notes), edited_passes(subject)
         for part in subject.batches(read.stream(), batch, scored=True):
