@@ -405,3 +405,18 @@ def test_what_cannot_be_edited_is_said_before_anything_runs(gpt, edits, kind):
         raise AssertionError
     assert error.value.todo
     assert gpt.model not in OPEN
+
+
+@pytest.mark.parametrize("kind", ["gpt2", "bloom", "longformer"])
+def test_a_function_that_runs_the_edited_model_is_refused(kind):
+    subject: Any = load(zoo.build(kind), tinyhf.tokenizer(False))
+    inputs = next(subject.batches(["w1 w2 w3 w4"])).inputs
+    other: Any = load(zoo.build(kind), tinyhf.tokenizer(False))
+    for run in (lambda: subject.model(**inputs), lambda: subject.read(inputs)):
+        calls = lambda tensor, _where, run=run: (run(), 0.5 * tensor)[1]  # noqa: E731
+        with pytest.raises(ModelError, match="runs the edited model"), trisect.edit(subject, {"v@2": calls}) as model:
+            answer(model, inputs)
+        with pytest.raises(ModelError, match="runs the edited model"):
+            subject.predict(inputs, {"v@2": calls})
+    beside = lambda tensor, _where: (other.read(inputs), 0.5 * tensor)[1]  # noqa: E731
+    assert torch.equal(subject.predict(inputs, {"v@2": beside})[0], subject.predict(inputs, {"v@2": halved})[0])

@@ -102,7 +102,20 @@ class Calls(list[Call]):
 
     def __init__(self, take: Callable[[Call], Call] | None = None, looks: bool = True) -> None:
         super().__init__()
-        self.take, self.looks = take, looks
+        self.take, self.looks, self.is_writing = take, looks, False
+
+    def guard(self, edits: Edits) -> Edits:
+        """The same edits; `is_writing` is true while one of their functions runs."""
+        return edits._replace(
+            write={order: functools.partial(self._write, edits.write[order]) for order in edits.write}
+        )
+
+    def _write(self, writer: Writer, parts: Parts) -> Parts:
+        self.is_writing = True
+        try:
+            return writer(parts)
+        finally:
+            self.is_writing = False
 
     def append(self, call: Call) -> None:
         """Note a call."""
@@ -115,6 +128,15 @@ class Calls(list[Call]):
     def at_orders(self, write: Mapping[int, Writer], _rehearsed: Sequence[Call]) -> Mapping[int, Writer]:
         """Writers by the order of a pass's own calls, which a rehearsal made: those of a whole pass as they are."""
         return write
+
+
+def check_alone(is_running: bool) -> None:
+    """Raise ModelError for a pass inside another of the same model, which a function of an edit would make: calls are counted."""
+    if is_running:
+        reason = "Its sites are counted in one pass at a time."
+        raise ModelError(
+            "A function of an edit runs the edited model.", reason, "Run the model before, or a copy of it."
+        )
 
 
 def copy_call(call: Call) -> Call:

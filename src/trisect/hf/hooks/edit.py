@@ -33,6 +33,7 @@ from trisect.hf.hooks.calls import (
     Calls,
     Edits,
     NamedArguments,
+    check_alone,
     outline,
     without_compile,
     without_recompute,
@@ -131,6 +132,7 @@ class _EditableModel:
     def passing(self) -> Iterator[None]:
         """One pass of this thread, whose modules run as they are inside; one that fails has reached no site."""
         thread = threading.get_ident()
+        check_alone(thread in self._busy)
         self._busy.add(thread)
         for block in self.here:
             block.now.clear()

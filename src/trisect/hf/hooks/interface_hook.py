@@ -27,6 +27,7 @@ from trisect.hf.hooks.calls import (
     Calls,
     Edits,
     NamedArguments,
+    check_alone,
     gradients_of,
     product_of,
     traceable_forward,
@@ -51,6 +52,7 @@ def record_interface(
     """
     names = {id(module): name for name, module in model.named_modules()}
     calls = Calls() if calls is None else calls
+    edits = calls.guard(edits)
     with RECORDING:
         original = AttentionInterface.get_interface
 
@@ -66,6 +68,7 @@ def record_interface(
                 rest = positional[OWN:]
                 if id(module) not in names:
                     return function(*positional, **by_name)
+                check_alone(calls.is_writing)
                 order = calls.order(names[id(module)])
                 if order in edits.write:
                     q, k, v = edits.write[order](Parts(q, k, v))

@@ -7,7 +7,7 @@ import itertools
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
-from functools import reduce
+from functools import partial, reduce
 from typing import Any, NamedTuple
 
 import torch
@@ -33,6 +33,7 @@ from trisect.hf.hooks.calls import (
     NamedArguments,
     Operand,
     Product,
+    check_alone,
     factor_after,
     outline,
     parts_of,
@@ -209,11 +210,10 @@ SOFTMAXES = "its weights are made of {} softmaxes, each with queries and keys of
 class _MatmulTracer(TorchFunctionMode):
     """Follows tensors through torch's functions in a model's passes: `calls`, and `unread` attention that has not a Call's shapes."""
 
-    def __init__(self, model: nn.Module, edits: Edits = NOTHING, pieces: Sequence[WindowedLayer] = ()) -> None:
+    def __init__(self, model: nn.Module, edits: Edits, pieces: Sequence[WindowedLayer], calls: Calls) -> None:
         super().__init__()
-        self.model, self.edits, self.pieces = model, edits, pieces
-        self.now = edits  # those of the pass under way, by the order of its own calls
-        self.calls = Calls()
+        self.model, self.edits, self.pieces, self.calls = model, calls.guard(edits), pieces, calls
+        self.now = self.edits  # those of the pass under way, by the order of its own calls
         self.unread: list[UnreadAttention] = []
         self._at: _ForwardPass | None = None
         self._tags = WeakTensorKeyDictionary()
@@ -224,14 +224,18 @@ class _MatmulTracer(TorchFunctionMode):
         """Put hooks on the model that say which module is at work; the first and last frame a forward pass."""
         yield self.model.register_forward_pre_hook(self._begin, with_kwargs=True)
         for name, module in self.model.named_modules():
-            entering = lambda m, a, k, name=name: self._at and self._at.enter(name, rows_of(m, a, k))  # noqa: E731
-            yield module.register_forward_pre_hook(entering, with_kwargs=True)
+            yield module.register_forward_pre_hook(partial(self._enter, name), with_kwargs=True)
             leaving = lambda _m, _a, _o: self._at and self._at.leave()  # noqa: E731
             yield module.register_forward_hook(leaving, always_call=True)
         for layer in self.pieces:
             doing = lambda n: self.now.write.get(n), self.edits.hold.get, self._note_pieces, self._pause
             yield from PieceReader(self.model, layer, self._order, *doing).watch()
         yield self.model.register_forward_hook(lambda _m, _a, _o: self._end(), always_call=True)
+
+    def _enter(self, name: str, module: nn.Module, args: Arguments, kwargs: NamedArguments) -> None:
+        check_alone(self.calls.is_writing)
+        if self._at is not None:
+            self._at.enter(name, rows_of(module, args, kwargs))
 
     def _begin(self, model: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         if self._at is not None and self._at.frames:
@@ -466,8 +470,7 @@ def following(
     model: nn.Module, edits: Edits | None = None, pieces: Sequence[WindowedLayer] = (), calls: Calls | None = None
 ) -> Iterator[_MatmulTracer]:
     """Forward passes inside are recorded, edited and counted; hooks and mode are removed in the end."""
-    follower = _MatmulTracer(model, edits or NOTHING, pieces)
-    follower.calls = follower.calls if calls is None else calls
+    follower = _MatmulTracer(model, edits or NOTHING, pieces, Calls() if calls is None else calls)
     with RECORDING, ExitStack() as stack:
         stack.enter_context(traceable_forward())
         for handle in follower.watch():

@@ -6,6 +6,7 @@ Each wraps a copy of the model, so that what it changes in the modules is not in
 from __future__ import annotations
 
 import copy
+import functools
 from collections.abc import Callable
 from importlib import import_module
 from typing import Any, TypeAlias
@@ -99,8 +100,9 @@ def _pyvene(module: Any, model: Pretrained, name: str) -> Functions:
     return capture, write
 
 
-def _traced(wrapped: Any, name: str) -> Functions:
-    """A value of an nnsight trace, by its path from the model."""
+def _traced(library: str, kind: str, module: Any, model: Pretrained, name: str) -> Functions:
+    """A value of an nnsight trace, by its path from the model, which a class of a library wraps."""
+    wrapped = getattr(import_module(library), kind)(module, tokenizer=model.tokenizer)
     *path, end = name.split(".")
 
     def owner() -> Any:
@@ -123,12 +125,9 @@ def _traced(wrapped: Any, name: str) -> Functions:
     return capture, write
 
 
-def _nnsight(module: Any, model: Pretrained, name: str) -> Functions:
-    return _traced(import_module("nnsight").LanguageModel(module, tokenizer=model.tokenizer), name)
-
-
-def _nnterp(module: Any, model: Pretrained, name: str) -> Functions:
-    return _traced(import_module("nnterp").StandardizedTransformer(module, tokenizer=model.tokenizer), name)
-
-
-PEERS = {"transformer_lens": _transformer_lens, "pyvene": _pyvene, "nnsight": _nnsight, "nnterp": _nnterp}
+PEERS = {
+    "transformer_lens": _transformer_lens,
+    "pyvene": _pyvene,
+    "nnsight": functools.partial(_traced, "nnsight", "LanguageModel"),
+    "nnterp": functools.partial(_traced, "nnterp", "StandardizedTransformer"),
+}
