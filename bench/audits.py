@@ -25,7 +25,7 @@ from trisect.core.errors import TrisectError
 
 TABLE = Path(__file__).parents[1] / "docs" / "audits.csv"
 COLUMNS = ("library", "version", "model", "handle", "site", "fires", "tensor", "heads", "write", "axes", "reason")
-PACKAGES = {"transformer_lens": "transformer-lens", "pyvene": "pyvene"}
+PACKAGES = {"transformer_lens": "transformer-lens", "pyvene": "pyvene", "nnterp": "nnterp"}
 HANDLES = {
     f"transformer_lens:blocks.1.attn.hook_{name}": f"{name[-1]}@2" for name in ("q", "k", "v", "rot_q", "rot_k")
 } | {f"pyvene:1.{head}{name}_output": f"{name[0]}@2" for head in ("", "head_") for name in ("query", "key", "value")}
@@ -43,15 +43,14 @@ def audit_kind(kind: str) -> list[dict[str, str]]:
             model = trisect.load(folder, inputs=inputs)
         except TrisectError:
             return []
-        rows = []
-        for handle, site in HANDLES.items():
+        rows, places = [], zip(model.proof.weights, model.projections(), strict=True)
+        maps = [(w.module, p, of.origins[p].parameter) for w, of in places if of.address.layer == 2 for p in "qkv"]
+        names = [(name.removesuffix(".weight")[len(module) :], part) for module, part, name in maps if name]
+        inner = [(f"nnterp:layers.1.self_attn{name}.output", f"{part}@2") for name, part in names]
+        for handle, site in [*HANDLES.items(), *inner]:
             library, _, name = handle.partition(":")
-            row = dict.fromkeys(COLUMNS, "") | {
-                "library": library,
-                "version": version(PACKAGES[library]),
-                "model": kind,
-            }
-            row |= {"handle": name, "site": site}
+            row = dict.fromkeys(COLUMNS, "") | {"library": library, "version": version(PACKAGES[library])}
+            row |= {"model": kind, "handle": name, "site": site}
             try:
                 audit = trisect.audit(model, handle, site=site, text=inputs)
             except TrisectError as error:
@@ -60,11 +59,9 @@ def audit_kind(kind: str) -> list[dict[str, str]]:
                 row |= {question: verdict for question, verdict, _ in audit.rows} | {"axes": audit.axes}
                 row["reason"] = "; ".join(reason for _, verdict, reason in audit.rows if verdict != "right")
             rows.append(row)
-    refusing = {library for library in PACKAGES if all(r["fires"] == "raises" for r in rows if r["library"] == library)}
-    named = {
-        library: next(r for r in rows if r["library"] == library) | {"handle": "", "site": ""} for library in refusing
-    }
-    return [row for row in rows if row["library"] not in refusing] + list(named.values())
+    refusing = {row["library"] for row in rows} - {row["library"] for row in rows if row["fires"] != "raises"}
+    first = {row["library"]: row | {"handle": "", "site": ""} for row in reversed(rows) if row["library"] in refusing}
+    return [row for row in rows if row["library"] not in refusing] + list(first.values())
 
 
 def main() -> None:
@@ -89,12 +86,8 @@ def main() -> None:
                 table.writerows(rows)
     for (library, name), count in sorted(Counter((row["library"], row["handle"]) for row in rows).items()):
         verdicts = Counter(verdict_of(row) for row in rows if (row["library"], row["handle"]) == (library, name))
-        print(
-            library,
-            name or "does not take the model",
-            f"{count} models:",
-            ", ".join(f"{n} {verdict}" for verdict, n in verdicts.most_common()),
-        )
+        words = ", ".join(f"{n} {verdict}" for verdict, n in verdicts.most_common())
+        print(library, name or "does not take the model", f"{count} models:", words)
 
 
 def verdict_of(row: dict[str, str]) -> str:

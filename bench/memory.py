@@ -18,6 +18,9 @@ from typing import Any, NamedTuple
 import torch
 from paired import Row, row
 from torch import nn
+from transformers import LlamaConfig, LlamaForCausalLM
+
+import trisect
 
 LIMIT = 1.3  # times the plain pass's
 
@@ -34,16 +37,8 @@ class Size(NamedTuple):
 
 def llama(layers: int = 22, width: int = 2048, inner: int = 5632, words: int = 32_000) -> nn.Module:
     """A causal language model of TinyLlama's kind, in bfloat16."""
-    from transformers import LlamaConfig, LlamaForCausalLM
-
-    config = LlamaConfig(
-        vocab_size=words,
-        hidden_size=width,
-        intermediate_size=inner,
-        num_hidden_layers=layers,
-        num_attention_heads=width // 64,
-        num_key_value_heads=max(1, width // 512),
-    )
+    size = {"vocab_size": words, "hidden_size": width, "intermediate_size": inner, "num_hidden_layers": layers}
+    config = LlamaConfig(**size, num_attention_heads=width // 64, num_key_value_heads=max(1, width // 512))
     torch.set_default_dtype(torch.bfloat16)
     try:
         return LlamaForCausalLM(config).eval()
@@ -53,13 +48,7 @@ def llama(layers: int = 22, width: int = 2048, inner: int = 5632, words: int = 3
 
 SIZES = {
     "llama": Size("TinyLlama's size (1.1 billion), bfloat16", llama, 1, 128, ("q@11", "k@11", "v@11")),
-    "small": Size(
-        "158 million weights in bfloat16",
-        lambda: llama(10, 1024, 2816),
-        2,
-        256,
-        ("q@5", "k@5", "v@5"),
-    ),
+    "small": Size("158 million weights in bfloat16", lambda: llama(10, 1024, 2816), 2, 256, ("q@5", "k@5", "v@5")),
 }
 VOCABULARY = 500
 PROFILED = 6  # texts of a profile, in groups of which five are folds
@@ -85,22 +74,16 @@ def made_texts(count: int, tokens: int) -> list[str]:
 
 def run_norms(subject: Any, texts: list[str], sites: tuple[str, ...], out: Path) -> None:
     """`trisect norms`."""
-    import trisect
-
     trisect.norms(subject, texts, out=out, batch=len(texts), quiet=True)
 
 
 def run_ablate(subject: Any, texts: list[str], sites: tuple[str, ...], out: Path) -> None:
     """`trisect ablate`, of one layer: the others take as much."""
-    import trisect
-
     trisect.ablate(subject, texts, sites=sites, out=out, batch=len(texts), quiet=True)
 
 
 def run_patch(subject: Any, texts: list[str], sites: tuple[str, ...], out: Path) -> None:
     """`trisect patch`, of one layer."""
-    import trisect
-
     masked = [" ".join([*t.split()[:-1], "w1"]) for t in texts]
     texts, other = masked, [" ".join([*reversed(t.split()[:-1]), "w1"]) for t in masked]
     pairs = out.with_suffix(".jsonl")
@@ -110,20 +93,13 @@ def run_patch(subject: Any, texts: list[str], sites: tuple[str, ...], out: Path)
 
 def run_profile(subject: Any, texts: list[str], sites: tuple[str, ...], out: Path) -> None:
     """`trisect profile` of a word's position, over as many texts as folds need; every layer is profiled."""
-    import trisect
-
     corpus = out.with_suffix(".text")
     corpus.mkdir()
-    few = [line for text in texts for line in pieces(text, PROFILED // len(texts))]
+    # a text's words turned round so many times, so that folds have texts of one length to be dealt
+    few = [" ".join([*w[i:], *w[:i]]) for w in map(str.split, texts) for i in range(PROFILED // len(texts))]
     for split in ("train", "valid", "test"):
         (corpus / f"{split}.txt").write_text("\n".join(few) + "\n")
     trisect.profile(subject, corpus=corpus, labels=("position",), out=out, batch=len(texts), quiet=True)
-
-
-def pieces(text: str, count: int) -> list[str]:
-    """A text's words turned round so many times, so that folds have texts of one length to be dealt."""
-    words = text.split()
-    return [" ".join([*words[i:], *words[:i]]) for i in range(count)]
 
 
 RUNS = {"norms": run_norms, "profile": run_profile, "ablate": run_ablate, "patch": run_patch}
@@ -153,8 +129,6 @@ def run_plain(model: nn.Module, words: Any, texts: list[str]) -> None:
 
 def measure(way: str, kind: str) -> float:
     """MiB that a command takes at most over a model, the model with it; or its plain forward pass over the same texts."""
-    from trisect.hf.load import load
-
     torch.manual_seed(0)
     size = SIZES[kind]
     model, texts, words = size.build(), made_texts(size.texts, size.tokens), tokenizer()
@@ -162,7 +136,7 @@ def measure(way: str, kind: str) -> float:
     with tempfile.TemporaryDirectory() as folder:
         if way == "plain":
             return weights + peak_of(lambda: run_plain(model, words, texts))
-        return weights + peak_of(lambda: RUNS[way](load(model, words), texts, size.sites, Path(folder) / "run"))
+        return weights + peak_of(lambda: RUNS[way](trisect.load(model, words), texts, size.sites, Path(folder) / "run"))
 
 
 def child(way: str, kind: str) -> float:

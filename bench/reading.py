@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import math
+import subprocess
+import sys
 import time
 import warnings
 from collections.abc import Callable, Iterator, Sequence
@@ -12,6 +14,7 @@ from importlib import import_module
 from importlib.metadata import version
 from importlib.util import find_spec
 from itertools import groupby
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -230,7 +233,7 @@ def read_rows(texts: int = 4, rounds: int = 2) -> list[Row]:
     for tokens, layers, batches in ((32, LAYERS, 16), (128, LAYERS, 4), (512, 4, 4), (2_048, 2, 3)):
         config = GPT2Config(n_layer=layers, n_positions=max(1_024, tokens), attn_implementation="eager")
         model = GPT2LMHeadModel(config).eval()
-        subject, lens = load(model), lens_of(model)
+        subject, lens = load(model), lens_of(deepcopy(model))
         count = texts if tokens < 512 else 1
         ids = [{"input_ids": torch.randint(config.vocab_size, (count, tokens))} for _ in range(batches)]
         inputs = [subject.batch_of(one) for one in ids]
@@ -274,22 +277,21 @@ LENS, SIGHT = (f"{name} {version(module)}" if find_spec(module) else "" for name
 
 
 def lens_of(model: GPT2LMHeadModel) -> Any | None:
-    """The model in TransformerLens, of a copy; None where that is not installed."""
+    """The model in TransformerLens, which changes it; None where that is not installed."""
     if not LENS:
         return None
     boot = import_module("transformer_lens.model_bridge").TransformerBridge.boot_transformers
-    return boot("gpt2", hf_model=deepcopy(model), tokenizer=tinyhf.tokenizer(False), device="cpu")
+    return boot("gpt2", hf_model=model, tokenizer=tinyhf.tokenizer(False), device="cpu")
 
 
 def rows_by_peer(
     what: str, spent: dict[str, list[float]], words: Callable[[float], str], notes: Sequence[str] = ()
 ) -> list[Row]:
-    """A row for each peer (a way with a name) beside ours (the way without)."""
-    rows = []
-    for peer in filter(None, spent):
-        pair = summary((spent[peer], spent[""]))
-        rows.append(row(f"{what}; plain: {peer}", words(pair.plain), words(pair.ours), pair, notes))
-    return rows
+    """A row of ours (the way without a name) beside all peers; the ratio is that of the nearest."""
+    pairs = {peer: summary((spent[peer], spent[""])) for peer in spent if peer}
+    nearest = min(pairs.values(), key=lambda pair: pair.ratio)
+    plain = " / ".join(words(pair.plain) for pair in pairs.values())
+    return [row(f"{what}; plain: {' / '.join(pairs)}", plain, words(nearest.ours), nearest, notes)]
 
 
 PATCHED = (4, 9)  # layers; those between cost what lies between
@@ -327,8 +329,9 @@ def columns_of(model: GPT2LMHeadModel, sites: Patched) -> Iterator[tuple[str, in
         yield part, n, slice(start, start + inner)
 
 
-def patched_ours(subject: Pretrained, sites: Patched, base: Batch, donor: Batch) -> list[Tensor]:
+def patched_ours(subject: Pretrained, sites: Patched, *texts: Tensor) -> list[Tensor]:
     """The same as `trisect patch` does it: both texts read, then the edits of a layer in passes that begin there."""
+    base, donor = (subject.batch_of({"input_ids": ids}) for ids in texts)
     edits = plan_edits(subject.shape, [f"{part}@{n}.h{head}" for part, n, head in sites], "head")
     real, addresses = base.source.real, [edit.address for edit in edits]
     places = torch.full((len(real),), real.shape[1] - 1)
@@ -376,28 +379,47 @@ def patched_sight(wrapped: Any, sites: Patched, base: Tensor, donor: Tensor) -> 
     return answers
 
 
+WAYS: dict[str, tuple[Callable[[GPT2LMHeadModel], Any], Callable[..., list[Tensor]]]] = {
+    "hooks": (lambda model: model, patched_plain),
+    LENS: (lens_of, patched_lens),
+    SIGHT: (lambda m: import_module("nnsight").LanguageModel(m, tokenizer=tinyhf.tokenizer(False)), patched_sight),
+    "": (load, patched_ours),
+}
+SMALL = (GPT2Config(), 4, PATCHED, 2, 24)
+
+
 @one_core()
 def patching_rows() -> list[Row]:
-    """Interchange interventions by head: pairs a second beside plain hooks, TransformerLens and nnsight, in turn."""
+    """Interchange interventions by head: pairs a second beside hooks, TransformerLens and nnsight, in turn; then whole processes."""
     tiny = GPT2Config(vocab_size=512, n_embd=64, n_layer=5, n_head=8)
-    shapes = ((tiny, 8, range(1, 6), 4, 24), (GPT2Config(), 4, PATCHED, 2, 24), (GPT2Config(), 4, PATCHED, 1, 128))
-    return [row for shape in shapes for row in patched_rows(*shape)]
+    shapes = ((tiny, 8, range(1, 6), 4, 24), SMALL, (GPT2Config(), 4, PATCHED, 1, 128))
+    rows, used = [row for shape in shapes for row in patched_rows(*shape)], {name: [] for name in WAYS}
+    for name in [*WAYS] * 3:
+        done = subprocess.run([sys.executable, __file__, name], capture_output=True, text=True, check=True)
+        used[name].append([float(number) for number in done.stdout.split()[-2:]])
+    for i, words in enumerate(("{:.1f} s of CPU", "{:,.0f} MiB at most")):
+        spent = {name: [numbers[i] for numbers in of] for name, of in used.items()}
+        rows += rows_by_peer(
+            "a process that starts and patches so once, 12 layers × 12 heads, 24 tokens", spent, words.format
+        )
+    return rows
+
+
+def patching_way(
+    name: str, config: GPT2Config, heads: int, layers: Sequence[int], pairs: int, tokens: int
+) -> tuple[Patched, Callable[[], list[Tensor]]]:
+    """So many heads of q, k and v of these layers, and one way of patching them, made ready."""
+    torch.manual_seed(0)
+    (make, patch), model = WAYS[name], GPT2LMHeadModel(config).eval()
+    sites = tuple((part, n, head) for n in layers for part in "qkv" for head in range(1, heads + 1))
+    texts = [torch.randint(config.vocab_size, (pairs, tokens)) for _ in range(2)]
+    return sites, partial(patch, make(model), sites, *texts)
 
 
 def patched_rows(config: GPT2Config, heads: int, layers: Sequence[int], pairs: int, tokens: int) -> list[Row]:
-    """Rows of one model: so many heads of q, k and v of these layers."""
-    torch.manual_seed(0)
-    model = GPT2LMHeadModel(config).eval()
-    subject, lens = load(model), lens_of(model)
-    sites = tuple((part, n, head) for n in layers for part in "qkv" for head in range(1, heads + 1))
-    texts = [torch.randint(config.vocab_size, (pairs, tokens)) for _ in range(2)]
-    batches = [subject.batch_of({"input_ids": ids}) for ids in texts]
-    ours = partial(patched_ours, subject, sites, *batches)
-    ways = {"hooks": partial(patched_plain, model, sites, *texts), "": ours}
-    ways |= {LENS: partial(patched_lens, lens, sites, *texts)} if lens is not None else {}
-    if SIGHT:
-        sight = import_module("nnsight").LanguageModel(deepcopy(model), tokenizer=tinyhf.tokenizer(False))
-        ways[SIGHT] = partial(patched_sight, sight, sites, *texts)
+    """Rows of one model."""
+    ready = {name: patching_way(name, config, heads, layers, pairs, tokens) for name in WAYS}
+    ways, sites = {name: way for name, (_, way) in ready.items()}, ready[""][0]
     answers: dict[str, Tensor] = {}
     keep = lambda name: answers.__setitem__(name, torch.stack(ways[name]()))  # noqa: E731
     spent = timed({name: partial(keep, name) for name in ways}, 2)
@@ -409,3 +431,12 @@ def patched_rows(config: GPT2Config, heads: int, layers: Sequence[int], pairs: i
     shape = f"{config.n_layer} layers × {config.n_head} heads ({heads} heads of {len(layers)} layers)"
     what = f"patching q, k, v by head, {shape}, {tokens} tokens"
     return rows_by_peer(what, spent, lambda seconds: f"{len(sites) * pairs / seconds:.1f} pairs/s", notes)
+
+
+if __name__ == "__main__":
+    torch.set_num_threads(1)
+    patching_way(sys.argv[1], *SMALL)[1]()
+    peak = (
+        Path("/proc/self/status").read_text().partition("VmHWM:")[2].split()[0]
+    )  # of this program alone, since it began
+    print(time.process_time(), int(peak) / 1024)

@@ -354,6 +354,7 @@ def test_names_of_libraries_that_are_not_there_are_refused(llama):
         ("pyvene:1.key_output", "k@2", "different"),
         ("pyvene:1.head_value_output", "v@2", "right"),
         ("nnsight:model.layers.1.self_attn.v_proj.output", "v@2", "right"),
+        ("nnterp:layers.1.self_attn.v_proj.output", "v@2", "right"),
     ],
 )
 def test_what_other_libraries_give_where_they_are_installed(llama, handle, site, tensor):
