@@ -400,7 +400,7 @@ def patching_rows() -> list[Row]:
     for i, words in enumerate(("{:.1f} s of CPU", "{:,.0f} MiB at most")):
         spent = {name: [numbers[i] for numbers in of] for name, of in used.items()}
         rows += rows_by_peer(
-            "a process that starts and patches so once, 12 layers × 12 heads, 24 tokens", spent, words.format
+            "a process of 48 such patches, 12 layers, 24 tokens", spent, words.format
         )
     return rows
 
