@@ -399,9 +399,7 @@ def patching_rows() -> list[Row]:
         used[name].append([float(number) for number in done.stdout.split()[-2:]])
     for i, words in enumerate(("{:.1f} s of CPU", "{:,.0f} MiB at most")):
         spent = {name: [numbers[i] for numbers in of] for name, of in used.items()}
-        rows += rows_by_peer(
-            "a process of 48 such patches, 12 layers, 24 tokens", spent, words.format
-        )
+        rows += rows_by_peer("a process of 48 such patches, 24 tokens", spent, words.format)
     return rows
 
 
@@ -428,8 +426,7 @@ def patched_rows(config: GPT2Config, heads: int, layers: Sequence[int], pairs: i
     notes.append(f"Largest difference of logits from ours: {', '.join(apart)}.")
     ends = f"in {pairs} pair{'s' * (pairs > 1)} of texts; two rounds."
     notes.append(f"q, k and v of {heads} heads of each of layers {[*layers]}, each by itself, {ends}")
-    shape = f"{config.n_layer} layers × {config.n_head} heads ({heads} heads of {len(layers)} layers)"
-    what = f"patching q, k, v by head, {shape}, {tokens} tokens"
+    what = f"patching q, k, v by head, {config.n_layer} × {config.n_head} heads, {tokens} tokens"
     return rows_by_peer(what, spent, lambda seconds: f"{len(sites) * pairs / seconds:.1f} pairs/s", notes)
 
 

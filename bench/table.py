@@ -71,7 +71,7 @@ def page(parts: dict[str, dict[str, Any]]) -> str:
         "Written by `make bench` (`PYTHONPATH=. python bench/table.py PART…` measures those parts again and keeps the others).",
         "Ratios are plain / trisect: both ways in one run, in turn, one thread each unless the row says otherwise; medians of",
         "paired rounds, with the least and the largest round. Seconds are CPU seconds where a row does not say wall time.",
-        "Each part is shown where it was measured last; versions, notes, and the others, stand in `docs/bench.json`.",
+        "Versions and notes stand in `docs/bench.json`.",
         "",
     ]
     newest = {
