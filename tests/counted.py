@@ -10,7 +10,7 @@ from typing import NamedTuple
 REASONS = {
     "refused": {
         "makes no softmax": "no softmax of queries and keys at all",
-        "in pieces": "sequences are attended to in pieces",
+        "within windows": "attention within windows of sequences",
         "without a softmax of one product": "attention that is no softmax of queries and keys",
         "in two ways": "the same inputs are answered in two ways",
         "": "another reason",

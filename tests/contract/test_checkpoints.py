@@ -203,8 +203,8 @@ def test_a_model_without_a_loss_is_rewound_by_how_far_its_output_moves(tmp_path)
 
 def test_a_component_that_is_not_made_by_one_module_is_refused():
     address = Address("plain", 3)
-    origins = {"k": Origin("mixed", "k is put together from a and b")}
-    with pytest.raises(SiteError, match=r"(?s)k of layer 3 cannot be rewound.*k is put together from a and b"):
+    origins = {"k": Origin("mixed", "k is computed from a and b")}
+    with pytest.raises(SiteError, match=r"(?s)k of layer 3 cannot be rewound.*k is computed from a and b"):
         cuts_of(SiteTarget(address, "k", None), Projections(address, origins))
 
 

@@ -194,7 +194,7 @@ def test_a_picture_is_turned_as_its_camera_says_and_nothing_of_it_is_left_out_un
     assert "clear.png is transparent in places" in open_image(tmp_path / "clear.png")[1][0]
     plain.save(tmp_path / "two.gif", save_all=True, append_images=[plain.rotate(180)])
     Image.fromarray(np.full((2, 2), 999, np.uint16)).save(tmp_path / "deep.png")
-    for file, known in (("two.gif", "It holds 2 pictures"), ("deep.png", "not of 8 bits")):
+    for file, known in (("two.gif", "It holds 2 pictures"), ("deep.png", "not 8 bits")):
         with pytest.raises(ModelError, match=known):
             open_image(tmp_path / file)
 
@@ -389,7 +389,7 @@ def test_a_file_beside_a_text_is_what_the_processor_makes_of_it(image_subject, f
     scaled = "Images are scaled or cut to 16 × 16 pixels, as the model reads them."
     assert named.notes == (scaled,)
     before = image_subject.read("w1 w2", images=[str(picture)])
-    assert before.notes == ("The text names no place for images, with <image>: they stand before it.", scaled)
+    assert before.notes == ("The text names no place for images, with <image>: they are put before it.", scaled)
     assert before.source.tokens == named.source.tokens
     assert same(named, before)
     other = image_subject.read("<image> w1 w2", images=Image.new("RGB", (20, 30)))
@@ -414,7 +414,7 @@ def test_a_model_of_images_alone_is_read_from_a_file(tmp_path, picture):
 def test_the_explorer_shows_a_text_with_an_image(image_subject, picture, tmp_path):
     page = trisect.explore_page(image_subject, "w1 w2", image=[picture], out=tmp_path).report.read_text()
     assert "&lt;image&gt;" in page or "\\u003cimage" in page or "<image>" in page
-    assert "they stand before it" in page
+    assert "they are put before it" in page
     with pytest.raises(SpecError, match="2 texts were given beside an image"):
         trisect.explore_page(image_subject, ["w1", "w2"], image=[picture], out=tmp_path / "two")
 
@@ -429,7 +429,11 @@ def test_what_cannot_be_read_says_why(image_subject, folder, picture, tmp_path):
         (image_subject, "w1", tmp_path / "none.png"): "There is no such file.",
         (image_subject, "w1", text): "UnidentifiedImageError",
         (bert, None, picture): "Its folder has none of processor_config.json, preprocessor_config.json.",
-        (load(image_subject.model), "w1", picture): "It is a module, without the processor that makes inputs of them.",
+        (
+            load(image_subject.model),
+            "w1",
+            picture,
+        ): "It was given as a module, without the processor that makes inputs of them.",
     }
     for (model, said, image), known in refused.items():
         with pytest.raises(ModelError) as caught:

@@ -179,6 +179,6 @@ def test_a_model_inside_peft_is_read_with_its_adapters_and_one_with_prompts_is_r
     whole = adapted.base_layer.weight + adapted.b.weight @ adapted.a.weight
     assert found.w_q is not None
     assert torch.allclose(found.w_q.transpose(1, 2).flatten(0, 1), whole.detach(), atol=1e-4)
-    with pytest.raises(ModelError, match=r"learned prompts before what it is given"):
+    with pytest.raises(ModelError, match=r"learned prompts before its inputs"):
         load(Wrapped(model, True))
     assert unwrap_model(model) is model

@@ -202,7 +202,7 @@ def test_what_is_damaged_is_named_and_can_be_made_again(done, tmp_path):
     for path in (out / "answers" / "plain-1.json", out / "losses" / "plain-1-fine-tuning.json"):
         kept = path.read_text(encoding="utf-8")
         path.write_text(kept[:-20], encoding="utf-8")
-        with pytest.raises(DamagedFileError, match=f"Delete {path} and call the same command again"):
+        with pytest.raises(DamagedFileError, match=f"Delete {path} and run the same command again"):
             trisect.recall(out=out, settings=TINY, workers=0, quiet=True)
         path.write_text(kept, encoding="utf-8")
     # what is gone is made again, the same: a model, answers, and losses, without which their table would be smaller without a word

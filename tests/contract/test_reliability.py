@@ -358,7 +358,7 @@ def test_a_full_standard_output_is_said_and_is_no_traceback():
     assert said.stderr == (
         "trisect: What was found could not be printed.\n"
         "  The disk that standard output is on is full.\n"
-        "  Free some space and call the same command again: nothing is lost.\n"
+        "  Free some space and run the same command again: nothing is lost.\n"
     )
 
 

@@ -13,7 +13,7 @@ from trisect.core.subject import Batch, SharingSubject
 from trisect.core.trace import Side
 from trisect.hf import batches
 from trisect.hf.batches import IGNORED, row_scores
-from trisect.hf.forward import APART, LEAST, WHOLE, Prefix, PrefixReuse, SharedPasses, mark_of_bits
+from trisect.hf.forward import APART, LEAST, WHOLE, Prefix, PrefixReuse, SharedPasses, hash_tensor
 from trisect.hf.hooks.calls import Call, Calls
 from trisect.hf.hooks.interface_hook import record_interface
 from trisect.hf.load import Pretrained, load
@@ -221,7 +221,7 @@ def test_kinds_of_models_begin_later_or_are_run_whole_by_rule(name, calls):
     edit = plan_edits(subject.shape, None, "layer")[1]
     for _ in range(2):
         one, other = (s.outputs(batch, writing(edit)) for s in (passes, subject))
-        assert mark_of_bits(one) == mark_of_bits(other)
+        assert hash_tensor(one) == hash_tensor(other)
     assert passes.notes == ()
 
 
@@ -246,8 +246,8 @@ def test_of_a_large_model_some_outputs_are_kept_and_the_last_of_each_list():
         model(torch.empty(LEAST // 4 // 4))  # eight of them are twice what may be kept
     assert [block.output is not None for block in prefix.blocks] == [False, True, False, True, True, True, False, True]
     assert PrefixReuse().works
-    assert prefix._room == 64 * 2**20  # bytes, or a fifth of what the weights take
-    assert Prefix(nn.Linear(2**14, 2**14, False, device="meta"), [])._room == 2**30 // 5
+    assert prefix._max_bytes == 64 * 2**20  # bytes, or a fifth of what the weights take
+    assert Prefix(nn.Linear(2**14, 2**14, False, device="meta"), [])._max_bytes == 2**30 // 5
 
 
 def test_a_model_of_our_own_shares_nothing():

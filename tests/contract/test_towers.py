@@ -15,7 +15,7 @@ from trisect.core.subject import Parts
 from trisect.core.trace import Side
 from trisect.experiments.explore.run import take_picture
 from trisect.hf.load import load
-from trisect.hf.verify.sources import Met, layer_numbers, name_stacks, number_layers
+from trisect.hf.verify.sources import KeySource, layer_numbers, name_stacks, number_layers
 from trisect.report.format import stack_order, stack_words
 
 
@@ -115,8 +115,8 @@ def side(token: str) -> Side:
     return Side(((token,),), torch.ones(1, 1, dtype=torch.bool), torch.zeros(1, 1, dtype=torch.bool))
 
 
-def met(*rows: Any) -> list[Met]:
-    return [Met(*row) for row in rows]
+def met(*rows: Any) -> list[KeySource]:
+    return [KeySource(*row) for row in rows]
 
 
 def test_layers_count_by_the_number_that_counts():

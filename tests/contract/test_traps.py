@@ -516,7 +516,7 @@ def test_a_norm_of_what_the_map_makes_alone_excuses_no_change():
     for change in (gated, normed):
         found = origins(with_parts(Fooling(out=change), norm=nn.LayerNorm(WIDTH)))
         assert found.w_o is None, change
-        assert "changed before it leaves" in found.origins["o"].words
+        assert "changed before" in found.origins["o"].words
 
 
 def test_of_several_tensors_that_a_module_gives_on_the_one_with_the_maps_result_is_looked_at():
@@ -593,9 +593,7 @@ def test_a_factor_after_w_o():
     model = Fooling(out=lambda a, mixed, x, ids: a.o_proj(mixed) * torch.sigmoid(a.gate(x)))
     found = origins(with_parts(model, gate=fooling.parts(SQUARE)[0]))
     assert found.w_o is None
-    words = (
-        "what layers.0.attn.o_proj makes of the output is not what layers.0.attn adds: it is changed before it leaves"
-    )
+    words = "what layers.0.attn.o_proj makes of the output is not what layers.0.attn adds: it is changed before"
     assert found.origins["o"].words == words
 
 
@@ -625,7 +623,7 @@ def by_log(q):
     return q * (1 + torch.arange(q.shape[1])).add(torch.e - 1).log()[:, None]
 
 
-TOGETHER = "at position 1 {} is put together from positions 0 and 1 of"
+TOGETHER = "at position 1 {} is computed from positions 0 and 1 of"
 CHANGES: dict[str, tuple[Any, str]] = {
     "convolve": (convolve, TOGETHER),
     "cumulated": (lambda q: q.cumsum(1), TOGETHER),
@@ -714,7 +712,7 @@ def test_rows_that_are_not_in_the_order_of_positions_are_refused(count, monkeypa
     """Weights of queries that are chosen by their scores: row t is no position's that anyone could name."""
     monkeypatch.setattr(Chosen, "count", count)
     proof = proof_with_first(Chosen)
-    assert "its rows are not in the order of positions: what row " in proof.laws[0].failure
+    assert "its rows are not in the order of positions: the result of row " in proof.laws[0].failure
     assert proof.laws[1].failure == ""
     assert [str(a) for a in proof.shape.heads] == [str(proof.addresses[1])]
 

@@ -391,7 +391,7 @@ def unrecorded(folder):
             altered,
             "measures.parquet was altered.",
             "It is not what 'trisect norms' wrote",
-            "Call the same command again",
+            "Run the same command again",
         ),
         (cut, "do not make the page of 'trisect norms'.", "this version's page reads", "Run it again: trisect norms"),
         (foreign, "holds results of 'trisect translate-train'.", "leaves no page", "Name the folder of another"),

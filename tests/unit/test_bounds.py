@@ -431,7 +431,7 @@ def test_so_is_what_names_no_label_split_file_or_position(place, unloaded, comma
     assert given in lines[0]
 
 
-def test_several_models_are_not_loaded_either(place, unloaded):
+def test_several_models_are_loading_error_either(place, unloaded):
     words = ["ablate", place / "model", place / "model", "--text", "w1", "--sites", "zz@1", "--out", place / "out"]
     done = CliRunner().invoke(main, list(map(str, words)))
     assert done.exit_code == 2
@@ -513,7 +513,7 @@ def test_reading_and_running_without_enough_memory_say_what_makes_a_pass_smaller
         assert known.startswith("The system ")
         assert todo == LESS
         assert all(option in todo for option in ("--batch", "--window", "--dtype"))
-        assert "do not go through" not in str(found.value)
+        assert "failed with the inputs" not in str(found.value)
 
 
 @pytest.mark.parametrize("fail", FAILURES)
@@ -530,7 +530,7 @@ def test_what_is_wrong_with_inputs_is_still_said_of_them(subject, failing):
         raise RuntimeError("shapes cannot be multiplied")
 
     failing.append(wrong)
-    with pytest.raises(ModelError, match="do not go through") as found:
+    with pytest.raises(ModelError, match="failed with the inputs") as found:
         subject.batch_of({"input_ids": torch.arange(6, 13)[None]})
     assert not isinstance(found.value, ModelOutOfMemoryError)
 

@@ -219,7 +219,7 @@ def test_ctrl_c_says_how_to_go_on(monkeypatch):
     monkeypatch.setattr("trisect.lab.driver.run", lambda *_, **__: (_ for _ in ()).throw(KeyboardInterrupt))
     result = call("study", "quick")
     assert result.exit_code == 130
-    assert "Call the same command again" in result.stderr
+    assert "Run the same command again" in result.stderr
 
 
 def test_commands_stand_in_groups_and_every_command_in_one():

@@ -123,7 +123,7 @@ def test_gradients_of_heads_by_their_own_rows_of_weights_are_whole_gradients(kin
 
 def test_first_order_effects_are_the_slope_of_exact_ones():
     paths, *_ = paths_of(load("gpt2"))
-    slope = paths.attributed([2])
+    slope = paths.attribute([2])
     for number, writer in enumerate(paths.stream.writers_before(2)):
         whole = paths.change[writer]
         paths.change[writer] = whole * 1e-5

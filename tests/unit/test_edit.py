@@ -196,7 +196,7 @@ def test_blocks_are_nested_the_outer_first_and_readings_are_of_the_edited_model(
     torch.testing.assert_close(read.traces[0].v[:, 1:], clean.traces[0].v[:, 1:] + 1)
     torch.testing.assert_close(read.traces[0].v[:, :1], 0.5 * (clean.traces[0].v[:, :1] + 1))
     with trisect.edit(gpt, {"v@1": one}):
-        with pytest.raises(ModelError, match="is edited here"):
+        with pytest.raises(ModelError, match="is being edited"):
             load(gpt.model)
         gpt.read(inputs)
 

@@ -16,7 +16,7 @@ import trisect
 from trisect.core.errors import ModelError, on_step
 from trisect.hf.files import fetch as files_fetch
 from trisect.hf.files.fetch import Options, check_sizes, fetch, objective_of
-from trisect.hf.files.model_errors import check_finite, check_ids, not_loaded, saying
+from trisect.hf.files.model_errors import check_finite, check_ids, loading_error, saying
 
 SAVED = {
     "masked": tinyhf.bert,
@@ -264,9 +264,9 @@ FIELDS = [
     ("n_inner", -5, "negative dimension"),
     ("vocab_size", 10**30, "too few for that"),
     ("n_positions", 10**9, "n_positions of"),
-    ("architectures", 5, "names of classes"),
-    ("architectures", [5], "names of classes"),
-    ("architectures", "GPT2LMHeadModel", "names of classes"),
+    ("architectures", 5, "class names"),
+    ("architectures", [5], "class names"),
+    ("architectures", "GPT2LMHeadModel", "class names"),
     ("model_type", 5, "model type `5`"),
     ("model_type", ["a"], "cannot be loaded"),
     ("auto_map", 5, "cannot be loaded"),
@@ -287,7 +287,7 @@ def test_a_field_that_cannot_be(model, field, value, said):
 def test_a_quantised_model_without_its_package_says_that(model):
     change(model, quantization_config={"quant_method": "gptq", "bits": 4})
     error = refused_by_norms(model)
-    assert error.problem == f"{model} is quantised, and cannot be loaded as it is."
+    assert error.problem == f"{model} is quantised, and cannot be loaded here."
     assert "'gptq'" in error.reason
     assert "Install the package" in error.todo
 
@@ -331,30 +331,33 @@ def _cast(kind):
 
 
 FILES = {
-    "a link to nothing": (_dangling, "It is not there, or a link to nothing."),
+    "a link to nothing": (_dangling, "It does not exist, or is a broken link."),
     "a folder": (_folder, "It is a folder."),
-    "nothing in it": (lambda folder: (folder / WEIGHTS).write_bytes(b""), "no whole file of safetensors"),
+    "nothing in it": (lambda folder: (folder / WEIGHTS).write_bytes(b""), "not a complete safetensors file"),
     "a pointer": (
         lambda folder: (folder / WEIGHTS).write_text(
             "version https://git-lfs.github.com/spec/v1\noid sha256:0\nsize 1\n"
         ),
         "git lfs pull",
     ),
-    "half of it": (_cut, "no whole file of safetensors"),
-    "a header without end": (_header(b"{}", 2**60), "no whole file of safetensors"),
-    "a header that is no JSON": (_header(b"{{{{{{{{"), "no whole file of safetensors"),
-    "a header that is a list": (_header(b"[1,2,3]"), "no whole file of safetensors"),
-    "a tensor without a shape": (_header(b'{"a":{"dtype":"F32"}}'), "no whole file of safetensors"),
+    "half of it": (_cut, "not a complete safetensors file"),
+    "a header without end": (_header(b"{}", 2**60), "not a complete safetensors file"),
+    "a header that is no JSON": (_header(b"{{{{{{{{"), "not a complete safetensors file"),
+    "a header that is a list": (_header(b"[1,2,3]"), "not a complete safetensors file"),
+    "a tensor without a shape": (_header(b'{"a":{"dtype":"F32"}}'), "not a complete safetensors file"),
     "a shape of texts": (
         _header(b'{"a":{"dtype":"F32","shape":["1"],"data_offsets":[0,4]}}'),
-        "no whole file of safetensors",
+        "not a complete safetensors file",
     ),
     "an index that is a list": (_indexed([]), "no JSON object"),
     "an index without a map": (_indexed({"weight_map": []}), "no weight_map"),
     "an index of numbers": (_indexed({"weight_map": {"a": 5}}), "no weight_map"),
-    "an index of a missing file": (_indexed({"weight_map": {"a": "two.safetensors"}}), "It is not there"),
+    "an index of a missing file": (_indexed({"weight_map": {"a": "two.safetensors"}}), "It does not exist"),
     "an index that leads out": (_indexed({"weight_map": {"a": "../gpt2/one.safetensors"}}), "in its own folder"),
-    "another name": (lambda folder: (folder / WEIGHTS).rename(folder / "x.safetensors"), "which nothing says to be"),
+    "another name": (
+        lambda folder: (folder / WEIGHTS).rename(folder / "x.safetensors"),
+        "nor an index says that this is",
+    ),
     "whole numbers": (_cast(torch.int32), "none holds floating-point numbers"),
     "no tensor": (lambda folder: save_file({}, folder / WEIGHTS, {"format": "pt"}), "none holds floating-point"),
 }
@@ -378,12 +381,12 @@ def test_weights_that_are_no_numbers_are_called_that(model, value, word):
     weights["transformer.h.0.attn.c_attn.weight"].view(-1)[7] = value
     save_file(weights, model / WEIGHTS, {"format": "pt"})
     error = refused_by_norms(model)
-    assert error.problem == f"Weights of {model} are no numbers."
+    assert error.problem == f"Weights of {model} are not finite."
     assert error.reason == f"transformer.h.0.attn.c_attn.weight holds {word} of 3,072 numbers."
     module = tinyhf.gpt2()
     with torch.no_grad():
         module.get_parameter("transformer.wte.weight")[0, 0] = value
-    with pytest.raises(ModelError, match="Weights of GPT2LMHeadModel are no numbers"):
+    with pytest.raises(ModelError, match="Weights of GPT2LMHeadModel are not finite"):
         trisect.load(module)
 
 
@@ -392,8 +395,8 @@ def test_weights_so_large_that_the_answer_is_none_are_called_that_and_not_random
     weights["transformer.ln_f.weight"][:] = 3e38
     save_file(weights, model / WEIGHTS, {"format": "pt"})
     error = refused_by_norms(model)
-    assert error.problem == "GPT2LMHeadModel answers with what are no numbers."
-    assert "numbers of its answer are NaN" in error.reason
+    assert error.problem == "GPT2LMHeadModel returns NaN."
+    assert "numbers of its output are NaN" in error.reason
     assert "float64" in error.todo
 
 
@@ -459,16 +462,16 @@ def test_a_tokenizer_that_fails_at_a_text(model):
 
 def test_only_what_other_libraries_raise_is_turned():
     for raised in (PermissionError("a"), MemoryError(), ModelError("a", "b", "c"), KeyboardInterrupt()):
-        with pytest.raises(type(raised)) as error, saying(partial(not_loaded, "m", None)):
+        with pytest.raises(type(raised)) as error, saying(partial(loading_error, "m", None)):
             raise raised
         assert error.value is raised
     with (
         pytest.raises(ModelError, match="cannot be loaded with a device map") as error,
-        saying(partial(not_loaded, "m", None)),
+        saying(partial(loading_error, "m", None)),
     ):
         raise ValueError("When passing device_map as a string, the value needs to be 'auto' but found nonsense.")
     assert "leave it out" in error.value.todo
-    with pytest.raises(ModelError, match="ZeroDivisionError"), saying(partial(not_loaded, "m", None)):
+    with pytest.raises(ModelError, match="ZeroDivisionError"), saying(partial(loading_error, "m", None)):
         raise ZeroDivisionError("x")
 
 

@@ -277,7 +277,7 @@ def test_a_full_folder_of_temporary_files_is_named(size, monkeypatch):
         to_disk(torch.ones(size))
     assert str(caught.value) == (
         f"What is held over all layers cannot be kept in the folder of temporary files, {tempfile.gettempdir()}.\n  It is full.\n"
-        "  Free some space there, or set TMPDIR to a folder with more of it, and call the same command again."
+        "  Free some space there, or set TMPDIR to a folder with more of it, and run the same command again."
     )
 
 

@@ -74,7 +74,7 @@ def test_what_is_no_text_and_no_inputs():
     """By the functions themselves: types are checked at every call of these tests."""
     with refused("The inputs are a Tensor.", "by name"):
         check_inputs(IDS)
-    with refused("int was given to be read.", "a text, several of them, or the model's own inputs"):
+    with refused("int was given to be read.", "a text, several of them, or its own inputs"):
         check_readable(42)
 
 
@@ -86,7 +86,7 @@ def test_what_is_no_example(name):
 
 
 def test_a_model_without_numbers_and_a_tokenizer_that_is_a_name():
-    with refused("Weights of Fooling are not there.", "lies on the device 'meta'"):
+    with refused("Weights of Fooling are not there.", "is on the device 'meta'"):
         load(Fooling().to("meta"), inputs=fooling.ids())
     offloaded: Any = Fooling()
     offloaded.layers[1].attn.to("meta")._hf_hook = "as accelerate leaves it"
@@ -187,7 +187,7 @@ class Mapped(fooling.Attention):
 def test_attention_inside_vmap_is_named():
     model: Any = Fooling()
     model.layers[0].attn = Mapped().eval()
-    words = "it is computed inside a transform of torch.func (vmap), from which no tensor can be kept"
+    words = "it is computed inside a transform of torch.func (vmap), from which no tensor can be recorded"
     assert load(model, inputs=fooling.ids()).notes[0] == f"Left out, layers.0.attn: {words}."
 
 

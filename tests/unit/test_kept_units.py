@@ -127,8 +127,8 @@ def stones(tmp_path, monkeypatch):
     monkeypatch.setattr(units_run, "name_before", lambda model: getattr(model, "name", None) or Path(model).name)
     monkeypatch.setattr(units_run, "files_mark", _mark)
     monkeypatch.setattr(subject, "files_mark", _mark)
-    monkeypatch.setattr(units_run, "check_there", lambda model, **options: None)
-    monkeypatch.setattr(driver, "check_there", lambda model, **options: None)
+    monkeypatch.setattr(units_run, "check_exists", lambda model, **options: None)
+    monkeypatch.setattr(driver, "check_exists", lambda model, **options: None)
     monkeypatch.setattr(ModelSource, "open", lambda source: _stone(Path(source.model)))
     monkeypatch.setattr(units_page, "page", _plain_page)  # its figures take seconds
 

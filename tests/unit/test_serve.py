@@ -437,7 +437,7 @@ def test_a_page_and_its_offline_copy_refuse_a_switch_that_does_nothing_and_say_w
     shown = PageModel(load(tinyhf.bart(), tinyhf.tokenizer()))
     state = PageState(("w1 w2 w3 w4 w5 w6 w7", "w3 w4"), (), (("dec.v@1", "zero"),), None, (6,))
     for ask in (lambda: shown.answer(state, ""), lambda: shown.page(state)):
-        with pytest.raises(CorpusError, match="it would do nothing"):
+        with pytest.raises(CorpusError, match="the switch would do nothing"):
             ask()
     some = replace(state, positions=(1, 6))
     note = "dec.v@1 has 4 tokens to switch: none of token 7."

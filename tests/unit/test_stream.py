@@ -154,7 +154,7 @@ REFUSED = {
     "xlm": (lambda: zoo.build("xlm"), "do not add up"),  # no module for its blocks
     "gemma2": (lambda: zoo.build("gemma2"), "do not add up"),  # norms behind attention
     "headless": (lambda: tinyhf.gpt2().get_submodule("transformer"), "hidden states"),
-    "modernbert": (lambda: zoo.build("modernbert"), "no sum over its writers"),  # a map more behind the norm
+    "modernbert": (lambda: zoo.build("modernbert"), "cannot be split into contributions"),  # a map more behind the norm
 }
 
 

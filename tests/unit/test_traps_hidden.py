@@ -103,7 +103,7 @@ def test_weights_that_only_make_the_same_output_are_not_the_models(given_out):
     ids = {"input_ids": torch.arange(6, 30)[None]}
     with pytest.raises(ModelError) as caught:
         load(given_out, inputs=ids)
-    assert "the weights that it gives out are not those that it multiplies the values by" in caught.value.reason
+    assert "the weights that it returns are not those that it multiplies the values by" in caught.value.reason
     given_out.config.fakes_from = 25
     subject = load(given_out, inputs=ids)
     subject.read(ids)
@@ -134,10 +134,10 @@ def test_a_model_that_looks_whether_it_is_read(how):
     subject.read(fooling.ids(16))
     with pytest.raises(ModelError) as caught:
         subject.read(fooling.ids(17))
-    assert caught.value.problem == "Looking does not answer the same while it is read."
-    assert caught.value.reason.startswith("Over 17 positions the two answers are apart by a share of 1.0e+00")
+    assert caught.value.problem == "The output of Looking differs while it is read."
+    assert caught.value.reason.startswith("Over 17 positions the relative difference of the two outputs is 1.0e+00")
     assert caught.value.reason.endswith("on loading, over 16, they agreed.")
-    with pytest.raises(ModelError, match="does not answer the same"):
+    with pytest.raises(ModelError, match="differs while it is read"):
         subject.predict(fooling.ids(17))
 
 
@@ -247,7 +247,7 @@ class ByHand(Split):
 LEFT_OUT = {
     TwoSoftmaxes: "layer 1: its weights are made of 2 softmaxes, each with queries and keys of its own.",
     OnePattern: "layers.0.attn: one pattern of weights is shared by several heads of values.",
-    Remixed: "layers.0.attn: its weights go through another product before they meet the values.",
+    Remixed: "layers.0.attn: its weights go through another product before they multiply the values.",
     Neighbours: "layer 1: the weights of a head depend on queries of other heads.",
     ByHand: "layers.0: in it nothing calls softmax on one product of queries and keys (Layer).",
 }
@@ -532,7 +532,7 @@ def test_one_head_that_is_displaced_is_enough(which, how):
 def test_what_a_convolution_makes_is_at_its_own_position(which):
     subject = load(displaced_at(0, which, convolve), inputs=fooling.ids())
     (note,) = subject.notes
-    assert note == f"Layer 1, {which}: {which} is put together from 2 positions of layers.0.attn.{which}_proj."
+    assert note == f"Layer 1, {which}: {which} is computed from 2 positions of layers.0.attn.{which}_proj."
     assert len(subject.read(fooling.ids(9)).traces) == 2
 
 
@@ -548,7 +548,7 @@ def test_displaced_keys_and_values_are_left_out_where_no_tokens_say_so(part, how
     vit = zoo.build("vit")
     layers = [m for n, m in vit.named_modules() if n.endswith({"k": ("k_proj", "key"), "v": ("v_proj", "value")}[part])]
     displace(layers[1], DISPLACED[how])
-    assert failures(vit) == {"layer 2": f"its {NAMED[part]} are displaced"}
+    assert failures(vit) == {"layer 2": f"its {NAMED[part]} are shifted"}
     for kind, stack in (("encoder_attn", "cross"), ("self_attn", "dec")):
         bart = zoo.build("bart")
         displace(getattr(getattr(bart.model.decoder.layers[0], kind), f"{part}_proj"), DISPLACED[how])
@@ -593,7 +593,7 @@ def test_attention_over_units_heads_or_texts_is_none_over_positions(kind, length
     model.layers[layer].attn.__class__ = kind
     subject = load(model, inputs=fooling.ids(length))
     other = kind.__name__.removeprefix("Over").removeprefix("Normed").lower()
-    words = f"it attends over {other} where positions are looked for: its rows are no positions"
+    words = f"it attends over {other} instead of positions"
     assert [law.failure for law in subject.proof.laws][layer] == words
     assert [str(trace.address) for trace in subject.read(fooling.ids(9)).traces] == [f"layer {2 - layer}"]
 

@@ -349,7 +349,7 @@ def test_padding_that_is_no_number_is_read_and_only_where_the_mask_has_it():
     assert bool(reading.layer(2).q[1, :, 3].isnan().all())
     with pytest.raises(ModelError, match="position 3 of row 1"):
         subject.read({"input_ids": ids, "attention_mask": torch.ones_like(mask)})
-    with pytest.raises(ModelError, match="which is no padding"):
+    with pytest.raises(ModelError, match="which is not padding"):
         subject.read({"input_ids": ids})
 
 

@@ -65,7 +65,7 @@ def _output_error(error: OSError) -> StudyError:
     return StudyError(
         "What was found could not be printed.",
         "The disk that standard output is on is full." if full else f"The system says: {error.strerror or error}.",
-        f"{'Free some space' if full else 'Send it elsewhere'} and call the same command again: nothing is lost.",
+        f"{'Free some space' if full else 'Send it elsewhere'} and run the same command again: nothing is lost.",
     )
 
 
@@ -145,7 +145,7 @@ class _Group(click.Group):
             say(f"trisect: {error}", err=True)
             ctx.exit(2)
         except KeyboardInterrupt:
-            say("Stopped. Call the same command again: it goes on from what is finished.", err=True)
+            say("Stopped. Run the same command again: it goes on from what is finished.", err=True)
             ctx.exit(130)
 
 

@@ -191,7 +191,7 @@ def temporary_room(what: str) -> Iterator[None]:
         raise StudyError(
             f"{what} cannot be kept in {place}.",
             "It is full." if error.errno in FULL else f"The system says: {error.strerror or error}.",
-            "Free some space there, or set TMPDIR to a folder with more of it, and call the same command again.",
+            "Free some space there, or set TMPDIR to a folder with more of it, and run the same command again.",
         ) from raised
 
 
@@ -202,7 +202,7 @@ def file_error(error: OSError) -> StudyError:
     facts = "The disk is full." if error.errno in FULL else f"The system says: {error.strerror or error}."
     todo = "Check the path, or choose another place."
     if error.errno in FULL:
-        todo = "Free some space and call the same command again."
+        todo = "Free some space and run the same command again."
     elif isinstance(error, PermissionError):
         todo = "Change its permissions or those of the folders above it, or choose another place."
     elif error.errno == errno.ENAMETOOLONG:

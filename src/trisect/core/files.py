@@ -154,9 +154,9 @@ def replace_file(path: Path, write: Callable[[Path], object], durable: bool = Tr
         raise StudyError(
             f"{path} could not be written.",
             "The disk is full." if full else f"The system says: {error}",
-            "Free some space and call the same command again: it goes on from the last whole file."
+            "Free some space and run the same command again: it goes on from the last whole file."
             if full
-            else "Choose a folder that can be written, or repair this one, and call the same command again.",
+            else "Choose a folder that can be written, or repair this one, and run the same command again.",
         ) from raised
     finally:
         with suppress(OSError):

@@ -125,7 +125,7 @@ def drive(works: Iterable[JobWork], engine: Engine, show: Show = lambda line, wo
                 raise StudyError(
                     f"{words}, {LOSSES} times at '{work.title}'{where}.",
                     f"Its last words: {last}",
-                    f"Call the same command again: it goes on from what is kept. {advice}.",
+                    f"Run the same command again: it goes on from what is kept. {advice}.",
                 )
             case _:
                 assert_never(event)

@@ -35,7 +35,7 @@ from trisect.engine.ray_connect import jobs_per_gpu
 
 POLL = 0.02  # seconds between two looks for messages
 ALONE = 600.0  # seconds without any node before a command stops; it goes on later from what is kept
-AGAIN = "call the same command again: it goes on from what is kept."
+AGAIN = "run the same command again: it goes on from what is kept."
 SWEEPING = 10.0  # seconds that closing waits for nodes
 _VALUES: dict[str, object] = {}  # what jobs have read in this process of a node
 

@@ -30,9 +30,9 @@ IGNORED = -100  # of labels: not predicted
 
 
 class _TokenWindow(NamedTuple):
-    """One row of a batch: the text's number, the window's first token, token ids and which are special; of source and target.
+    """One row of a batch: text number, first token of the window, token ids and special-token flags, of source and target.
 
-    `single_text` is true where one text serves as source and target.
+    `single_text` is true if one text is both source and target.
     """
 
     text: int
@@ -46,7 +46,7 @@ class _TokenWindow(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class TextBatcher:
-    """Turns texts into batches for one model; `limit` is its longest input in tokens, None where it states none."""
+    """Turns texts into batches for one model; `limit` is its longest input in tokens, None if it states none."""
 
     name: str
     tokenizer: Any
@@ -60,7 +60,7 @@ class TextBatcher:
 
     @classmethod
     def of(cls, name: str, model: nn.Module, tokenizer: Any, objective: str, window: int | None) -> TextBatcher:
-        """The batcher of a model; `window` overrides the longest input that model and tokenizer state."""
+        """Make the batcher of a model; `window` overrides the longest input that model and tokenizer state."""
         kinds = inspect.Parameter.VAR_KEYWORD, inspect.Parameter.VAR_POSITIONAL
         config = getattr(model, "config", None)
         parameters = inspect.signature(model.forward).parameters.values()
@@ -75,11 +75,11 @@ class TextBatcher:
         return cls(name, tokenizer, objective, chosen, accepts, int(start), device, limit, main)
 
     def batches(self, texts: Iterable[tuple[int, TextOrPair]], size: int, scored: bool) -> Iterator[Batch]:
-        """Batches of at most `size` windows, in the order of `texts`, which are pairs of a number and a text."""
+        """Yield batches of at most `size` windows, in the order of `texts`, which are (number, text) pairs."""
         if self.main in TAKES:
             raise takes_no_text(self.name, self.main)
         if self.tokenizer is None:
-            reason = "It came without a tokenizer, or takes no text at all."
+            reason = "It has no tokenizer, or does not read text."
             raise ModelError(f"A text was given to {self.name}.", reason, "Give its own inputs as a dict of tensors.")
         lacking, named, mark = list[str](), set[str](), getattr(self.tokenizer, "unk_token", None)
         lead, rest = (
@@ -98,8 +98,8 @@ class TextBatcher:
         sources = list(self._split_text(source, lacking))
         targets = list(self._split_text(target, lacking, True)) if paired else []
         if targets and len(targets) != len(sources):
-            problem = f"Text {number + 1} is {len(sources)} windows of source and {len(targets)} of target."
-            reason = "Each window of a source is read with its own of the target."
+            problem = f"Text {number + 1} makes {len(sources)} windows of source and {len(targets)} of target."
+            reason = "Source and target are read window by window and need equally many."
             raise ModelError(problem, reason, "Give shorter texts.")
         for i, (start, ids, special) in enumerate(sources):
             _, target_ids, target_special = targets[i] if targets else (0, [], [])
@@ -108,9 +108,9 @@ class TextBatcher:
     def _split_text(
         self, text: str, lacking: list[str], is_target: bool = False
     ) -> Iterator[tuple[int, list[int], list[bool]]]:
-        """Yield each window of a text, with special tokens: its first token, ids, and which are special.
+        """Yield each window of a text: the number of its first token, its ids with special tokens, and special-token flags.
 
-        `is_target` tokenizes a target, for which some tokenizers have other rules.
+        `is_target` tokenizes as a target, for which some tokenizers have other rules.
         """
         options = {"add_special_tokens": True, "return_special_tokens_mask": True}
         encoded = tokenize(self.name, self.tokenizer, text, is_target, **options)
@@ -119,7 +119,7 @@ class TextBatcher:
         if len(ids) <= self.window:
             if not ids:
                 reason = "The tokenizer makes no token of it."
-                raise ModelError(f"The text {text[:40]!r} is empty.", reason, "Give a text with words that it knows.")
+                raise ModelError(f"The text {text[:40]!r} is empty.", reason, "Give a text of at least one token.")
             yield 0, ids, special
             return
         inner_places = [i for i, s in enumerate(special) if not s]
@@ -279,13 +279,13 @@ class _Stack:
 def find_sides(
     inputs: ModelInputs, tokenizer: Any, calls: Sequence[Call], addresses: Sequence[Address]
 ) -> tuple[Side, Side | None, dict[str, Side]]:
-    """Source, target and the sides of other stacks for a dict of the model's own inputs, as long as attention's queries and keys."""
+    """Return the source, the target and the sides of other stacks for a dict of model inputs, sized by attention's queries and keys."""
     stacks = [
         _Stack(name, [c for c, a in zip(calls, addresses, strict=True) if a.stack == name])
         for name in dict.fromkeys(a.stack for a in addresses)
     ]
     by_name = {stack.name: stack for stack in stacks}
-    # an encoder without attention, or whose output is given, shows its positions in cross-attention only
+    # an encoder without attention, or one whose output is an input, has its positions in cross-attention only
     default_name = "cross" if {"dec", "cross"} <= by_name.keys() else stacks[0].name
     source_name = next((n for n in ("enc", "plain", "text") if n in by_name), default_name)
     first, targets = by_name[source_name], {stack.name: stack for stack in stacks if stack.name in ("dec", "merged")}
@@ -306,7 +306,7 @@ def find_sides(
 
 
 def _keys(stack: _Stack, source: Side, target: Side | None, other_sides: Mapping[str, Side]) -> dict[str, Side]:
-    """The side of a stack's keys by name, empty where `key_side_of` finds it by default."""
+    """The side of a stack's keys, by name; empty if it is the default one of `key_side_of`."""
     default_side = key_side_of(stack.name, source, target, other_sides)
     joined = stack.name.split("_")[-1] == "merged"
     if not joined and tuple(default_side.real.shape) == stack.key_shape and (stack.is_text or not crosses(stack.name)):
@@ -356,7 +356,7 @@ def _unnamed_side(real: Tensor) -> Side:
 
 
 def with_placeholder_labels(inputs: ModelInputs, config: Any) -> dict[str, object]:
-    """The inputs, with labels that ignore the placeholder tokens of images, sounds or videos."""
+    """Add labels that ignore the placeholder tokens of images, sounds or videos to the inputs."""
     ids, result = inputs.get("input_ids"), dict(inputs)
     names = [f"{kind}_token_{end}" for kind in PLACEHOLDERS for end in ("id", "index")]
     marks = [n for name in names if isinstance(n := getattr(config, name, None), int)]
@@ -387,7 +387,7 @@ def measure_device(call: Call) -> torch.device:
 def copy_to_device(
     device: torch.device, projections: Projections, call: Call, block: ResidualBlock | None, copies: bool
 ) -> RecordedCall:
-    """A recorded call on `device`; `copies` clones its tensors even if they are there already, as the model may overwrite them."""
+    """Move a recorded call to `device`; `copies` clones tensors that are there already, since the model may overwrite them."""
     weights = None if call.weights is None else call.weights.detach().to(device, copy=copies)
     q, k, v, output = (t.detach().to(device, copy=copies) for t in (call.q, call.k, call.v, call.output))
     moved = Call(call.module, call.order, q, k, v, weights, output, call.scale)
@@ -426,7 +426,7 @@ UNSCORED = "The model's loss cannot be computed."
 
 
 def first_tensor(answer: Any) -> Tensor:
-    """Logits, else the last hidden state, else the first floating-point tensor of a model's output."""
+    """Return the logits, else the last hidden state, else the first floating-point tensor of a model's output."""
     if isinstance(answer, Tensor):
         return answer
     if isinstance(answer, Mapping):
@@ -436,13 +436,13 @@ def first_tensor(answer: Any) -> Tensor:
         answer = tuple(answer.values())
     tensor = next((t for t in tensors_in((answer,)) if t.is_floating_point()), None)
     if tensor is None:
-        reason = f"It gives {type(answer).__name__}."
-        raise ModelError("The model answers with no tensor of floats.", reason, "Choose a model that gives one.")
+        reason = f"It returns {type(answer).__name__}."
+        raise ModelError("The model returns no floating-point tensor.", reason, "Choose a model that returns one.")
     return tensor
 
 
 def output_at(answer: Any, places: Int[Tensor, "B ..."] | None) -> Float[Tensor, "B T V"]:
-    """Logits, else last hidden states, on the CPU; only at each row's `places` where those are given."""
+    """Logits, else last hidden states, on the CPU; only at each row's positions `places` if given."""
     tensor = first_tensor(answer).detach()
     if places is None:
         return tensor.cpu()
@@ -451,9 +451,9 @@ def output_at(answer: Any, places: Int[Tensor, "B ..."] | None) -> Float[Tensor,
 
 
 def row_scores(model_answer: Any, batch: Batch, objective: str, clean: RowScores | None) -> RowScores:
-    """Sums of losses over predicted tokens, and the number of these tokens, per row; see `core.subject.RowScores` for the units.
+    """Sum the losses over predicted tokens and count these tokens, per row; see `core.subject.RowScores` for the units.
 
-    Labels, where the inputs have them, say which tokens are predicted; without labels a causal model predicts every next token.
+    The predicted tokens are those of the labels; without labels a causal model predicts every next token.
     """
     answer = first_tensor(model_answer)
     if objective == "output":
@@ -464,18 +464,18 @@ def row_scores(model_answer: Any, batch: Batch, objective: str, clean: RowScores
         if real.shape != output.shape[:2]:
             real = torch.ones(output.shape[:2], dtype=torch.bool)
         if clean is None or clean.output is None:
-            clone = output.clone()  # a model may write its next answer into the same memory
+            clone = output.clone()  # a model may write its next output into the same memory
             return RowScores(torch.zeros(len(output), dtype=torch.float64), real.sum(1).double(), clone)
         total = torch.where(real, relative_change(output, clean.output), 0.0).sum(1)
         return RowScores(total, real.sum(1).double())
     labels = batch.inputs.get("labels")
     if objective == "causal":
-        # of the next token, wherever both it and the position before it are real: a row may be padded on its left
+        # loss of the next token where both it and the position before it are real: a row may be padded on its left
         ids, real = batch.inputs.get("input_ids"), batch.source.real.to(answer.device)
         if ids is None or ids.shape != answer.shape[:2] or real.shape != ids.shape:
             shape = "none" if ids is None else str(tuple(ids.shape))
-            reason = f"Its answer is of shape {tuple(answer.shape)}. Rows and positions of its token ids, of shape {shape}, have to agree."
-            raise ModelError(UNSCORED, reason, "Give input_ids, a token for every position.")
+            reason = f"Its output is of shape {tuple(answer.shape)}. Rows and positions of its token ids, of shape {shape}, have to agree."
+            raise ModelError(UNSCORED, reason, "Give input_ids with one token per position.")
         if labels is not None and labels.shape != ids.shape:
             problem = f"Labels of shape {tuple(labels.shape)} were given."
             reason = f"The token ids are of shape {tuple(ids.shape)}, and each of them has one label."
@@ -486,13 +486,13 @@ def row_scores(model_answer: Any, batch: Batch, objective: str, clean: RowScores
         reason = "The batch has no labels."
         raise ModelError(UNSCORED, reason, "Make the batch with batches(texts, scored=True).")
     if labels.shape != answer.shape[:2]:
-        reason = f"Its answer is of shape {tuple(answer.shape)}."
+        reason = f"Its output is of shape {tuple(answer.shape)}."
         raise ModelError(UNSCORED, reason, "Load it with its language-model head.")
     return _sums(answer, labels)
 
 
 def _sums(logits: Float[Tensor, "B T V"], labels: Int[Tensor, "B T"]) -> RowScores:
-    """Sum of losses and number of labels per row, computed in blocks of positions so that the logits are never copied whole."""
+    """Sum of losses and number of labels per row, computed in blocks of positions so that the logits are never copied at once."""
     kind = torch.float64 if logits.dtype == torch.float64 else torch.float32
     size, rows = max(1, LOGIT_ROWS // logits.shape[2]), list[Tensor]()
     for row, row_labels in zip(logits, labels, strict=True):

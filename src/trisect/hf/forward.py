@@ -1,4 +1,4 @@
-"""Forward passes of a verified model, noted and edited; whole, or begun at the layer that is edited."""
+"""Forward passes of a verified model, recorded and edited; from the first layer, or restarted at the edited layer."""
 
 from __future__ import annotations
 
@@ -41,12 +41,15 @@ from trisect.hf.locate.affine import affine_modules
 from trisect.hf.verify.laws import checking
 from trisect.hf.verify.proof import Proof
 
-TOGETHER = 1 << 20  # numbers that are hashed at once
-LEAST, SHARE = 64 * 2**20, 0.2  # bytes of outputs that may be kept: at least, and as a share of the weights'
+HASH_BLOCK = 1 << 20  # numbers that are hashed at once
+MIN_CACHE_BYTES, CACHE_SHARE = (
+    64 * 2**20,
+    0.2,
+)  # block outputs that may be stored: at least, and as a share of the weights' bytes
 
 
 class _RestartBlock(NamedTuple):
-    """A module of a list of layers (`row`) as it ran: the calls of attention before and after it, and what it gave (or None)."""
+    """A module of a ModuleList (named `row`) in one pass: attention calls made before and after it, and its output, or None."""
 
     module: nn.Module
     row: str
@@ -56,7 +59,7 @@ class _RestartBlock(NamedTuple):
 
 
 class _RestartPoint(NamedTuple):
-    """Where a pass may begin: after block `last`, `calls` calls of attention being left out; `outputs` says what blocks give."""
+    """Where a pass can restart: after block `last`, skipping `calls` attention calls; `outputs` replaces the skipped blocks."""
 
     last: int
     calls: int
@@ -65,13 +68,13 @@ class _RestartPoint(NamedTuple):
 
 @dataclass(eq=False)
 class PrefixReuse:
-    """What is known of one model's restarts. `works` turns false for good where one gave another answer than a whole pass.
+    """Which shortcuts of edited passes are known to give a model's own numbers.
 
-    `checked` are the blocks after which a restart was compared with a whole pass, bit for bit, and whether an edit below had
-    been run before: a model may keep what it computed there on the side. `apart` says why edits are made one at a time, once
-    several in one pass did not do; `compared` are the calls, places to begin from and ways for which their numbers were looked at (None:
-    q, k and v alone).
-    `narrows` turns false where maps above the last attention cannot be left out at positions that are not asked for; `late` are these maps.
+    `works` becomes false for good once a restart differs from a full pass. `checked` holds the restarts compared with a full
+    pass, bit for bit: the block, and whether an edit below it ran before, since a model may cache what it computed there.
+    `apart` is the reason why edits run one at a time, empty while several share a pass; `compared` holds the shared passes
+    checked so far: first edited call, restart, and whether maps were narrowed (None: q, k and v only).
+    `narrows` becomes false if maps above the last attention (`late`) cannot be restricted to the requested positions.
     """
 
     works: bool = True
@@ -83,15 +86,15 @@ class PrefixReuse:
 
 
 class Prefix:
-    """One unedited pass over one batch: the blocks that ran, in their order, and what they gave.
+    """One unedited pass over one batch: the blocks that ran, in order, and their outputs.
 
-    Of a model too large to keep all, every so manieth output is kept, and the last of each list of layers.
+    If all outputs would take too much memory, every n-th is stored, and the last of each ModuleList.
     """
 
     def __init__(self, model: nn.Module, attention: Sequence[str]) -> None:
         self.blocks: list[_RestartBlock] = []
         self.usable = True
-        # the lists of layers in which attention modules stand, the innermost of each, by their dotted names
+        # the innermost ModuleList around each attention module, by its dotted name
         modules = dict(model.named_modules())
         rows: dict[str, list[nn.Module]] = {}
         for name in attention:
@@ -102,26 +105,28 @@ class Prefix:
                     rows.setdefault(row, list(listed))
                     break
         self._rows = rows
-        self._room = max(LEAST, int(SHARE * sum(p.numel() * p.element_size() for p in model.parameters())))
+        self._max_bytes = max(
+            MIN_CACHE_BYTES, int(CACHE_SHARE * sum(p.numel() * p.element_size() for p in model.parameters()))
+        )
         self._open = 0
 
     @contextmanager
     def recording(self, calls: Calls) -> Iterator[None]:
-        """Note every block of the pass inside; `calls` grows by the calls of attention."""
+        """Record every block of the pass inside; `calls` is the growing list of attention calls."""
         starts = dict[nn.Module, int]()
 
         def enter(module: nn.Module, _inputs: Any) -> None:
-            self.usable = self.usable and not self._open and module not in starts  # none inside another, none twice
+            self.usable = self.usable and not self._open and module not in starts  # no nested and no repeated block
             self._open += 1
             starts[module] = len(calls)
 
         def leave(row: str, module: nn.Module, _inputs: Any, output: Any) -> None:
             self._open -= 1
             self.blocks.append(_RestartBlock(module, row, starts[module], len(calls), output))
-            # let go of outputs that are too many to be kept
+            # drop outputs that exceed the memory limit
             total, size = sum(map(len, self._rows.values())), _bytes(output)
             self.usable = self.usable and size is not None
-            every = max(1, -(-total * (size or 0) // self._room))
+            every = max(1, -(-total * (size or 0) // self._max_bytes))
             if len(self.blocks) > 1 and (len(self.blocks) - 1) % every and self.blocks[-2].row == row:
                 self.blocks[-2] = self.blocks[-2]._replace(output=None)
 
@@ -130,20 +135,20 @@ class Prefix:
                 hooks.enter_context(module.register_forward_pre_hook(enter))
                 hooks.enter_context(module.register_forward_hook(functools.partial(leave, row)))
             yield
-        # every call of attention up to the last block is made in one of the blocks
+        # every attention call up to the last block has to be made inside a block
         ends = [0, *(block.after for block in self.blocks)]
         in_a_row = all(block.before == end for block, end in zip(self.blocks, ends, strict=False))
         self.usable = self.usable and bool(self.blocks) and in_a_row
 
     def before(self, order: int) -> _RestartPoint | None:
-        """The last place from which a pass that edits call `order` may begin; None where it has to be a whole one."""
+        """The last restart point for a pass that edits call `order`; None if it needs a full pass."""
         if not self.usable:
             return None
         below = [i for i, block in enumerate(self.blocks) if block.after <= order]
         for last in reversed(range(len(below))):
             blocks = self.blocks[: last + 1]
             ends = {block.row: block for block in blocks}
-            # what a block gave is known, or what passes on to the last of its list can be that one's, of a layer alike
+            # each output is stored, or the block only feeds the last one of its list, whose output can stand in if the classes agree
             outputs = {b.module: ends[b.row].output if b.output is None else b.output for b in blocks}
             alike = all(b.output is not None or type(ends[b.row].module) is type(b.module) for b in blocks)
             if alike and all(output is not None for output in outputs.values()):
@@ -151,17 +156,17 @@ class Prefix:
         return None
 
 
-def mark_of_bits(t: Tensor) -> str:
-    """A hash of a tensor: the same for the same bits, zeros of either sign and whatever is no number being one each."""
-    mark = hashlib.blake2b(str((tuple(t.shape), t.dtype)).encode(), digest_size=16)
-    for part in t.detach().flatten().split(TOGETHER):
+def hash_tensor(t: Tensor) -> str:
+    """Hash a tensor's shape, type and bits; zeros of either sign are equal, and so are all NaNs."""
+    digest = hashlib.blake2b(str((tuple(t.shape), t.dtype)).encode(), digest_size=16)
+    for part in t.detach().flatten().split(HASH_BLOCK):
         bits = torch.where(part.isnan(), torch.nan, part) + 0.0
-        mark.update(bits.cpu().view(torch.uint8).numpy().data)
-    return mark.hexdigest()
+        digest.update(bits.cpu().view(torch.uint8).numpy().data)
+    return digest.hexdigest()
 
 
 def _bytes(output: Any) -> int | None:
-    """How large the tensors of an output are; None where it holds something else than tensors, tuples, lists and nothing."""
+    """Bytes of the tensors in an output; None if it holds anything but tensors, numbers, strings, tuples, lists and None."""
     if isinstance(output, Tensor):
         return output.numel() * output.element_size()
     if output is None or isinstance(output, bool | int | float | str):
@@ -173,22 +178,22 @@ def _bytes(output: Any) -> int | None:
 
 
 def _map_tensors(value: Any, change: Callable[[Tensor], Tensor]) -> Any:
-    """A value with every tensor in it, in nested tuples and lists, changed."""
+    """Apply `change` to every tensor of a value, in nested tuples and lists."""
     if isinstance(value, Tensor):
         return change(value)
     return type(value)(_map_tensors(item, change) for item in value) if isinstance(value, tuple | list) else value
 
 
 class OtherCallsError(ModelError):
-    """A pass that attends elsewhere than the one on loading: the inputs are of another kind."""
+    """A pass with other attention calls than the one on loading: the inputs are of another kind."""
 
 
 class _EarlyEndError(Exception):
-    """Stops a forward pass once the layer that is read has been seen."""
+    """Stops a forward pass after the layer to be read."""
 
 
 class ProvedModel(NamedTuple):
-    """A model with its tokenizer, the names that its forward takes, its proof, and what its weights were when it was made."""
+    """A model with its tokenizer, its forward's argument names, its proof, and the state of its weights at loading."""
 
     name: str
     model: nn.Module
@@ -199,7 +204,7 @@ class ProvedModel(NamedTuple):
 
     @property
     def modules(self) -> list[str]:
-        """The modules that make its calls of attention, in their order."""
+        """The modules that make its attention calls, in order."""
         return [call.module for call in self.proof.weights]
 
 
@@ -214,11 +219,11 @@ def run_forward(
     narrow: tuple[Sequence[nn.Module], Int[Tensor, "B N"], int] | None = None,
     looks: bool = True,
 ) -> tuple[Sequence[Call], ModelOutput]:
-    """One forward pass, and the model's answer (with gradients to `follow`); of each call no more is kept than what `take` leaves of it.
+    """Run one forward pass; return its attention calls, each as `take` reduces it, and the model's output, with a graph if `follow`.
 
-    What blocks give is noted in `prefix`; with a `start` the pass begins there. To `narrow` it to places of each row, of that many
-    positions, these maps leave out all others after the last attention: the answer is right at these places alone. Raises
-    OtherCallsError where it makes more or fewer calls than on loading, ModelError where it makes them in another order.
+    Outputs of blocks are recorded in `prefix`; with `start` the pass restarts there. `narrow` = (maps, positions [B N], T)
+    computes these maps, after the last attention, only at the given positions of T: the output is valid there alone.
+    Raises OtherCallsError for more or fewer calls than on loading, ModelError for another order of calls.
     """
     values = own_inputs(proved, inputs)
     check_ids(proved.name, proved.model, proved.tokenizer, values)
@@ -235,7 +240,7 @@ def run_forward(
         if prefix is not None:
             around.enter_context(prefix.recording(calls))
         if start is not None:
-            # the blocks below give what they gave, without being run
+            # the blocks below return their recorded outputs without being run
             fresh = {id(output): _map_tensors(output, Tensor.clone) for output in start.outputs.values()}
             give = lambda output, *_args, **_kwargs: output  # noqa: E731
             replaced = {m: functools.partial(give, fresh[id(output)]) for m, output in start.outputs.items()}
@@ -268,7 +273,7 @@ def _map_at(
     x: Any,
     *rest: Any,
 ) -> Any:
-    """What a map makes of its input at some places of each row, and anything elsewhere; of all of it as long as that is `is_early`."""
+    """Apply a map at some positions of each row and return arbitrary values elsewhere; at all positions while `is_early()`."""
     if is_early() or rest or not isinstance(x, Tensor) or x.dim() != 3 or x.shape[:2] != (len(places), length):
         return forward(x, *rest)
     rows, places = torch.arange(len(places), device=x.device)[:, None], places.to(x.device)
@@ -283,7 +288,7 @@ def _map_at(
 def _run_clean(
     proved: ProvedModel, inputs: ModelInputs, prefix: Prefix | None = None
 ) -> tuple[Sequence[Call], ModelOutput]:
-    """One forward pass without edits, looked at as a read is, but for laws beside open edits; ModelError where a law fails in it."""
+    """Run one forward pass without edits and check its laws, unless edits are in force; raises ModelError if a law fails."""
     proof, looks = proved.proof, proved.proof.agreement.should_check_laws(inputs)
     laws = proof.call_laws() if looks and not is_edited(proved.model) else ()
 
@@ -300,24 +305,24 @@ def _run_clean(
 
 
 def confirm(proved: ProvedModel, inputs: ModelInputs, calls: Sequence[Call], answer: ModelOutput) -> None:
-    """Compare what a pass without edits gave with the model's own answer, where its texts are longer than any before."""
+    """Compare a pass without edits with the model's own output, if its texts are longer than any before."""
     if is_edited(proved.model):
         return
     proved.proof.agreement.confirm(proved.name, proved.model, own_inputs(proved, inputs), calls, answer)
 
 
 def own_inputs(proved: ProvedModel, inputs: ModelInputs) -> ModelInputs:
-    """What of a batch's inputs the model is given: all but labels; raises ModelError for a name that its forward does not take."""
+    """The inputs of a batch that the model gets, without labels; raises ModelError for a name that its forward does not take."""
     values = {name: value for name, value in inputs.items() if name != "labels"}
     if (strange := sorted(values.keys() - proved.accepts)) and not accepts_any_keyword(proved.model):
         problem = f"{', '.join(map(repr, strange))} was given to {proved.name}."
-        reason = f"Its forward takes {', '.join(sorted(proved.accepts - {'labels'})[:8]) or 'nothing by name'}."
+        reason = f"Its forward takes {', '.join(sorted(proved.accepts - {'labels'})[:8]) or 'no named arguments'}."
         raise ModelError(problem, reason, "Leave it out, or give it by the name that the model has for it.")
     for name, value in values.items():
         if isinstance(value, Tensor) and 0 in value.shape[:2]:
             problem = f"The input {name!r} of {proved.name} is empty: its shape is {tuple(value.shape)}."
             raise ModelError(problem, "A pass has at least one row and one position.", "Leave empty texts out.")
-    # without a mask and a cache transformers reads rows in which positions start again as several texts
+    # without mask and cache, transformers reads a row whose position ids restart as several packed texts
     places = values.get("position_ids")
     packed = isinstance(places, Tensor) and values.get("attention_mask") is None and (places.diff(dim=-1) != 1).any()
     return values | ({"use_cache": False} if "use_cache" in proved.accepts and not packed else {})
@@ -326,14 +331,14 @@ def own_inputs(proved: ProvedModel, inputs: ModelInputs) -> ModelInputs:
 def path_gradients(
     proved: ProvedModel, batch: Batch, places: Int[Tensor, " B"], answers: Int[Tensor, " B"], layers: Sequence[int]
 ) -> dict[tuple[int, str, int], Float[Tensor, "B T D"]]:
-    """How an answer's log-probability changes with what enters a layer, through one head's q, k or v alone.
+    """Gradients of an answer's log-probability with respect to a layer's input, through one head's q, k or v alone.
 
-    By layer, component and head of the stack 'plain': one pass, and the gradient of each through its projection.
+    By (layer, component, head) of the stack 'plain', from one forward pass.
     """
     addresses = proved.proof.addresses
     streams: dict[int, Tensor] = {}
     seen: dict[int, Parts] = {}
-    uses: list[tuple[nn.Module, Tensor, Tensor]] = []  # linear maps with inputs and outputs, since a layer was entered
+    uses: list[tuple[nn.Module, Tensor, Tensor]] = []  # linear maps with input and output, since the start of the layer
     maps: dict[int, list[tuple[nn.Module, Tensor, Tensor]]] = {}
 
     def enter(n: int, x: Tensor) -> Tensor:
@@ -377,8 +382,8 @@ def _head_gradients(
 ) -> list[Float[Tensor, "B T D"]]:
     """The gradient through each head of q, k or v with respect to the layer's input.
 
-    A head's gradient is 0 at all other heads' outputs of W: where a part is made by one linear map, only the head's own rows of the
-    weight are multiplied; the heads' sum is compared with the gradient of all heads.
+    A head's gradient is 0 at the other heads' outputs of W: if one linear map makes the part, only the head's own rows of the
+    weight are multiplied, and the sum over heads is checked against the gradient of all heads.
     """
 
     def through(output: Tensor, entered: Tensor, head: int) -> Tensor:
@@ -414,7 +419,7 @@ def stream_parts(
     address: Address,
     start: _RestartPoint | None,
 ) -> list[Parts]:
-    """q, k and v of a layer with each of several changes added to the residual stream, from one pass over as many copies of the batch."""
+    """q, k and v of a layer under each of several additions to the residual stream, from one pass over a copy of the batch for each."""
     rows, count, seen = len(batch.source.tokens), len(changes), list[Parts]()
 
     def note(parts: Parts) -> Parts:
@@ -425,7 +430,7 @@ def stream_parts(
 
     def add(point: StreamPoint, x: Tensor) -> Tensor:
         nothing = torch.zeros_like(x[: len(x) // count])
-        return x + torch.cat([of.get(point, nothing).to(x) for of in changes])
+        return x + torch.cat([change.get(point, nothing).to(x) for change in changes])
 
     streams = {point: functools.partial(add, point) for change in changes for point in change}
     calls = list(zip(proved.proof.addresses, proved.modules, strict=True))
@@ -436,32 +441,32 @@ def stream_parts(
     return [Parts(*parts) for parts in zip(*(part.chunk(count) for part in seen[0]), strict=True)]
 
 
-WHOLE = "Every edited pass was a whole one: begun at the layer that it edits, this model gives other numbers."
-APART = "Edits were made one at a time: several in one pass gave this model other numbers, since rows of its batch are not independent."
+WHOLE = "Every edited pass ran from the first layer: restarted at the edited layer, this model gives other numbers."
+APART = "Edits were made one at a time: several in one pass gave other numbers, since the rows of this model's batch are not independent."
 NO_ROWS = (
-    "Edits were made one at a time: what this model is given or answers has no row for each text of a batch, so that a batch cannot "
-    "be there several times in one pass."
+    "Edits were made one at a time: this model's inputs or outputs have no row for each text of a batch, so that copies of a batch "
+    "cannot share a pass."
 )
-FAILED = "Edits were made one at a time: in this model a pass with several of them ended in an error ({})."
-# by how much of its size an answer may differ, for sums in another order
+FAILED = "Edits were made one at a time: a pass with several of them raised an error in this model ({})."
+# relative tolerance of outputs whose sums run in another order
 ROUNDED = {torch.float64: 1e-9, torch.float32: 1e-4, torch.bfloat16: 5e-2, torch.float16: 1e-2}
 K = TypeVar("K")
-ON_GPU = 8  # edits that share a pass on a GPU; on a CPU as many as there is room for
-STREAM_ROOM = 1 << 20  # numbers of the residual stream in a pass of several edits
-ANSWER_ROOM = 1 << 24  # numbers of the answer in one
+ON_GPU = 8  # edits that share a pass on a GPU; on a CPU as many as the two limits below allow
+MAX_STREAM_NUMBERS = 1 << 20  # numbers of the residual stream in a pass of several edits
+MAX_OUTPUT_NUMBERS = 1 << 24  # numbers of the output in one
 HeldWeights = Mapping[Address, Float[Tensor, "B H T S"]] | None
 Written = Mapping[Address, Writer] | None
 
 
 @dataclass(eq=False)
 class SharedPasses:
-    """Edited passes over batches of one model; what the layers below an edit gave is that of the unedited pass.
+    """Edited passes over batches of one model that reuse the unedited outputs of the layers below the edit.
 
-    Each place to begin from is compared with a whole pass once, bit for bit; where it differs, all passes are whole from then
-    on. Models whose attention is followed by its products are always run as a whole.
+    Each restart point is compared with a full pass once, bit for bit; if it differs, all later passes are full ones.
+    Models recorded by the product hook always run in full.
 
-    Up to `together` edits share a pass, in which the batch is there once for each, as long as that is small: equal to one at a
-    time to rounding, which is compared with a whole pass once for every call. Where memory does not do for so many, half as many do.
+    Up to `together` edits share a pass over as many copies of a small batch; the result equals that of single edits to
+    rounding, which is checked once per call. If memory runs out, the number is halved.
     """
 
     proved: ProvedModel
@@ -476,12 +481,12 @@ class SharedPasses:
 
     @property
     def notes(self) -> tuple[str, ...]:
-        """That passes were whole ones, where beginning later failed."""
+        """Which shortcuts were not used, and why."""
         return (*(() if self.restarts.works else (WHOLE,)), *filter(None, (self.restarts.apart,)))
 
     @alone
     def begin(self, batch: Batch, hold: HeldWeights = None) -> ModelOutput:
-        """One unedited pass, whose blocks' outputs are kept; returns the model's answer."""
+        """Run one unedited pass, store its blocks' outputs, and return the model's output."""
         self._batch, self._hold, self._prefix, self._lowest = batch, hold, None, None
         shares = self.restarts.works and self.proved.proof.hook is record_interface
         prefix = Prefix(self.proved.model, self.proved.modules) if shares else None
@@ -532,14 +537,14 @@ class SharedPasses:
         hold: HeldWeights,
         places: Int[Tensor, "B N"] | None,
     ) -> Iterator[ModelOutput]:
-        """The model's answer under each edit, some in one pass; with places no more of it than what stands there."""
+        """Yield the model's output under each edit, several per pass; only at the positions `places` if given."""
         done = 0
         while done < len(writes):
             outputs = [block.output for block in self._prefix.blocks] if self._prefix is not None else []
             room = [self.together]
             for stream in tensors_in(outputs)[:1]:
-                room += [ON_GPU if stream.is_cuda else STREAM_ROOM // stream.numel()]
-                room += [ANSWER_ROOM // math.prod(self._answer)] if places is None and not stream.is_cuda else []
+                room += [ON_GPU if stream.is_cuda else MAX_STREAM_NUMBERS // stream.numel()]
+                room += [MAX_OUTPUT_NUMBERS // math.prod(self._answer)] if places is None and not stream.is_cuda else []
             group = writes[done : done + max(1, min(room))]
             try:
                 answers = self._together(batch, group, hold, places) if len(group) > 1 or places is not None else None
@@ -558,20 +563,20 @@ class SharedPasses:
         hold: HeldWeights,
         places: Int[Tensor, "B N"] | None,
     ) -> Sequence[Tensor] | None:
-        """The answers from one pass over as many copies of the batch; None where it has to be one at a time."""
+        """The outputs from one pass over a copy of the batch for each edit; None if edits have to run one at a time."""
         count, rows = len(writes), len(batch.source.tokens)
         addresses, restarts = self.proved.proof.addresses, self.restarts
 
         def write(address: Address, parts: Parts) -> Parts:
             split = (Parts(*row_parts) for row_parts in zip(*(part.chunk(count) for part in parts), strict=True))
             written = (
-                of[address](row_parts) if address in of else row_parts
-                for of, row_parts in zip(writes, split, strict=True)
+                edit[address](row_parts) if address in edit else row_parts
+                for edit, row_parts in zip(writes, split, strict=True)
             )
             return Parts(*(torch.cat(parts) for parts in zip(*written, strict=True)))
 
         while not restarts.apart and self.proved.proof.hook is record_interface:
-            written = {address: functools.partial(write, address) for of in writes for address in of}
+            written = {address: functools.partial(write, address) for edit in writes for address in edit}
             edits = edits_at(addresses, written, _copies(hold or {}, rows, count))
             start, narrow, fault = self._start(batch, edits, hold), None, ""
             if places is not None and restarts.narrows and batch is self._batch and len(self._answer) == 3:
@@ -596,13 +601,13 @@ class SharedPasses:
             if narrow is not None:
                 restarts.narrows = False
             elif start is not None and key[1] not in restarts.checked:
-                self._run_edits(batch, writes[-1], hold)  # compares a pass begun there with a whole one
+                self._run_edits(batch, writes[-1], hold)  # compares a pass restarted there with a full one
             else:
                 restarts.apart = fault
         return None
 
     def _late(self) -> list[nn.Module]:
-        """The maps that may run after the last attention: none that stands in a block below the last."""
+        """The affine maps that may run after the last attention: those outside the blocks below the last."""
         if not self.restarts.late:
             below = self._prefix.blocks[:-1] if self._prefix is not None and self._prefix.usable else ()
             inside = {module for block in below for module in block.module.modules()}
@@ -614,15 +619,15 @@ class SharedPasses:
     def stream_parts(
         self, batch: Batch, changes: Sequence[Mapping[StreamPoint, Float[Tensor, "B T D"]]], address: Address
     ) -> list[Parts]:
-        """q, k and v of a layer with each of several changes added to the residual stream; a pass begins and ends with what changes.
+        """q, k and v of a layer under each of several additions to the residual stream; only the layers in between are run.
 
-        Compared to rounding with one that begins at the bottom, once for each place to begin from.
+        Checked once per restart point against a full pass, to rounding.
         """
         order, parts_seen = {a: i for i, a in enumerate(self.proved.proof.addresses)}, list[Parts]()
         while len(parts_seen) < len(changes):
             shares = not self.restarts.apart and self.proved.proof.hook is record_interface
             first = next(iter(changes[0].values()))
-            room = min(self.together, ON_GPU if first.is_cuda else STREAM_ROOM // first.numel()) if shares else 1
+            room = min(self.together, ON_GPU if first.is_cuda else MAX_STREAM_NUMBERS // first.numel()) if shares else 1
             group = changes[len(parts_seen) : len(parts_seen) + max(1, room)]
             lowest = min(order[point.address] for change in group for point in change)
             prefix = self._prefix if shares and batch is self._batch and not self._hold else None
@@ -657,7 +662,7 @@ class SharedPasses:
     def outputs(
         self, batch: Batch, write: Written = None, places: Int[Tensor, "B ..."] | None = None
     ) -> Float[Tensor, "B T V"]:
-        """Logits, or last hidden states."""
+        """Logits, or last hidden states, on the CPU; see `output_at`."""
         answer = self.begin(batch, None) if not write else self._run_edits(batch, write, None)
         return output_at(answer, places)
 
@@ -670,30 +675,30 @@ class SharedPasses:
             return run_forward(self.proved, batch.inputs, edits)[1]
         if place in self.restarts.checked:
             return run_forward(self.proved, batch.inputs, edits, start=start)[1]
-        marked = None  # of what a pass that begins there gives, so that it need not be kept
+        digest = None  # a hash, so that the first output need not be stored
         try:
-            marked = mark_of_bits(first_tensor(run_forward(self.proved, batch.inputs, edits, start=start)[1]))
+            digest = hash_tensor(first_tensor(run_forward(self.proved, batch.inputs, edits, start=start)[1]))
         except ModelOutOfMemoryError:
             raise
-        except Exception as error:  # a model that does not run so
+        except Exception as error:  # this model cannot be restarted
             reraise_out_of_memory(error)
         complete = run_forward(self.proved, batch.inputs, edits)[1]
-        if marked != mark_of_bits(first_tensor(complete)):
+        if digest != hash_tensor(first_tensor(complete)):
             self.restarts.works, self._prefix = False, None
         assert place is not None
         self.restarts.checked.add(place)
         return complete
 
     def _note_lowest(self, edits: Edits) -> None:
-        """That a pass since the unedited one was edited from there on."""
+        """Record the lowest call that was edited since the unedited pass."""
         self._lowest = min(n for n in (self._lowest, *edits.write, *edits.hold) if n is not None)
 
     def _place(self, start: _RestartPoint) -> tuple[int, bool]:
-        """Where a pass begins, and whether one since the unedited pass was edited below."""
+        """The block after which a pass restarts, and whether a pass since the unedited one was edited below it."""
         return start.last, self._lowest is not None and self._lowest < start.calls
 
     def _start(self, batch: Batch, edits: Edits, hold: HeldWeights) -> _RestartPoint | None:
-        """Where the pass may begin: below it nothing is written, and what is held is what was."""
+        """The restart point of a pass: below it nothing is edited and held weights are unchanged."""
         if self._prefix is None or batch is not self._batch:
             return None
         order = {address: i for i, address in enumerate(self.proved.proof.addresses)}
@@ -703,7 +708,7 @@ class SharedPasses:
 
 
 def _copies(values: Mapping[K, Any], rows: int, count: int) -> dict[K, Any]:
-    """Whatever holds a batch's rows in its first axis, so many times one after the other; one object stays one."""
+    """Repeat tensors that have the batch's rows as their first axis `count` times; names of one object share the copy."""
     repeat = lambda t: torch.cat([t] * count) if t.dim() and t.shape[0] == rows else t  # noqa: E731
     same = {
         id(value): _map_tensors(value, repeat) for value in {id(value): value for value in values.values()}.values()
@@ -712,7 +717,7 @@ def _copies(values: Mapping[K, Any], rows: int, count: int) -> dict[K, Any]:
 
 
 def near(answer: Tensor, alone: Tensor) -> bool:
-    """Whether two answers are the same to rounding."""
+    """Whether two outputs are equal to rounding."""
     if answer.shape != alone.shape:
         return False
     is_finite = alone.isfinite() & answer.isfinite()

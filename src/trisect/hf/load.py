@@ -1,4 +1,4 @@
-"""Load a pretrained Hugging Face model as a Subject that can be read, scored and edited, after its proof; read pairs and gradients."""
+"""Load and verify a Hugging Face model as a Subject that can be read, scored and edited; read sentence pairs and gradients."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ from trisect.hf.batches import (
     trace_of,
     with_placeholder_labels,
 )
-from trisect.hf.files.checkpoints import State, check_state, check_writes, mark_of
+from trisect.hf.files.checkpoints import State, check_state, check_writes, hash_weights
 from trisect.hf.files.fetch import Options, fetch, is_masked_lm, objective_of
 from trisect.hf.files.model_errors import check_finite, forward_error
 from trisect.hf.files.tokenizers import tokenize
@@ -86,10 +86,10 @@ from trisect.hf.verify.proof import Proof, prove
 
 
 class _LazyProjections(Sequence[Projections]):
-    """The weights of several layers, each copied to the CPU when it is asked for; `look` raises where the model's changed."""
+    """The weights of several layers, each copied to the CPU on access; `check` raises if the model's weights have changed."""
 
-    def __init__(self, projections: Sequence[Projections], look: Callable[[], None]) -> None:
-        self._projections, self._look = tuple(projections), look
+    def __init__(self, projections: Sequence[Projections], check: Callable[[], None]) -> None:
+        self._projections, self._check = tuple(projections), check
 
     def __len__(self) -> int:
         return len(self._projections)
@@ -101,12 +101,12 @@ class _LazyProjections(Sequence[Projections]):
     @alone
     def __getitem__(self, index: int | slice) -> Projections | _LazyProjections:
         if isinstance(index, slice):
-            return _LazyProjections(self._projections[index], self._look)
-        self._look()
+            return _LazyProjections(self._projections[index], self._check)
+        self._check()
         return self._projections[index].copy_to(CPU)
 
 
-ANY = "MODEL"  # on a command line, for a model that only its owner can name
+ANY = "MODEL"  # on a command line, for a model without a name that can be downloaded
 PLAIN_NAMES = ("model", "checkpoint", "final", "best", "latest", "weights")
 MOST = 1_000  # windows in one Reading, all of them in memory
 Inputs = ModelInputs
@@ -117,10 +117,10 @@ Take = Callable[[RecordedCall], object]
 
 @dataclass(frozen=True, eq=False)
 class Pretrained:
-    """A Hugging Face model with what the proof found of its attention. Make one with `load`.
+    """A Hugging Face model with the verified structure of its attention. Make one with `load`.
 
-    `model` is never changed: whatever a call sets inside it is set back. `options` are the words of a command line that
-    load it in the same way; `remarks` say what was decided about its loss. `state` is what its weights were when it was proved.
+    `model` is never changed: whatever a call sets inside it is reset. `options` are the command-line words that load it in
+    the same way; `remarks` say which loss was chosen, and why. `state` is a checksum of its weights when it was verified.
     """
 
     name: str
@@ -143,7 +143,7 @@ class Pretrained:
 
     @functools.cached_property
     def _mark(self) -> str:
-        return mark_of(self.model)
+        return hash_weights(self.model)
 
     @property
     def addresses(self) -> tuple[Address, ...]:
@@ -157,21 +157,21 @@ class Pretrained:
 
     @alone
     def projections(self) -> Sequence[Projections]:
-        """Copies of the per-head weights of each layer that passes the proof, when it is asked for; raises ModelError if they changed."""
-        look = functools.partial(check_writes, self.name, self.state, self.model)
-        look()
+        """Per-head weights of each verified layer, copied on access; raises ModelError if they have changed since loading."""
+        check = functools.partial(check_writes, self.name, self.state, self.model)
+        check()
         with evaluating(self.model):
             check_maps(self.model, self.name, self.proof.call_laws(), self.addresses)
         check_state(self.name, self.state, self.model)
-        return _LazyProjections([call.projections for call in self.proof.weights if call.valid], look)
+        return _LazyProjections([call.projections for call in self.proof.weights if call.valid], check)
 
     @property
     def notes(self) -> tuple[str, ...]:
-        """What of the model's attention is not read, or no plain map, and why; which weights are shared; what its loss is not."""
+        """Attention that is not read or has no linear map, and why; shared weights; remarks about the loss; edits in force."""
         return (*self.proof.notes(), *self.remarks, *edit_notes(self.model))
 
     def batches(self, texts: Iterable[TextOrPair], size: int = 8, scored: bool = False) -> Iterator[Batch]:
-        """Texts as batches of at most `size` windows, and a batch for each InputSample; `scored` hides tokens from a masked LM."""
+        """Yield texts as batches of at most `size` windows, and a batch for each InputSample; `scored` masks tokens for a masked LM."""
         numbered = ((number, as_sample(text)) for number, text in enumerate(texts))
         for is_sample, group in groupby(numbered, lambda item: isinstance(item[1], InputSample)):
             for batch in (
@@ -180,7 +180,7 @@ class Pretrained:
                 yield replace(batch, notes=tuple(dict.fromkeys((*batch.notes, *self.notes))))
 
     def for_sample(self, sample: InputSample) -> Pretrained:
-        """The model, verified with such a sample where that attends elsewhere than what it was verified with; raises ModelError."""
+        """The model, verified again if a sample of this kind makes other attention calls than on loading; raises ModelError."""
         inputs, _ = self._sample_inputs(sample)
         try:
             self.batch_of(inputs)
@@ -189,21 +189,21 @@ class Pretrained:
         return self
 
     def _sample_batches(self, samples: Iterable[tuple[int, TextOrPair]], scored: bool) -> Iterator[Batch]:
-        """Each sample as one batch; raises ModelError where a loss is asked for that it has no labels for."""
+        """Yield each sample as one batch; raises ModelError if a loss is needed and the sample has no labels."""
         for number, sample in samples:
             inputs, notes = self._sample_inputs(cast(InputSample, sample))
             batch = self.batch_of(inputs)
             if scored and self.objective == "seq2seq" and "labels" not in batch.inputs:
-                reason = f"The loss of {self.name} is of what its decoder says, and nothing says what that is."
+                reason = f"The loss of {self.name} is that of its decoder's output, for which there are no labels."
                 raise ModelError(f"Sample {number + 1} came without a text.", reason, "Give the text, or labels.")
             yield replace(batch, rows=((number, 0),) * len(batch.source.tokens), notes=(*batch.notes, *notes))
 
     def _sample_inputs(self, sample: InputSample) -> tuple[Inputs, tuple[str, ...]]:
-        """The model's inputs of a sample, and what was decided about them; raises ModelError where no processor is there."""
+        """The model's inputs for a sample, with notes on how they were made; raises ModelError if there is no processor."""
         if sample.inputs is not None:
             return sample.inputs, ()
         if self.processor is None:
-            reason = "It is a module, without the processor that makes inputs of them."
+            reason = "It was given as a module, without the processor that makes inputs of them."
             todo = "Load it with its processor, load(model, processor), or give the processor's outputs to read."
             what = "Sound was" if sample.audio else "Images were"
             raise ModelError(f"{what} given to {self.name}.", reason, todo)
@@ -221,11 +221,11 @@ class Pretrained:
         images: MediaGiven = (),
         audio: MediaGiven = (),
     ) -> Reading:
-        """Read a text, several texts (a pair is source and target), or the model's own inputs: a dict, or its main one.
+        """Read a text, several texts (a pair is source and target), or the model's own inputs: a dict, or its main input.
 
-        `images` or `audio` (a file, one in memory, or several) stand beside one text or alone, as the model's processor has them; with
-        inputs of another kind than it was verified with, the model is verified with them first. All traces are held in
-        memory: for many texts go through `batches` and `trace`. Raises ModelError for an empty text, for a text without
+        `images` or `audio` (a file, an object in memory, or several) go with one text or alone, as the model's processor takes
+        them. The model is verified again first for inputs of another kind than it was verified with. All traces are held in
+        memory: for many texts use `batches` and `trace`. Raises ModelError for an empty text, for a text without
         a tokenizer, and for more than 1,000 windows.
         """
         pictures, sounds = (
@@ -271,17 +271,17 @@ class Pretrained:
 
     @torch.no_grad()
     def each(self, batch: Batch, see: Callable[[Trace], object]) -> None:
-        """Read one batch, a layer at a time, where the model computes it: nothing of a layer is held any more when the next is met.
+        """Read one batch layer by layer on the model's device: `see` gets each Trace, which is freed before the next layer.
 
-        Raises ModelError where the layers' laws do not hold in it, at its end.
+        Raises ModelError at the end if a layer's laws do not hold in this batch.
         """
-        self._walk(batch.inputs, lambda seen: see(trace_of(batch, seen)), home=False)
+        self._walk(batch.inputs, lambda seen: see(trace_of(batch, seen)), on_cpu=False)
 
     @alone
     def _walk(
-        self, inputs: Inputs, take: Take, pattern: bool = False, write: Written = None, home: bool = True
+        self, inputs: Inputs, take: Take, pattern: bool = False, write: Written = None, on_cpu: bool = True
     ) -> Sequence[Call]:
-        """One pass over inputs; each layer that is read is given away as it is met (`home`: on the CPU), and its laws are looked at."""
+        """Run one pass; `take` gets each layer as it is computed (`on_cpu`: copied to the CPU), and its laws are checked."""
         check_writes(self.name, self.state, self.model)
         looks = bool(write) or self.proof.agreement.should_check_laws(inputs)
         laws = self.proof.call_laws() if looks and not (write or is_edited(self.model)) else ()
@@ -292,7 +292,7 @@ class Pretrained:
                 checker.call(call)
                 call = call if scaled[call.order] else call._replace(scale=None)
                 block = blocks.pop(weights.projections.address, None)
-                take(copy_to_device(CPU if home else measure_device(call), weights.projections, call, block, home))
+                take(copy_to_device(CPU if on_cpu else measure_device(call), weights.projections, call, block, on_cpu))
             return outline(call, pattern)
 
         with (
@@ -316,7 +316,7 @@ class Pretrained:
     @alone
     @torch.no_grad()
     def predict(self, inputs: Inputs, write: SiteEdits | None = None, hold: HeldWeights = None) -> ModelOutput:
-        """What its forward gives for its own inputs, parts written by address or by site (see trisect.edit), weights held as in `score`."""
+        """The forward's output for the model's own inputs, with edits by address or site (see trisect.edit) and held attention weights."""
         edits = edits_at(self.addresses, self.shape.writers(write or {}), hold)
         calls, answer = run_forward(self._with_proof, inputs, edits)
         if not write and not hold:
@@ -357,7 +357,7 @@ class Pretrained:
         return path_gradients(self._with_proof, batch, places, answers, layers)
 
     def edited_passes(self) -> SharedPasses:
-        """Many edited passes over a batch, each begun at the layer that it edits where that gives the same numbers."""
+        """Many edited passes over a batch, each restarted at the layer that it edits if that gives the same numbers."""
         return SharedPasses(self._with_proof, self.objective, self.restarts)
 
     @property
@@ -367,9 +367,9 @@ class Pretrained:
 
 @contextmanager
 def sampled_laws(subject: Pretrained) -> Iterator[None]:
-    """Inside, a command's reads are looked at in part: the first of each kind of inputs, some at random, and what was read last at the end.
+    """Check the laws of a sample of reads inside: the first of each kind of inputs, some at random, and at the end the last.
 
-    Raises ModelError there where weights changed, or where that read does not compute what was found on loading.
+    Raises ModelError at the end if weights changed, or if that read does not compute what was found on loading.
     """
     agreement = subject.proof.agreement
     if agreement.draw is not None:  # inside another command
@@ -397,7 +397,7 @@ def _read_inputs(subject: Pretrained, inputs: Inputs) -> Reading:
 
 @alone
 def _verify_with(subject: Pretrained, inputs: Inputs) -> Pretrained:
-    """The model verified with such inputs as the example, as they attend elsewhere; raises ModelError where that fails."""
+    """The model verified with these inputs as the example, since they make other attention calls; raises ModelError if that fails."""
     kind = frozenset(inputs)
     if kind not in subject.others:
         proved = prove(subject.name, subject.model, inputs)
@@ -414,7 +414,7 @@ def _reading(subject: Pretrained, batch: Batch, seen: Sequence[RecordedCall]) ->
 
 
 def _batch_of(subject: Pretrained, inputs: Inputs, take: Take) -> Batch:
-    """Inputs of the model's own as a batch, after one pass over them; each call that is read is given away as it is made."""
+    """Make a batch of the model's own inputs by one pass over them; `take` gets each recorded call."""
     check_inputs(inputs)
     config = getattr(subject.model, "config", None)
     try:
@@ -428,9 +428,9 @@ def _batch_of(subject: Pretrained, inputs: Inputs, take: Take) -> Batch:
 
 
 def encode_sample(subject: Pretrained, sample: InputSample) -> tuple[InputSample, tuple[str, ...]] | None:
-    """Sound or images as what the model's own encoder makes of them, with what its decoder reads, and what was decided about them.
+    """Replace sound or images by the model's encoder output, beside the decoder's input; with notes on how inputs were made.
 
-    The encoder runs by itself, once. None where a model's forward does not take that.
+    The encoder runs alone, once. None if the model's forward does not take `encoder_outputs`.
     """
     inputs, notes = subject._sample_inputs(sample)
     main, encoder = str(getattr(subject.model, "main_input_name", "")), getattr(subject.model, "get_encoder", None)
@@ -447,9 +447,9 @@ def encode_sample(subject: Pretrained, sample: InputSample) -> tuple[InputSample
 
 @torch.no_grad()
 def decoder_of(subject: Pretrained, sample: InputSample) -> Pretrained | None:
-    """The model as it reads what its encoder made (`encode_sample`), verified with such a sample after a read of the whole model.
+    """The model verified for `encoder_outputs` as inputs (`encode_sample`), after a read of the complete model.
 
-    None where it does not take that, or answers otherwise than the whole model to rounding. Raises ModelError.
+    None if it does not take them, or if its output differs from the complete model's by more than rounding. Raises ModelError.
     """
     encoded = encode_sample(subject, sample)
     if encoded is None or encoded[0].inputs is None:
@@ -474,16 +474,16 @@ def load(
     remote_code: bool = False,
     proof: bool = True,
 ) -> Pretrained:
-    """A pretrained model from a folder, from a hub by name, or as a module, proved before it is returned.
+    """Load a pretrained model from a folder, from a hub by name, or as a module, and verify it.
 
-    `inputs` is an example of the model's own inputs, needed only where its kind is not known; `window` shortens what is
+    `inputs` is an example of the model's own inputs, needed only for an unknown kind of model; `window` limits the tokens
     read at once. Weights are safetensors unless `pickle`, and no code is run from a repository unless `remote_code`.
-    `proof` false keeps what fails: layers that fail are then left out of every reading.
-    Raises ModelError where there is no such model, or naming what the proof refuses.
+    With `proof=False` layers that fail verification are left out of every reading instead of raising.
+    Raises ModelError if there is no such model, or naming what failed verification.
     """
     check_model(model)
     if isinstance(tokenizer, str):
-        reason = "A tokenizer is an object of transformers, as AutoTokenizer.from_pretrained gives it."
+        reason = "A tokenizer is an object of transformers, such as AutoTokenizer.from_pretrained returns."
         raise ModelError(f"{tokenizer!r} was given as a tokenizer.", reason, "Load it first.")
     if inputs is not None:
         check_inputs(inputs)
@@ -493,7 +493,7 @@ def load(
         placed = None if device in ("auto", "cpu") else device
         chosen = {"revision": revision, "dtype": dtype, "device_map": device_map, "device": placed}
         if options := [option for option, value in chosen.items() if value is not None]:
-            reason = "It is a module already, and is read as it is."
+            reason = "A module is read as it is, without these options."
             raise ModelError(f"{', '.join(options)} for {name}.", reason, "Leave that out, or give a name or a folder.")
         check_weights(name, module)
         check_finite(name, module)
@@ -515,12 +515,12 @@ def load(
     words = {"--revision": revision, "--dtype": dtype, "--window": window}
     called = ANY if isinstance(model, nn.Module) or Path(model).is_dir() else name
     options = (called, *(str(w) for option, value in words.items() if value is not None for w in (option, value)))
-    about = (proved, batcher, state.settled(module), options, remarks)
+    about = (proved, batcher, state.without_changed_buffers(module), options, remarks)
     return Pretrained(name, module, tokenizer, objective, *about, processor=processor)
 
 
 def _settle(objective: str, model: nn.Module, tokenizer: Any, proved: Proof) -> tuple[str, tuple[str, ...]]:
-    """A causal loss only where no position sees a later one: else it would be given what it is to predict."""
+    """Choose the objective: no causal loss if a position attends to later ones, since the model would see what it predicts."""
     ahead = any(law.ahead for law, a in zip(proved.laws, proved.addresses, strict=True) if a.stack in ("plain", "dec"))
     if objective != "causal" or not ahead:
         return objective, ()
@@ -530,20 +530,20 @@ def _settle(objective: str, model: nn.Module, tokenizer: Any, proved: Proof) -> 
 
 
 def folder_name(folder: Path) -> str:
-    """A folder's name, with its parent's where the name alone says nothing."""
+    """A folder's name, with its parent's if it is a generic one such as "model"."""
     place = folder.resolve()
     return f"{place.parent.name}/{place.name}" if place.name in PLAIN_NAMES else place.name
 
 
 def piece_spans(model: Pretrained, text: str) -> list[tuple[int, int]]:
-    """First character and the one after the last of every piece of a text, special tokens around it left out.
+    """Character spans (start, end) of every token of a text, without special tokens around it.
 
-    Raises ModelError where the tokenizer does not say.
+    Raises ModelError if the tokenizer has no offsets.
     """
     tokenizer = model.tokenizer
     if tokenizer is None or not tokenizer.is_fast:
         what = "no tokenizer" if tokenizer is None else f"the tokenizer {type(tokenizer).__name__}"
-        reason = "A tokenizer of the library 'tokenizers' is needed, since it says where in a text each piece stands."
+        reason = "A tokenizer of the library 'tokenizers' is needed, since only it has character offsets."
         raise ModelError(f"{model.name} comes with {what}.", reason, "Load the model with such a tokenizer.")
     options = {"return_special_tokens_mask": True, "return_offsets_mapping": True}
     encoded = tokenize(model.name, tokenizer, text, **options)
@@ -557,9 +557,9 @@ WordTuple: TypeAlias = tuple[str, ...]
 
 
 class Crossed(NamedTuple):
-    """A batch of sentence pairs, and the word (from 0) that every piece is of: −1 special, −2 padding.
+    """A batch of sentence pairs, and the word index (from 0) of every token: −1 special, −2 padding.
 
-    `shifted` is of what the decoder reads at a position, `predicted` of what it is to say there; `pairs` numbers the rows.
+    `shifted` belongs to the decoder's input, `predicted` to its labels; `pairs` has the pair number of each row.
     """
 
     batch: Batch
@@ -570,7 +570,7 @@ class Crossed(NamedTuple):
 
 
 class _SentencePieces(NamedTuple):
-    """A sentence as the tokenizer has it: its ids, and the word of each, −1 for special ones."""
+    """A tokenized sentence: its ids, and the word index of each, −1 for special tokens."""
 
     ids: list[int]
     words: list[int]
@@ -579,12 +579,12 @@ class _SentencePieces(NamedTuple):
 def check_crossing(
     subject: Pretrained, why: str = "Word alignments are read from attention between a source and a target."
 ) -> None:
-    """Raise ModelError, naming the model, where it is no encoder–decoder or has no tokenizer; `why` says what it is asked for."""
+    """Raise ModelError for a model that is no encoder–decoder or has no tokenizer; `why` says what needs cross-attention."""
     if "cross" not in subject.shape.stacks:
         reason = f"{subject.shape.words()} {why}"
         raise ModelError(f"{subject.name} has no cross-attention.", reason, "Choose an encoder–decoder model.")
     if subject.tokenizer is None:
-        reason = "Sentences are cut into pieces by the model's own."
+        reason = "Sentences are tokenized by the model's own tokenizer."
         raise ModelError(f"{subject.name} came without a tokenizer.", reason, "Give a folder that holds one.")
 
 
@@ -593,8 +593,8 @@ def cross_batches(
 ) -> tuple[list[Crossed], tuple[int, ...]]:
     """Batches of at most `size` pairs of about the same length, and the numbers of pairs too long for the model.
 
-    The decoder reads the target itself, shifted as the model's own training shifts it. Raises ModelError where
-    there is no cross-attention, or where a piece cannot be assigned to one word.
+    The decoder reads the target (teacher forcing), shifted as in the model's own training. Raises ModelError if
+    there is no cross-attention, or if a token cannot be assigned to one word.
     """
     check_crossing(subject)
     cuts = {i: (cut(subject, pair[0], False), cut(subject, pair[1], True)) for i, pair in enumerate(pairs)}
@@ -622,7 +622,7 @@ def cross_batches(
 
 
 def cut(subject: Pretrained, words: WordTuple, target: bool) -> _SentencePieces:
-    """A sentence of words as pieces; a target ends in a special piece, so that every word is read by the decoder once."""
+    """Tokenize a sentence of words; a target ends in a special token, so that every word is a decoder input once."""
     tokenizer, text = subject.tokenizer, " ".join(words)
     options = {"add_special_tokens": True, "return_special_tokens_mask": True}
     options |= {"return_offsets_mapping": True} if tokenizer.is_fast else {}
@@ -633,9 +633,9 @@ def cut(subject: Pretrained, words: WordTuple, target: bool) -> _SentencePieces:
         word_of = _by_marks(subject, words, list(encoded["input_ids"]), encoded["special_tokens_mask"], target)
     ids = [int(i) for i in encoded["input_ids"]]
     if word_of is None:
-        reason = "A piece that is of no word, or of several, has no place in a word alignment."
-        todo = "Use a tokenizer that keeps words apart at white space."
-        problem = f"The pieces that {subject.name} cuts {text[:60]!r} into are not of single words."
+        reason = "Word alignment needs every token to belong to exactly one word."
+        todo = "Use a tokenizer that splits at white space."
+        problem = f"Some tokens of {text[:60]!r} in {subject.name} do not belong to single words."
         raise ModelError(problem, reason, todo)
     if target and (not word_of or word_of[-1] != SPECIAL):
         end = getattr(tokenizer, "eos_token_id", None)
@@ -644,7 +644,7 @@ def cut(subject: Pretrained, words: WordTuple, target: bool) -> _SentencePieces:
 
 
 def _by_offsets(text: str, words: WordTuple, offsets: Sequence[Any], special: Sequence[int]) -> list[int] | None:
-    """The word that each piece's first character other than a space is of; None where a piece goes beyond its word."""
+    """The word index of each token, by its first non-space character; None if a token spans several words."""
     ends = list(itertools.accumulate((len(word) for word in words), lambda end, size: end + 1 + size))
     numbers: list[int] = []
     for (start, end), added in zip(offsets, special, strict=True):
@@ -663,7 +663,7 @@ def _by_offsets(text: str, words: WordTuple, offsets: Sequence[Any], special: Se
 def _by_marks(
     subject: Pretrained, words: WordTuple, ids: list[int], special: Sequence[int], target: bool
 ) -> list[int] | None:
-    """The word of each piece, from words cut one by one (one may begin twice, or never), else from marks where one begins; else None."""
+    """The word index of each token, by tokenizing word by word, else by the marks at beginnings of words; None if neither works."""
     tokenizer = subject.tokenizer
     inner = [i for i, added in zip(ids, special, strict=True) if not added]
     numbers, alone, beginnings = list[int](), list[int](), list[int]()
@@ -673,7 +673,7 @@ def _by_marks(
         numbers += [number] * len(pieces)
         beginnings += [number for piece in tokenizer.convert_ids_to_tokens(pieces) if str(piece).startswith(MARK)]
     if alone != inner:
-        # pieces of equal score may be chosen otherwise in a sentence; its marks then say where words begin
+        # tokens of equal score may be chosen differently within a sentence: then use the marks at beginnings of words
         begins = [str(piece).startswith(MARK) for piece in tokenizer.convert_ids_to_tokens(inner)]
         if sum(begins) != len(beginnings) or not begins[0]:
             return None
@@ -693,7 +693,7 @@ def _pad(rows: Sequence[_SentencePieces], filler: int) -> tuple[Int[Tensor, "B T
 
 
 def _shift(subject: Pretrained, labels: Int[Tensor, "B T"], filler: int) -> Int[Tensor, "B T"]:
-    """What the decoder reads so that it is to say `labels`: as the model itself shifts them, where it says how."""
+    """Decoder input ids for `labels`, shifted by the model's own method if it has one."""
     shift = getattr(subject.model, "prepare_decoder_input_ids_from_labels", None)
     if shift is not None:
         shown = shift(labels=labels.to(subject.batcher.device)).cpu()
@@ -705,7 +705,7 @@ def _shift(subject: Pretrained, labels: Int[Tensor, "B T"], filler: int) -> Int[
 
 @contextmanager
 def _without_weights(model: nn.Module) -> Iterator[None]:
-    """The model with weights that no gradient is asked for, and with their own flags again afterwards."""
+    """Switch off `requires_grad` of all parameters inside; restore it afterwards."""
     parameters = [parameter for parameter in model.parameters() if parameter.requires_grad]
     try:
         for parameter in parameters:
@@ -718,10 +718,10 @@ def _without_weights(model: nn.Module) -> Iterator[None]:
 
 @alone
 def read_graph(subject: Pretrained, batch: Batch) -> Reading:
-    """A reading of one batch whose traces lie in the graph of its `output`: [B T V], logits or last hidden states.
+    """Read one batch with traces in the autograd graph of its `output` [B T V], logits or last hidden states.
 
-    After a backward pass q, k and v of every trace, and its output, have their `grad`. Tensors lie where the model computes. The
-    graph begins at the first layer's q, k and v: weights, which stay as they are, get no gradient.
+    After a backward pass q, k and v of every trace, and its output, have their `grad`. Tensors stay on the model's device.
+    The graph begins at the first layer's q, k and v: weights get no gradient.
     """
     proof, ends = subject.proof, dict[Address, Parts]()
     seen: list[RecordedCall] = []
@@ -730,11 +730,11 @@ def read_graph(subject: Pretrained, batch: Batch) -> Reading:
         ends[address] = Parts(*(t if t.requires_grad else t.detach().requires_grad_() for t in parts))
         for part in ends[address]:
             part.retain_grad()
-        return Parts(*(t.clone() for t in ends[address]))  # a model may write over what it has used
+        return Parts(*(t.clone() for t in ends[address]))  # a model may overwrite its activations
 
     def meet(call: Call) -> Call:
         weights = proof.read_at(call)
-        if weights is not None and weights.projections.address in ends:  # in none of a rehearsal
+        if weights is not None and weights.projections.address in ends:  # not during a rehearsal
             if call.output.requires_grad:
                 call.output.retain_grad()
             scale = call.scale if proof.laws[call.order].scaled else None
@@ -751,31 +751,31 @@ def read_graph(subject: Pretrained, batch: Batch) -> Reading:
 
 
 def single_batch(subject: Pretrained, texts: ReadGiven | list[ReadGiven]) -> tuple[Pretrained, Batch]:
-    """A text, several texts or the model's own inputs as one batch, and the model as verified with them.
+    """A text, several texts or the model's own inputs as one batch, and the model verified for them.
 
-    Raises ModelError for what makes more than one.
+    Raises ModelError if they make more than one batch.
     """
     samples = [as_sample(text) for text in (texts if isinstance(texts, list) else [texts])]
     if len(samples) == 1 and isinstance(samples[0], InputSample):
         subject = subject.for_sample(samples[0])
     batches = list(subject.batches(samples, MOST))
     if len(batches) != 1:
-        reason = f"A reading with gradients or with its stream is of one batch; they make {len(batches)}."
+        reason = f"A reading with gradients or with the residual stream takes one batch; they make {len(batches)}."
         raise ModelError(f"{len(samples)} texts were given.", reason, "Read them one by one.")
     return subject, batches[0]
 
 
 def read_with_gradients(subject: Pretrained, texts: ReadGiven | list[ReadGiven]) -> Reading:
-    """Read what makes one batch with its graph, after a reading that is verified as any is; raises ModelError."""
+    """Read one batch with its autograd graph, after a verified reading of it; raises ModelError."""
     subject, batch = single_batch(subject, texts)
     return replace(read_graph(subject, batch), notes=subject.trace(batch).notes)
 
 
 @alone
 def input_gradients(subject: Pretrained, batch: Batch, places: Int[Tensor, " B"]) -> Float[Tensor, "B T"]:
-    """‖g_j ⊙ x_j‖ of every position: x_j enters the first layer, g_j is the gradient of the largest logit at each row's place.
+    """‖g_j ⊙ x_j‖ of every position: x_j enters the first layer, g_j is the gradient of the largest logit at position `places` of
 
-    `places` holds one position for each row. Raises ModelError where the first layer has no stream. Source: gradient × input, Denil et
+    each row. Raises ModelError if the first layer has no residual stream. Source: gradient × input, Denil et
     al. 2014.
     """
     proved, streams = subject._with_proof, list[Tensor]()

@@ -1,4 +1,4 @@
-"""Inputs that a model's own processor makes of sound and images, beside a text or alone."""
+"""Model inputs from sound and images by the model's own processor, with a text or alone."""
 
 from __future__ import annotations
 
@@ -32,34 +32,34 @@ PICTURE = "Give an image file, such as PNG or JPEG."
 
 @dataclass(frozen=True, eq=False)
 class Processor:
-    """What makes a model's inputs of sound and images; `opened` returns the processor when it is first needed."""
+    """A model's processor of sound and images; `opened` returns it when it is first needed."""
 
     name: str
     opened: Callable[[], Any]
 
     @classmethod
     def of(cls, name: str, place: str, options: Mapping[str, str | bool | None]) -> Processor:
-        """That of a model's folder, or of a name on a hub; `options` are how transformers is to fetch it."""
+        """The processor of a model's folder or name on a hub; `options` go to from_pretrained."""
         return cls(name, functools.cache(lambda: _load_processor(name, place, options)))
 
     @classmethod
     def wrap(cls, name: str, processor: Any) -> Processor:
-        """That of a processor in memory."""
+        """Wrap a processor in memory."""
         return cls(name, lambda: processor)
 
     @property
     def rate(self) -> int | None:
-        """Samples a second of the sounds that it takes; None where it takes none. Raises ModelError where it cannot be read."""
+        """Sampling rate in Hz of the sounds that it takes; None if it takes none. Raises ModelError if it cannot be read."""
         extractor = _extractor(self.opened())
         return None if extractor is None else int(extractor.sampling_rate)
 
     def inputs(
         self, sample: InputSample, like: Tensor, tokenizer: Any, start: int | None
     ) -> tuple[ModelInputs, tuple[str, ...]]:
-        """The model's inputs of a sample, as `like` in device and precision, and what was decided about them.
+        """The model's inputs for a sample, with the device and dtype of `like`, and notes on how they were made.
 
-        `start` is the token that an encoder-decoder's decoder begins with: a text beside sound or images is then what it
-        says, with labels. Else sound and images stand before a text that names no place for them. Raises ModelError.
+        `start` is the first token of an encoder–decoder's decoder: a text is then the decoder's target, with labels.
+        Otherwise sound and images are put before a text that has no placeholder for them. Raises ModelError.
         """
         processor = self.opened()
         kind = "audio" if sample.audio else "images"
@@ -73,7 +73,7 @@ class Processor:
         mark = getattr(processor, "audio_token" if sample.audio else "image_token", None)
         if takes and isinstance(mark, str) and mark not in (text or ""):
             if text is not None:
-                notes = (*notes, f"The text names no place for {kind}, with {mark}: they stand before it.")
+                notes = (*notes, f"The text has no placeholder {mark} for {kind}: they are put before it.")
             text = mark * len(data) + (text or "")
         named: dict[str, object] = {"text": text} if takes and text is not None else {}
         if sample.audio:
@@ -82,7 +82,7 @@ class Processor:
             named |= {"images": data}
         maker = processor if takes or not sample.audio else _extractor(processor)
         words = f"The processor of {self.name} cannot make inputs of that."
-        todo = f"Name a place in the text for each of the {kind}, as the model's card says, or give the model's own inputs."
+        todo = f"Put a placeholder into the text for each of the {kind}, as the model card says, or give the model's own inputs."
         with saying(lambda error: ModelError(words, summarize_error(error, 200), todo)):
             values = dict(maker(**named, return_tensors="pt"))
         *stacked, high, wide = getattr(values.get("pixel_values"), "shape", (0, 0))
@@ -90,7 +90,7 @@ class Processor:
         if len(stacked) > 1 and any(isinstance(size, tuple) and size != (wide, high) for size in sizes):
             notes = (*notes, f"Images are scaled or cut to {wide} × {high} pixels, as the model reads them.")
         if start is not None:
-            # what a decoder reads of a text, and the labels of each of its tokens; of no text how it begins
+            # the decoder's input ids and labels of a text; without a text the ids that it begins with
             ids = [] if tokenizer is None else list(tokenize(self.name, tokenizer, text or "")["input_ids"])
             ids = ids[1:] if ids[:1] == [start] else ids
             prefix = ids[:-1]
@@ -100,12 +100,12 @@ class Processor:
                 prefix = ids
             values["decoder_input_ids"] = torch.tensor([[start, *prefix]] * len(data))
             if text is None:
-                notes = (*notes, "No text was given: the decoder reads the tokens that it begins with alone.")
+                notes = (*notes, "No text was given: the decoder reads only its initial tokens.")
         kind = lambda t: like.dtype if t.is_floating_point() else t.dtype  # noqa: E731
         return {n: t.to(like.device, kind(t)) if isinstance(t, Tensor) else t for n, t in values.items()}, notes
 
     def _sounds(self, sample: InputSample, processor: Any) -> tuple[list[Any], tuple[str, ...]]:
-        """Waves at the rate that the processor takes; raises ModelError for one that is longer than the model reads."""
+        """Waveforms at the processor's sampling rate; raises ModelError for one that is longer than the model reads."""
         extractor = _extractor(processor)
         if extractor is None:
             reason = f"Its processor is {type(processor).__name__}."
@@ -134,18 +134,18 @@ class Processor:
 
 
 def _extractor(processor: Any) -> Any:
-    """The part of a processor that makes features of sound; None where it has none."""
+    """The feature extractor of a processor; None if it has none."""
     inner = getattr(processor, "feature_extractor", None) or processor
     return inner if hasattr(inner, "sampling_rate") else None
 
 
 def is_processor(value: object) -> bool:
-    """Whether what was given in a tokenizer's place makes inputs of sound or images, without a tokenizer of its own."""
+    """Whether an object given as tokenizer is a feature extractor or image processor without a tokenizer."""
     return hasattr(value, "sampling_rate") or hasattr(value, "image_mean")
 
 
 def open_sound(sound: object, rate: int) -> tuple[Float[np.ndarray, " S"], tuple[str, ...]]:
-    """A sound as one channel at `rate` samples a second, and what was changed for that.
+    """Load a sound as one channel at `rate` samples a second, with notes on what was changed for that.
 
     A sound is a file, samples at that rate, or a mapping with `array` and `sampling_rate` as datasets have it. Raises ModelError.
     """
@@ -157,7 +157,7 @@ def open_sound(sound: object, rate: int) -> tuple[Float[np.ndarray, " S"], tuple
         if isinstance(sound, Mapping) and {"array", "sampling_rate"} <= set(sound):
             sound, stated_rate = sound["array"], sound["sampling_rate"]
             if not isinstance(stated_rate, int) or stated_rate < 1:
-                reason = "It is a whole number of samples a second."
+                reason = "It has to be a whole number of samples a second."
                 raise ModelError(f"A sampling rate of {stated_rate!r} was given.", reason, SOUND)
             own_rate = stated_rate
         wave = np.asarray(sound)
@@ -167,9 +167,7 @@ def open_sound(sound: object, rate: int) -> tuple[Float[np.ndarray, " S"], tuple
         wave = wave.astype(np.float32)[:, None]
     if not np.isfinite(wave).all():
         bad = int((~np.isfinite(wave)).sum())
-        raise ModelError(
-            f"{name} has samples that are infinite or no number: {bad:,} of {wave.size:,}.", SAMPLES, SOUND
-        )
+        raise ModelError(f"{name} has samples that are infinite or NaN: {bad:,} of {wave.size:,}.", SAMPLES, SOUND)
     if wave.shape[1] > 1:
         notes.append(f"The {wave.shape[1]} channels of {name} are averaged.")
     channel = wave.mean(axis=1)
@@ -183,7 +181,7 @@ def open_sound(sound: object, rate: int) -> tuple[Float[np.ndarray, " S"], tuple
 
 
 def _read_sound(place: Path, words: str) -> tuple[Float[np.ndarray, "S C"], int, list[str]]:
-    """The samples of a file, their rate, and a note where the file ends early; raises ModelError with these `words`."""
+    """The samples of a file, their rate, and a note if the file ends early; raises ModelError with the problem `words`."""
     need_extra("soundfile", "audio", "Opening a sound")
     import soundfile
 
@@ -196,14 +194,14 @@ def _read_sound(place: Path, words: str) -> tuple[Float[np.ndarray, "S C"], int,
     if wave is None or not len(wave):
         reason = f"It lasts {length:.0f} s; at least one sample and at most {LONGEST:,} s are read."
         raise ModelError(words, reason, "Cut it into parts, or give another.")
-    is_cut = "should be" in about.extra_info  # how the library says that a length in the header is not that of the file
+    is_cut = "should be" in about.extra_info  # libsndfile's wording for a length in the header that is not the file's
     return wave, about.samplerate, [f"{place.name} is not as long as its header says."] if is_cut else []
 
 
 def open_image(image: object) -> tuple[object, tuple[str, ...]]:
-    """A file as a picture in red, green and blue, turned as its camera says, and what was left out; what is no path as it is.
+    """Open an image file as RGB, rotated by its EXIF orientation, with notes; anything but a path is returned unchanged.
 
-    Raises ModelError, also for several pictures in a file and for more than 8 bits a colour, which would be cut off.
+    Raises ModelError, also for several pictures in a file and for more than 8 bits a colour, which would be truncated.
     """
     if not isinstance(image, (str, Path)):
         return image, ()
@@ -224,8 +222,8 @@ def open_image(image: object) -> tuple[object, tuple[str, ...]]:
     if frames > 1:
         raise ModelError(words, f"It holds {frames} pictures.", "Save the one that is meant in a file of its own.")
     if mode.startswith(("I", "F")):
-        raise ModelError(words, f"Its numbers are of mode {mode}, not of 8 bits.", "Save it with 8 bits a colour.")
-    return picture, (f"{place.name} is transparent in places: its colours there are read as if it were not.",) * clear
+        raise ModelError(words, f"Its mode is {mode}, not 8 bits a colour.", "Save it with 8 bits a colour.")
+    return picture, (f"{place.name} has transparent parts; transparency is ignored.",) * clear
 
 
 def _load_processor(name: str, place: str, options: Mapping[str, str | bool | None]) -> Any:
@@ -242,7 +240,7 @@ def _load_processor(name: str, place: str, options: Mapping[str, str | bool | No
         processor = transformers.AutoProcessor.from_pretrained(place, **dict[str, Any](options))
         if hasattr(processor, "image_processor") or hasattr(processor, "feature_extractor") or is_processor(processor):
             return processor
-        # of models that are made of two, transformers takes the tokenizer for the processor
+        # for models made of two, AutoProcessor returns the tokenizer
         for kind in ("AutoImageProcessor", "AutoFeatureExtractor"):
             with contextlib.suppress(ValueError, OSError):
                 return getattr(transformers, kind).from_pretrained(place, **dict[str, Any](options))

@@ -34,7 +34,7 @@ from trisect.lab.records import (
     record_of,
 )
 from trisect.lab.run_folder import COPY_AGAIN, GONE, RunFolder, check_place, has_tables, is_study, read_tables, run_mark
-from trisect.lab.subject import check_there, for_texts, is_study_model
+from trisect.lab.subject import check_exists, for_texts, is_study_model
 from trisect.lab.units.run import OverModels, check_workers, several_models
 from trisect.report.readme import readme, remove_readme, write_readme
 from trisect.report.sheet import Document, Sheet, StudyLink, write_document, write_page
@@ -86,7 +86,7 @@ def run(
     ours = all(is_study_model(model) for _, model in models)
     texts = next((group.open(ours) for group in groups_of(settings) if isinstance(group, TextSource)), None)
     for source, model in models if experiment.reads_text(settings, texts) else ():
-        check_there(model, **source.fetch_options(), text=True)
+        check_exists(model, **source.fetch_options(), text=True)
     subjects: tuple[Subject, ...] = ()
     # several are opened later, one after the other
     for opened in (source.open() for source in sources if over is None):

@@ -39,9 +39,9 @@ LONGEST_STATEMENT = 1_000_000  # bytes; a ledger may be longer
 OPENED = (".html", "corpus.json")  # entry points: removed before a new run's files are written, and written last
 GONE = ("is missing.", "was altered.")  # messages about listed files that have changed
 UNIT = ".unit-"  # prefix of the folders of finished units, until all are finished
-DELETE = "Delete {} and call the same command again: it computes what is missing."
-MOVE = "Move {} away and call the same command again: the plan cannot be recovered from the other files."
-AGAIN = "Delete it and call the same command again: it computes what is missing."
+DELETE = "Delete {} and run the same command again: it computes what is missing."
+MOVE = "Move {} away and run the same command again: the plan cannot be recovered from the other files."
+AGAIN = "Delete it and run the same command again: it computes what is missing."
 COPY_AGAIN = "Copy it again from the folder that the command wrote, or run that command again."
 WRITABLE = "Choose a folder that can be written, with --out."
 ELSEWHERE = "Choose another folder with --out."
@@ -77,7 +77,7 @@ class RunFolder:
     def manifest(self) -> _ManifestData:
         """Experiment, run and checksums of its files; raises DamagedFileError if the manifest is missing or damaged."""
         path = self.path / MANIFEST
-        todo = f"Delete {path} and call the same command again."
+        todo = f"Delete {path} and run the same command again."
         body = read_record(path, todo, _ManifestData)
         texts = all(isinstance(body[name], str) for name in ("experiment", "run"))
         inside = all(
@@ -252,7 +252,7 @@ class RunFolder:
 
     # --- check
 
-    def check(self, again: str = "Call the same command again: it writes all of them.") -> list[StudyError]:
+    def check(self, again: str = "Run the same command again: it writes all of them.") -> list[StudyError]:
         """An error for each file of the run that is missing, changed, or from another run."""
         manifest, errors = self.manifest(), list[StudyError]()
         reason = f"It is not what 'trisect {manifest['experiment']}' wrote (run {manifest['run'][:8]})."

@@ -153,7 +153,7 @@ def sampled(subject: Subject) -> AbstractContextManager[None]:
     return sampled_laws(subject) if isinstance(subject, Pretrained) else nullcontext()
 
 
-def check_there(model: Any, text: bool = False, **fetched: Unpack[FetchOptions]) -> None:
+def check_exists(model: Any, text: bool = False, **fetched: Unpack[FetchOptions]) -> None:
     """Raise ModelError where `load` would before it reads weights; what is in memory is there.
 
     With `text`, also for a model that is to read text alone and takes sound or images.
@@ -166,7 +166,7 @@ def check_there(model: Any, text: bool = False, **fetched: Unpack[FetchOptions])
         return
     check_folder(model)
     from trisect.hf.files.fetch import Options
-    from trisect.hf.files.fetch import check_there as check_files_there
+    from trisect.hf.files.fetch import check_exists as check_files_there
 
     _, place, name = _place_of(model, fetched["revision"])
     check_files_there(place, Options(**{**fetched, "revision": name}), text)

@@ -142,7 +142,7 @@ def begin(context: JobContext, kind: type[D]) -> tuple[D, Emit]:
     """What a job's model learns from, and how it reports, by which all that is new goes home too."""
 
     def load(path: Path) -> D:
-        return read_record(path, "Call the same command again: it writes the file again.", kind)
+        return read_record(path, "Run the same command again: it writes the file again.", kind)
 
     def emit(share: float, words: str) -> None:
         context.send_files()

@@ -1,4 +1,4 @@
-"""Measures: traces, arrays or loss curves in, numbers and rows out; they know nothing of models."""
+"""Measures: functions of traces, arrays and loss curves that return numbers and rows, without access to models."""
 
 from importlib import import_module
 from types import ModuleType

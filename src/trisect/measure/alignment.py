@@ -1,4 +1,4 @@
-"""Word alignment from attention scores of subword pieces, and its alignment error rate (AER) against gold links."""
+"""Word alignment from attention scores of subword tokens, and its alignment error rate (AER) against gold links."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from trisect.core.errors import CorpusError
 from trisect.core.trace import Trace
 from trisect.measure.norms import to_single_precision, transformed_and_layer_norms
 
-NONE = -1  # in the place of a word: a special piece; in the place of a link: none
+NONE = -1  # instead of a word: a special token; instead of a link: no link
 Links: TypeAlias = AbstractSet[tuple[int, int]]
 KINDS = ("weight", "norm")
 

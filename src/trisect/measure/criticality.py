@@ -1,4 +1,4 @@
-"""Criticality: how far a site's weights can be rewound before the loss moves, from curves interpolated on a fine grid."""
+"""Criticality: how far a site's weights can be rewound before the loss changes, from curves interpolated on a fine grid."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ from trisect.core.errors import TrisectError
 class Criticality(NamedTuple):
     """`score`: smallest α such that at it and every larger α the loss is within ε of the final one.
 
-    `first`: the other reading of the paper's equation 1, the smallest α that is within ε at all. They differ only
-    where the curve is not monotone. `area`: mean over α of the loss difference, in nats; it needs no threshold.
+    `first`: another interpretation of the paper's equation 1, the smallest α at which the loss is within ε. They differ only
+    if the curve is not monotone. `area`: mean over α of the loss difference, in nats; it needs no threshold.
     """
 
     score: float
@@ -26,11 +26,11 @@ class Criticality(NamedTuple):
 def criticality(
     alphas: Float[np.ndarray, " A"], losses: Float[np.ndarray, " B"], epsilon: float, share: bool = True
 ) -> Criticality:
-    """Both readings of criticality, and the area, of one convex-rewinding curve.
+    """Compute `score`, `first` and `area` of one convex-rewinding curve.
 
-    `alphas` rise from 0 (initial weights) to 1 (final weights); `losses` are in nats; `epsilon` is the share of the
-    final loss that counts as a drop, or without `share` a number of its unit, where the final one is 0.
-    Source: Chatterji et al. 2019, as used in the paper's equation 1 with the difference the right way round (definitions A5).
+    `alphas` rise from 0 (initial weights) to 1 (final weights); `losses` are in nats. `epsilon` is the tolerated loss difference
+    relative to the final loss, or without `share` an absolute one.
+    Source: Chatterji et al. 2019, as in the paper's equation 1 with the sign of the difference corrected (definitions A5).
     """
     if len(alphas) != len(losses) or len(alphas) < 2 or np.any(np.diff(alphas) <= 0):
         raise TrisectError(
@@ -39,32 +39,32 @@ def criticality(
             "Evaluate the loss once at each α.",
         )
     difference = losses - losses[-1]
-    # a loss that is not a number is not within anything, so it counts as a drop
+    # a NaN loss is not within the tolerance
     within = difference < epsilon * (losses[-1] if share else 1.0)
-    within[-1] = True  # the final weights are themselves, also where their loss is 0
+    within[-1] = True  # the final weights, even if their loss is 0
     outside = np.flatnonzero(~within)
     score = alphas[outside[-1] + 1] if len(outside) else alphas[0]
     return Criticality(float(score), float(alphas[np.argmax(within)]), mean_difference(losses, losses[-1]))
 
 
 def mean_difference(losses: Float[np.ndarray, " A"], final: float) -> float:
-    """Mean loss difference to the final weights along a curve, in nats (the area, for evenly spaced points)."""
+    """Mean loss difference from the final weights along a curve, in nats (the area, for evenly spaced points)."""
     return float(np.mean(losses - final))
 
 
 NODES = (9, 17, 33)  # nested: each set of Chebyshev-Lobatto nodes holds the one before
-TOLERANCE = 1e-3  # nats; two interpolants that differ by less are taken as agreeing
+TOLERANCE = 1e-3  # nats; two interpolants that differ by less agree
 
 Evaluate = Callable[[list[float]], Float[np.ndarray, "C N"]]
 
 
 class GridCurves(NamedTuple):
-    """Channels on the grid, and how they came about.
+    """Channels on the grid, evaluated or interpolated.
 
-    `exact`: which grid points were evaluated rather than interpolated; `checks`: for each smooth channel the largest
-    disagreement of the last two interpolants, 0 where all was evaluated; `nodes`: how many nodes the last one had, 0
-    without interpolation; `evaluations`: how many points were evaluated. The smooth channels are `mix` times their
-    values at `points`, and so is everything else that is averaged like them.
+    `exact`: which grid points were evaluated; `checks`: for each smooth channel the largest
+    difference of the last two interpolants, 0 if all points were evaluated; `nodes`: the number of nodes of the last one, 0
+    without interpolation; `evaluations`: the number of evaluated points. The smooth channels are `mix` times their
+    values at `points`; the same matrix applies to other losses averaged in the same way.
     """
 
     values: Float[np.ndarray, "C A"]
@@ -81,7 +81,7 @@ class GridCurves(NamedTuple):
 
 
 def exact_curves(evaluate: Evaluate, grid: Float[np.ndarray, " A"], smooth: int) -> GridCurves:
-    """Every grid point evaluated; the first `smooth` channels are those that `adaptive_curves` would check."""
+    """Evaluate every grid point; the first `smooth` channels are those that `adaptive_curves` would check."""
     points = tuple(grid.tolist())
     every = np.ones(len(grid), dtype=bool)
     return GridCurves(evaluate(list(points)), every, np.zeros(smooth), 0, points, np.eye(len(grid)))
@@ -105,7 +105,7 @@ def adaptive_curves(
             evaluated.update(zip(new, evaluate(new).T, strict=True))
         return np.stack([evaluated[x] for x in points], axis=1)
 
-    learn(_nodes(NODES[1]))  # two sets are always compared: evaluating both at once shares what their points share
+    learn(_nodes(NODES[1]))  # the first two sets are always needed, and nested: one evaluation serves both
     nodes, before, checks = _nodes(NODES[0]), learn(_nodes(NODES[0])), np.full(smooth, np.inf)
     for count in NODES[1:]:
         last, nodes = nodes, _nodes(count)
@@ -125,7 +125,7 @@ def adaptive_curves(
         points = np.flatnonzero(needed & ~exact)
         curves[:, points] = learn(grid[points].tolist())
         exact[points] = True
-        # grid points beside which a loss passes (1 + epsilon) times its last value, or that value and epsilon
+        # grid points next to a crossing of the threshold (1 + epsilon) × last value, or last value + epsilon
         last = curves[:smooth, -1:]
         above = curves[:smooth] - ((1 + epsilon) * last if share else last + epsilon) >= 0
         turns = np.any(above[:, 1:] != above[:, :-1], axis=0)
@@ -138,13 +138,13 @@ def adaptive_curves(
 
 
 def _nodes(count: int) -> list[float]:
-    """Chebyshev-Lobatto nodes on [0, 1]; the same floats in every set that holds them."""
+    """Chebyshev-Lobatto nodes on [0, 1]; nested sets share the same floats."""
     finest = 0.5 - 0.5 * np.cos(np.pi * np.arange(NODES[-1]) / (NODES[-1] - 1))
     return finest[:: (NODES[-1] - 1) // (count - 1)].tolist()
 
 
 def _weights(nodes: list[float], at: Float[np.ndarray, " A"]) -> Float[np.ndarray, "A N"]:
-    """What each node's value contributes to the polynomial through all of them at those places."""
+    """Barycentric weights: the contribution of each node's value to the interpolant at the points `at`."""
     signs = (-1.0) ** np.arange(len(nodes))
     signs[[0, -1]] *= 0.5
     gaps = at[:, None] - np.array(nodes)

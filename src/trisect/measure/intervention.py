@@ -1,4 +1,4 @@
-"""Switch q, k or v of sites to zero, their mean or a second text's, several at once, and compare a model's outputs for one text."""
+"""Replace q, k or v of sites by zero, their mean or a second text's, several at once, and compare a model's outputs for one text."""
 
 from __future__ import annotations
 
@@ -33,9 +33,9 @@ from trisect.measure.patching import put_at, record
 
 
 def put(targets: Sequence[SiteTarget], source: Parts) -> Writer:
-    """A writer that puts `source` in place of the components and heads that the targets name; the rest stays bit for bit.
+    """Make a writer that replaces the targets' components and heads by `source`; all else stays bit for bit.
 
-    The targets are of one address. Each part of `source` is broadcast to [B H T E] of the call that is written to.
+    The targets are of one address. Each part of `source` is broadcast to the call's [B H T E].
     """
 
     def write(parts: Parts) -> Parts:
@@ -54,7 +54,7 @@ def put(targets: Sequence[SiteTarget], source: Parts) -> Writer:
 
 
 def zeros() -> Parts:
-    """What takes everything away: q or k of 0 makes every score the same, v of 0 makes a head contribute nothing."""
+    """Zeros for `put`: with q or k of 0 all scores are equal, with v of 0 a head contributes nothing."""
     nothing = torch.zeros(1, 1, 1, 1)
     return Parts(nothing, nothing, nothing)
 
@@ -62,9 +62,9 @@ def zeros() -> Parts:
 def round_to_bits(
     x: Float[Tensor, "B H T E"], bits: int, by: str, real: Bool[Tensor, "B T"] | None = None
 ) -> Float[Tensor, "B H T E"]:
-    """Every number at the nearest of 2**bits levels, evenly spaced from the smallest to the largest of its channel or token.
+    """Quantise to 2**bits levels, evenly spaced from the smallest to the largest number of a channel or token.
 
-    By 'channel' they are of one of a head's E numbers over the `real` positions of a row (None: all), by 'token' of one
+    A 'channel' is one of a head's E dimensions over the `real` positions of a row (None: all), a 'token' one
     position of a head; other positions stay bit for bit. Source: Liu et al. 2024, KIVI, section 3 (asymmetric rounding).
     """
     wide = x.to(torch.promote_types(x.dtype, torch.float32))
@@ -79,7 +79,7 @@ def round_to_bits(
 def cut_to_rank(
     x: Float[Tensor, "B H T E"], rank: int, real: Bool[Tensor, "B T"] | None = None
 ) -> Float[Tensor, "B H T E"]:
-    """The matrix of that rank (or the width, where that is less) that is nearest to each head's, of the `real` positions of a row.
+    """Best approximation of rank `rank` of each head's matrix over the `real` positions of a row, in Frobenius norm.
 
     Other positions stay bit for bit. Source: Eckart & Young 1936, The Approximation of One Matrix by Another of Lower Rank.
     """
@@ -90,16 +90,16 @@ def cut_to_rank(
 
 
 class Means:
-    """The mean q, k and v of one attention layer over all real tokens of a corpus, in memory that does not grow."""
+    """Running mean of q, k and v of one attention layer over all real tokens of a corpus, in constant memory."""
 
     def __init__(self) -> None:
         self._sums: dict[str, Float[Tensor, "H E"]] = {}
         self._counts = dict.fromkeys(Parts._fields, 0)
 
     def add(self, parts: Parts, query_real: Bool[Tensor, "B T"], key_real: Bool[Tensor, "B S"]) -> None:
-        """Count in one batch; positions where `query_real` or `key_real` is false do not count."""
+        """Add one batch; positions where `query_real` or `key_real` is false do not count."""
         for name, part, real in zip(Parts._fields, parts, (query_real, key_real, key_real), strict=True):
-            # chosen, not multiplied: what stands at padding may be infinite
+            # selected, not multiplied by 0: values at padding may be infinite
             total = part.detach().transpose(1, 2)[real.to(part.device)].double().sum(0)
             self._sums[name] = self._sums[name] + total if name in self._sums else total
             self._counts[name] += int(real.sum())
@@ -112,22 +112,22 @@ class Means:
 def real_parts(
     parts: Parts, row: int, query_real: Bool[Tensor, "B T"], key_real: Bool[Tensor, "B S"]
 ) -> tuple[Float[Tensor, "H N E"], Float[Tensor, "K M E"], Float[Tensor, "K M V"]]:
-    """q, k and v of one row of a batch at its real positions: what another text can be given."""
+    """q, k and v of one row of a batch at its real positions, for use as a donor."""
     queries, keys = query_real[row].to(parts.q.device), key_real[row].to(parts.q.device)
     return parts.q[row][:, queries].detach(), parts.k[row][:, keys].detach(), parts.v[row][:, keys].detach()
 
 
 def rows_of_donors(donors: Sequence[Float[Tensor, "H _ E"]], real: Bool[Tensor, "B T"]) -> Float[Tensor, "B H T E"]:
-    """Rows filled from one donor each: the n-th real position gets the donor's n-th, and a shorter donor begins again.
+    """Fill each row from one donor: the n-th real position gets the donor's n-th; a shorter donor is repeated.
 
-    Places are kept so that, with positions rotated into q and k, what arrives was made for the place it comes to.
+    Positions are preserved because rotary positions are part of q and k.
     """
     place = (real.long().cumsum(1) - 1).clamp_min(0)
     return torch.stack([d[:, (p % d.shape[1]).to(d.device)] for d, p in zip(donors, place, strict=True)])
 
 
 def relative_change(y: Float[Tensor, "B T D"], clean: Float[Tensor, "B T D"]) -> Float[Tensor, "B T"]:
-    """|y − clean|² / |clean|² at every position, in float64, row by row: no batch's outputs are held a second time."""
+    """|y − clean|² / |clean|² at every position, in float64, row by row to save memory."""
     tiny, rows = torch.finfo(torch.float64).tiny, []
     for new, old in zip(y, clean, strict=True):
         wide = old.double()
@@ -136,7 +136,7 @@ def relative_change(y: Float[Tensor, "B T D"], clean: Float[Tensor, "B T D"]) ->
 
 
 def output_change(outputs: Float[Tensor, "B T D"], clean: Float[Tensor, "B T D"], batch: Batch) -> Float[Tensor, " B"]:
-    """Squared relative change |y − clean|² / |clean|² of the outputs, averaged over a text's real positions (all where there are none)."""
+    """Squared relative change |y − clean|² / |clean|² of the outputs, averaged over a text's real positions (all if unknown)."""
     new, old = (t.flatten(2) if t.dim() > 2 else t[:, None] for t in (outputs, clean))
     real = batch.queries("dec").real
     real = real if real.shape == old.shape[:2] else torch.ones(old.shape[:2], dtype=torch.bool)
@@ -159,7 +159,7 @@ class _Prediction(NamedTuple):
 
 
 class Planned(NamedTuple):
-    """A switch resolved against a model: the site in its canonical spelling, what goes in there, and where."""
+    """A switch resolved for a model: the site in canonical spelling, its kind or function, and the targets."""
 
     site: str
     how: SwitchKind | EditFunction
@@ -168,11 +168,11 @@ class Planned(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class Intervention:
-    """A model's outputs for one text, before and after q, k or v of some sites were switched.
+    """A model's outputs for one text, before and after q, k or v of some sites were replaced.
 
-    `before` and `after` [T V] are logits, or last hidden states where the model has no loss; `place` counts positions
-    from 0. `switches` are in the order in which they are applied: where two touch the same numbers, the later one stays.
-    `positions` are those that are switched, from 0; empty are all.
+    `before` and `after` [T V] are logits, or last hidden states if the model has no loss; `place` is the position (from 0) whose
+    predictions are shown. `switches` are in order of application: the later one overrides the earlier.
+    `positions` (from 0) are those that are switched; empty means all.
     """
 
     model: str
@@ -188,16 +188,16 @@ class Intervention:
 
     @functools.cached_property
     def moved(self) -> Float[Tensor, " T"]:
-        """How far each position's output moves: KL(before ‖ after) in nats of what it predicts, else |after - before| / |before|."""
+        """Change of each position's output: KL(before ‖ after) in nats of the predicted distributions, else |after - before| / |before|."""
         if not self.predicts:
             return (self.after - self.before).norm(dim=-1) / self.before.norm(dim=-1).clamp_min(1e-30)
         first, then = (part.log_softmax(-1) for part in (self.before, self.after))
         share = first.exp()
-        terms = (share * (first - then)).masked_fill_(share == 0, 0)  # 0 log 0 = 0: a token may be ruled out
+        terms = (share * (first - then)).masked_fill_(share == 0, 0)  # 0 log 0 = 0: a logit may be -inf
         return terms.sum(-1).clamp_min(0)
 
     def predictions(self, count: int = SHOWN) -> tuple[_Prediction, ...]:
-        """The likeliest tokens at `place`, before or after, by their probability before; none where the model predicts nothing."""
+        """The likeliest tokens at `place`, before or after, by their probability before; empty if the model has no logits."""
         if not self.predicts:
             return ()
         both = torch.stack([part[self.place].softmax(-1) for part in (self.before, self.after)])
@@ -212,7 +212,7 @@ class Intervention:
         return f"<Intervention in {self.model}: {self._switch_words()}; {len(self.before)} positions>"
 
     def to_dict(self) -> dict[str, Json]:
-        """What was switched, how far each position moves, and the predictions at `place`, as JSON-ready data."""
+        """The switches, each position's change, and the predictions at `place`, as JSON-ready data."""
         moves: list[Json] = [{"token": t, "moved": float(m)} for t, m in zip(self.tokens, self.moved, strict=False)]
         shown: list[Json] = [dict(prediction._asdict()) for prediction in self.predictions()]
         return {
@@ -221,11 +221,11 @@ class Intervention:
         }
 
     def to_pandas(self) -> Any:
-        """How far each position's output moves, as a pandas.DataFrame; needs the package pandas."""
+        """The change of each position's output, as a pandas.DataFrame; needs the package pandas."""
         return pandas_frame({"token": list(self.tokens), "moved": self.moved.tolist()})
 
     def __str__(self) -> str:
-        """The predictions at `place`, or how far each token's output moves, as lines."""
+        """The predictions at `place`, or the change of each token's output, as lines."""
         where = f" at {_tokens(self.positions)}" if self.positions and self.switches else ""
         lines = [f"{self.model}: {self._switch_words()}{where}", *self.notes]
         if self.predicts:
@@ -240,7 +240,7 @@ class Intervention:
 
 @dataclass(frozen=True, eq=False)
 class PreparedText:
-    """A text read by a model, ready to be switched again and again: what is common to all switches is computed once."""
+    """A text prepared for many interventions: computations that they share are made once."""
 
     subject: AnsweringSubject
     batch: Batch
@@ -249,7 +249,7 @@ class PreparedText:
 
     @classmethod
     def of(cls, subject: AnsweringSubject, text: ReadGiven, second: ReadGiven | None = None) -> PreparedText:
-        """The first window of a text and of a second one; raises ModelError for what cannot be read."""
+        """Prepare the first window of a text and of a second one; raises ModelError."""
         batch, more = _first(subject, text)
         other, rest = (None, False) if second is None else _first(subject, second)
         long = [which for which, cut in (("text", more), ("second text", rest)) if cut]
@@ -257,19 +257,19 @@ class PreparedText:
         notes = (*read, *(f"Of a {which} longer than the model's window the first window is read." for which in long))
         if other is not None and (sizes := (_length(batch.source), _length(other.source)))[0] != sizes[1]:
             lengths = f"The texts have {sizes[0]} and {sizes[1]} tokens"
-            notes = (*notes, f"{lengths}: the first {min(sizes)} positions take the second's.")
+            notes = (*notes, f"{lengths}: only the first {min(sizes)} positions are replaced by the second text's.")
         return cls(subject, batch, other, notes)
 
     @functools.cached_property
     def before(self) -> Float[Tensor, "T V"]:
-        """The outputs without any switch, of a pass that is looked at as a read is where the subject can do so."""
+        """The outputs without any switch; the pass is verified if the subject can do so."""
         if isinstance(self.subject, SharingSubject):
             return _rows(self.subject.edited_passes().outputs(self.batch))
         return _rows(self.subject.outputs(self.batch))
 
     @property
     def side(self) -> Side:
-        """The positions that outputs are of: the decoder's, where there is one."""
+        """The side that the outputs belong to: the decoder's, if there is one."""
         return self.batch.source if self.batch.target is None else self.batch.target
 
     @property
@@ -278,27 +278,27 @@ class PreparedText:
         return self.subject.objective != "output" and len(self.before) == len(self.side.tokens[0])
 
     def place(self, position: int | None = None) -> int:
-        """The position that predictions are shown of: this one, else that of a mask, else the last.
+        """The position whose predictions are shown: `position`, else that of the mask token, else the last.
 
-        Raises CorpusError for one that the text does not have.
+        Raises CorpusError if the text does not have it.
         """
         tokens = self.side.tokens[0]
         if position is None:
             return tokens.index(self.subject.mask) if self.subject.mask in tokens else len(tokens) - 1
         if not isinstance(position, int) or not 0 <= position < len(tokens):
             reason = f"The text has {len(tokens)} tokens, counted from 0."
-            raise CorpusError(f"Place {position} was asked for.", reason, "Choose one of them.")
+            raise CorpusError(f"Position {position} was given.", reason, "Choose one of them.")
         return position
 
     def plan(self, switches: Mapping[str, str | EditFunction]) -> tuple[Planned, ...]:
-        """Switches resolved against the model, in their order; raises SiteError, SpecError."""
+        """Resolve switches for the model, in order; raises SiteError, SpecError."""
         planned = []
         for site, how in switches.items():
             if not callable(how) and how not in KINDS:
-                reason = f"There are {', '.join(KINDS)}, and functions of a tensor and of where it is."
+                reason = f"There are {', '.join(KINDS)}, and functions of a tensor and its SiteTarget."
                 raise SpecError(f"{site} is switched to {how!r}.", reason, "Use one of them.")
             if how == "second" and self.second is None:
-                reason = "It puts in what a second text has there, and no second text was given."
+                reason = "It uses q, k or v of a second text, and no second text was given."
                 raise SpecError(f"{site} is switched to 'second'.", reason, "Give a second text.")
             parsed = Site.parse(site)
             planned.append(
@@ -307,7 +307,7 @@ class PreparedText:
         return tuple(planned)
 
     def positions(self, positions: Sequence[int]) -> tuple[int, ...]:
-        """Positions that are switched, in their order and each once; raises CorpusError for one that the text does not have."""
+        """Sorted, distinct positions to switch; raises CorpusError for one that the text does not have."""
         most = max(_length(side) for side in (self.batch.source, self.batch.target) if side is not None)
         for position in positions:
             if not 0 <= position < most:
@@ -318,10 +318,10 @@ class PreparedText:
         return tuple(sorted(set(positions)))
 
     def beyond(self, planned: tuple[Planned, ...], positions: tuple[int, ...]) -> tuple[str, ...]:
-        """Notes on positions that a switch has nothing at, being beyond its sequence; raises CorpusError where it has none of them."""
+        """Notes on positions beyond a switch's sequence; raises CorpusError if all of them are."""
         notes: list[str] = []
         for switch in planned if positions else ():
-            # how many positions it reaches in each layer: one number for each of q, k and v
+            # the number of positions in each layer, for each of q, k and v
             reached: dict[Address, list[int]] = {}
             for target in switch.targets:
                 sources = [self._recorded, self._recorded_second] if switch.how == "second" else [self._recorded]
@@ -331,14 +331,14 @@ class PreparedText:
                 if min(positions) >= max(sizes):
                     where = f"position{'s' * (len(positions) > 1)} {', '.join(map(str, positions))}"
                     problem = f"{switch.site} is to be switched to {edit_name(switch.how)!r} at {where}."
-                    reason = f"There are {max(sizes)} tokens to switch there, counted from 0: it would do nothing."
+                    reason = f"That sequence has {max(sizes)} tokens, counted from 0: the switch would do nothing."
                     raise CorpusError(problem, reason, "Choose some of them, or none for all, or take this switch out.")
                 if left := [position for position in positions if position >= min(sizes)]:
                     notes.append(f"{switch.site} has {min(sizes)} tokens to switch: none of {_tokens(left)}.")
         return tuple(dict.fromkeys(notes))
 
     def writers(self, planned: tuple[Planned, ...], positions: tuple[int, ...] = ()) -> dict[Address, Writer]:
-        """One writer for each address that switches touch; with `positions` all others stay bit for bit.
+        """One writer for each address of the switches; with `positions` all others stay bit for bit.
 
         Raises CorpusError for a switch that would do nothing at these positions.
         """
@@ -382,7 +382,7 @@ class PreparedText:
     def switched(
         self, planned: tuple[Planned, ...], place: int | None = None, positions: tuple[int, ...] = ()
     ) -> Intervention:
-        """The outputs with these switches beside those without; raises ModelError where they are no numbers."""
+        """Run the model with these switches and compare; raises ModelError if the change is not finite."""
         write = self.writers(planned, positions)
         after = _rows(self.subject.outputs(self.batch, write)) if write else self.before
         switches = tuple((switch.site, edit_name(switch.how)) for switch in planned)
@@ -394,14 +394,14 @@ class PreparedText:
             problem = (
                 f"How far the outputs of {result.model} move is no finite number ({result._switch_words(' to ')})."
             )
-            reason = f"That is so at {wrong} of {len(result.moved)} positions: an overflow, or a token that is ruled out on one side alone."
+            reason = f"That is so at {wrong} of {len(result.moved)} positions: an overflow, or a logit that is -inf on one side only."
             raise ModelError(
                 problem, reason, "Take a switch out, give another text, or load the model with dtype='float32'."
             )
         return result
 
     def reading(self, planned: tuple[Planned, ...], positions: tuple[int, ...] = ()) -> Reading:
-        """What attention does with these switches."""
+        """Read attention with these switches."""
         return self.subject.trace(self.batch, self.writers(planned, positions) or None)
 
 
@@ -413,12 +413,12 @@ def intervene(
     place: int | None = None,
     positions: Sequence[int] = (),
 ) -> Intervention:
-    """Switch q, k or v of sites in one pass over a text, and compare the outputs with those without.
+    """Replace q, k or v of sites in one pass over a text, and compare the outputs with those of the unedited pass.
 
-    `switches` says for each site 'zero', 'half', 'double', 'mean' (of this text's own positions, per head), 'second': what the second text
-    has at the same positions (activation patching), or a function, as `Shape.writers` takes it. `place` counts from 0; None is
-    the mask, else the last position.
-    `positions`, from 0, are those that are switched, each in the sequence that q, k or v belongs to; empty are all.
+    `switches` maps a site to 'zero', 'half', 'double', 'mean' (over this text's positions, per head), 'second' (the second text's
+    values at the same positions: activation patching), or a function as for `Shape.writers`. `place` is the position (from 0)
+    whose predictions are shown; None is the mask, else the last.
+    `positions` (from 0) are those that are switched, in the sequence of q, k or v; empty means all.
     Raises SiteError, SpecError, CorpusError, ModelError.
     """
     ready = PreparedText.of(subject, text, second)
@@ -426,7 +426,7 @@ def intervene(
 
 
 def _write_only(write: Writer, positions: tuple[int, ...], parts: Parts) -> Parts:
-    """What a writer puts at some positions, and what was there at all others."""
+    """Apply a writer at some positions only."""
     merged = []
     for new, old in zip(write(parts), parts, strict=True):
         chosen = torch.zeros(old.shape[2], dtype=torch.bool, device=old.device)
@@ -453,11 +453,11 @@ def _length(side: Side) -> int:
 
 
 def _real(side: Side, part: Tensor) -> Bool[Tensor, "1 T"]:
-    """Which positions are real, for a layer that sees another number of them (pooled, or patched): all of them."""
+    """The real positions of a side; all are real in a layer with another number of positions (pooled, or patches)."""
     same = side.real.shape[1] == part.shape[2]
     return side.real if same else torch.ones(1, part.shape[2], dtype=torch.bool)
 
 
 def _rows(outputs: Tensor) -> Float[Tensor, "T V"]:
-    """One row for each position; an answer without positions is one row."""
+    """One row for each position; an output without positions is one row."""
     return outputs[0].flatten(1).float() if outputs.dim() > 2 else outputs[:1].float()

@@ -1,4 +1,4 @@
-"""Logits as sums over what writes to the residual stream: direct logit attribution, and the logit lens at every layer."""
+"""Direct logit attribution (logits as sums over writers to the residual stream), and the logit lens at every layer."""
 
 from __future__ import annotations
 
@@ -13,27 +13,27 @@ from trisect.core.tables import REAL, TEXT, WHOLE, NewRow
 from trisect.core.trace import StreamWriter, Unembedding, WrittenStream
 from trisect.measure.norms import rescale_parts
 
-CONSTANT = "constant"  # what the final norm's shift and the output's bias add to a logit
+CONSTANT = "constant"  # contribution of the final norm's β and the output's bias to a logit
 DIRECT = {
-    **{"token": TEXT, "against": TEXT},  # whose logit it is, and from which another's is subtracted
+    **{"token": TEXT, "against": TEXT},  # the token of the logit, and the token whose logit is subtracted
     **{"writer": TEXT, "layer": WHOLE, "head": WHOLE},
-    **{"source": WHOLE, "source_token": TEXT},  # a position from 0; None: the head as a whole
+    **{"source": WHOLE, "source_token": TEXT},  # a position from 0; None: the head's total
     "logit": REAL,
 }
 LENS = {
     **{"layer": WHOLE, "position": WHOLE, "token": TEXT},  # layer 0 is the embedding; positions count from 0
     **{"rank": WHOLE, "prediction": TEXT, "probability": REAL},
-    "kl_nats": REAL,  # of the model's own distribution from this layer's
+    "kl_nats": REAL,  # KL(model's own distribution ‖ this layer's)
 }
 
 
 def lens_logits(
     stream: WrittenStream, unembedding: Unembedding, start: int = 0
 ) -> Iterator[tuple[int, Float[Tensor, "B T V"]]]:
-    """The logit lens: by layer, 0 before the first, the logits of the stream behind it through the final norm and the output map.
+    """Logit lens: yield for each layer (0 before the first) the final norm and output map applied to the stream after it.
 
-    Positions are those from `start`. The norm takes each layer's own scale; the last layer's are the model's logits. Source:
-    nostalgebraist 2020, Interpreting GPT: the logit lens.
+    Positions are those from `start`. The norm uses each layer's own scale; the last layer gives the model's logits.
+    Source: nostalgebraist 2020, Interpreting GPT: the logit lens.
     """
     layers = list(stream.inputs)
     states = dict(zip((0, *layers), (*stream.inputs.values(), stream.output), strict=True))
@@ -47,16 +47,16 @@ def lens_logits(
 def lens_table(
     stream: WrittenStream, unembedding: Unembedding, tokens: Sequence[str], name: Callable[[int], str], top: int
 ) -> pl.DataFrame:
-    """The likeliest tokens of the first row by the logit lens, and how far each layer's distribution is from the model's own."""
+    """The likeliest tokens of the first row by the logit lens, and each layer's KL divergence from the model's distribution."""
     by_layer = {layer: logits[0].double().log_softmax(-1) for layer, logits in lens_logits(stream, unembedding)}
     last, rows = by_layer[max(by_layer)], list[NewRow]()
-    for layer, logged in by_layer.items():
-        apart = (last.exp() * (last - logged)).nan_to_num(0.0).sum(-1).clamp_min(0)
-        best = logged.topk(min(top, logged.shape[-1]), -1)
+    for layer, logs in by_layer.items():
+        divergence = (last.exp() * (last - logs)).nan_to_num(0.0).sum(-1).clamp_min(0)
+        best = logs.topk(min(top, logs.shape[-1]), -1)
         for position, token in enumerate(tokens):
             for rank, number in enumerate(best.indices[position].tolist()):
                 row: NewRow = {"layer": layer, "position": position, "token": token, "rank": rank + 1}
-                row["prediction"], row["kl_nats"] = name(number), float(apart[position])
+                row["prediction"], row["kl_nats"] = name(number), float(divergence[position])
                 row["probability"] = float(best.values[position, rank].exp())
                 rows.append(row)
     return pl.DataFrame(rows, LENS, orient="row")
@@ -71,10 +71,10 @@ def direct_table(
     number: int,
     against: int | None = None,
 ) -> pl.DataFrame:
-    """What each writer, and each source token of each head, adds to a token's logit at a place of the first row.
+    """Contribution of each writer, and of each source token of each head, to a token's logit at position `place` of the first row.
 
-    The final norm is linear once its scale is held at this pass's value; its shift and the output's bias are the row 'constant'. Rows
-    without a source sum to the logit (less that of the token `against`), those of a head's sources to the head.
+    The final norm is linear with its scale fixed at this pass's value; its β and the output's bias are the row 'constant'. Rows
+    without a source sum to the logit (less that of the token `against`), those of a head's sources to the head's.
     """
     weight, bias = unembedding.weight, unembedding.bias
     direction = weight[number].double() - (0 if against is None else weight[against].double())
@@ -82,7 +82,7 @@ def direct_table(
     about: NewRow = {"token": name(number), "against": None if against is None else name(against)}
 
     def split(parts: Float[Tensor, "P D"], rest: Float[Tensor, " D"]) -> list[float]:
-        """What parts of the stream, and then the rest of it with the norm's shift, add to the logit."""
+        """Contributions to the logit of parts of the stream, and last of the rest with the norm's β."""
         return (rescale_parts(torch.cat([parts, rest[None]])[None], unembedding.norm)[0] @ direction).tolist()
 
     def row(writer: StreamWriter, logit: float, source: int | None = None) -> NewRow:
@@ -95,7 +95,7 @@ def direct_table(
     rows = [row(writer, logit) for writer, logit in zip(stream.written, alone, strict=True)]
     rows.append(row(StreamWriter(CONSTANT), constant + shift))
     for layer, trace in stream.traces.items():
-        assert trace.w_o is not None, "read_stream has looked"
+        assert trace.w_o is not None, "checked by read_stream"
         values = trace.weights[0, :, place, :, None].double() * trace.values[0].double()
         sources = torch.einsum("hse,hed->hsd", values, trace.w_o.double()).to(direction)
         logits = iter(split(sources.flatten(0, 1), written.sum(0) - sources.sum((0, 1))))
@@ -110,16 +110,16 @@ def direct_table(
 def head_tokens(
     stream: WrittenStream, unembedding: Unembedding, start: int, count: int
 ) -> Iterator[tuple[Int[Tensor, "T H 2"], Float[Tensor, "T H 2"]]]:
-    """Layer by layer the tokens that each head raises most, then those that it lowers most, at the first row's positions from `start`.
+    """Yield for each layer the `count` tokens that each head raises most, then those that it lowers most, at positions from `start`.
 
-    Beside them how far: what the head adds to their logit, as in `direct_table`, less the mean over all tokens. `count` of each.
+    Of the first row; with the head's contribution to their logit as in `direct_table`, less the mean over all tokens.
     """
     for layer, trace in stream.traces.items():
         parts = torch.stack([stream[f"{layer}.h{n + 1}"][0, start:] for n in range(trace.heads)], 1)
         rest = stream.output[0, start:] - parts.sum(1)
         scaled = rescale_parts(torch.cat([parts, rest[:, None]], 1), unembedding.norm)[:, :-1]
         extremes = list[tuple[Tensor, Tensor]]()
-        for position in scaled:  # never more than a vocabulary for each head at once
+        for position in scaled:  # one position at a time: [H V] logits are large
             logits = position @ unembedding.weight.T
             logits = logits - logits.mean(-1, keepdim=True)
             best = [logits.topk(min(count, logits.shape[-1]), -1, largest=largest) for largest in (True, False)]

@@ -157,10 +157,10 @@ class _Renderer:
             code = self._end()
         how = f"by the signal {signal.Signals(-code).name}" if code < 0 else f"with the status {code}"
         reason = f"The drawing library (vl-convert) ended {how}."
-        todo = "Free some memory, and call the same command again; if it is not that, please report it."
+        todo = "Free some memory, and run the same command again; if it is not that, please report it."
         if resource.getrlimit(resource.RLIMIT_AS)[0] != resource.RLIM_INFINITY:
             reason += " It asks for more addresses than 'ulimit -v' allows here."
-            todo = "Lift that limit (ulimit -v unlimited), and call the same command again."
+            todo = "Lift that limit (ulimit -v unlimited), and run the same command again."
         raise StudyError("The figures cannot be drawn.", reason, todo)
 
     def _end(self) -> int:

@@ -154,7 +154,7 @@ def measure(settings: ComposeSettings, context: RunContext) -> Measured[ComposeF
             if len(groups) * 2 * len(writers) * read.stream.output.numel() <= ROOM:
                 cache[number] = read
             weights = weights or composition_scores(read.stream.traces)
-            slopes = read.attributed(layers)
+            slopes = read.attribute(layers)
             for reader in readers:
                 of = [slopes[key] for key in slopes if key[:2] == reader[:2] and reader.head in (key[2], None)]
                 for writer, value in zip(writers, sum(of[1:], of[0]), strict=False):

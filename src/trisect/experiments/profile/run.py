@@ -49,7 +49,7 @@ from trisect.experiments.profile.statistics import (
 from trisect.lab.experiment import Measured, Replicates, RunContext
 from trisect.lab.inputs import ModelSource
 from trisect.lab.passes import Tally, edited_passes, erasure_rows, fit_erasers, passes, plan_edits, weights_to_hold
-from trisect.lab.subject import beside, check_there, read_epochs
+from trisect.lab.subject import beside, check_exists, read_epochs
 from trisect.lab.word_labels import WordLabels, WordTexts, number_articles
 from trisect.lm.reading import OwnModel
 from trisect.measure.probes import Examples, probe, whiten
@@ -106,7 +106,7 @@ def _open_checkpoints(
     for name in names:
         place, revision = beside(source.model, name)
         revisions.append((name, replace(source, model=place, revision=revision)))
-        check_there(place, **revisions[-1][1].fetch_options())
+        check_exists(place, **revisions[-1][1].fetch_options())
     return [], revisions
 
 

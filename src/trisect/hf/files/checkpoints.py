@@ -1,4 +1,4 @@
-"""Weights of a model: several checkpoints read and interpolated, and a hash of their state."""
+"""Weights of a model: reading and interpolating checkpoints, and checksums that show changes."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ SliceValues = tuple[Tensor, ...]  # of each cut, in the order of the cuts
 
 
 class ParameterSlice(NamedTuple):
-    """Some units of one parameter, rising and none twice: places along `axis`, or in all its numbers where it is None."""
+    """Some units of one parameter: distinct ascending indices along `axis`, or into the flattened parameter if it is None."""
 
     parameter: str
     units: tuple[int, ...]
@@ -44,9 +44,9 @@ class ParameterSlice(NamedTuple):
 
 
 def cuts_of(target: SiteTarget, projections: Projections) -> tuple[ParameterSlice, ...]:
-    """The weight and bias behind one component of one layer, of all heads or of those that the target names.
+    """The weight and bias rows of one component of one layer, of all heads or of those that the target names.
 
-    Raises SiteError where the component is no selection of one module's units.
+    Raises SiteError if the component is not a selection of one module's units.
     """
     origin: Origin = projections.origins[target.component]
     if origin.parameter is None or origin.rows is None:
@@ -57,7 +57,7 @@ def cuts_of(target: SiteTarget, projections: Projections) -> tuple[ParameterSlic
     units = lambda rows: tuple(rows[which].flatten().unique().tolist())  # noqa: E731
     cuts = [ParameterSlice(origin.parameter, units(origin.rows), 1 if origin.transposed else 0)]
     if origin.bias is not None:
-        # a bias that stands outside the module is counted by heads, not by the module's units
+        # a bias outside the module is indexed by heads, not by the module's units
         apart = origin.bias.rpartition(".")[0] != origin.parameter.rpartition(".")[0]
         rows = torch.arange(origin.rows.numel()).view_as(origin.rows) if apart else origin.rows
         cuts.append(ParameterSlice(origin.bias, units(rows), None))
@@ -65,7 +65,7 @@ def cuts_of(target: SiteTarget, projections: Projections) -> tuple[ParameterSlic
 
 
 def locate(model: str | Path, revision: str) -> tuple[str | Path, str | None]:
-    """Where a revision is: a folder's subfolder of that name, else the hub's; raises ModelError for a missing subfolder."""
+    """Find a revision: a subfolder of that name, else one on the hub; raises ModelError for a missing subfolder."""
     folder = Path(model)
     if not folder.is_dir():
         return model, revision
@@ -83,9 +83,9 @@ def locate(model: str | Path, revision: str) -> tuple[str | Path, str | None]:
 def read_cuts(
     model: str | Path, revision: str, cuts: Sequence[ParameterSlice], like: nn.Module, options: Options
 ) -> SliceValues:
-    """What a revision holds at the cuts; the rest of it is let go again.
+    """Values of a revision at the cuts; the rest of the revision is freed.
 
-    `like` is the model that the values are meant for. Raises ModelError where the revision is not there, or is a model
+    `like` is the model that the values are meant for. Raises ModelError if the revision does not exist, or is a model
     of another kind or shape.
     """
     where, name = locate(model, revision)
@@ -119,7 +119,7 @@ def blend(first: SliceValues, last: SliceValues, alpha: float) -> SliceValues:
 
 @contextlib.contextmanager
 def replaced(model: nn.Module, cuts: Sequence[ParameterSlice], values: SliceValues) -> Iterator[None]:
-    """The model with those values at the cuts, all else untouched; afterwards its own again, bit for bit."""
+    """Set the model's parameters to `values` at the cuts inside; restore them bit for bit afterwards."""
     with RECORDING:
         state = model.state_dict()
         before = take(state, cuts)
@@ -136,29 +136,29 @@ def _put(state: Mapping[str, Tensor], cuts: Sequence[ParameterSlice], values: Sl
 
 
 ROW = 4096  # words of 64 bits
-AT_ONCE = {"cpu": 1 << 15}  # words that are summed at once: in a processor's cache
+AT_ONCE = {"cpu": 1 << 15}  # words that are summed at once: they fit a processor's cache
 ON_A_DEVICE = 1 << 24
 INTEGERS = {1: torch.int8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
 
 
 class State(NamedTuple):
-    """A model's weights in short: how often its parameters were written to, and a number made of the bits of every tensor."""
+    """The state of a model's weights: the number of writes to its parameters, and a checksum of every tensor."""
 
     writes: int
     marks: dict[str, int]
 
     @classmethod
     def of(cls, model: nn.Module) -> State:
-        """The state that a model is in: of its parameters, and of the buffers that are saved with them."""
+        """The present state of a model's parameters and persistent buffers."""
         return cls(_writes(model), _marks(model))
 
-    def settled(self, model: nn.Module) -> State:
-        """The same without the buffers that the model has written to since."""
+    def without_changed_buffers(self, model: nn.Module) -> State:
+        """This state without the buffers that the model has written to since."""
         now, parameters = _marks(model), {name for name, _ in model.named_parameters()}
         return self._replace(marks={n: mark for n, mark in self.marks.items() if n in parameters or now.get(n) == mark})
 
     def changed(self, model: nn.Module) -> str | None:
-        """The name of a tensor that is another by now, if one is; what was written and put back again is no change."""
+        """The name of a tensor whose bits differ from this state, or None."""
         now = _marks(model)
         return next((name for name, mark in self.marks.items() if now.get(name) != mark), None)
 
@@ -169,7 +169,7 @@ def _writes(model: nn.Module) -> int:
 
 @torch.no_grad()
 def _marks(model: nn.Module) -> dict[str, int]:
-    """A number for every tensor of a model, each tensor once; what is on no device has none."""
+    """A checksum of every tensor of a model that is on a device; a shared tensor counts once."""
     parts: dict[int, tuple[str, Tensor]] = {}
     for name, value in model.state_dict(keep_vars=True).items():
         for part in value if isinstance(value, tuple) else (value,):  # a quantised module's weight and bias
@@ -181,7 +181,7 @@ def _marks(model: nn.Module) -> dict[str, int]:
     marks: dict[str, int] = {}
     for device, tensors in devices.items():
         words = max(t.numel() for _, t in tensors) * 2  # of complex numbers in double precision
-        # odd numbers without an order
+        # pseudo-random odd factors
         count = 2 * ROW + 8 + words // ROW
         place = torch.arange(count, device=device) * 0x5851F42D4C957F2D + 0x14057B7EF767814F
         factors = (place ^ (place >> 29)) * 0x2545F4914F6CDD1D | 1
@@ -192,7 +192,7 @@ def _marks(model: nn.Module) -> dict[str, int]:
 
 
 def _mark(tensor: Tensor, factors: Int[Tensor, " N"]) -> Int[Tensor, ""]:
-    """A number of its bits as words in rows, modulo 2⁶⁴: sums along rows and across them, which show what changes places, with factors."""
+    """Checksum of a tensor's bits modulo 2⁶⁴: its words in rows, summed along and across rows, each sum times its own factor."""
     words, end = _words(tensor)
     in_rows = len(words) // ROW * ROW
     along, across = [words[:0]], torch.zeros(ROW, dtype=torch.int64, device=tensor.device)
@@ -204,7 +204,7 @@ def _mark(tensor: Tensor, factors: Int[Tensor, " N"]) -> Int[Tensor, ""]:
 
 
 def _words(tensor: Tensor) -> tuple[Int[Tensor, " N"], Int[Tensor, " 8"]]:
-    """A tensor's bits as whole numbers: as many of 64 bits as there are, and then the rest."""
+    """A tensor's bits as int64 words, and the rest that fills no word."""
     plain = tensor.detach()
     plain = plain.dequantize() if plain.is_quantized else plain.to_dense() if plain.layout != torch.strided else plain
     flat = plain.resolve_conj().resolve_neg().flatten().contiguous()
@@ -218,8 +218,8 @@ def _words(tensor: Tensor) -> tuple[Int[Tensor, " N"], Int[Tensor, " 8"]]:
 
 
 @alone
-def mark_of(model: nn.Module) -> str:
-    """Hex digits of a model's weights: the same for the same weights."""
+def hash_weights(model: nn.Module) -> str:
+    """Hash a model's state dict to 16 hex digits."""
     state_hash = hashlib.blake2b(digest_size=8)
     for name, value in sorted(model.state_dict().items()):
         _add_to(state_hash, name, value)
@@ -241,13 +241,13 @@ def _add_to(state_hash: Any, name: str, value: object) -> None:
 
 
 def check_state(name: str, state: State | None, model: nn.Module) -> None:
-    """Raise ModelError where a model's weights are others than those of a state."""
+    """Raise ModelError if a model's weights differ from a state."""
     if state is not None and (changed := state.changed(model)):
         reason = f"{changed} is not what it was on loading; the projections were located for the weights at loading."
         raise ModelError(f"The weights of {name} have changed since it was loaded.", reason, "Load it again.")
 
 
 def check_writes(name: str, state: State | None, model: nn.Module) -> None:
-    """The same where PyTorch knows of writes since then, as it does of all but those to `.data`: costs nothing where it does not."""
+    """`check_state`, but only if PyTorch's version counters show writes since then (writes to `.data` do not count): fast."""
     if state is not None and _writes(model) != state.writes:
         check_state(name, state, model)

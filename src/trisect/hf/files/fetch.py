@@ -1,4 +1,4 @@
-"""Load a model and its tokenizer from a folder or the Hugging Face hub; safetensors only and no remote code, unless asked."""
+"""Load a model and its tokenizer from a folder or the Hugging Face hub; by default only safetensors and no remote code."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ from torch import nn
 from trisect.core import files
 from trisect.core.errors import ModelError, check_name, report_step, shorten, unknown
 from trisect.core.files import Json
-from trisect.hf.files.model_errors import LOADING, check_finite, memory_guard, not_loaded, saying, summarize_error
+from trisect.hf.files.model_errors import LOADING, check_finite, loading_error, memory_guard, saying, summarize_error
 from trisect.hf.files.tokenizers import load_tokenizer
 from trisect.hf.hooks.calls import alone
 
-ADAPTER = "adapter_config.json"  # of PEFT, beside weights that stand on a base
-# what a model takes whose main input, as transformers names it, is no text, and how it is given
+ADAPTER = "adapter_config.json"  # of PEFT, beside an adapter's weights
+# kinds of input by the name of a model's main input, and how to give them on the command line
 TAKES = {"input_features": "sound", "input_values": "sound", "pixel_values": "images", "pixel_values_videos": "videos"}
 GIVE = {
     "sound": "Give sound with --audio FILE to a command that has it, such as norms or ablate.",
@@ -38,29 +38,31 @@ WIDTHS = re.compile(
     r"(.*_)?(hidden_size|vocab_size|intermediate_size|embedding_size|n_embd|d_model|d_ff|ffn_dim|dim|head_dim)"
 )
 PLACES = re.compile(r"n_positions|n_ctx|max_position_embeddings|max_source_positions|max_target_positions")
-FEW = 64  # layers that a model may have on so few tensors: some share the weights of all layers
+FEW = 64  # layers that a model may have with fewer tensors: some share the weights of all layers
 MOST = {LAYERS: 10_000, HEADS: 100_000, WIDTHS: 100_000_000, PLACES: 100_000_000}
 LEAST = {LAYERS: 0, HEADS: 1, WIDTHS: 0, PLACES: 0}
 POINTER = b"version https://git-lfs.github.com/spec/"
-TODO = "Check that its files are whole, and those of one model."
-OwnTokenizer: TypeAlias = Any  # of transformers, with tokens for padding, for what is unknown, and for a mask or an end
+TODO = "Check that its files are complete and belong to one model."
+OwnTokenizer: TypeAlias = (
+    Any  # a tokenizer of transformers with tokens for padding, unknown words, and a mask or an end
+)
 
 
 def check_files(folder: Path, weights: bool = True) -> None:
-    """Raise ModelError where a folder's configuration is none, or asks for more than its weights hold.
+    """Raise ModelError for a folder whose configuration is invalid, or larger than its weights allow.
 
-    `weights` says that they have to be safetensors; else they are not looked at. Raises OSError where a file cannot be read.
+    With `weights` its safetensors files are checked too. Raises OSError if a file cannot be read.
     """
     body = _read_object(folder / CONFIG, "configuration")
     named = body.get("architectures")
     if named is not None and not (isinstance(named, list) and all(isinstance(item, str) for item in named)):
-        reason = "It is null, or a list of names of classes, such as ['GPT2LMHeadModel']."
+        reason = "It has to be null or a list of class names, such as ['GPT2LMHeadModel']."
         raise ModelError(f"architectures of {folder / CONFIG} is {shorten(named)}.", reason, TODO)
     check_sizes(str(folder), body, _count_weights(folder) if weights else None)
 
 
 def _read_object(path: Path, what: str) -> dict[str, Json]:
-    """The object in a JSON file of a model; raises ModelError where it holds anything else."""
+    """Read the JSON object in a file of a model; raises ModelError if it holds anything else."""
     todo = "Give the file that save_pretrained wrote."
     if not path.is_file():
         reason = "It is a folder." if path.is_dir() else "It is a link to nothing."
@@ -75,9 +77,9 @@ def _read_object(path: Path, what: str) -> dict[str, Json]:
 
 
 def check_sizes(name: str, body: Mapping[str, object], weights: tuple[int, int] | None) -> None:
-    """Raise ModelError for numbers of layers, heads, widths and positions that no model, or not these weights, can have.
+    """Raise ModelError for counts of layers, heads, widths and positions that are impossible, or larger than these weights allow.
 
-    `weights` are how many tensors and numbers there are: layers are built one after the other, and too many would not come to an end.
+    `weights` holds the numbers of tensors and of values: building far too many layers would never end.
     """
     for field, value in _fields(body):
         kind = next((kind for kind in MOST if kind.fullmatch(field.rpartition(".")[2])), None)
@@ -97,7 +99,7 @@ def check_sizes(name: str, body: Mapping[str, object], weights: tuple[int, int] 
 
 
 def _fields(body: Mapping[str, object], before: str = "") -> Iterator[tuple[str, Any]]:
-    """Every field of a configuration, those of the configurations inside it too."""
+    """Yield the fields of a configuration with their values, and those of nested configurations."""
     for key, value in body.items():
         if isinstance(value, Mapping):
             if not before.count("."):
@@ -115,33 +117,33 @@ def weight_files(folder: Path) -> list[Path]:
             raise ModelError(f"{folder / INDEX} is no index of weights.", reason, TODO)
         shard_names = sorted({str(shard) for shard in shards.values()})
         if outside := [shard for shard in shard_names if Path(shard).name != shard]:
-            reason = "A model's weights lie in its own folder."
+            reason = "A model's weights have to lie in its own folder."
             raise ModelError(f"{folder / INDEX} names {outside[0]!r}.", reason, "Put that file into the folder.")
         paths = [folder / shard for shard in shard_names]
     elif (folder / WEIGHTS).exists() or (folder / WEIGHTS).is_symlink():
         paths = [folder / WEIGHTS]
     else:
         present = ", ".join(sorted(path.name for path in folder.glob("*.safetensors"))[:4])
-        reason = f"It holds {present}, which nothing says to be the model's."
+        reason = f"It holds {present}, but neither that name nor an index says that this is the model's."
         raise ModelError(f"{folder} has no {WEIGHTS}.", reason, f"Rename it to {WEIGHTS}, or add {INDEX}.")
     for path in paths:
         if not path.is_file():
-            reason = "It is a folder." if path.is_dir() else "It is not there, or a link to nothing."
-            raise ModelError(f"The weights {path} cannot be read.", reason, "Give the files of the whole model.")
+            reason = "It is a folder." if path.is_dir() else "It does not exist, or is a broken link."
+            raise ModelError(f"The weights {path} cannot be read.", reason, "Give all files of the model.")
     return paths
 
 
 def _broken(path: Path, error: BaseException) -> ModelError:
     with path.open("rb") as file:
         if file.read(len(POINTER)) == POINTER:
-            reason = "It is a pointer of Git LFS, which stands for the file."
+            reason = "It is a pointer of Git LFS, not the file itself."
             return ModelError(f"The weights {path} cannot be read.", reason, "Fetch the file itself: git lfs pull.")
-    reason = f"It is no whole file of safetensors: {summarize_error(error, 120)}."
-    return ModelError(f"The weights {path} cannot be read.", reason, "Give the whole file.")
+    reason = f"It is not a complete safetensors file: {summarize_error(error, 120)}."
+    return ModelError(f"The weights {path} cannot be read.", reason, "Give the complete file.")
 
 
 def _count_weights(folder: Path) -> tuple[int, int]:
-    """How many tensors and numbers a folder's weights have; raises ModelError for a file that is no safetensors, or without floats."""
+    """Count the tensors and numbers of a folder's weights; raises ModelError for a file that is not safetensors, or without floats."""
     tensors = numbers = 0
     floats = False
     for path in weight_files(folder):
@@ -156,16 +158,16 @@ def _count_weights(folder: Path) -> tuple[int, int]:
 
 
 PICKLES = ("pytorch_model.bin", "pytorch_model.bin.index.json", "pytorch_model-*.bin", "*.pt", "*.pth", "*.ckpt")
-POOLER = "pooler."  # of BERT and its kin: often left out when a model is saved, and no part of attention
-ANSWER, AGAIN = 10.0, 60.0  # seconds that a hub has to answer, and that one that did not is left alone
+POOLER = "pooler."  # of BERT and similar models: often not saved, and no part of attention
+ANSWER, AGAIN = 10.0, 60.0  # seconds: timeout of a hub, and how long a hub that timed out is not asked again
 DTYPES = {"float64": torch.float64, "float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
 
 
 @dataclass(frozen=True)
 class Options:
-    """How a model is fetched: `dtype` None keeps the stored one, `device_map` is passed on to from_pretrained.
+    """How a model is loaded: `dtype` None keeps the stored one, `device_map` is passed on to from_pretrained.
 
-    `pickle` and `remote_code` allow what can run code of others.
+    `pickle` and `remote_code` allow formats that can run foreign code.
     """
 
     revision: str | None = None
@@ -178,14 +180,14 @@ class Options:
 
 @alone
 def fetch(where: str | Path, options: Options) -> tuple[nn.Module, Any, str]:
-    """The model in evaluation mode, its tokenizer or None, and its objective: causal, masked, seq2seq or output.
+    """Load the model in evaluation mode, its tokenizer or None, and its objective: causal, masked, seq2seq or output.
 
-    The objective follows the architecture that the configuration names: a model saved without a language-model head
-    has none, and its objective is its output. Raises ModelError.
+    The objective follows the architecture that the configuration names; it is "output" for a model saved without a
+    language-model head. Raises ModelError.
     """
     config, device, how = _look_for(where, options)
     name, (kind, objective) = str(where), _head(config)
-    stated = getattr(config, "quantization_config", None)  # which may or may not name its method
+    stated = getattr(config, "quantization_config", None)  # a dict that may lack its method
     method = stated.get("quant_method", "unknown") if isinstance(stated, dict) else stated
     report_step(f"Loading {name} …")
     with memory_guard(name, LOADING), saying(_refusal(name, method)), quiet():
@@ -210,13 +212,13 @@ def fetch(where: str | Path, options: Options) -> tuple[nn.Module, Any, str]:
 
 
 def takes_no_text(name: str, main: str) -> ModelError:
-    """The refusal of text alone by a model with that main input."""
+    """The error for text alone given to a model with another main input."""
     todo = GIVE.get(TAKES[main], "Give its own inputs as a dict of tensors, in Python.")
     return ModelError(f"Text alone was given to {name}.", f"It takes {TAKES[main]}.", todo)
 
 
 def commit_of(name: str, revision: str | None, remote_code: bool) -> str:
-    """The commit of a hub's model that `fetch` loads; empty where it is not known. Raises ModelError."""
+    """The commit hash of the hub's model that `fetch` loads; empty if unknown. Raises ModelError."""
     import transformers
 
     how = {"revision": revision, "trust_remote_code": remote_code, "local_files_only": not _reachable(name, revision)}
@@ -225,10 +227,10 @@ def commit_of(name: str, revision: str | None, remote_code: bool) -> str:
     return str(getattr(config, "_commit_hash", None) or "")
 
 
-def check_there(where: str | Path, options: Options, text: bool = False) -> None:
-    """Raise ModelError where `fetch` would before it reads weights: no such model, files that are wrong, unknown options.
+def check_exists(where: str | Path, options: Options, text: bool = False) -> None:
+    """Raise the ModelError that `fetch` would raise before reading weights: no such model, invalid files, unknown options.
 
-    With `text`, also for a model that is to read text alone and takes sound or images.
+    With `text`, also for a model that takes sound or images instead of text.
     """
     config = _look_for(where, options)[0]
     kind, _ = _head(config)
@@ -239,7 +241,7 @@ def check_there(where: str | Path, options: Options, text: bool = False) -> None
 
 
 def _look_for(where: str | Path, options: Options) -> tuple[Any, torch.device, dict[str, Any]]:
-    """A model's configuration, its device, and how transformers is to fetch it, without any weight read; raises ModelError."""
+    """A model's configuration, its device, and the options of from_pretrained, without reading weights; raises ModelError."""
     import transformers
 
     check_name("a model", where)
@@ -267,7 +269,7 @@ def _look_for(where: str | Path, options: Options) -> tuple[Any, torch.device, d
 
 @contextlib.contextmanager
 def quiet() -> Iterator[None]:
-    """Without transformers' own progress bars and reports: what matters of them is said here."""
+    """Silence transformers' progress bars and logs inside."""
     from transformers.utils import logging
 
     bars, level = logging.is_progress_bar_enabled(), logging.get_verbosity()
@@ -281,11 +283,11 @@ def quiet() -> Iterator[None]:
             logging.enable_progress_bar()
 
 
-_NO_ANSWER: dict[str, float] = {}  # when a hub, by its address, last gave no answer
+_NO_ANSWER: dict[str, float] = {}  # time.monotonic() of the last timeout of each hub, by address
 
 
 def _reachable(name: str, revision: str | None) -> bool:
-    """Whether a hub answers for this model, asked once within `ANSWER` seconds; ModelError where it says that there is none."""
+    """Whether a hub answers for this model within `ANSWER` seconds; raises ModelError if it has no such model."""
     from huggingface_hub import HfApi, is_offline_mode
     from huggingface_hub.errors import GatedRepoError, HFValidationError, RepositoryNotFoundError, RevisionNotFoundError
     from huggingface_hub.utils import validate_repo_id
@@ -299,18 +301,18 @@ def _reachable(name: str, revision: str | None) -> bool:
         report_step(f"Asking {hub.endpoint} for {name} …")
         hub.model_info(name, revision=revision, timeout=ANSWER)
     except HFValidationError:
-        reason = "There is no folder of that name, nor can a hub have it."
+        reason = "There is no folder of that name, and it is no valid name on a hub."
         raise ModelError(f"{name!r} is no model.", reason, todo) from None
     except GatedRepoError:
-        reason = "It is on the hub, but asks for an account with access to it."
-        raise ModelError(f"The model {name!r} was refused.", reason, "Log in with 'hf auth login'.") from None
+        reason = "It is gated: the hub gives it only to accounts with access."
+        raise ModelError(f"No access to the model {name!r}.", reason, "Log in with 'hf auth login'.") from None
     except RevisionNotFoundError:
-        reason = "The model is on the hub, that revision of it is not."
+        reason = "The hub has the model, but not this revision."
         raise ModelError(f"Revision {revision!r} of {name!r}.", reason, "Choose one of its branches or tags.") from None
     except RepositoryNotFoundError:
         reason = "There is no folder of that name, and the hub has no such model."
         raise ModelError(f"{name!r} is no model.", reason, todo) from None
-    except Exception as error:  # no network, a proxy, a hub that is down: what is in the cache may still do
+    except Exception as error:  # no network, a proxy, a hub that is down: the cache may have the model
         message = f"{hub.endpoint} answered with {summarize_error(error, 60)}"
         kinds = {kind.__name__ for kind in type(error).__mro__}
         # the hub's library changed its own errors from httpx to httpx2
@@ -327,12 +329,12 @@ def _is_silent(endpoint: str) -> bool:
 
 
 def _refusal(name: str, method: object = None) -> Callable[[BaseException], ModelError]:
-    """As `not_loaded`; of a hub's model it also says where the hub is silent, and was not asked again."""
+    """An error factory as `loading_error`, which for a hub's model also says if the hub timed out and was not asked again."""
 
     def refusal(error: BaseException) -> ModelError:
         from huggingface_hub import HfApi, is_offline_mode
 
-        refused, endpoint = not_loaded(name, method, error), HfApi().endpoint
+        refused, endpoint = loading_error(name, method, error), HfApi().endpoint
         if Path(name).is_dir() or is_offline_mode() or not _is_silent(endpoint):
             return refused
         reason = f"{endpoint} gave no answer, and is not asked again for {AGAIN:.0f} seconds. {refused.reason}"
@@ -342,14 +344,14 @@ def _refusal(name: str, method: object = None) -> Callable[[BaseException], Mode
 
 
 def _check_folder(folder: Path, options: Options) -> None:
-    """Raise ModelError where a folder holds no model, or none that the options allow."""
+    """Raise ModelError for a folder without a model, or with one that the options do not allow."""
     present = sorted(path.name for path in folder.iterdir())
     listed = ", ".join(present[:12]) or "nothing"
     if ADAPTER in present and "config.json" not in present:
         base = _read_object(folder / ADAPTER, "adapter's configuration").get("base_model_name_or_path")
         facts = f"Its base is {shorten(base)}." if base else "It names no base."
         merged = "PeftModel.from_pretrained(BASE, ADAPTER).merge_and_unload()"
-        todo = f"Give the base, or in Python what peft makes of both to trisect.load: {merged}."
+        todo = f"Give the base model, or merge both in Python and give trisect.load the result: {merged}."
         raise ModelError(f"{folder} holds an adapter of PEFT, and no model.", facts, todo)
     if "config.json" not in present:
         reason = f"A model's folder has a config.json; this one holds {listed}."
@@ -368,7 +370,7 @@ def _check_folder(folder: Path, options: Options) -> None:
 
 
 def _head(config: Any) -> tuple[Any, str]:
-    """The class that the configuration's architecture belongs to, and what that model predicts."""
+    """The auto class of the configuration's architecture, and the model's objective."""
     import transformers
     from transformers.models.auto import modeling_auto as auto
 
@@ -382,17 +384,17 @@ def _head(config: Any) -> tuple[Any, str]:
     if objective == "output":
         return transformers.AutoModel, objective
     kind, classes = heads[objective]
-    is_default = named in classes.values() or named not in dir(transformers)  # the latter is code of the model's own
+    is_default = named in classes.values() or named not in dir(transformers)  # the latter: remote code
     return (kind if is_default else getattr(transformers, named)), objective
 
 
 def objective_of(model: nn.Module) -> str:
-    """The objective of a module that is given as it is, by its class's name."""
+    """The objective of a module, by its class name."""
     return _objective(type(model).__name__, getattr(model, "config", None))
 
 
 def _objective(named: str, config: Any) -> str:
-    """What a class of that name predicts; 'causal' is to be checked against its attention, see `load`."""
+    """The objective of a class of that name; 'causal' is checked against its attention in `load`."""
     head = named.endswith(("LMHeadModel", "ForCausalLM", "ForConditionalGeneration"))
     if getattr(config, "is_encoder_decoder", False):
         return "seq2seq" if head or named.endswith(("MTModel", "EncoderDecoderModel")) else "output"
@@ -402,7 +404,7 @@ def _objective(named: str, config: Any) -> str:
 
 
 def is_masked_lm(model: nn.Module) -> bool:
-    """Whether a class whose name does not say so is a masked LM (XLM and its kin are either, by their attention)."""
+    """Whether transformers lists a class as masked LM whatever its name (XLM is causal or masked, by its attention)."""
     from transformers.models.auto import modeling_auto as auto
 
     return type(model).__name__ in auto.MODEL_FOR_MASKED_LM_MAPPING_NAMES.values()

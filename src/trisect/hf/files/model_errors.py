@@ -1,4 +1,4 @@
-"""What transformers, tokenizers and safetensors raise about a model, and what its weights and ids give away, in three parts each."""
+"""ModelErrors for what transformers, tokenizers and safetensors raise, and for weights and token ids that are invalid."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ PART = 1 << 22  # numbers that are converted at once
 
 @contextlib.contextmanager
 def saying(refusal: Callable[[BaseException], ModelError]) -> Iterator[None]:
-    """Around a call of another library alone: whatever it raises of what it was given becomes that ModelError.
+    """Turn any error raised inside into the ModelError that `refusal` makes of it; wrap only calls of other libraries.
 
-    Those libraries raise what they like of a file that lies (TypeError, AttributeError, ZeroDivisionError, plain Exception, a panic);
-    nothing of our own stands inside. A file that the system refuses, and memory, are reported by translate_system_errors.
+    On corrupt files those raise all kinds of errors (TypeError, AttributeError, ZeroDivisionError, plain Exception, a panic).
+    Errors of the file system and of memory are left to translate_system_errors.
     """
     try:
         yield
@@ -40,18 +40,18 @@ def summarize_error(error: BaseException, most: int = 300) -> str:
     return f"{type(error).__name__}: {' '.join(str(error).split())[:most]}"
 
 
-def not_loaded(name: str, method: object, error: BaseException) -> ModelError:
-    """The refusal of a model that could not be loaded; `method` is how its configuration says that it is quantised, or None."""
+def loading_error(name: str, method: object, error: BaseException) -> ModelError:
+    """The error for a model that could not be loaded; `method` is its quantisation method by its configuration, or None."""
     message = " ".join(str(error).split())
     if "trust_remote_code" in message or "remote code" in message:
         reason = "Its code is not part of transformers and would have to be run from its repository."
         return ModelError(f"{name} needs code of its own.", reason, "Read that code, then allow it with --remote-code.")
     if method is not None:
-        problem = f"{name} is quantised, and cannot be loaded as it is."
-        todo = "Install the package that it names, or give the model as it was before it was quantised."
+        problem = f"{name} is quantised, and cannot be loaded here."
+        todo = "Install the package that it names, or give the model before quantisation."
         return ModelError(problem, f"Its method is {method!r}. {summarize_error(error, 200)}", todo)
     if "accelerate" in message:
-        reason = "Spreading a model over devices is done by the package accelerate, which is not installed."
+        reason = "A device map needs the package accelerate, which is not installed."
         todo = "Run 'pip install accelerate', or leave the device map out."
         return ModelError(f"{name} cannot be loaded with a device map.", reason, todo)
     if "ignore_mismatched_sizes" in message or "size mismatch" in message:
@@ -62,17 +62,17 @@ def not_loaded(name: str, method: object, error: BaseException) -> ModelError:
         todo = "Choose a revision with safetensors, or allow it with --pickle."
         return ModelError(f"{name} cannot be loaded.", reason, todo)
     if "device_map" in message:
-        todo = "Give a device map that there is, or leave it out."
+        todo = "Give a valid device map, or leave it out."
         return ModelError(f"{name} cannot be loaded with a device map.", summarize_error(error), todo)
     hub = "Check the name, the revision and the network; a folder works without one."
-    todo = "Check that its files are whole, and those of one model." if Path(name).is_dir() else hub
+    todo = "Check that its files are complete and belong to one model." if Path(name).is_dir() else hub
     return ModelError(f"The model {name} cannot be loaded.", summarize_error(error), todo)
 
 
 def forward_error(
     name: str, inputs: ModelInputs, accepts: Iterable[str], limit: int | None, error: Exception
 ) -> ModelError:
-    """The refusal of inputs that a model's forward raises an error for; `limit` is how many positions it has, where it says."""
+    """The error for inputs on which a model's forward raised; `limit` is the model's number of positions, if known."""
     ids = inputs.get("input_ids")
     if limit is not None and isinstance(ids, Tensor) and ids.dim() == 2 and ids.shape[1] > limit:
         reason = f"It has positions for {limit:,}."
@@ -81,19 +81,21 @@ def forward_error(
         )
     reason = f"The model says: {summarize_error(error, 200)}"
     todo = f"Give what its forward takes: {', '.join(sorted(accepts)[:8])}."
-    return ModelError(f"The inputs {', '.join(map(repr, inputs))} do not go through {name}.", reason, todo)
+    return ModelError(
+        f"The forward pass of {name} failed with the inputs {', '.join(map(repr, inputs))}.", reason, todo
+    )
 
 
 def check_finite(name: str, model: nn.Module) -> None:
-    """Raise ModelError where a parameter of a model holds NaN or infinity: all that it computes would be that."""
+    """Raise ModelError if a parameter of a model holds NaN or infinity, or is on the meta device."""
     if empty := next((key for key, p in model.named_parameters() if p.is_meta and type(p) is nn.Parameter), None):
-        reason = f"{empty} lies on the device 'meta': it has a shape and no numbers."
+        reason = f"{empty} is on the device 'meta': it has a shape and no numbers."
         todo = "Load its weights onto a device first."
         if any(getattr(m, "_hf_hook", None) is not None for m in model.modules()):
-            reason = f"{empty} is brought by accelerate while its module runs; what projections are made of has to be there all the time."
+            reason = f"{empty} is offloaded: accelerate loads it only while its module runs, but projections have to be in memory."
             todo = "Load it without offloading, on devices that hold all of it."
         raise ModelError(f"Weights of {name} are not there.", reason, todo)
-    # most sums of finite numbers are finite: what is to be looked at number by number is rare
+    # a finite sum means finite numbers: only a sum that overflows needs a look at every number
     finite = lambda p: bool(torch.isfinite(p.float().sum())) or bool(torch.isfinite(p.float()).all())  # noqa: E731
     floats = [(key, p) for key, p in model.named_parameters() if p.is_floating_point() and not p.is_meta]
     wrong = [(key, p) for key, p in floats if not all(map(finite, p.detach().flatten().split(PART)))]
@@ -105,8 +107,8 @@ def check_finite(name: str, model: nn.Module) -> None:
     counts = " and ".join(f"{n:,} {word}" for n, word in ((nan, "NaN"), (infinite, "infinite")) if n)
     more = "" if len(wrong) == 1 else f", and {len(wrong) - 1:,} more parameters hold some"
     reason = f"{key} holds {counts} of {tensor.numel():,} numbers{more}."
-    todo = "Give weights from before its training diverged, or the whole file."
-    raise ModelError(f"Weights of {name} are no numbers.", reason, todo)
+    todo = "Give weights from before its training diverged, or the complete file."
+    raise ModelError(f"Weights of {name} are not finite.", reason, todo)
 
 
 def check_ids(name: str, model: nn.Module, tokenizer: Any, inputs: ModelInputs) -> None:
@@ -130,7 +132,7 @@ def check_ids(name: str, model: nn.Module, tokenizer: Any, inputs: ModelInputs) 
 
 
 def _rows(model: nn.Module, field: str) -> int | None:
-    """How many token ids a model knows; None where that does not show."""
+    """The number of rows of a model's token embedding; None if unknown."""
     with contextlib.suppress(NotImplementedError, AttributeError):
         inside: Any = model
         if field.startswith("decoder"):
@@ -147,12 +149,12 @@ SMALLER = "Load it in a narrower precision (--dtype bfloat16), over several devi
 
 
 class ModelOutOfMemoryError(ModelError):
-    """Memory did not suffice for a model with what it was given; nothing is said of either."""
+    """Out of memory while loading or running a model; says nothing about whether the model is readable."""
 
 
 @contextmanager
 def memory_guard(name: str, doing: str, inputs: Mapping[str, object] | None = None) -> Iterator[None]:
-    """Inside, an error that says that memory did not suffice becomes a ModelOutOfMemoryError; `doing` is what was done with the model."""
+    """Turn out-of-memory errors inside into ModelOutOfMemoryError; `doing` names the step, such as "Loading"."""
     try:
         yield
     except (MemoryError, RuntimeError) as error:
@@ -165,5 +167,5 @@ def memory_guard(name: str, doing: str, inputs: Mapping[str, object] | None = No
         ]
         problem = f"{doing} {name}{f' with {shapes[0]}' if shapes else ''} needs more memory than there is."
         message = " ".join(str(error).split())[:200]
-        reason = f"The system says: {message}" if message else "The system gave no more of it."
+        reason = f"The system says: {message}" if message else "The system could not allocate it."
         raise ModelOutOfMemoryError(problem, reason, SMALLER if doing == LOADING else LESS) from error

@@ -1,4 +1,4 @@
-"""Tokenizers: loaded beside a model, and run so that one that panics, or makes gigabytes of a word, ends in an error."""
+"""Tokenizers: loading one beside a model, and running it so that a panic or an exploding normalizer becomes a ModelError."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ from trisect.core.errors import ModelError, is_panic, shorten
 from trisect.hf.files.model_errors import saying, summarize_error
 
 FILES = ("tokenizer.json", "vocab.txt", "vocab.json", "spiece.model", "tokenizer.model", "sentencepiece.bpe.model")
-# that a normalizer may make of one text, or GROWTH of each of its characters where that is more
+# most characters that normalizers may make of one text, or GROWTH for each of its characters if that is more
 CHARACTERS = 10_000_000
 GROWTH = 64
-LONGEST = {"NFKC": 18, "NFKD": 18}  # characters that other normalizers make of one
+LONGEST = {"NFKC": 18, "NFKD": 18}  # most characters that a normalizer makes of one; 4 for all others
 SAVE_AGAIN = "Save the tokenizer again beside the model."
 _NORMALIZED = re.compile(rb'"normalized"\s*:\s*true')
 # the normalizers of a tokenizer of the library 'tokenizers', in order, with the most characters each makes of one
@@ -26,13 +26,13 @@ _STAGES: WeakKeyDictionary[Any, list[tuple[dict[str, Any], float]]] = WeakKeyDic
 
 
 def load_tokenizer(name: str, options: dict[str, Any]) -> Any:
-    """The tokenizer of a folder or of a name on a hub, None where it has none; `options` are how transformers is to fetch it.
+    """Load the tokenizer of a folder or of a name on a hub, None if it has none; `options` go to from_pretrained.
 
-    Raises ModelError for one that cannot be read.
+    Raises ModelError for a tokenizer that cannot be read.
     """
     import transformers
 
-    # without any file of a tokenizer some families would be given an empty one
+    # without tokenizer files AutoTokenizer would return an empty one for some families
     present = [file for file in FILES if (Path(name) / file).exists()]
     if Path(name).is_dir() and not present and not (Path(name) / "tokenizer_config.json").exists():
         return None
@@ -41,7 +41,7 @@ def load_tokenizer(name: str, options: dict[str, Any]) -> Any:
         tokenizer = transformers.AutoTokenizer.from_pretrained(name, **options)
     except (ModelError, PermissionError, MemoryError):
         raise
-    except BaseException as error:  # vision and speech models have none, and each kind says so in its own way
+    except BaseException as error:  # vision and speech models have none, and raise different errors
         if not isinstance(error, Exception) and not is_panic(error):
             raise
         if present:
@@ -56,9 +56,9 @@ def load_tokenizer(name: str, options: dict[str, Any]) -> Any:
 
 
 def tokenize(name: str, tokenizer: Any, text: str, is_target: bool = False, **options: Any) -> Any:
-    """What a model's tokenizer makes of a text; some cut targets by the rules of another language.
+    """Tokenize a text; with `is_target` by the tokenizer's rules for targets, which may be those of another language.
 
-    Raises ModelError where it cannot, and before it makes far more of the text than is there.
+    Raises ModelError if the tokenizer fails, or if its normalizers would make far more characters than the text has.
     """
     stages = _STAGES.get(tokenizer)
     if stages is None:
@@ -67,7 +67,7 @@ def tokenize(name: str, tokenizer: Any, text: str, is_target: bool = False, **op
         stages = _STAGES[tokenizer] = [(stage, _growth(stage)) for stage in _flat(statement)]
     _check_growth(name, stages, text)
     todo = "Save the tokenizer again beside the model, or give another text."
-    problem = f"The tokenizer of {name} cannot cut {text[:40]!r}."
+    problem = f"The tokenizer of {name} fails on {text[:40]!r}."
     with saying(lambda error: ModelError(problem, summarize_error(error, 200), todo)):
         return tokenizer(**{"text_target" if is_target else "text": text}, verbose=False, **options)
 
@@ -88,13 +88,13 @@ def _growth(stage: Mapping[str, Any]) -> float:
         return 1.0 + len(stage["prepend"])
     if stage["type"] == "Replace":
         pattern, content = stage["pattern"], len(stage["content"])
-        # an expression may match nothing, before every character
+        # a regular expression may match the empty string before every character
         return max(1.0, content / len(pattern["String"])) if pattern.get("String") else 1.0 + content
     return float(LONGEST.get(stage["type"], 4))
 
 
 def _check_growth(name: str, stages: list[tuple[dict[str, Any], float]], text: str) -> None:
-    """Raise ModelError where normalizers would make too much of a text; they are run one by one where they could."""
+    """Raise ModelError if normalizers make too many characters of a text; they are run one by one only if they might."""
     most = max(CHARACTERS, GROWTH * len(text))
     if len(text) * math.prod(growth for _, growth in stages) <= most:
         return
@@ -103,7 +103,7 @@ def _check_growth(name: str, stages: list[tuple[dict[str, Any], float]], text: s
     words = text
     for statement, growth in stages:
         if len(words) * growth > most:
-            problem = f"The tokenizer of {name} makes too much of {text[:40]!r}."
+            problem = f"The tokenizer of {name} makes too many characters of {text[:40]!r}."
             reason = f"Its normalizers make more than {most:,} characters of these {len(text):,}."
             raise ModelError(problem, reason, "Give the tokenizer that the model was trained with.")
         stage = normalizers.NFC()
@@ -112,7 +112,7 @@ def _check_growth(name: str, stages: list[tuple[dict[str, Any], float]], text: s
 
 
 def _check_added(name: str, options: Mapping[str, Any]) -> None:
-    """The same of tokens that a tokenizer's file adds, which are normalized as it is loaded."""
+    """`_check_growth` for a tokenizer file's added tokens, which are normalized while it loads."""
     from transformers.utils.hub import cached_file
 
     how = {key: options[key] for key in ("revision", "local_files_only") if key in options}

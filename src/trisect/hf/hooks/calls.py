@@ -27,12 +27,12 @@ from trisect.core.trace import Address
 
 
 class Call(NamedTuple):
-    """One attention call as the model itself made it: still in its graph, in the shapes of a Trace.
+    """One recorded attention call: tensors in the model's autograd graph, in the shapes of a Trace.
 
     `module` is the attention module's dotted name, `order` counts the calls of one forward pass from 0. `weights` is
-    None where the model's own attention function does not return them; `scale` multiplies q·k, None where unknown.
-    `raw` is the output as the model goes on with it. Its scores are a sum of `terms` products of activations, of which q and k
-    are one; `fault` says why what was recorded cannot be what attention multiplies by, empty where nothing does.
+    None if the model's attention function does not return them; `scale` multiplies q·k, None if unknown.
+    `raw` is the output in the model's own layout. The scores are a sum of `terms` products of activations, of which q and k
+    are one; `fault` says why the recorded weights cannot be those that multiply v, empty if they can.
     """
 
     module: str
@@ -49,7 +49,7 @@ class Call(NamedTuple):
 
 
 class Edits(NamedTuple):
-    """What a hook puts in place of what the model computed, by the order of calls.
+    """Edits that a hook makes, by the order of calls.
 
     A writer replaces q, k and v of its call; held weights replace the softmax's, so that the output is held @ v.
     """
@@ -66,7 +66,7 @@ def edits_at(
     write: Mapping[Address, Writer] | None = None,
     hold: Mapping[Address, Float[Tensor, "B H T S"]] | None = None,
 ) -> Edits:
-    """Edits by the order of calls; `addresses` are those of the calls in their order."""
+    """Index edits by the order of calls; `addresses` lists the calls' addresses in that order."""
     order = {address: i for i, address in enumerate(addresses)}
     for address in (*(write or {}), *(hold or {})):
         if address not in order:
@@ -78,19 +78,19 @@ def edits_at(
 
 
 def _write(address: Address, writer: Writer, parts: Parts) -> Parts:
-    """What a writer makes of q, k and v; raises ModelError where that is of other shapes."""
+    """Apply a writer to q, k and v; raises ModelError if it returns other shapes."""
     result: object = writer(parts)
     three = result if isinstance(result, tuple) and len(result) == len(parts) else ()
     if not three or any(not isinstance(t, Tensor) or t.shape != p.shape for t, p in zip(three, parts, strict=True)):
         shapes = [tuple(t.shape) if isinstance(t, Tensor) else type(t).__name__ for t in three]
-        problem = f"A writer for {address} gave {', '.join(map(str, shapes)) or type(result).__name__}."
-        reason = f"It was given q, k and v of {', '.join(str(tuple(p.shape)) for p in parts)}."
-        raise ModelError(problem, reason, "Give q, k and v of the same shapes, as Parts(q, k, v).")
+        problem = f"A writer for {address} returned {', '.join(map(str, shapes)) or type(result).__name__}."
+        reason = f"Its q, k and v were of {', '.join(str(tuple(p.shape)) for p in parts)}."
+        raise ModelError(problem, reason, "Return q, k and v of the same shapes, as Parts(q, k, v).")
     return Parts(*three)
 
 
 def weights_to_hold(weights: Tensor, like: Tensor, shape: tuple[int, ...]) -> Tensor:
-    """Held weights where a call's own would be of that shape; raises ModelError where they do not fit."""
+    """Convert held weights to a call's dtype and device; raises ModelError if their shape is not the call's `shape`."""
     if tuple(weights.shape) != shape:
         problem = f"Weights of shape {tuple(weights.shape)} are to be held."
         raise ModelError(problem, f"Those of the call are of {shape}.", "Give weights [B, H, T, S] of the same batch.")
@@ -98,7 +98,7 @@ def weights_to_hold(weights: Tensor, like: Tensor, shape: tuple[int, ...]) -> Te
 
 
 class Calls(list[Call]):
-    """Calls in their order; `take` is given each as it is made, and what remains of it is kept; faults are noted if one `looks`."""
+    """Calls in order; `take` is applied to each new call, and its result is stored; faults are recorded if `looks`."""
 
     def __init__(self, take: Callable[[Call], Call] | None = None, looks: bool = True) -> None:
         super().__init__()
@@ -118,15 +118,15 @@ class Calls(list[Call]):
             self.is_writing = False
 
     def append(self, call: Call) -> None:
-        """Note a call."""
+        """Add a call."""
         super().append(call if self.take is None else self.take(call))
 
     def order(self, _module: str) -> int:
-        """The place of a module's next call among the calls of a whole pass: that of one more call."""
+        """The index of a module's next call among the calls of a full pass."""
         return len(self)
 
     def at_orders(self, write: Mapping[int, Writer], _rehearsed: Sequence[Call]) -> Mapping[int, Writer]:
-        """Writers by the order of a pass's own calls, which a rehearsal made: those of a whole pass as they are."""
+        """Writers by the order of a pass's own calls, as a rehearsal made them; here both orders are the same."""
         return write
 
 
@@ -140,7 +140,7 @@ def check_alone(is_running: bool) -> None:
 
 
 def copy_call(call: Call) -> Call:
-    """A call with copies of its numbers, in their graph: a model may write over what it has used."""
+    """Clone a call's tensors, in their graph: a model may overwrite them."""
     weights = None if call.weights is None else call.weights.clone()
     return call._replace(
         q=call.q.clone(), k=call.k.clone(), v=call.v.clone(), weights=weights, output=call.output.clone()
@@ -148,7 +148,7 @@ def copy_call(call: Call) -> Call:
 
 
 def outline(call: Call, pattern: bool = False) -> Call:
-    """A call without its numbers: shapes alone, and with `pattern` which weights [B 1 T S] are not 0 in any head."""
+    """A call with shapes only, on the meta device; with `pattern`, which weights [B 1 T S] are nonzero in any head."""
     q, k, v, output = (torch.empty(t.shape, device="meta") for t in (call.q, call.k, call.v, call.output))
     seen = call.weights.detach().ne(0).any(1, keepdim=True).cpu() if pattern and call.weights is not None else None
     return Call(call.module, call.order, q, k, v, seen, output, call.scale, None, call.terms, call.fault)
@@ -156,18 +156,18 @@ def outline(call: Call, pattern: bool = False) -> Call:
 
 @contextmanager
 def copy_caches(model: nn.Module) -> Iterator[None]:
-    """Forward passes inside are given copies of caches, which they would write to; the caller's stay as they are."""
+    """Give forward passes inside copies of caches, so that the caller's caches stay unchanged."""
 
-    def spare(_m: nn.Module, args: Arguments, kwargs: NamedArguments) -> tuple[Arguments, NamedArguments]:
+    def copy_arguments(_m: nn.Module, args: Arguments, kwargs: NamedArguments) -> tuple[Arguments, NamedArguments]:
         return args, {n: copy.deepcopy(value) if isinstance(value, Cache) else value for n, value in kwargs.items()}
 
-    with model.register_forward_pre_hook(spare, with_kwargs=True, prepend=True):
+    with model.register_forward_pre_hook(copy_arguments, with_kwargs=True, prepend=True):
         yield
 
 
 @runtime_checkable
 class CallHook(Protocol):
-    """Records the calls of the forward passes inside it, into a list that may be given."""
+    """Records the attention calls of forward passes inside its context, in `calls` if given."""
 
     def __call__(
         self, model: nn.Module, edits: Edits = NOTHING, /, *, calls: Calls | None = None
@@ -179,13 +179,13 @@ class CallHook(Protocol):
 P = ParamSpec("P")
 R = TypeVar("R")
 
-# one for all models: they may share modules and configurations, and what is switched (PyTorch's fast path, torch.compile,
-# the attention interface, the generator of random numbers) is the process's
+# one lock for all models: they may share modules and configurations, and the settings that are switched (PyTorch's fast path,
+# torch.compile, the attention interface, the global random generator) belong to the process
 RECORDING = threading.RLock()
 
 
 def alone(function: Callable[P, R]) -> Callable[P, R]:
-    """The function, run by one thread at a time; other threads wait, and it may call others of its kind."""
+    """Decorator: run a function under the process-wide recording lock, which is reentrant."""
 
     @functools.wraps(function)
     def run(*args: P.args, **kwargs: P.kwargs) -> R:
@@ -201,31 +201,31 @@ ModelOutput: TypeAlias = Any  # of any class: each model has its own
 
 
 def check_model(model: object) -> None:
-    """Raise ModelError for what cannot be a model."""
+    """Raise ModelError for an object that cannot be a model."""
     if not isinstance(model, (str, Path, nn.Module)):
         reason = "A model is a folder, a name on a hub, or a PyTorch module."
         raise ModelError(f"{type(model).__name__} was given as a model.", reason, "Give one of these.")
 
 
 def check_readable(texts: object) -> None:
-    """Raise ModelError for what is no text and no several texts."""
+    """Raise ModelError for an object that is neither a text nor several."""
     if not isinstance(texts, Iterable):
-        reason = "What is read is a text, several of them, or the model's own inputs."
+        reason = "A model reads a text, several of them, or its own inputs."
         raise ModelError(f"{type(texts).__name__} was given to be read.", reason, "Give one of these.")
 
 
 def check_inputs(inputs: object) -> None:
-    """Raise ModelError for what cannot be a model's inputs by name."""
+    """Raise ModelError for an object that is no mapping of input names to tensors."""
     if not isinstance(inputs, Mapping):
         problem = f"The inputs are a {type(inputs).__name__}."
         raise ModelError(problem, "A model's own inputs are given by name.", "Give a dict: {'input_ids': ...}.")
     if not any(isinstance(t, Tensor) for t in inputs.values()):
         reason = f"It holds {', '.join(map(repr, inputs)) or 'nothing'}."
-        raise ModelError("The inputs hold no tensor.", reason, "Give what the model's forward takes, as tensors.")
+        raise ModelError("The inputs hold no tensor.", reason, "Give the arguments of the model's forward, as tensors.")
     if nested := [name for name, t in inputs.items() if isinstance(t, Tensor) and t.is_nested]:
         problem = f"The input {nested[0]!r} is a nested tensor."
         todo = "Pad it, with a mask: torch.nested.to_padded_tensor(tensor, 0)."
-        raise ModelError(problem, "What is read has as many positions in every row.", todo)
+        raise ModelError(problem, "Every row of the inputs needs the same number of positions.", todo)
 
 
 SDPA = F.scaled_dot_product_attention
@@ -235,7 +235,7 @@ BADDBMM = {torch.baddbmm, Tensor.baddbmm}
 STOPS = {F.linear, F.layer_norm, F.rms_norm, F.embedding, F.conv1d, torch.conv1d, torch.addmm, F.cross_entropy}
 TIMES = {"mul", "mul_", "__mul__", "__rmul__", "__imul__", "multiply"}
 OVER = {"div", "div_", "__truediv__", "__itruediv__", "true_divide", "divide"}
-# functions after which a score is still the same multiple of q·k, or has something added to it
+# functions that keep a score's factor of q·k: they reshape, cast, mask or add
 SAME = {
     *("add", "add_", "__add__", "__radd__", "__iadd__", "sub", "__sub__", "masked_fill", "masked_fill_", "where"),
     *("view", "reshape", "transpose", "permute", "contiguous", "to", "float", "type", "type_as", "clone", "unsqueeze"),
@@ -245,7 +245,7 @@ ARGUMENTS = ("query", "key", "value", "attn_mask", "dropout_p", "is_causal", "sc
 
 
 def tensors_in(values: Iterable[object]) -> list[Tensor]:
-    """The tensors in nested lists, tuples and dicts, in their order."""
+    """The tensors in nested lists, tuples and dicts, in order."""
     tensors: list[Tensor] = []
     for x in values:
         if isinstance(x, Tensor):
@@ -260,9 +260,9 @@ def tensors_in(values: Iterable[object]) -> list[Tensor]:
 def gradients_of(
     t: Tensor, leaves: Sequence[Tensor], seed: int = 0, positive: bool = False
 ) -> tuple[Tensor | None, ...]:
-    """The derivatives by some leaves of a sum of t's numbers, each times a random one: no two cancel, and a norm is no hindrance.
+    """Gradients of a randomly weighted sum of t with respect to some leaves; random weights keep gradients from cancelling.
 
-    `positive` draws from 1 to 2, else from a normal distribution. None for a leaf that t is not made of.
+    `positive` draws the weights from 1 to 2, else from a normal distribution. None for a leaf that t does not depend on.
     """
     if not t.requires_grad or not leaves:
         return (None,) * len(leaves)
@@ -272,7 +272,7 @@ def gradients_of(
 
 
 def factor_after(func: Callable[..., Any], args: Arguments, factor: float | None) -> float | None:
-    """What multiplies q·k after that function, None where it is no longer one number."""
+    """The factor of q·k after that function; None if it is no longer one number."""
     name = getattr(func, "__name__", "")
     if factor is None or name in SAME:
         return factor
@@ -285,9 +285,9 @@ def factor_after(func: Callable[..., Any], args: Arguments, factor: float | None
 
 @dataclass(frozen=True, eq=False)
 class Operand:
-    """One tensor of a product: a letter per axis, and the order in which a Trace has them.
+    """One tensor of a product: a letter per axis as in einsum, and the order of axes in a Trace.
 
-    The order has four letters (batch, head, position, position or width), or three where batch and heads are one axis.
+    The order has four letters (batch, head, position, position or width), or three if batch and heads are one axis.
     """
 
     tensor: Tensor
@@ -295,11 +295,11 @@ class Operand:
     order: str
 
     def of(self, tensor: Tensor) -> Operand:
-        """Another tensor that lies the same way."""
+        """This operand with another tensor of the same layout."""
         return replace(self, tensor=tensor)
 
     def fits(self, rows: int) -> bool:
-        """Whether batch and heads show: one axis of both is as long as the texts, times a count of heads."""
+        """Whether batch and heads can be told apart: they are two axes, or one whose length is a multiple of `rows`."""
         return len(self.order) == 4 or self.tensor.shape[self.letters.index(self.order[0])] % rows == 0
 
     def take(self, rows: int) -> Tensor:
@@ -308,14 +308,14 @@ class Operand:
         return view if len(self.order) == 4 else view.unflatten(0, (rows, -1))
 
     def give(self, canonical: Tensor) -> Tensor:
-        """A tensor [B H T E] laid out as this one."""
+        """A tensor [B H T E] in this operand's layout."""
         t = canonical if len(self.order) == 4 else canonical.flatten(0, 1)
         return t.permute([self.order.index(c) for c in self.letters])
 
 
 @dataclass(frozen=True, eq=False)
 class Product:
-    """A product of two tensors, a letter per axis; `call` computes it from two operands."""
+    """A product of two tensors with einsum letters of left, right and result; `call` computes it from two operands."""
 
     left: Tensor
     right: Tensor
@@ -325,18 +325,18 @@ class Product:
 
     @property
     def shares_axis(self) -> bool:
-        """Whether both operands and the result share an axis, as no projection does."""
+        """Whether both operands and the result share an axis (batch or heads), which excludes projections."""
         a, b, c = self.letters
         return bool(set(a) & set(b) & set(c))
 
     @property
     def width(self) -> int:
-        """How many products are summed."""
+        """Length of the summed axes."""
         a, b, out = self.letters
         return prod(n for c, n in zip(a, self.left.shape, strict=True) if c in b and c not in out)
 
     def _split(self) -> tuple[str, str, str, str] | None:
-        """Letters of batch and heads, of left's own axis, of right's own axis, and of the sum; None if not so."""
+        """Letters of batch and heads, of left's own axis, of right's own axis, and of the sum; None for other products."""
         a, b, out = self.letters
         batch = "".join(c for c in out if c in a and c in b)
         ends = [c for c in out if c in a and c not in b], [c for c in out if c in b and c not in a]
@@ -348,7 +348,7 @@ class Product:
         return batch, ends[0][0], ends[1][0], summed[0]
 
     def _roles(self) -> tuple[int, Operand, Operand] | None:
-        """Which operand is the query's, the query's, and the key's: the key's axis comes last in the scores."""
+        """The side of the query (0 left, 1 right), the query operand and the key operand: the key's axis is last in the scores."""
         split = self._split()
         if split is None:
             return None
@@ -359,7 +359,7 @@ class Product:
         return (0, ends, other) if out.index(left) < out.index(right) else (1, other, ends)
 
     def makes_scores(self, scores: Tensor, rows: int) -> bool:
-        """Whether this product's result, masked and shaped, can be what the softmax was given."""
+        """Whether this product's result, after masking and reshaping, can be the softmax's input `scores`."""
         roles = self._roles()
         if roles is None or scores.dim() not in (3, 4):
             return False
@@ -382,7 +382,7 @@ class Product:
         return roles[1].take(rows), roles[2].take(rows)
 
     def with_scores_of(self, q: Tensor, k: Tensor) -> Product:
-        """The same product of other queries and keys."""
+        """The same product with other queries and keys."""
         roles = self._roles()
         assert roles is not None
         side, first, second = roles
@@ -393,7 +393,7 @@ class Product:
         return replace(self, right=tensor) if side else replace(self, left=tensor)
 
     def mixing(self, side: int) -> tuple[Operand, Operand, Operand] | None:
-        """Weights (the operand at `side`), values and result as operands; None where that is not what it is."""
+        """Weights (the operand at `side`), values and result as operands; None if the product is not weights times values."""
         split = self._split()
         if split is None:
             return None
@@ -405,7 +405,7 @@ class Product:
 
 
 def product_of(func: Callable[..., Any], args: Arguments, kwargs: NamedArguments) -> Product | None:
-    """The product of two tensors that a call of one of torch's functions is; None where it is none, or of nested ones."""
+    """The product of two tensors that a call of a torch function computes; None for other functions and for nested tensors."""
     if func is torch.einsum:
         tensors = args[1] if len(args) == 2 and isinstance(args[1], (tuple, list)) else args[1:]
         equation = args[0]
@@ -440,9 +440,9 @@ def _letters(a: Tensor, b: Tensor) -> tuple[str, str, str]:
 def use_sdpa(
     args: Arguments, kwargs: NamedArguments, rows: int, writer: Writer | None, hold: Tensor | None
 ) -> tuple[Parts, Tensor, Tensor, float, Tensor]:
-    """`scaled_dot_product_attention` with q, k, v replaced or weights held; its weights are what it makes of v = I.
+    """Run `scaled_dot_product_attention` with q, k, v replaced or weights held; its weights are its output for v = I.
 
-    Returns its parts, weights, output, scale and raw output, as a Call has them.
+    Returns parts, weights, output, scale and raw output, as in a Call.
     """
     named: dict[str, Any] = {**dict(zip(ARGUMENTS, args, strict=False)), **kwargs}
     merged = named["query"].dim() == 3
@@ -457,7 +457,7 @@ def use_sdpa(
     value = named["value"]
     if hold is None:
         eye = torch.eye(value.shape[-2], dtype=value.dtype, device=value.device).expand(*value.shape[:-1], -1)
-        with torch.no_grad():  # a checkpointed layer counts what its graph keeps
+        with torch.no_grad():  # a checkpointed layer counts the tensors that its graph saves
             weights = split(SDPA(**{**named, "value": eye, "dropout_p": 0.0}))
         result = SDPA(**named)
     else:
@@ -471,7 +471,7 @@ def use_sdpa(
 
 @contextlib.contextmanager
 def traceable_forward() -> Iterator[None]:
-    """Inside, every operation of a forward pass can be seen; afterwards everything is as it was before."""
+    """Switch off torch.compile and PyTorch's fast path inside, so that every operation of a forward pass can be recorded."""
     fast = torch.backends.mha.get_fastpath_enabled()
     with without_compile():
         torch.backends.mha.set_fastpath_enabled(False)
@@ -483,7 +483,7 @@ def traceable_forward() -> Iterator[None]:
 
 @contextlib.contextmanager
 def replace_forwards(forwards: Mapping[nn.Module, Callable[..., Any]]) -> Iterator[None]:
-    """Modules with other functions as their forward, and with their own again afterwards."""
+    """Replace the forward methods of modules inside; restore them afterwards."""
     before = {module: module.__dict__.get("forward") for module in forwards}
     try:
         for module, forward in forwards.items():
@@ -498,7 +498,7 @@ def replace_forwards(forwards: Mapping[nn.Module, Callable[..., Any]]) -> Iterat
 
 @contextlib.contextmanager
 def evaluating(model: nn.Module) -> Iterator[None]:
-    """The model in evaluation mode, without dropout, and every part of it back in its own mode afterwards."""
+    """Put the model in evaluation mode inside; restore every module's own mode afterwards."""
     before = [(module, module.training) for module in model.modules()]
     try:
         if any(training for _, training in before):
@@ -512,9 +512,9 @@ def evaluating(model: nn.Module) -> Iterator[None]:
 
 @contextlib.contextmanager
 def without_recompute() -> Iterator[None]:
-    """Inside, activation checkpoints keep what they would compute again: a backward pass is no second forward pass.
+    """Make activation checkpoints store activations inside, so that a backward pass runs no second forward pass.
 
-    Several threads may be inside; torch's own is back when the last one leaves.
+    Several threads may be inside; torch's own functions return when the last one leaves.
     """
     with _lock:
         now = checkpoints._checkpoint_without_reentrant_generator, checkpoints.CheckpointFunction
@@ -532,15 +532,15 @@ def without_recompute() -> Iterator[None]:
 
 
 _lock = threading.Lock()
-_replaced: list[tuple[Any, Any]] = []  # torch's own, once for each that is inside
-_stances: list[Any] = []  # the compiler's, that the first one set, once for each that is inside
+_replaced: list[tuple[Any, Any]] = []  # torch's own functions, once per open `without_recompute`
+_stances: list[Any] = []  # the stance of the outermost `without_compile`, once per open one
 
 
 @contextlib.contextmanager
 def without_compile() -> Iterator[None]:
-    """Inside, what torch.compile made runs as the Python that it was made from.
+    """Run compiled functions eagerly inside.
 
-    Several threads may be inside; it is compiled again when the last one leaves.
+    Several threads may be inside; compiled code is used again when the last one leaves.
     """
     stance: Any = torch.compiler.set_stance
     with _lock:
@@ -555,17 +555,17 @@ def without_compile() -> Iterator[None]:
 
 
 def unwrap_model(model: nn.Module) -> nn.Module:
-    """The model inside what torch.compile or PEFT made of it; adapters inside its projections stay where they are.
+    """The model inside a wrapper of torch.compile or PEFT; adapters inside its projections (LoRA) stay.
 
-    Raises ModelError for adapters that stand before the model (prompts and prefixes), and would be lost.
+    Raises ModelError for prompts and prefixes, which would be lost.
     """
     while True:
         if isinstance(inner := getattr(model, "_orig_mod", None), nn.Module):
             model = inner
         elif callable(base := getattr(model, "get_base_model", None)) and hasattr(model, "peft_config"):
             if getattr(getattr(model, "active_peft_config", None), "is_prompt_learning", False):
-                problem = f"{type(model).__name__} puts learned prompts before what it is given."
-                reason = "Only adapters inside the model (LoRA and its kin) are read."
+                problem = f"{type(model).__name__} puts learned prompts before its inputs."
+                reason = "Only adapters inside the model, such as LoRA, are read."
                 raise ModelError(problem, reason, "Read the model without them: load(model.get_base_model()).")
             inside: Any = base()
             model = inside
@@ -574,7 +574,7 @@ def unwrap_model(model: nn.Module) -> nn.Module:
 
 
 def rows_of(module: nn.Module, args: Arguments, kwargs: NamedArguments) -> int | None:
-    """How many sequences an nn.MultiheadAttention is given at once; None for any other module."""
+    """The batch size of a call of nn.MultiheadAttention; None for any other module."""
     query = args[0] if args else kwargs.get("query")
     if not isinstance(module, nn.MultiheadAttention) or not isinstance(query, Tensor):
         return None
@@ -582,11 +582,11 @@ def rows_of(module: nn.Module, args: Arguments, kwargs: NamedArguments) -> int |
 
 
 def parts_of(function: Callable[..., Any]) -> Callable[..., Any] | None:
-    """A function of the same code whose operations a function mode sees; None for one that hides none."""
+    """For `multi_head_attention_forward` a copy whose operations a TorchFunctionMode sees; None for other functions."""
     return _ATTEND if function is F.multi_head_attention_forward else None
 
 
-# the same code, which does not ask whether a function mode takes it whole
+# the same code without dispatch of the whole function to a TorchFunctionMode
 _HIDDEN: Any = F.multi_head_attention_forward
 _ATTEND = types.FunctionType(
     _HIDDEN.__code__,

@@ -1,4 +1,4 @@
-"""User functions at q, k and v while a model runs, in its calls, in generation and in trisect's passes; the residual stream edited."""
+"""Edit q, k and v by user functions in a model's calls, in generation and in trisect's passes; edit the residual stream."""
 
 from __future__ import annotations
 
@@ -41,11 +41,11 @@ from trisect.hf.hooks.calls import (
 from trisect.hf.hooks.interface_hook import record_interface
 
 OPEN: WeakKeyDictionary[nn.Module, _EditableModel] = WeakKeyDictionary()
-BOUND = "_compiled_call_impl"  # what PyTorch calls in place of a module's own pass, where there is such
+BOUND = "_compiled_call_impl"  # attribute that nn.Module.__call__ uses instead of _call_impl if it is set
 
 
 class _OpenEdit:
-    """The functions of one block, by the order of calls of a whole pass, and the calls that they were run at."""
+    """The functions of one `with` block, by the order of calls of a full pass, and the calls at which they ran."""
 
     def __init__(self, words: str, writers: Mapping[int, Writer]) -> None:
         self.words = words
@@ -59,14 +59,14 @@ class _OpenEdit:
 
 
 class _ModuleCalls(Calls):
-    """The calls of a pass of a model or of a part of it; the place of each is that of its module's nth call in a whole pass."""
+    """The calls of a pass of a model or of a submodule; each has the index of its module's nth call in a full pass."""
 
     def __init__(self, prefix: str, places: Mapping[tuple[str, int], int]) -> None:
         super().__init__(outline)
         self._prefix, self._places, self._uses = prefix, places, Counter[str]()
 
     def order(self, module: str) -> int:
-        """The place of a module's next call; −1 for one that a whole pass does not make."""
+        """The index of a module's next call; −1 for a call that a full pass does not make."""
         name = f"{self._prefix}{module}"
         self._uses[name] += 1
         return self._places.get((name, self._uses[name] - 1), -1)
@@ -79,7 +79,7 @@ class _ModuleCalls(Calls):
 
 
 class _EditableModel:
-    """A model whose calls go through here while blocks of edits are open on it; the blocks of a thread are that thread's alone."""
+    """A model whose calls are redirected to `_run` while blocks of edits are open; each thread has its own blocks."""
 
     def __init__(self, name: str, model: nn.Module, addresses: Mapping[Address, str], hook: CallHook) -> None:
         self.name, self.model = name, model
@@ -92,7 +92,7 @@ class _EditableModel:
         self.blocks: dict[int, list[_OpenEdit]] = {}
         self._busy: set[int] = set()
         self._replaced: dict[nn.Module, Any] = {}
-        # the model's own implementation of attention goes on: an edit needs no weights
+        # edits need no weights, so the model's own attention implementation stays
         self._in_pieces = bool(getattr(hook, "keywords", {}).get("pieces"))
         self._hook = functools.partial(record_interface, as_loaded=True) if hook is record_interface else hook
 
@@ -102,20 +102,20 @@ class _EditableModel:
         return self.blocks.get(threading.get_ident(), [])
 
     def bind(self) -> None:
-        """Lead the calls of every module around or at attention through `_run`; ModelError where another edited model shares one."""
+        """Redirect calls of every module around or at attention to `_run`; raises ModelError if another edited model shares one."""
         names = {name for name, _ in self.places}
         parts = {".".join(name.split(".")[:end]) for name in names for end in range(len(name.split(".")) + 1)}
         modules = {self.model.get_submodule(part): part for part in sorted(parts)}
         for module in modules:
             if getattr(module.__dict__.get(BOUND), "func", None) is _EditableModel._run:
-                reason = "Another model that is edited has the same module in it."
-                raise ModelError(f"{self.name} is to be edited.", reason, "Leave that block first.")
+                reason = "Another model that shares a module with it is being edited."
+                raise ModelError(f"{self.name} cannot be edited now.", reason, "Leave that block first.")
         for module, part in modules.items():
             self._replaced[module] = module.__dict__.get(BOUND)
             module.__dict__[BOUND] = functools.partial(_EditableModel._run, self, part, module)
 
     def release(self) -> None:
-        """Let the model's calls be its own again."""
+        """Undo `bind`."""
         for module, before in self._replaced.items():
             module.__dict__.pop(BOUND, None)
             if before is not None:
@@ -123,14 +123,14 @@ class _EditableModel:
         self._replaced.clear()
 
     def writers(self) -> dict[int, Writer]:
-        """What the blocks of this thread do at each call, one after another."""
+        """The edits of this thread's blocks at each call, in sequence."""
         orders = sorted({order for block in self.here for order in block.writers})
         by_order = {n: tuple(block.writers[n] for block in self.here if n in block.writers) for n in orders}
         return {order: functools.partial(write_in_order, writers) for order, writers in by_order.items()}
 
     @contextmanager
     def passing(self) -> Iterator[None]:
-        """One pass of this thread, whose modules run as they are inside; one that fails has reached no site."""
+        """One pass of this thread, inside which modules are not redirected; a pass that fails counts as reaching no site."""
         thread = threading.get_ident()
         check_alone(thread in self._busy)
         self._busy.add(thread)
@@ -144,21 +144,21 @@ class _EditableModel:
             self._busy.discard(thread)
 
     def _run(self, part: str, module: nn.Module, *args: Any, **kwargs: Any) -> Any:
-        """A call of the model or of a part of it: a pass with edits, where this thread has blocks and is not in one."""
+        """Run a call of the model or of a submodule; as a pass with edits if this thread has open blocks and is in no pass."""
         forward: Callable[..., Any] = module._call_impl
         with RECORDING:
             if threading.get_ident() in self._busy or not self.here:
                 return forward(*args, **kwargs)
             prefix = f"{part}." if part else ""
             inside = {order for (name, _), order in self.places.items() if f"{name}.".startswith(prefix)}
-            if self._in_pieces and part:  # the hook has names of the whole model
+            if self._in_pieces and part:  # the hook knows module names of the full model only
                 for block in self.here:
                     block.now.clear()
                 self._check(inside, goes_on=False)
                 return forward(*args, **kwargs)
             calls: Calls = Calls(outline) if self._in_pieces else _ModuleCalls(prefix, self.places)
             caches = [value for value in kwargs.values() if isinstance(value, Cache)]
-            # from an earlier pass: with a cache that holds something, or an encoder's output
+            # a pass that continues an earlier one, by a filled cache or an encoder's output
             goes_on = kwargs.get("encoder_outputs") is not None or any(cache.get_seq_length() for cache in caches)
             with self.passing(), without_recompute(), self._hook(module, Edits(self.writers()), calls=calls):
                 output = forward(*args, **kwargs)
@@ -166,7 +166,7 @@ class _EditableModel:
         return output
 
     def _check(self, inside: set[int], goes_on: bool) -> None:
-        """Raise ModelError for a site that a pass did not reach, nor an earlier one that it goes on from."""
+        """Raise ModelError for a site that neither this pass nor the earlier one that it continues has reached."""
         for block in self.here:
             reached = block.now | (block.ever if goes_on else set())
             if missed := sorted(inside & block.writers.keys() - reached):
@@ -174,12 +174,12 @@ class _EditableModel:
 
     def _refuse(self, block: _OpenEdit, missed: Sequence[int], where: str) -> None:
         places = spell_addresses([self.addresses[order] for order in missed])
-        reason = f"{where} of {self.name} went through its {places} where that was verified."
-        todo = "Give inputs that go through it, call the model itself in the thread of the block, or take the site out."
+        reason = f"{where} of {self.name} made the verified attention call of {places}."
+        todo = "Give inputs that reach it, call the model itself in the thread of the block, or leave the site out."
         raise ModelError(f"The edit of {block.words} was not made.", reason, todo)
 
     def close(self, block: _OpenEdit, thread: int, failed: bool) -> None:
-        """End a block; raises ModelError for a site that no pass in it reached."""
+        """End a block; raises ModelError for a site that no pass inside it reached."""
         with RECORDING:
             blocks = self.blocks[thread]
             blocks.remove(block)
@@ -198,13 +198,13 @@ def is_edited(model: nn.Module) -> bool:
 
 
 def edit_notes(model: nn.Module) -> tuple[str, ...]:
-    """What this thread's open edits are, for whoever reads numbers that were measured beside them."""
+    """Notes that name this thread's open edits, for results that are measured under them."""
     return tuple(f"Measured with an edit: {block.words}." for block in (OPEN[model].here if model in OPEN else ()))
 
 
 @contextmanager
 def beside_edits(model: nn.Module, edits: Edits) -> Iterator[Edits]:
-    """For a pass of trisect's own: its edits after those that are open, which are not made a second time inside."""
+    """Edits for one of trisect's own passes: the open edits first, then its own; open edits are not applied again inside."""
     if not is_edited(model):
         yield edits
         return
@@ -224,9 +224,9 @@ def editing(
     shape: Shape,
     edits: Mapping[str, EditFunction],
 ) -> Iterator[None]:
-    """Functions run at sites in every pass of this thread inside; `addresses` are those of a whole pass's calls and their modules.
+    """Run functions at sites in every pass of this thread inside; `addresses` maps a full pass's calls to their modules.
 
-    Raises SiteError, SpecError; and ModelError, where a site was not reached.
+    Raises SiteError, SpecError; and ModelError if a site was not reached.
     """
     order = {address: n for n, address in enumerate(addresses)}
     writers = {order[address]: writer for address, writer in shape.writers(edits).items()}
@@ -250,25 +250,25 @@ Change = Callable[[Tensor], Tensor]
 
 
 def _block_of(name: str, model: nn.Module, module: str) -> str:
-    """The dotted name of the block that an attention module stands in: the item of the innermost list around it.
+    """The dotted name of an attention module's block: the item of the innermost ModuleList around it.
 
-    Raises ModelError where it stands in no list of layers.
+    Raises ModelError if there is no ModuleList around it.
     """
     modules, parts = dict(model.named_modules()), module.split(".")
     for end in reversed(range(1, len(parts))):
         if isinstance(modules.get(".".join(parts[:end])), nn.ModuleList):
             return ".".join(parts[: end + 1])
-    problem = f"The residual stream of {name} was asked for."
-    raise ModelError(problem, f"Its attention {module!r} stands in no list of layers.", "Choose another model.")
+    problem = f"The residual stream of {name} cannot be edited."
+    raise ModelError(problem, f"Its attention {module!r} is in no list of layers.", "Choose another model.")
 
 
 @contextmanager
 def edited_streams(
     name: str, model: nn.Module, calls: Sequence[tuple[Address, str]], streams: StreamWriters
 ) -> Iterator[None]:
-    """Forward passes inside go on with what `streams` make of the stream at their points; `calls` are addresses and their modules.
+    """Edit the residual stream at the points of `streams` in forward passes inside; `calls` are (address, module) pairs.
 
-    A module that several layers share is met once for each of them, in their order.
+    A module that several layers share is edited once per layer, in order.
     """
     edited = {point.address for point in streams}
     with ExitStack() as hooks:
@@ -295,7 +295,7 @@ def edited_streams(
 def _hooked(
     module: nn.Module, layers: Mapping[str, Sequence[Address]], streams: StreamWriters, before: str, after: str
 ) -> Iterator[None]:
-    """Change what enters and leaves a module at its nth use, for the nth layer of each stack that stands in it."""
+    """Edit a module's input and output at its nth use, for the nth layer of each stack inside it."""
     uses = {"in": 0, "out": 0}
 
     def changes(kind: str, where: str) -> list[Change]:

@@ -37,18 +37,18 @@ from trisect.hf.locate.affine import affine_modules
 
 EAGER = "eager"
 NEAR = {torch.float64: 1e-6, torch.float32: 1e-5, torch.bfloat16: 2e-2, torch.float16: 5e-3}
-OWN = 4  # what every attention function takes first: module, query, key, value
-FAKED = "the weights that it gives out are not those that it multiplies the values by"
+OWN = 4  # the first arguments of every attention function: module, query, key, value
+FAKED = "the weights that it returns are not those that it multiplies the values by"
 
 
 @contextlib.contextmanager
 def record_interface(
     model: nn.Module, edits: Edits = NOTHING, /, *, calls: Calls | None = None, as_loaded: bool = False
 ) -> Iterator[list[Call]]:
-    """Record every call of one forward pass inside the block; the list grows as the pass goes on.
+    """Record every attention call of one forward pass inside, in the list that is yielded.
 
-    Inside, the model computes eagerly, since only then are there weights, unless `as_loaded`; afterwards everything is as it was
-    before. A second forward pass inside the block counts its calls on.
+    The model uses eager attention inside, since only that returns weights, unless `as_loaded`. A second forward pass inside
+    continues the count of calls.
     """
     names = {id(module): name for name, module in model.named_modules()}
     calls = Calls() if calls is None else calls
@@ -60,7 +60,7 @@ def record_interface(
             function = original(self, implementation, default)
 
             def record(*positional: Any, **by_name: Any) -> Any:
-                # module, q, k and v, each by place or by name, then the rest
+                # module, q, k and v, each positional or by keyword, then the rest
                 named = dict(by_name)
                 lacks = len(positional) < OWN
                 places = list(inspect.signature(function).parameters)[len(positional) : OWN] if lacks else ()
@@ -83,7 +83,7 @@ def record_interface(
                     output = (weights @ v.repeat_interleave(q.shape[1] // v.shape[1], 1)).transpose(1, 2)
                 # the factor of q·k as a number: what was passed, else the module's own
                 scale, mixed = named.get("scaling"), output.transpose(1, 2)
-                output = mixed.transpose(1, 2)  # what is recorded lies on the way to the answer
+                output = mixed.transpose(1, 2)  # so that the recorded tensor is in the graph of the model's output
                 scale = getattr(module, "scaling", None) if scale is None else scale
                 factor = float(scale) if isinstance(scale, (int, float)) else None
                 seen = _with_sink(module, weights, v, mixed)
@@ -104,7 +104,7 @@ def record_interface(
 
 
 class _Multiplied(TorchFunctionMode):
-    """Notes products of the weights' shape: weights that are given out, and are others, may still make the output by what is free."""
+    """Records products of the weights' shape, to see whether the returned weights are those that multiply v."""
 
     def __init__(self, asks: int, sees: int) -> None:
         super().__init__()
@@ -119,11 +119,11 @@ class _Multiplied(TorchFunctionMode):
         product = product_of(func, args, kwargs or {})
         for operand in () if product is None else (product.left, product.right):
             if tuple(operand.shape[-2:]) == self.shape:
-                self.products.append((operand.detach().clone(), out.detach().clone()))  # either may be written over
+                self.products.append((operand.detach().clone(), out.detach().clone()))  # either may be overwritten
         return out
 
     def has(self, weights: Tensor | None, output: Tensor) -> bool:
-        """Whether the output came of a product with just these weights."""
+        """Whether the output is a product with exactly these weights."""
         return weights is None or any(
             _alike(operand, weights.detach()) and _alike(out, output.transpose(1, 2).detach())
             for operand, out in self.products
@@ -140,19 +140,19 @@ def _alike(a: Tensor, b: Tensor) -> bool:
 
 @torch.no_grad()
 def _mixes(attend: Callable[[Tensor], Tensor], weights: Tensor | None, v: Tensor) -> bool:
-    """Whether other values come out as these weights of them."""
+    """Whether attention to random values equals these weights times those values."""
     if weights is None:
         return True
     other = torch.randn(v.shape, generator=torch.Generator().manual_seed(v.shape[2])).to(v)
     expected = weights.to(v.dtype) @ other.repeat_interleave(weights.shape[1] // v.shape[1], 1)
     off = (expected - attend(other).transpose(1, 2)).abs()
-    off = off[off.isfinite()]  # what is no number others say
+    off = off[off.isfinite()]  # NaN and infinity are reported elsewhere
     return bool((off <= 10 * NEAR[v.dtype] * expected.nan_to_num(0.0, 0.0, 0.0).abs().amax()).all())
 
 
 @contextlib.contextmanager
 def eager(model: nn.Module) -> Iterator[None]:
-    """The model with every part of it set to its eager attention, and set back afterwards."""
+    """Set every module of the model to eager attention inside; restore it afterwards."""
     # most modules have no config, and a getattr that fails is slow on a Module
     having = (m for m in model.modules() if "config" in m.__dict__ or hasattr(type(m), "config"))
     configs = {id(c): c for m in having if (c := getattr(m, "config", None)) is not None}
@@ -168,7 +168,7 @@ def eager(model: nn.Module) -> Iterator[None]:
 
 
 def _with_sink(module: nn.Module, weights: Tensor | None, v: Tensor, output: Tensor) -> Tensor | None:
-    """The weights that make the output, of modules that scale it after them, query by query, as some sinks do."""
+    """The effective weights of modules that rescale the output per query after attention, as some sinks do."""
     if weights is None or not any(p.numel() == weights.shape[1] for p in module.parameters(recurse=False)):
         return weights
     product = weights @ v.repeat_interleave(weights.shape[1] // v.shape[1], 1)
@@ -181,9 +181,9 @@ def _with_sink(module: nn.Module, weights: Tensor | None, v: Tensor, output: Ten
 
 
 class UnreadAttention(NamedTuple):
-    """Attention that was seen but is not one product over whole sequences, so that it has no Call.
+    """Attention that is not one product over full sequences, so that it has no Call; `words` says why.
 
-    `width` is the length of the dot products that were seen in it; None where none was.
+    `width` is the length of its dot products; None if there are none.
     """
 
     module: str
@@ -193,9 +193,9 @@ class UnreadAttention(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class WindowedLayer:
-    """How a module that attends in pieces is read: the maps that make q, k and v, and the one that takes the output.
+    """How a module with windowed attention is read: the maps of q, k and v, and the map `out` that its output enters.
 
-    `out` is None where the module gives its output as it is. Activations are [B T HE], or [T B HE] where not
+    `out` is None if the module returns its output directly. Activations are [B T HE], or [T B HE] if not
     `batch_first`.
     """
 
@@ -206,17 +206,17 @@ class WindowedLayer:
     batch_first: bool
 
     def take(self, y: Float[Tensor, "one two HE"]) -> Float[Tensor, "B H T E"]:
-        """What a map made, by head."""
+        """A map's output, split into heads."""
         return (y if self.batch_first else y.transpose(0, 1)).unflatten(-1, (-1, self.width)).transpose(1, 2)
 
     def give(self, t: Float[Tensor, "B H T E"]) -> Float[Tensor, "one two HE"]:
-        """By head, as the map made it."""
+        """The inverse of `take`."""
         y = t.transpose(1, 2).flatten(2)
         return y if self.batch_first else y.transpose(0, 1)
 
 
 def weights_of(out: Float[Tensor, "B T HE"], y: Tensor, pieces: WindowedLayer) -> Float[Tensor, "B H T S"]:
-    """The derivative of every output position by every value position, head by head."""
+    """Attention weights as derivatives of every output position by every value position, per head."""
     width, rows = pieces.width, []
     first = out.unflatten(-1, (-1, width))[..., 0]  # one dimension of each head; the others have the same weights
     for t in range(out.shape[1]):
@@ -227,7 +227,7 @@ def weights_of(out: Float[Tensor, "B T HE"], y: Tensor, pieces: WindowedLayer) -
 
 @dataclass(eq=False)
 class _Visit:
-    """One forward call of a module that attends in pieces."""
+    """One forward call of a module with windowed attention."""
 
     was_enabled: bool
     order: int
@@ -238,11 +238,11 @@ class _Visit:
 
 @dataclass(eq=False)
 class PieceReader:
-    """Reads and edits one module that attends in pieces; `order` says which call the next one is.
+    """Reads and edits one module with windowed attention; `order` returns the index of the next call.
 
-    `note` takes its module, parts, weights, and the output by head and as it is.
+    `note` takes the module, its parts, weights, and the output per head and in the model's layout.
 
-    `pause` stops whoever counts the model's operations while the reader makes its own.
+    `pause` stops counting the model's operations while the reader runs its own.
     """
 
     model: nn.Module
@@ -255,7 +255,7 @@ class PieceReader:
     visit: _Visit | None = None
 
     def watch(self) -> Iterator[torch.utils.hooks.RemovableHandle]:
-        """Put hooks on the module; those on its parts come and go with each call, so that they come last."""
+        """Register hooks on the module; those on its parts are registered per call, so that they run last."""
         module = self.model.get_submodule(self.pieces.module)
         yield module.register_forward_pre_hook(lambda _m, _a: self._enter())
         yield module.register_forward_hook(lambda _m, _a, out: self._leave(out), always_call=True)
@@ -331,9 +331,9 @@ def _detach(out: Any) -> Any:
 
 @torch.enable_grad()
 def find_pieces(model: nn.Module, inputs: ModelInputs, unread: Sequence[UnreadAttention]) -> tuple[WindowedLayer, ...]:
-    """How attention that no hook reads is read: of three equally wide maps, v is what the output is linear in, q what stays in its place.
+    """Find q, k and v of windowed attention among three equally wide maps: the output is linear in v, and q affects one position only.
 
-    A module where that does not hold is left out.
+    A module for which that does not hold is left out.
     """
     widths = {s.module: s.width for s in unread if s.width is not None}
     if not widths:

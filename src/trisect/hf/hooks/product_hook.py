@@ -48,7 +48,7 @@ from trisect.hf.hooks.interface_hook import PieceReader, UnreadAttention, Window
 
 
 class _ModuleCall(NamedTuple):
-    """A forward call under way: the nth of its module, the operations before it, and how many rows the module around works on."""
+    """A running forward call: the nth of its module, the count of operations before it, and the batch size of its caller."""
 
     name: str
     nth: int
@@ -58,7 +58,7 @@ class _ModuleCall(NamedTuple):
 
 @dataclass(eq=False)
 class _ScoreProduct:
-    """A product of two activations, which may be scores; the modules and the operation that made it."""
+    """A product of two activations that may be scores, with the running modules and the index of the operation."""
 
     product: Product
     frames: tuple[_ModuleCall, ...]
@@ -67,7 +67,7 @@ class _ScoreProduct:
 
 @dataclass(eq=False)
 class _MixedScores:
-    """What another product made of scores."""
+    """Scores that went through another product."""
 
     score: _ScoreProduct
 
@@ -82,7 +82,7 @@ class _OpenSoftmax:
 
 
 class _TensorView(NamedTuple):
-    """An operation on one tensor alone, and which of its results is meant."""
+    """An operation on a single tensor, and the index of its result."""
 
     func: Callable[..., Any]
     args: Arguments
@@ -90,7 +90,7 @@ class _TensorView(NamedTuple):
     which: int
 
     def of(self, tensor: Tensor) -> Tensor:
-        """The same of another tensor."""
+        """Apply the same operation to another tensor."""
         args = (tensor if isinstance(a, Tensor) else a for a in self.args)
         kwargs = {n: tensor if isinstance(a, Tensor) else a for n, a in self.kwargs.items()}
         return _pick(self.func(*args, **kwargs), self.which)
@@ -102,7 +102,7 @@ def _pick(out: Any, index: int) -> Tensor:
 
 
 class _CallPlan(NamedTuple):
-    """A call's places in a forward pass, counted in a rehearsal since a frame began; `keep` is what v is made of, by its `views`."""
+    """Indices of a call's operations since the start of a module call, from a rehearsal; v is `views` of the result `keep`."""
 
     order: int
     keep: tuple[int, int]
@@ -114,7 +114,7 @@ class _CallPlan(NamedTuple):
 
 @dataclass(eq=False)
 class _ForwardPass:
-    """What is known of one forward pass; `rows` is its batch, `planning` that it is a rehearsal."""
+    """State of one forward pass; `rows` is its batch size, `planning` says that it is a rehearsal."""
 
     rows: int
     planning: bool
@@ -133,19 +133,19 @@ class _ForwardPass:
     written: dict[int, Tensor] = field(default_factory=dict)
 
     def enter(self, name: str, rows: int | None = None) -> None:
-        """A module begins, which may say how many rows it works on."""
+        """Enter a module call, perhaps with its own batch size."""
         nth = self.entered.get(name, 0)
         self.entered[name] = nth + 1
         self.frames.append(_ModuleCall(name, nth, self.count, self.rows))
         self.rows = self.rows if rows is None else rows
 
     def leave(self) -> None:
-        """The module that began last is done."""
+        """Leave the innermost module call."""
         if self.frames:
             self.rows = self.frames.pop().around
 
     def born(self, out: Any, func: Callable[..., Any], args: Arguments, kwargs: NamedArguments) -> None:
-        """Note which operation made a tensor, and of what, where that is one tensor alone."""
+        """Record which operation made a tensor, and its operand if that is a single tensor."""
         operands = [a for a in (*args, *kwargs.values()) if isinstance(a, Tensor)]
         for i, t in enumerate(out if isinstance(out, (tuple, list)) else (out,)):
             if isinstance(t, Tensor) and t is not (operands[0] if operands else None):
@@ -154,7 +154,7 @@ class _ForwardPass:
                     self.parents[t] = (operands[0], _TensorView(func, args, kwargs, i))
 
     def plan(self, score: _ScoreProduct, shared: Sequence[_ModuleCall], values: Operand) -> None:
-        """Note where a call's v, scores and mixing are made; `late` where v is made of more than was there before."""
+        """Record where a call's v, scores and mixing are computed; in `late` if v is computed only after the scores."""
         tensor, views = values.tensor, []
         while self._birth_of(tensor)[0] >= score.at and (parent := self.parents.get(tensor)) is not None:
             tensor = parent[0]
@@ -177,13 +177,13 @@ class _ForwardPass:
                 yield plan, self.count - frame.start
 
     def keep(self, out: Any, edits: Edits) -> None:
-        """Keep a v that will be written to."""
+        """Store a v that will be edited."""
         for plan, now in self._plans_now():
             if now == plan.keep[0] and plan.order in edits.write:
                 self.values[plan.order] = _pick(out, plan.keep[1])
 
     def edit(self, product: Product, edits: Edits, weights: Callable[[Tensor], bool]) -> Product:
-        """The product with what the edits put in place of its operands; `weights` says of a tensor if it is such."""
+        """The product with edited operands; `weights` says whether a tensor is attention weights."""
         for plan, now in self._plans_now():
             writer = edits.write.get(plan.order)
             if writer is not None and now == plan.score:
@@ -196,19 +196,19 @@ class _ForwardPass:
         return product
 
 
-IN_PIECES = "its sequences are attended to in pieces"
-REMIXED = "its weights go through another product before they meet the values"
+IN_PIECES = "it attends within windows of its sequences"
+REMIXED = "its weights go through another product before they multiply the values"
 MIXED = "its scores go through another product (which may mix heads) before their softmax"
-UNMET = "its weights meet no values in one product"
+UNMET = "its weights do not multiply values in one product"
 NESTED = "its sequences are nested (jagged) tensors: pad them, with a mask"
-TRANSFORMED = "it is computed inside a transform of torch.func (vmap), from which no tensor can be kept"
+TRANSFORMED = "it is computed inside a transform of torch.func (vmap), from which no tensor can be recorded"
 HEADS_LAST = 4  # axes of scores whose heads come last
 ONE_PATTERN = "one pattern of weights is shared by several heads of values"
-SOFTMAXES = "its weights are made of {} softmaxes, each with queries and keys of its own"
+SOFTMAXES = "its weights combine {} softmaxes, each with its own queries and keys"
 
 
 class _MatmulTracer(TorchFunctionMode):
-    """Follows tensors through torch's functions in a model's passes: `calls`, and `unread` attention that has not a Call's shapes."""
+    """Traces tensors through torch functions in forward passes: collects `calls`, and `unread` attention without a Call's shapes."""
 
     def __init__(self, model: nn.Module, edits: Edits, pieces: Sequence[WindowedLayer], calls: Calls) -> None:
         super().__init__()
@@ -221,7 +221,7 @@ class _MatmulTracer(TorchFunctionMode):
     # -- the passes -----------------------------------------------------------------------------------------
 
     def watch(self) -> Iterator[torch.utils.hooks.RemovableHandle]:
-        """Put hooks on the model that say which module is at work; the first and last frame a forward pass."""
+        """Register hooks that track the running module; the first and the last delimit a forward pass."""
         yield self.model.register_forward_pre_hook(self._begin, with_kwargs=True)
         for name, module in self.model.named_modules():
             yield module.register_forward_pre_hook(partial(self._enter, name), with_kwargs=True)
@@ -239,26 +239,26 @@ class _MatmulTracer(TorchFunctionMode):
 
     def _begin(self, model: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         if self._at is not None and self._at.frames:
-            return  # a model that calls itself
+            return  # a recursive call of the model
         rows = next((t.shape[0] for t in tensors_in((args, list(kwargs.values()))) if t.dim()), 1)
         planning = self._at is not None and self._at.planning
         rehearsed = not planning and self.edits.write
         self._at = _ForwardPass(rows, planning, self._rehearse(model, args, kwargs) if rehearsed else {})
 
     def _rehearse(self, model: nn.Module, args: Any, kwargs: dict[str, Any]) -> dict[tuple[str, int], list[_CallPlan]]:
-        """A pass without edits, to learn at which operation each call's scores and mixing are."""
+        """Run a pass without edits to find the operations of each call's scores and mixing."""
         keep, take = (len(self.calls), len(self.unread)), self.calls.take
-        self.calls.take = outline  # what is read is of the pass itself
-        # the rehearsal writes to caches of its own
+        self.calls.take = outline  # calls of the rehearsal are not recorded in full
+        # the rehearsal gets its own caches
         kwargs = {n: copy.deepcopy(value) if isinstance(value, Cache) else value for n, value in kwargs.items()}
         self._at = _ForwardPass(0, True)
         try:
             used = {p.device.index or 0 for p in model.parameters() if p.device.type == "cuda"}
-            # random numbers are drawn that leave no trace
+            # the rehearsal must not advance the random generators
             with torch.no_grad(), torch.random.fork_rng(devices=sorted(used)):
                 model(*args, **kwargs)
             dry = self._at
-            # calls that it did not meet, or whose v is not there when their scores are made, cannot be written to
+            # calls that the rehearsal did not make, or whose v comes after their scores, cannot be edited
             self.now = self.edits._replace(write=self.calls.at_orders(self.edits.write, self.calls[keep[0] :]))
             for order in self.now.write:
                 if order in dry.late or order >= dry.order:
@@ -283,7 +283,7 @@ class _MatmulTracer(TorchFunctionMode):
         self._at = at if at.planning else None
 
     def _order(self) -> int | None:
-        """The number of the call that comes next in the pass under way; None in a rehearsal, and counts it there."""
+        """The index of the next call in the running pass; in a rehearsal counts it and returns None."""
         if self._at is None or not self._at.frames:
             return None
         if self._at.planning:
@@ -305,7 +305,7 @@ class _MatmulTracer(TorchFunctionMode):
     def __torch_function__(
         self, func: Callable[..., Any], types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
-        """Run one of torch's functions and note what it means for attention."""
+        """Run a torch function and record its role in attention."""
         kwargs = kwargs or {}
         at = self._at
         if at is None or not at.frames or at.paused:
@@ -317,7 +317,7 @@ class _MatmulTracer(TorchFunctionMode):
         if (func is SDPA or func in SOFTMAX) and any(t.is_nested for t in tensors_in((args, list(kwargs.values())))):
             self.unread.append(UnreadAttention(at.frames[-1].name, NESTED))
         elif func is SDPA:
-            # `scaled_dot_product_attention`, which the model calls by itself
+            # `scaled_dot_product_attention`, called by the model itself
             order, name = at.order, at.frames[-1].name
             edits = NOTHING if at.planning else self.now
             writer, hold = edits.write.get(order), edits.hold.get(order)
@@ -347,7 +347,7 @@ class _MatmulTracer(TorchFunctionMode):
         return self._tags.get(t) or {}
 
     def _patterns(self, t: Tensor) -> list[_OpenSoftmax]:
-        """The weights that wait for their v, of which a tensor is made."""
+        """The softmaxes still without a product with v that a tensor derives from."""
         return [tag for tag in self._on(t) if isinstance(tag, _OpenSoftmax) and self._at and id(tag) in self._at.open]
 
     def _pass_on(self, at: _ForwardPass, func: Callable[..., Any], args: Any, kwargs: dict[str, Any], out: Any) -> None:
@@ -355,7 +355,7 @@ class _MatmulTracer(TorchFunctionMode):
         tags: dict[object, float | None] = {}
         for t in operands:
             for tag, factor in self._on(t).items():
-                # two multiples of one product added up are a third
+                # a sum of two multiples of one product has an unknown factor
                 twice = factor is not None and tags.get(tag) is not None
                 tags[tag] = None if twice else tags.get(tag, factor)
         if not tags:
@@ -397,7 +397,7 @@ class _MatmulTracer(TorchFunctionMode):
             self.unread.append(UnreadAttention(first.frames[-1].name, IN_PIECES, first.product.width))
 
     def _follow_product(self, at: _ForwardPass, product: Product, out: Tensor) -> Tensor:
-        """Note what a product means; returns its result, made of what was recorded of it where that lies in a graph."""
+        """Record a product's role; returns its result, rebuilt from the recorded tensor if that is in a graph."""
         for side, operand in enumerate((product.left, product.right)):
             if patterns := self._patterns(operand):
                 for pattern in patterns:
@@ -430,7 +430,7 @@ class _MatmulTracer(TorchFunctionMode):
 
 
 def _score_mixtures(tags: Mapping[object, float | None], scores: Tensor, rows: int) -> dict[object, float | None]:
-    """Tags of what a product makes of scores; `tags` are those of the scores, which lie as a softmax is given them."""
+    """Tags of a product with scores as operand; `tags` are those of the scores, in the layout of a softmax's input."""
     products = [t for t in tags if isinstance(t, _ScoreProduct) and t.product.shares_axis]
     return {_MixedScores(t): None for t in products[:1] if t.product.makes_scores(scores, rows)}
 
@@ -438,7 +438,7 @@ def _score_mixtures(tags: Mapping[object, float | None], scores: Tensor, rows: i
 def holding(
     product: Product, hold: Tensor | None, tags: Sequence[Sequence[_OpenSoftmax]], rows: int
 ) -> tuple[Product, Tensor | None, _OpenSoftmax | None]:
-    """The product with held weights in place of the softmax's, those weights, and what they stand for."""
+    """The product with held weights in place of the softmax's, those weights, and the softmax that they replace."""
     for side, patterns in enumerate(tags):
         roles = product.mixing(side) if patterns and hold is not None else None
         if roles is not None and hold is not None and not _reading_fault(patterns[0], product, side, rows):
@@ -448,7 +448,7 @@ def holding(
 
 
 def _reading_fault(pattern: _OpenSoftmax, product: Product, side: int, rows: int) -> str:
-    """Why a product of weights (the operand at `side`) is no call that is read; empty where it is one."""
+    """Why a product of weights (the operand at `side`) cannot be read as a call; empty if it can."""
     roles = product.mixing(side)
     if not product.shares_axis:
         return REMIXED
@@ -461,7 +461,7 @@ def _reading_fault(pattern: _OpenSoftmax, product: Product, side: int, rows: int
 
 
 def _common_modules(first: Sequence[_ModuleCall], second: Sequence[_ModuleCall]) -> list[_ModuleCall]:
-    """The modules' calls that are around both."""
+    """The module calls that enclose both."""
     return [a for a, _ in itertools.takewhile(lambda pair: pair[0] == pair[1], zip(first, second, strict=False))]
 
 
@@ -485,9 +485,9 @@ def record_products(
 ) -> Iterator[list[Call]]:
     """The product hook: q and k are read at the product that makes the scores, v and the weights at the next.
 
-    The calls of all forward passes inside are listed, in the graph. A model whose scores have several terms is read
+    Yields the calls of all forward passes inside, in their graph. Scores with several terms are read
     and edited at the first, that of content with content. To replace q, k and v each forward pass is run twice.
-    Attention in `pieces` is read by its derivatives.
+    Windowed attention in `pieces` is read by its derivatives.
     """
     with following(model, edits, pieces, calls) as follower:
         yield follower.calls

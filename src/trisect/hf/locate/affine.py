@@ -1,4 +1,4 @@
-"""Affine maps of a model, quantised or not: modules, weights as [out, in], and random projections that every read is checked by."""
+"""Affine maps of a model, quantised or not: modules, weights as [out, in], and random projections for checking every read."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ LEVELS = 127.0
 
 
 class Quantised(NamedTuple):
-    """How a quantised map computes: `rounds` its input (None: it does not), `kind` its coarsest precision (None: the model's)."""
+    """How a quantised map computes: `rounds` is its rounding of inputs or None, `kind` its coarsest dtype (None: the model's)."""
 
     words: str
     rounds: Callable[[Float[Tensor, "... in"]], Float[Tensor, "... in"]] | None = None
@@ -37,11 +37,11 @@ class Quantised(NamedTuple):
 
 
 def quantisation_of(module: nn.Module) -> Quantised | None:
-    """How a quantised map computes; None if the module is not quantised, or in a way that is not known."""
+    """How a quantised map computes; None if the module is not quantised, or in an unknown way."""
     kinds = [kind.__name__ for kind in type(module).__mro__]
     if type(module).__module__.startswith(DYNAMIC) and kinds[0] == "Linear":
         if getattr(getattr(module, "_packed_params", None), "dtype", None) == torch.qint8:
-            # as PyTorch's dynamic quantisation rounds: one step for all of a call's numbers
+            # PyTorch's dynamic quantisation: one step size for all numbers of a call
             rounds = lambda x: torch.quantize_per_tensor_dynamic(x.float(), torch.quint8, True).dequantize().to(x.dtype)  # noqa: E731
             return Quantised("8-bit integers, with inputs rounded to 7 bits of each call's range", rounds)
         return Quantised("16-bit numbers", None, torch.float16)
@@ -51,19 +51,19 @@ def quantisation_of(module: nn.Module) -> Quantised | None:
         words = "8-bit integers, with inputs rounded to 8 bits at every position"
         return Quantised(words, lambda x: _by_row(x, limit), torch.float16)
     if any(kind in kinds for kind in FOUR):
-        # bfloat16 where the fast CPU kernel may run, else the dtype that it computes in
+        # bfloat16 if the fast CPU kernel may run, else the compute dtype
         fast = getattr(module, "support_avx512bf16_for_cpu", False)
         return Quantised("4-bit numbers", None, torch.bfloat16 if fast else getattr(module, "compute_dtype", None))
     return None
 
 
 def share_of(lost: Tensor, total: Tensor) -> float:
-    """The largest number of one tensor as a share of the largest of another."""
+    """The largest magnitude of one tensor relative to the largest of another."""
     return float(lost.detach().abs().max()) / float(total.detach().abs().max().clamp_min(torch.finfo(total.dtype).tiny))
 
 
 def _by_row(x: Tensor, limit: float) -> Tensor:
-    """As LLM.int8() rounds: a step for each position, and whole columns kept where any number reaches the limit (0: none)."""
+    """Round as LLM.int8(): one step size per position; columns with a number of at least `limit` are not rounded (0: no limit)."""
     flat = x.reshape(-1, x.shape[-1])
     half = flat.half()
     outliers = half.abs() >= limit if limit > 0 else torch.zeros_like(half, dtype=torch.bool)
@@ -81,7 +81,7 @@ TOLERANCE = {torch.float64: 1e-5, torch.float32: 1e-4, torch.bfloat16: 5e-2, tor
 
 @dataclass(frozen=True, eq=False)
 class Affine:
-    """One affine map: y = x weightᵀ + bias; the names of its parameters are None where they are not simply stored."""
+    """One affine map: y = x weightᵀ + bias; parameter names are None if the weight or bias is computed, not stored."""
 
     weight: Float[Tensor, "out in"]
     bias: Float[Tensor, " out"] | None
@@ -92,11 +92,10 @@ class Affine:
 
 @dataclass(frozen=True, eq=False)
 class MapUse:
-    """One use of an affine map in a forward pass: what went in, what came out (cut from its graph), and when.
+    """One use of an affine map in a forward pass: input x [..., in] and output `leaf` [..., out], detached from the graph.
 
-    x [N... in] and leaf [N... out] have their units last; `leaf` is what the rest of the model goes on with.
-    `calls` is how many attention calls came before, `nth` how often the map was used before. `quantised` says how a quantised
-    map computes; `followed` is false where the model switched gradients off.
+    The rest of the model continues from `leaf`. `calls` counts the attention calls before, `nth` the earlier uses of the map.
+    `quantised` says how a quantised map computes; `followed` is false if the model had switched gradients off.
     """
 
     name: str
@@ -110,7 +109,7 @@ class MapUse:
 
     @property
     def multiplied_input(self) -> Tensor:
-        """x as it is multiplied, which a quantised map may round."""
+        """x as the weight multiplies it: a quantised map may round it."""
         return self.x if self.quantised is None else self.quantised.multiplied_input(self.x)
 
     @property

@@ -1,4 +1,4 @@
-"""What lies around attention layers, by value: residual connection, norms, feed-forward blocks, and the map to logits."""
+"""Locate by value what surrounds attention layers: residual connections, norms, feed-forward blocks, and the map to logits."""
 
 from __future__ import annotations
 
@@ -30,30 +30,30 @@ from trisect.hf.locate.affine import (
 from trisect.measure.norms import NAMES, activation, rescale_parts
 
 EPSILONS = ("eps", "variance_epsilon", "epsilon", "norm_eps", "layer_norm_eps")
-UNNAMED = (1e-6, 1e-5, 1e-8, 1e-12)  # ε of a norm that does not say it
-# what a module says that has a norm's name, and was made for inputs of another shape
+UNNAMED = (1e-6, 1e-5, 1e-8, 1e-12)  # values of ε to try for a norm without such an attribute
+# errors of a module that is called a norm but takes inputs of another shape
 UNFIT = (RuntimeError, ValueError, TypeError, IndexError)
 
 
 def near(a: Tensor, b: Tensor, allowed: float) -> bool:
-    """Whether two tensors differ by no more than a share of the first one's largest value."""
+    """Whether two tensors differ by at most `allowed` times the largest magnitude of the first."""
     a, b = a.detach(), b.detach().to(a.device)
     return float((a - b).abs().max()) <= allowed * float(a.abs().max())
 
 
 def same(a: Tensor, b: Tensor) -> bool:
-    """Whether two tensors hold the same numbers, be they of layers on several devices."""
+    """Whether two tensors are equal, also across devices."""
     return a.shape == b.shape and torch.equal(a.detach(), b.detach().to(a.device))
 
 
 def _enters_sum(total: Tensor, leaf: Tensor) -> bool:
-    """Whether a leaf is added to a sum as it is. Values alone do not say so: beside a large residual anything is rounding."""
+    """Whether a leaf is added unscaled to a sum, by gradients: beside a large residual its values vanish in rounding."""
     factor = _factor_of(total, leaf)
     return factor is not None and bool(((factor - 1).abs() <= 1e-3).all())
 
 
 def _factor_of(total: Tensor, leaf: Tensor) -> Tensor | None:
-    """The number that each dimension of a leaf is multiplied by in a sum, alike at every position; None where it is not."""
+    """The factor of each dimension of a leaf in a sum, if it is the same at every position; else None."""
     mixed = (1 + torch.rand(total.shape, generator=torch.Generator().manual_seed(0))).to(total)
     (gradient,) = gradients_of(total, [leaf], positive=True)
     if gradient is None or gradient.shape != mixed.shape:
@@ -66,7 +66,7 @@ def _factor_of(total: Tensor, leaf: Tensor) -> Tensor | None:
 
 @torch.no_grad()
 def _measure_norm(used: NormUse) -> Rescaling | None:
-    """A norm's numbers by feeding it zeros and alternating ones; None where they do not give back what it gave."""
+    """Measure a norm's γ, β, ε by feeding it zeros and alternating ±1; None if they do not reproduce its output."""
     width, like = used.x.shape[-1], used.x
     zeros, ones = like.new_zeros(1, 1, width), like.new_ones(1, 1, width)
     ones[..., 1::2] = -1
@@ -82,7 +82,7 @@ def _measure_norm(used: NormUse) -> Rescaling | None:
         for epsilon in names[:1] or UNNAMED:
             gamma = (plain - shift) / standard(ones, epsilon, centred)[0, 0]
             rescaled = standard(like, epsilon, centred) * gamma + shift
-            # ε counts where a row is small; where it is none of these this comparison fails
+            # ε matters for small rows; the comparison fails if the true ε is none of these
             if near(rescaled, used.y, loose(like.dtype)):
                 off = float((rescaled - used.y).abs().max())
                 fits.append((off, Rescaling(gamma.detach(), beta, epsilon, centred)))
@@ -92,13 +92,13 @@ def _measure_norm(used: NormUse) -> Rescaling | None:
 
 
 def standard(x: Tensor, epsilon: float | None, centred: bool) -> Tensor:
-    """x over the root of its mean square, without its mean where it is centred."""
+    """x divided by its root mean square; if `centred`, after subtracting its mean."""
     x = x - x.mean(-1, keepdim=True) if centred else x
     return x / (x.square().mean(-1, keepdim=True) + (epsilon or 0.0)).sqrt()
 
 
 def loose(kind: torch.dtype) -> float:
-    """What share of a norm's result is rounding."""
+    """Relative tolerance for the result of a norm in that dtype."""
     return 1e-3 if kind in (torch.float32, torch.float64) else 5e-2
 
 
@@ -106,7 +106,7 @@ ROUNDED = 16  # units in the last place, for sums in another order
 
 
 class _Behind(NamedTuple):
-    """What lies between W_O and the residual sum: the nth use of a norm, or a factor for each dimension without a module."""
+    """A rescaling between W_O and the residual sum: the nth use of a norm, or a factor per dimension without a module."""
 
     rescaling: Rescaling
     source: str = ""
@@ -114,7 +114,7 @@ class _Behind(NamedTuple):
 
 
 class _Sum(NamedTuple):
-    """Where the residual and what W_O makes (`out`) are met again, perhaps with what a parallel map makes: the nth use of a module."""
+    """The nth use of a module whose input is residual + output of W_O (`out`), plus that of a parallel map (`beside`) if any."""
 
     name: str
     nth: int
@@ -124,11 +124,11 @@ class _Sum(NamedTuple):
 
 
 class Around(NamedTuple):
-    """The norm and the residual around attention, and where they are met: the nth use of a module, from 0.
+    """The norm and the residual around attention, located as the nth use (from 0) of modules.
 
-    The residual is what enters `source`: the norm itself in a 'pre' block, a projection in the others; `turned` where
-    it is [T B D] there; what a 'pre' block's norm makes `enters` that use of a map, there with rows and positions the other way
-    round where `crossed`. `norm` is None in a 'bare' block, `behind` where W_O's result is added as it is.
+    The residual is the input of `source`: of the norm itself in a 'pre' block, of a projection in the others; `turned` if
+    it is [T B D] there. The output of a 'pre' block's norm `enters` that use of a map, with rows and positions swapped if
+    `crossed`. `norm` is None in a 'bare' block, `behind` is None if W_O's result is added unchanged.
     """
 
     kind: str
@@ -146,11 +146,11 @@ class Around(NamedTuple):
 def find_around(
     call: Call, record: ForwardRecord, sources: Sequence[MapUse], out: MapUse, allowed: float
 ) -> Around | None:
-    """The block around a call, None where no sum of a residual and of attention's result is met later.
+    """Find the block around a call; None if no later input is the sum of a residual and attention's result.
 
-    `sources` are the maps that q, k and v come from. 'post': the first norm after the output's map is given the query's
-    input plus what that map made. 'pre': the norm that made the query's input, where its own input plus what the map made
-    is met later (plus what runs in parallel). 'bare': the query's input itself is added.
+    `sources` are the maps that q, k and v come from. 'post': the input of the first norm after W_O is the query's
+    input plus W_O's output. 'pre': the norm that made the query's input has an input that, plus W_O's output (plus a
+    parallel map's), is a later input. 'bare': the query's input itself is added.
     """
     y = out.leaf.detach()
     for source in sources:
@@ -168,7 +168,7 @@ def find_around(
         later = [n for n in record.normed if n.calls > call.order and n.x.shape == y.shape]
         if later and near(later[0].x, x + y, allowed) and _enters_sum(later[0].traced, out.leaf):
             first, rest = later[0].x, later[1:2]
-            # where the sum itself, not its norm, is the next residual, the norm belongs to the layer after
+            # if the sum itself, not its norm, is the next residual, the norm belongs to the next layer
             if not any(near(n.x, first + extra.to(first), allowed) for n in rest for _, extra in beside):
                 where = _Sum(later[0].name, later[0].nth, (out.name, out.nth), None, swapped)
                 if (norm := _measure_norm(later[0])) is not None:
@@ -201,7 +201,7 @@ def _find_sum(
     beside: Sequence[tuple[tuple[str, int], Tensor]],
     allowed: float,
 ) -> tuple[_Behind | None, _Sum] | None:
-    """What W_O's result goes through before a sum with the residual that is `met` later, and that sum; None where none is."""
+    """The rescaling of W_O's result before a later sum with the residual, and that sum; None if there is no such sum."""
     y, use = out.leaf.detach(), (out.name, out.nth)
     extras: list[tuple[tuple[str, int] | None, Tensor | float]] = [(None, 0.0), *beside]
     for name, nth, total in met:
@@ -227,14 +227,13 @@ def _find_sum(
 def watch(
     model: nn.Module, name: str, around: Mapping[Address, Around], looks: bool = True
 ) -> Iterator[dict[Address, ResidualBlock]]:
-    """Catch the residuals of one forward pass inside: a ResidualBlock for every address in `around`.
+    """Record the residuals of one forward pass inside: a ResidualBlock for every address in `around`.
 
-    If it `looks`, norms are compared with what was found in them, and sums with what they were on loading; raises ModelError at
-    the end where one is something else.
+    With `looks`, norms and sums are compared with those found on loading; raises ModelError at the end if one differs.
     """
     blocks: dict[Address, ResidualBlock] = {}
     watcher = _BlockWatcher(around, blocks, looks)
-    # an edited pass may be rehearsed: what counts is the last
+    # an edited pass may be preceded by a rehearsal: the last pass counts
     ending = model.register_forward_hook(lambda _m, _a, _o: watcher.end(), always_call=True)
     try:
         with watch_uses(model, {of for of, _ in watcher.watched}, watcher.use):
@@ -248,7 +247,7 @@ def watch(
 
 
 class _BlockWatcher:
-    """The uses of modules that a block is made of, in one forward pass, and what of them is not as it was on loading."""
+    """Watches the modules of blocks in one forward pass; `wrong` lists deviations from loading."""
 
     def __init__(self, around: Mapping[Address, Around], blocks: dict[Address, ResidualBlock], looks: bool) -> None:
         self.blocks, self.looks = blocks, looks
@@ -268,12 +267,12 @@ class _BlockWatcher:
                 self.watched.setdefault(key, []).append((address, block))
 
     def end(self) -> None:
-        """Count uses from none in the next pass."""
+        """Reset the counts of uses for the next pass."""
         self.uses.clear()
         self._outputs.clear()
 
     def use(self, name: str, x: Tensor, y: Tensor) -> None:
-        """What entered a module, and what it made."""
+        """Record a module's input and output."""
         x, y = x.detach(), y.detach()
         key = name, self.uses.get(name, 0)
         self.uses[name] = key[1] + 1
@@ -308,7 +307,7 @@ class _BlockWatcher:
                 outputs[key] = y.clone()  # which the model may write to
 
     def _compare(self, address: Address, norm: Rescaling | None, what: str, x: Tensor, y: Tensor) -> None:
-        """Note where a norm does not make what was found in it; where the values are no numbers others say so."""
+        """Record a norm whose output differs from the measured norm's; NaN and infinity are reported elsewhere."""
         if norm is not None and (x.shape != y.shape or not _near(y, apply(norm, x.float()), loose(x.dtype))):
             self.wrong.append((address, f"what {what} is not what was found in it on loading"))
 
@@ -336,7 +335,7 @@ class _BlockWatcher:
 
 
 def _near(x: Tensor, y: Tensor, allowed: float) -> bool:
-    """Whether two tensors are the same to rounding, wherever both are numbers."""
+    """Whether two tensors agree to rounding wherever both are finite."""
     if x.numel() != y.numel():
         return False
     y = y.to(x.device)
@@ -345,21 +344,21 @@ def _near(x: Tensor, y: Tensor, allowed: float) -> bool:
     return near(a, b, allowed)
 
 
-NORMED = 0.02  # share of a derivative along the input that a norm's ε may leave
+NORMED = 0.02  # relative derivative along the input that a norm's ε may leave
 
 
 def find_norm_map(
     name: str, t: Tensor, use: MapUse, gradient: Tensor, norms: Sequence[NormUse], allowed: float
 ) -> tuple[Origin, NormedMap | None, PartLaw | None]:
-    """What q, k or v [B H T E] is where it is no selection of a map (normed per head or as a whole, or something else), its rows and law.
+    """Origin of q, k or v [B H T E] that is no selection of a map's outputs (normed per head, across heads, or other); its rows and law.
 
-    `gradient` is that of the part's first position by what the map made; `norms` are those that came before the call.
+    `gradient` is that of the part's first position by the map's output; `norms` are those used before the call.
     """
     flat = gradient.reshape(-1, gradient.shape[-1])
     rows = flat.any(1).nonzero().flatten()
     _, heads, _, width = t.shape
     if len(rows) != 1:
-        return Origin("mixed", f"{name} is put together from {len(rows)} positions of {use.name}"), None, None
+        return Origin("mixed", f"{name} is computed from {len(rows)} positions of {use.name}"), None, None
     blocks = _blocks(t, use, flat.shape, int(rows[0]))
     if blocks is None:
         return Origin("mixed", f"{name} is made of {use.name}, but no selection and no norm of it"), None, None
@@ -393,13 +392,13 @@ def find_norm_map(
 
 
 def _blocks(t: Tensor, use: MapUse, shape: torch.Size, row: int) -> list[Int[Tensor, " N"]] | None:
-    """The units of a map that each head's first position depends on; None where it depends on them as no norm does."""
+    """The units of a map that each head's first position depends on; None if the dependence is not that of a norm."""
     first, value = t[0, :, 0, :], use.leaf.detach().reshape(shape)[row]
     weights, blocks = torch.linspace(1, 2, t.shape[3], device=t.device, dtype=t.dtype), []
     for head in first:
         (dependence,) = torch.autograd.grad((head * weights).sum(), use.leaf, retain_graph=True)
         dependence = dependence.reshape(shape)[row]
-        # a norm does not see how long its input is: along the input itself its derivative is 0 (Euler), but for its ε
+        # a norm ignores the length of its input: its derivative along the input is 0 (Euler), except for ε
         if float((value * dependence).sum().abs()) > NORMED * float((value * dependence).abs().sum()):
             return None
         blocks.append(dependence.nonzero().flatten().cpu())
@@ -409,7 +408,7 @@ def _blocks(t: Tensor, use: MapUse, shape: torch.Size, row: int) -> list[Int[Ten
 def _the_norm(
     t: Tensor, use: MapUse, units: Int[Tensor, "H E"], across: bool, norms: Sequence[NormUse], allowed: float
 ) -> tuple[Rescaling, Float[Tensor, "H E"], bool, bool] | None:
-    """The norm that makes t of those units (elsewhere than at 0 as long, as positions turn it), times what, if turned, if time first."""
+    """The norm that maps those units to t, its factor, whether positions rotate t (then only lengths agree), and if time is first."""
     rows, heads, length, width = t.shape
     y, size = use.leaf.detach(), heads * width if across else width
     if y.reshape(-1, y.shape[-1]).shape[0] != rows * length:
@@ -435,7 +434,7 @@ def _the_norm(
 
 
 def apply(norm: Rescaling, x: Tensor) -> Tensor:
-    """What a norm makes of x."""
+    """Apply a norm to x."""
     rescaled = standard(x, norm.epsilon, norm.centred) * norm.gamma.to(x)
     return rescaled if norm.beta is None else rescaled + norm.beta.to(x)
 
@@ -446,10 +445,10 @@ _MapRows = tuple[MapUse, slice]
 def find_forward(
     order: int, kind: str, record: ForwardRecord, out: MapUse, allowed: float
 ) -> tuple[FeedForward, ForwardLaw] | None:
-    """The feed-forward block behind the call of that order, and its law; None where there is none of the kind.
+    """Find the feed-forward block after a call, and its law; None if there is no such block.
 
-    Its first maps are given what the sum with attention's result became (`kind` 'post': its norm), or a norm of that;
-    what the last one makes, perhaps through a norm, is added to it. All is recomputed within `allowed`.
+    The input of its first maps is the residual sum after attention (`kind` 'post': its norm), or a norm of it; the output
+    of its last map, perhaps normed, is added to that sum. Everything is recomputed and compared within `allowed`.
     """
     start = next(i for i, p in enumerate(record.passed) if p is out) + 1
     later = [p for p in record.passed[start:] if p.calls == order + 1 and p.x.dim() == 3]
@@ -459,7 +458,7 @@ def find_forward(
         rest = [p for p in later if all(p is not m for m in maps)]
         if not rest or rest[0].leaf.shape != first.x.shape:
             return None
-        # what makes the hidden units: an activation of one map's rows, perhaps times another's
+        # hidden units: an activation of one map's output, perhaps times another's
         last, hidden, halves = rest[0], rest[0].x.detach(), list[_MapRows]()
         width = hidden.shape[-1]
         for p in maps:
@@ -497,7 +496,7 @@ def _complete_block(
     later: tuple[Sequence[NormUse], Sequence[MapUse]],
     allowed: float,
 ) -> tuple[FeedForward, ForwardLaw] | None:
-    """The block with what follows its last map; None where the sum with z is not met, or a norm is none by its numbers."""
+    """Complete the block after its last map; None if no later input is the sum with z, or a norm cannot be measured."""
     (name, operand, gate), (norms, maps) = inner, later
     met = [n.traced for n in norms] + [p.x for p in maps]
     behind, y = None, last.leaf.detach()
@@ -532,13 +531,13 @@ def _complete_block(
 
 @torch.no_grad()
 def find_unembedding(subject: StreamSubject, model: nn.Module, batch: Batch) -> Unembedding:
-    """How logits are made of what leaves the last layer that attends, after one pass over a batch.
+    """Find the map from the residual stream after the last attention layer to the logits, by one pass over a batch.
 
-    The last map of the pass makes the logits, of the stream or of one norm of it; a factor behind it, alike for all tokens, is taken
-    into its weight and bias. All is computed again and compared. Raises ModelError for a model whose logits are made otherwise.
+    The last map of the pass makes the logits from the stream or from one norm of it; a common factor of all logits is folded
+    into its weight and bias. The logits are recomputed and compared. Raises ModelError for logits that are made in another way.
     """
     maps, norms = dict(affine_modules(model)), dict(norm_modules(model))
-    # tied weights that are multiplied by without a module
+    # tied weights are used without a module of their own
     bare = {f"{name}.weight" for name, module in model.named_modules() if isinstance(module, nn.Embedding)}
     stream, normed, last = list[Tensor](), list[NormUse](), list[tuple[str, Tensor, Tensor]]()
 
@@ -555,23 +554,27 @@ def find_unembedding(subject: StreamSubject, model: nn.Module, batch: Batch) -> 
     end = StreamPoint(Address("plain", subject.shape.layers("plain")[-1]), "output")
     with watch_uses(model, {*maps, *norms, *bare}, note):
         logits = subject.stream_outputs(batch, {end: keep})
-    problem = f"The logits of {subject.name} are no sum over its writers."
-    todo = "Choose a model whose logits are one map of a norm of its stream, such as GPT-2, GPT-NeoX or Llama."
+    problem = f"The logits of {subject.name} cannot be split into contributions of heads and layers."
+    todo = (
+        "Choose a model whose logits are a linear map of its normed residual stream, such as GPT-2, GPT-NeoX or Llama."
+    )
     if subject.objective == "output" or not last:
-        raise ModelError(problem, "It gives hidden states.", "Load it with its language-model head.")
+        raise ModelError(problem, "It returns hidden states.", "Load it with its language-model head.")
     name, x, y = last[0]
     allowed = TOLERANCE[logits.dtype]
     factor = float((logits * y).sum() / y.square().sum()) if logits.shape == y.shape else 0.0
     factor = 1.0 if same(logits, y) else factor
     if not near(logits, factor * y if factor else 0 * logits, allowed):
-        raise ModelError(problem, f"What its last map {name!r} makes is changed before it is given as logits.", todo)
+        raise ModelError(
+            problem, f"The output of its last map {name!r} is changed before it is returned as logits.", todo
+        )
     norm: Rescaling | None = None
     if same(x, stream[0]):
         norm = Rescaling(x.new_ones(x.shape[-1]))
     elif normed and same(normed[0].y, x):
         norm = _measure_norm(normed[0])
     if norm is None:
-        raise ModelError(problem, f"What enters its last map {name!r} is no norm of what leaves its last layer.", todo)
+        raise ModelError(problem, f"The input of its last map {name!r} is no norm of its last layer's output.", todo)
     affine = affine_of(name, maps[name], x.shape[-1], x) if name in maps else None
     weight = model.get_parameter(name) if affine is None else affine.weight
     bias = None if affine is None else affine.bias
@@ -582,5 +585,5 @@ def find_unembedding(subject: StreamSubject, model: nn.Module, batch: Batch) -> 
     if not near(
         logits.flatten(0, 1), logits_again if unembedding.bias is None else logits_again + unembedding.bias, allowed
     ):
-        raise ModelError(problem, f"Its final norm and its last map {name!r} do not make its logits.", todo)
+        raise ModelError(problem, f"Its final norm and its last map {name!r} do not reproduce its logits.", todo)
     return unembedding

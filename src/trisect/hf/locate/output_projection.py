@@ -1,4 +1,4 @@
-"""The output projection W_O of an attention call, found by the values that enter it."""
+"""Locate the output projection W_O of an attention call by the values that enter it."""
 
 from __future__ import annotations
 
@@ -45,20 +45,20 @@ from trisect.hf.locate.affine import (
 )
 from trisect.hf.verify.agreement import COARSE, NEAR
 
-UNFOLLOWED = "gradients off, by which its map would be found"
-OTHERWISE = "moves what follows by another amount than its gradient says, so that it is not what is added"
-NOTED = 1 << 12  # numbers
-ROUNDED = 8  # times what rounding of every number alone would make
-STEP = 2**-5  # of the size of what is changed: a little, since what is no sum is compared with its derivative
+UNFOLLOWED = "gradients off, which are needed to find its map"
+OTHERWISE = "changes what follows by another amount than its gradient says, so that it is not simply added"
+NOTED = 1 << 12  # largest buffer, in numbers, that is restored after a pass
+ROUNDED = 8  # factor on the rounding error of independent numbers
+STEP = 2**-5  # relative size of a change: small, since it is compared with a derivative
 HALVES = 4  # random halves of the positions, changed one after the other
-SEQUENCE, LARGE = 3, 1e6  # axes of a sequence of vectors; numbers of masks are larger
-_Use = tuple[str, int]  # the nth of a module or of a parameter, by its name
-# what a module gave on: its name, its tensors of numbers, and how many uses of affine maps came before that
+SEQUENCE, LARGE = 3, 1e6  # axes of a sequence of vectors; larger numbers are those of masks
+_Use = tuple[str, int]  # the nth use of a module or of a parameter, by its name
+# a module's output: its name, its floating-point tensors, and the number of uses of affine maps before
 Left = tuple[str, tuple[Tensor, ...], int]
 
 
 class _Leaving(NamedTuple):
-    """What leaves `owner`, the innermost module around attention and W_O, in its graph: its output, or the sum that its `norm` is of."""
+    """The output of `owner`, the innermost module around attention and W_O, in its graph, or the sum that enters its final `norm`."""
 
     owner: str
     output: Tensor
@@ -66,7 +66,7 @@ class _Leaving(NamedTuple):
 
 
 class Output(NamedTuple):
-    """W_O of one call: where it comes from, [H E D], b_O [D], the use of it, its law on every read, and what leaves around it."""
+    """W_O [H E D] and b_O [D] of one call, with their origin, the map's use, its law, and the output of the module around."""
 
     origin: Origin
     weight: Tensor | None = None
@@ -78,7 +78,7 @@ class Output(NamedTuple):
 
 @contextlib.contextmanager
 def leaving(model: nn.Module, note: Callable[[str, tuple[Tensor, ...]], object]) -> Iterator[None]:
-    """`note` gets what numbers every module with parts gives on in the passes inside, in the order in which they end."""
+    """Call `note` with name and floating-point outputs of every module with children, in passes inside, in the order of their ends."""
 
     def hook(name: str, out: Any) -> None:
         if outputs := tuple(t.clone() for t in tensors_in((out,)) if t.is_floating_point()):
@@ -92,12 +92,12 @@ def leaving(model: nn.Module, note: Callable[[str, tuple[Tensor, ...]], object])
 
 
 def find_consumers(calls: Sequence[Call], record: ForwardRecord) -> tuple[tuple[MapUse, ...], ...]:
-    """For every call the affine maps that its output enters, whatever happens to it on the way, with no other map between."""
+    """For every call the next affine maps that depend on its output, without another map in between."""
     entered: list[list[MapUse]] = [[] for _ in calls]
     for passed in record.passed:
         before = {i: raw for i, c in enumerate(calls) if (raw := c.raw) is not None and c.order < passed.calls}
         before = {i: raw for i, raw in before.items() if raw.requires_grad}
-        # a plain sum is blind behind a norm
+        # the gradient of an unweighted sum would vanish behind a norm
         for i, gradient in zip(before, gradients_of(passed.x, list(before.values())), strict=True):
             if gradient is not None and bool(gradient.any()):
                 entered[i].append(passed)
@@ -112,10 +112,10 @@ def find_output(
     left: Sequence[Left],
     allowed: float,
 ) -> Output:
-    """The one affine map that a call's output enters, as it is; else what lies between, or that there is no such map.
+    """Find the one affine map that a call's output enters unchanged; else an origin that says what lies between.
 
     `sources` are the maps that q, k and v come from, `consumers` those that the output enters. The residual compares
-    Σ_h weights v W_O + b_O with what the map gave, as a share of the largest value.
+    Σ_h weights v W_O + b_O with the map's output, relative to its largest magnitude.
     """
     names = list(dict.fromkeys(p.name for p in consumers))
     if not names:
@@ -149,10 +149,10 @@ def find_output(
     if out.weight is None:
         return out
     if outgoing is not None and norm is None and _is_more_than_sum(outgoing, passed, allowed):
-        words = f"what {passed.name} makes of the output is not what {owner or 'the model'} adds: it is changed before it leaves"
+        words = f"the result of {passed.name} is changed before {owner or 'the model'} returns it"
         return Output(Origin("mixed", words), passed=passed, leaving=leaving)
     if outgoing is not None and (next_map := _next_map(record, passed, outgoing, owner)) is not None:
-        words = f"what {passed.name} makes of the output enters {next_map} before it leaves {owner}, so that neither alone is W_O"
+        words = f"the result of {passed.name} enters {next_map} before {owner} returns it, so that neither alone is W_O"
         return Output(Origin("mixed", words), passed=passed)
     leaf = passed.leaf.detach()
     same = outgoing is not None and outgoing.shape == leaf.shape and torch.equal(outgoing.detach(), leaf)
@@ -167,11 +167,11 @@ def find_output(
 def compare_with_gradients(
     model: nn.Module, inputs: ModelInputs, record: ForwardRecord, laws: Sequence[OutLaw | None]
 ) -> dict[int, float]:
-    """Calls behind whose W_O the model moves otherwise than its gradients say, and by what share; `laws` are those of the calls.
+    """Calls whose W_O changes the model by another amount than its gradients say, with the relative error; `laws` are the calls'.
 
-    What all maps and norms make is held as it was, so that nothing but sums follows W_O up to the next call's. A little is added
-    to what it makes, by another size at each position, and to what a norm makes of that alone. What then enters and leaves
-    modules has to change as its derivative says: a gradient that was cut off or replaced says something else than values do.
+    The outputs of all maps and norms are held fixed, so that only sums follow W_O up to the next call's. A small change is
+    added to W_O's output, of another size at each position, and to the output of a norm of it. Inputs and outputs of modules
+    then have to change by their derivatives; they do not if a gradient was cut off or replaced.
     """
     values = {(p.name, p.nth): p.leaf.detach() for p in record.passed} | {(n.name, n.nth): n.y for n in record.normed}
     uses = {(law.map.name, law.map.nth): order for order, law in enumerate(laws) if law is not None}
@@ -198,7 +198,7 @@ def compare_with_gradients(
         change, size = _linear_change(segment.total, leaves, added)
         if float((after[use].total - segment.total - change).detach().norm()) <= near * size + rounding:
             continue
-        # alone, since what moves behind an earlier use moves here too; and half way, where more than sums follows
+        # again for this use alone, since changes behind an earlier use also arrive here; and half way, for a second derivative
         alone_added = {place: added[place] for place in places[use]}
         half = {place: (values[place] + t / 2).requires_grad_() for place, t in alone_added.items()}
         between = _run_with_values(model, inputs, values | half, uses)
@@ -208,14 +208,14 @@ def compare_with_gradients(
         at_first, _ = _linear_change(segment.total, {place: leaves[place] for place in alone_added}, alone_added)
         change, size = _linear_change(between[use].total, half, alone_added)
         off = float((alone[use].total - segment.total - change).detach().norm())
-        # where the derivative itself moves as much, values and derivatives do not contradict each other
+        # if the derivative itself changes as much, values and derivatives do not contradict each other
         if off > near * size + rounding + float((change - at_first).norm()):
             shares[uses[use]] = off / max(size, off * near)
     return shares
 
 
 def _linear_change(total: Tensor, leaves: Mapping[_Use, Tensor], added: Mapping[_Use, Tensor]) -> tuple[Tensor, float]:
-    """By what sums change with what is added to leaves, by their derivatives, and how large that is without signs."""
+    """The linear change of sums for changes added to leaves, and its size without cancellation."""
     change, size = torch.zeros_like(total.detach()), 0.0
     for i, each in enumerate(total if total.requires_grad else ()):
         grads = torch.autograd.grad(each, list(leaves.values()), retain_graph=True, allow_unused=True)
@@ -229,7 +229,7 @@ def _linear_change(total: Tensor, leaves: Mapping[_Use, Tensor], added: Mapping[
 
 @dataclass(eq=False)
 class _Segment:
-    """What a pass meets from one use of W_O to the next: random sums of it, its size and what is rounding in those sums."""
+    """Activations from one use of W_O to the next: random sums of them, their size, and the rounding error of the sums."""
 
     total: Float[Tensor, " r"]
     size: float = 0.0
@@ -239,14 +239,14 @@ class _Segment:
 def _run_with_values(
     model: nn.Module, inputs: ModelInputs, values: Mapping[_Use, Tensor], uses: Container[_Use]
 ) -> dict[_Use, _Segment]:
-    """A pass in which maps and norms make the given values, and what of their width it meets behind each of those uses."""
+    """Run a pass in which maps and norms return the given values; summarise activations of their width after each of `uses`."""
     segments: dict[_Use, _Segment] = {}
     count = itertools.count()
 
     def see(t: Tensor) -> None:
         use, here = next(reversed(segments.items()))
         draw, width = torch.Generator().manual_seed(next(count)), values[use].shape[-1]
-        # what a model looks at beside its gradients goes no way that they could follow
+        # without gradients there is no derivative to compare with
         if t.shape[-1:] != (width,) or not torch.is_grad_enabled():
             return
         wide = t.reshape(-1, width).double()
@@ -272,8 +272,8 @@ def _run_with_values(
 
 
 def _run_alike(model: nn.Module, inputs: ModelInputs) -> None:
-    """A pass that draws the same random numbers as every other, and of which the model notes nothing."""
-    # as a quantiser's observer does; larger buffers are no notes
+    """Run a pass with fixed random numbers, and restore small buffers afterwards."""
+    # such as those of a quantiser's observer
     noted = [(b, b.clone()) for b in model.buffers() if b.numel() <= NOTED]
     with traceable_forward(), torch.random.fork_rng(devices=[]):
         torch.default_generator.manual_seed(0)  # a model may draw which positions it looks at
@@ -287,11 +287,11 @@ def _run_alike(model: nn.Module, inputs: ModelInputs) -> None:
 def find_shares(
     model: nn.Module, inputs: ModelInputs, hook: CallHook, calls: Sequence[Call], outs: Sequence[Output]
 ) -> dict[int, float]:
-    """What share of how positions move each other in a module comes through its attention, by the order of calls, where it is not all.
+    """The share of a module's mixing of positions that its attention makes, by the order of calls; only shares below 1.
 
-    Every module that attends runs again twice: with its inputs changed at a random half of the positions, and with its inputs as they
-    were but with the attention weights and values of that changed pass. If unchanged positions differ between the two, something
-    beside attention has read the changed ones.
+    Every module with attention runs twice more: with its inputs changed at a random half of the positions, and with its original
+    inputs but the attention weights and values of that changed pass. If unchanged positions differ between the two, something
+    other than attention has read the changed ones.
     """
     left = {order: out.leaving for order, out in enumerate(outs) if out.leaving is not None and out.leaving.owner}
     modules, base = dict(model.named_modules()), _Given()
@@ -323,15 +323,15 @@ def find_shares(
                 moves[order] = [math.hypot(size[0], through), math.hypot(size[1], beside)]
     except Exception as error:
         reraise_out_of_memory(error)
-        return {}  # it looks at what it is given, and takes nothing else
+        return {}  # the model rejects changed inputs
     return {order: through / (through + beside) for order, (through, beside) in moves.items() if beside}
 
 
 def _moves(
     call: Call, out: Output, leaving: _Leaving, records: tuple[_Given, _Given, _Given], half: int
 ) -> tuple[float, float]:
-    """How far unchanged positions of one call's module move through its attention, and through what is beside it: both are 0
-    up to rounding, if the call is not alone in its module, or if the module's output is not found.
+    """How far unchanged positions of one call's module move through its attention, and through anything else.
+    Both are 0 up to rounding, if the call is not alone in its module, or if the module's output is not found.
     """
     base, moved, _ = records
     inside = next((use for use in reversed(base.inside.get(call.order, ())) if use[0] == leaving.owner), None)
@@ -341,7 +341,7 @@ def _moves(
     first = leaving.output.detach()
     same = (ts for ts in every if {t.shape for t in ts} == {first.shape} and torch.equal(ts[0], first))
     three = next(same, None)
-    # what a quantised map makes of a position moves with what it is given elsewhere
+    # a quantised map's output at one position depends on its inputs at others
     if three is None or not alone or call.order not in moved.mixed or out.passed is None or out.passed.quantised:
         return 0.0, 0.0
     still = ~_half_of_positions(first.shape[:-1], half).to(first.device)
@@ -357,7 +357,7 @@ def _half_of_positions(shape: torch.Size, half: int) -> Tensor:
 
 
 class _Given:
-    """What enters and leaves modules (and enters norms) in a pass; with a `base` its inputs again, a `half` of the positions changed."""
+    """Inputs and outputs of modules (inputs of norms) in a pass; with a `base` its inputs again, changed at a `half` of positions."""
 
     def __init__(self, base: _Given | None = None, half: int | None = None) -> None:
         self.base, self.half, self.uses, self.around = base, half, Counter[str](), list[_Use]()
@@ -371,7 +371,7 @@ class _Given:
     def enter(
         self, name: str, _m: nn.Module, args: Arguments, kwargs: NamedArguments
     ) -> tuple[Arguments, NamedArguments]:
-        """A module begins; in a later pass with the first one's inputs, of which a half may be changed."""
+        """Enter a module; in a later pass with the first one's inputs, of which a half may be changed."""
         self.around.append(self._next(name))
         tensors = [t for t in (*args, *kwargs.values()) if isinstance(t, Tensor) and t.is_floating_point()]
         if self.base is None:
@@ -381,7 +381,7 @@ class _Given:
         changed = dict[int, Tensor]()
         for t, before in zip(tensors, self.base.entered.get(self.around[-1], ()), strict=False):
             changed[id(t)] = before.clone()
-            # what lies as what leaves a module, or is a sequence
+            # an input with the layout of an output, or a sequence of vectors
             is_sequence = before.shape[:-1] in shapes or before.dim() == SEQUENCE
             if self.half is not None and is_sequence and float(before.abs().max()) < LARGE:
                 draw = torch.randn(before.shape, generator=torch.Generator().manual_seed(before.numel())).to(before)
@@ -390,28 +390,28 @@ class _Given:
         return tuple(changed.get(id(t), t) for t in args), {n: changed.get(id(t), t) for n, t in kwargs.items()}
 
     def leave(self, _name: str, _m: nn.Module, _a: Arguments, out: ModelOutput) -> None:
-        """A module ends."""
+        """Leave a module."""
         self.left[self.around.pop()] = [t.detach().clone() for t in tensors_in((out,)) if t.is_floating_point()]
 
     def norm(self, name: str, _m: nn.Module, args: Arguments) -> None:
-        """A norm is used."""
+        """Record the input of a norm."""
         self.left[self._next(name)] = [args[0].detach().clone()]
 
     def call(self, call: Call) -> Call:
-        """Attention is called."""
+        """Record an attention call."""
         self.inside[call.order] = tuple(self.around)
         if call.weights is not None:
             self.mixed[call.order] = call.weights.detach().clone(), call.v.detach().clone()
         return outline(call)
 
     def edits(self) -> Edits:
-        """What makes attention mix in another pass what it mixed in this one."""
+        """Edits that repeat this pass's attention weights and values in another pass."""
         write = {n: lambda parts, v=v: parts._replace(v=v) for n, (_, v) in self.mixed.items()}
         return Edits(write, {n: weights for n, (weights, _) in self.mixed.items()})
 
 
 def _next_map(record: ForwardRecord, passed: MapUse, output: Tensor, owner: str) -> str | None:
-    """The map of the same module that takes in what a use made, as it is, where nothing of that leaves the module otherwise."""
+    """The map of the same module whose input is a use's unchanged output, if that reaches the module's output in no other way."""
     if not owner or _reaches(output, passed):
         return None
     later = (p for p in record.passed if p is not passed and p.calls == passed.calls and p.name.startswith(f"{owner}."))
@@ -419,7 +419,7 @@ def _next_map(record: ForwardRecord, passed: MapUse, output: Tensor, owner: str)
 
 
 def _is_more_than_sum(output: Tensor, passed: MapUse, allowed: float) -> bool:
-    """Whether a tensor that has a use's result in it has more of it than a sum."""
+    """Whether a tensor depends on a use's result in another way than by adding it."""
     mixed = torch.randn(output.shape, generator=torch.Generator().manual_seed(0)).to(output)
     (gradient,) = gradients_of(output, [passed.leaf])
     if gradient is None or gradient.numel() != mixed.numel():
@@ -433,7 +433,7 @@ def _is_more_than_sum(output: Tensor, passed: MapUse, allowed: float) -> bool:
 
 
 def _norm_after(record: ForwardRecord, passed: MapUse, output: Tensor, allowed: float) -> NormUse | None:
-    """The norm of what was made and something besides that leaves, as where the block is LN(x + attention(x)); None for none."""
+    """The norm of a sum with the result that is the module's output, as in LN(x + attention(x)); None if there is none."""
     for norm in record.normed:
         if norm.calls != passed.calls or norm.traced.numel() != passed.leaf.numel() or not _same(norm.y, output):
             continue
@@ -452,7 +452,7 @@ def _reaches(output: Tensor, passed: MapUse) -> bool:
 
 
 def _columns(output: Tensor, x: Tensor) -> Tensor | None:
-    """Which input unit of x each (head, dimension) of output [B H T E] is, bit for bit; None where one is not there."""
+    """The input unit of x that equals each (head, dimension) of output [B H T E], bit for bit; None if one is missing."""
     rows, heads, length, width = output.shape
     if x.shape[:-1].numel() != rows * length or x.dtype != output.dtype:
         return None
@@ -480,7 +480,7 @@ def _bytes(flat: Tensor):  # noqa: ANN202 - NumPy rows
 def _check_columns(call: Call, passed: MapUse, columns: Tensor, allowed: float) -> Output:
     affine, flat = passed.map(), columns.flatten()
     weight = rows_of(affine.weight.detach().T, columns)
-    # Σ_h weights_h v_h W_O[h] as [B T D], with the weights where the hook has them
+    # Σ_h weights_h v_h W_O[h] as [B T D] if the hook has weights, else from the output
     mixed = call.output.detach()
     if call.weights is not None:
         v = call.v.detach()
@@ -512,14 +512,14 @@ def _check_columns(call: Call, passed: MapUse, columns: Tensor, allowed: float) 
 
 
 def _orders(call: Call) -> tuple[Tensor, Tensor]:
-    """Where row (b, t) of a batch stands in what is stored batch first, and time first."""
+    """Flat indices of (b, t) in batch-first and in time-first storage."""
     rows, _, length, _ = call.output.shape
     number = torch.arange(rows * length)
     return number, number.view(length, rows).T.flatten()
 
 
 def _between(call: Call, record: ForwardRecord, passed: MapUse, sources: Sequence[MapUse]) -> Origin:
-    """What lies between attention's output and the map that it enters."""
+    """The origin for an output that is changed before it enters a map."""
     for norm in record.normed:
         if norm.calls == call.order + 1 and _columns(call.output.detach(), norm.x) is not None:
             return Origin("normed", f"the output is normed before it enters {passed.name}")
@@ -529,7 +529,7 @@ def _between(call: Call, record: ForwardRecord, passed: MapUse, sources: Sequenc
     reached = {p.name for p, g in zip(near, grads, strict=True) if g is not None and id(p.leaf) not in used}
     query = {p.name for p in sources if p.leaf.shape[-1] > call.q.shape[1] * call.q.shape[3]}
     if names := ", ".join(sorted(reached | query)):
-        return Origin("gated", f"the output is multiplied by what {names} makes before it enters {passed.name}")
+        return Origin("gated", f"the output is multiplied by the result of {names} before it enters {passed.name}")
     return Origin("unknown", f"the output is changed before it enters {passed.name}")
 
 
@@ -537,11 +537,11 @@ DIGIT = 100  # whole numbers up to it are exact in half precision
 
 
 def row_order_fault(call: Call, consumers: Sequence[MapUse]) -> str:
-    """What is wrong with the order of a call's rows, in words; empty where nothing is, or where that does not show.
+    """Why a call's rows are not in the order of positions, in words; empty if they are, or if that cannot be decided.
 
-    What row t of weights makes has to enter the next map at position t; where that map takes more positions, as far
-    from it as every other row's. Attention of queries that are chosen by what they are (as Informer's) puts each row
-    where its query came from, so that row t is no position's that anyone could name.
+    The output of row t has to enter the next map at position t; if that map takes more positions, at the same offset
+    as every other row's. Attention of queries that are selected by content (as Informer's) puts each row
+    where its query came from, so that row t is not position t.
     """
     rows, length = call.output.shape[0], call.output.shape[2]
     number, entered = _numbers(call), list[Tensor]()  # [B T D], where texts and positions show
@@ -566,14 +566,14 @@ def row_order_fault(call: Call, consumers: Sequence[MapUse]) -> str:
     wrong = [places for by, places in offsets.items() if by]
     if wrong and (x.shape[1] == length or len(offsets) > 1):
         t, position = wrong[0]
-        return f"its rows are not in the order of positions: what row {t} makes goes to position {position}"
+        return f"its rows are not in the order of positions: the result of row {t} goes to position {position}"
     return ""
 
 
 def text_order_fault(parts: Mapping[str, Tensor], uses: Sequence[MapUse]) -> str:
-    """Which of q, k and v of the first text is made of other texts, in words; empty where none is, or where that does not show.
+    """Which of q, k and v of the first text depends on other texts, in words; empty if none does, or if that cannot be decided.
 
-    Heads and texts may lie in one axis, heads first, so that a row of what was recorded is no text's.
+    With heads and texts in one axis, heads first, a recorded row is not one text's.
     """
     for name, t in parts.items():
         rows = t.shape[0]
@@ -586,12 +586,12 @@ def text_order_fault(parts: Mapping[str, Tensor], uses: Sequence[MapUse]) -> str
             elif gradient is not None and gradient.dim() == 3:
                 texts = [gradient.movedim(axis, 0) for axis in (0, 1) if gradient.shape[axis] == rows]
             if texts and all(bool(texts_gradient[1:].any()) for texts_gradient in texts):
-                return f"{name} of one text is made of what {use.name} makes of others, as where heads come before texts in one axis"
+                return f"{name} of one text depends on the results of {use.name} for others, as if heads came before texts in one axis"
     return ""
 
 
 def _numbers(call: Call) -> Tensor | None:
-    """For each number of a call's raw output its head and position, counted from 1, in the first text, and 0 in others."""
+    """For each number of a call's raw output a code of its head and position, from 1, in the first text, and 0 in others."""
     raw, output = call.raw, call.output
     if raw is None or not raw.requires_grad or not output.requires_grad or raw.numel() != output.numel():
         return None
@@ -618,18 +618,18 @@ class Selected(NamedTuple):
 
 
 DISPLACED = "made of other positions in head"
-OTHER_AXIS = "it attends over {} where positions are looked for: its rows are no positions"
+OTHER_AXIS = "it attends over {} instead of positions"
 
 
 def find_placement(
     name: str, t: Tensor, chosen: Selected, passed: Sequence[MapUse], allowed: float
 ) -> tuple[str, bool, bool]:
-    """How t [B H T E], which at position 0 is the given selection, depends on its position, by several of them.
+    """Check at several positions that t [B H T E], which is the given selection at position 0, is it elsewhere, up to rotation.
 
-    In words, empty where it is at most turned; whether it is turned; and whether positions come before rows in what the map makes.
+    Returns the fault in words, or empty; whether positions rotate t; and whether the map's output is time first.
     """
     rows, length = t.shape[0], t.shape[2]
-    # which heads have units that no head before has: keys may be repeated for a group of queries
+    # heads with units of their own: keys may be repeated for a group of queries
     heads = [set(units) for units in chosen.units.tolist()]
     first = [not units & set().union(*heads[:n]) for n, units in enumerate(heads)]
     fresh = torch.tensor(first, device=chosen.units.device)
@@ -654,7 +654,7 @@ def find_placement(
             listed = [str(r // step) for r in hit]
             last = f"{len(listed) - 3} more" if len(listed) > 4 else listed[-1]
             shown = f"{', '.join(listed[:3] if len(listed) > 4 else listed[:-1])} and {last}"
-            words = f"put together from positions {shown}" if len(hit) > 1 else f"made of position {last}"
+            words = f"computed from positions {shown}" if len(hit) > 1 else f"made of position {last}"
             for head in fresh.nonzero().flatten().tolist() if len(hit) > 1 and len(flat) == rows * length else ():
                 (of_head,) = gradients_of(t[0, head, position], [chosen.source.leaf], positive=True)
                 depends = [of_head is None or bool(of_head.reshape(flat.shape)[n * position].any()) for n in layouts]
@@ -674,7 +674,7 @@ def find_placement(
 def _compare(
     place: str, t: Tensor, mixed: Tensor, row: tuple[Tensor, Tensor], chosen: Selected, fresh: Tensor, allowed: float
 ) -> tuple[str, bool]:
-    """What is wrong with one position, in words, and whether it is turned there."""
+    """The fault at one position, in words, and whether t is rotated there."""
     (source, units, factors, extra), (made_by, gradient) = chosen, row
     units = units.to(t.device)
     factors, mixed, t = factors.to(t.device, torch.float64), mixed.double(), t.detach().double()
@@ -683,15 +683,15 @@ def _compare(
     times = per_unit.norm(dim=1) / size
     if bool(((times - 1).abs() > allowed).any()):
         furthest = float(times[(times - 1).abs().argmax()])
-        return f"{place}is {furthest:.3g} times what {source.name} makes, though not at every position", True
+        return f"{place}is {furthest:.3g} times the result of {source.name}, though not at every position", True
     total, seen = gradient.square().sum(), gradient[units[fresh].flatten()].square().sum()
     if float(total - seen) > allowed * float(total):
         return f"{place}is also made of other units of {source.name}", True
     value = made_by[units] if extra is None else made_by[units] + extra.to(t) / factors
     expected = (gradient[units] * value)[fresh].sum(1)
     actual = (mixed * t)[fresh].sum(1)
-    # one sum of products beside another: rounding grows with what is summed
+    # rounding of a sum of products grows with its terms
     most = size * (t[fresh].norm(dim=1) + (value * factors)[fresh].norm(dim=1)) + torch.finfo(torch.float32).tiny
     if bool(((expected - actual).abs() > allowed * most).any()):
-        return f"{place}is more than what {source.name} makes: something that depends on the position is added", True
+        return f"{place}is more than the result of {source.name}: something that depends on the position is added", True
     return "", bool(((per_unit - mixed[fresh]).abs().amax(1) > allowed * size).any())

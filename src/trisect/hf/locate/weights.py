@@ -1,8 +1,8 @@
-"""W_Q, W_K, W_V and W_O of every attention call of a Hugging Face model, found by gradient tracing and checked by a residual.
+"""Find W_Q, W_K, W_V and W_O of every attention call of a Hugging Face model by gradient tracing, checked by a residual.
 
-Gradient tracing ("dye tracing": what goes in is marked, and where it comes out is looked at): every affine map's output
-is cut from its graph and becomes a leaf; the gradient of q (or k, v) at position 0, where rotary positions turn nothing,
-then says which output of which map each of its dimensions is, and times what.
+Gradient tracing: the output of every affine map is detached and becomes a leaf; the gradient of q (or k, v) at position 0,
+where rotary positions rotate nothing, then says which output of which map each of its dimensions is, and times which
+factor.
 """
 
 from __future__ import annotations
@@ -51,16 +51,16 @@ from trisect.hf.locate.output_projection import (
     text_order_fault,
 )
 
-# codes are read back from a ratio of two gradients, so that they must be few in half precision
+# codes are read from a ratio of two gradients, which limits their number in half precision
 DIGITS = {torch.float64: 1 << 14, torch.float32: 1 << 12, torch.bfloat16: 16, torch.float16: 64}
 
 
 @dataclass(frozen=True, eq=False)
 class CallWeights:
-    """What is known of one attention call: its projections, the norm and residual around it, and whether it satisfies its laws.
+    """The projections of one attention call, the norm and residual around it, and whether it satisfies its laws.
 
-    `order` says what is wrong with the order of its rows; empty where nothing is. `share` is how much of what positions do to
-    each other in its module comes through it.
+    `order` says why its rows are not in the order of positions, empty if they are. `share` is the share of its module's
+    mixing of positions that it makes.
     """
 
     module: str
@@ -73,7 +73,7 @@ class CallWeights:
 
 
 class _TracedPart(NamedTuple):
-    """q, k, v or the output's map of one call: its origin, its weights per head, and what is wrong with the order of its rows."""
+    """q, k or v of one call: its origin, its weights per head, and a fault in the order of its rows, if any."""
 
     origin: Origin
     weight: Float[Tensor, "H D E"] | None = None
@@ -87,9 +87,9 @@ class _TracedPart(NamedTuple):
 def find_weights(
     model: nn.Module, inputs: ModelInputs, hook: CallHook, addresses: Sequence[Address]
 ) -> tuple[CallWeights, ...]:
-    """The projections of every attention call of a forward pass of `inputs`, in the order of calls.
+    """Find the projections of every attention call of a forward pass of `inputs`, in the order of calls.
 
-    What is not a plain selection of an affine map's outputs has no weights, and its origin says what it is.
+    A part that is not a selection of one affine map's outputs has no weights, and its origin says why.
     """
     left: list[Left] = []
     with (
@@ -112,8 +112,8 @@ def find_weights(
         call = weights[order]
         assert call.laws is not None
         assert call.laws.out is not None
-        # without W_O, and without the sum that it would be in
-        words = f"what {call.laws.out.map.name} makes of the output {OTHERWISE} (off by a share of {off:.1e})"
+        # no W_O, and no residual sum that contains it
+        words = f"the result of {call.laws.out.map.name} {OTHERWISE} (relative error {off:.1e})"
         origins = {**call.projections.origins, "o": Origin("mixed", words)}
         projections = replace(call.projections, origins=origins, w_o=None, b_o=None)
         laws = call.laws._replace(out=None, forward=None)
@@ -142,7 +142,7 @@ def _find_call(
     weights |= {f"b_{n}": part.bias for n, part in parts.items()} | {"w_o": out.weight, "b_o": out.bias}
     detached = {n: None if t is None else t.detach() for n, t in weights.items()}
     if any(t is not None and t.device.type != "cpu" for t in detached.values()):
-        # as they lie in the model, which takes no memory; what is no part of its parameters lies on the CPU
+        # views of the model's parameters stay, since they take no memory; copies are moved to the CPU
         stored = {p.untyped_storage().data_ptr() for p in model.parameters()}
         elsewhere = [n for n, t in detached.items() if t is not None and t.untyped_storage().data_ptr() not in stored]
         detached |= {n: t.cpu() for n in elsewhere if (t := detached[n]) is not None}
@@ -166,14 +166,14 @@ def _find_call(
 
 
 def tolerance(t: Tensor, by: MapUse | None = None) -> float:
-    """What share of the largest value is rounding, for sums of that tensor's precision, or of the map's that made it."""
+    """Relative tolerance for sums in that tensor's dtype, or in the precision of the map `by` that made it."""
     return max(TOLERANCE[t.dtype], 0.0 if by is None else by.allowed)
 
 
 def _trace(
     model: nn.Module, module: str, name: str, t: Tensor, passed: Sequence[MapUse], norms: Sequence[NormUse]
 ) -> _TracedPart:
-    """One of q, k, v [B H T E] back to the affine maps that it is made by."""
+    """Trace one of q, k, v [B H T E] back to the affine maps that make it."""
     reached = gradients_of(t[0, :, 0, :], [p.leaf for p in passed], positive=True)
     sources = [(p, g) for p, g in zip(passed, reached, strict=True) if g is not None and bool(g.any())]
     if not sources:
@@ -182,7 +182,7 @@ def _trace(
         return _TracedPart(Origin("unknown", f"{name} {words}"))
     if len(sources) > 1:
         names = " and ".join(dict.fromkeys(p.name for p, _ in sources))
-        words = f"{name} is put together from {names}"
+        words = f"{name} is computed from {names}"
         return _TracedPart(Origin("mixed", words), passed=tuple(p for p, _ in sources))
     use, gradient = sources[0]
     # all heads at once; heads that share units one by one
@@ -203,7 +203,7 @@ def _trace(
 
 
 def _codes(first: Tensor, leaf: Tensor) -> tuple[Tensor, Tensor] | None:
-    """Which unit of a leaf each of first [H, E] is, and times what; None where one is not one unit alone."""
+    """The unit of a leaf that each number of first [H, E] is, and its factor; None if one depends on several units."""
     count, base = first.numel(), DIGITS[first.dtype]
     number = torch.arange(count, device=first.device).view(first.shape)
     digits, rest = [], count - 1
@@ -249,7 +249,7 @@ def _trace_selection(
     affine = passed.map()
     scale = float(factors.mean())
     even = bool(((factors - scale).abs() <= 1e-3 * abs(scale)).all())
-    # keys and values may be recomputed everywhere, unless positions turn them
+    # v is recomputed at all positions; q and k only at position 0, since later ones may be rotated
     residual, extra = _recompute(t, passed, affine, units, factors, everywhere=name == "v")
     chosen = Selected(passed, units, factors, extra)
     most = max(tolerance(t), tolerance(passed.leaf))
@@ -289,7 +289,7 @@ def _trace_selection(
 def _recompute(
     t: Tensor, passed: MapUse, affine: Affine, units: Tensor, factors: Tensor, everywhere: bool
 ) -> tuple[float, Tensor | None]:
-    """t again from x and the rows found: what share it is off by, and a bias that only t has."""
+    """Recompute t from x and the located rows; returns the relative error, and a bias that only t has."""
     allowed, (rows, heads, length, width) = tolerance(t, passed), t.shape
     x = passed.multiplied_input.detach()
     if x.dim() == 3 and x.shape[0] == rows and x.shape[1] > length:

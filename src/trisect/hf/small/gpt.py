@@ -1,4 +1,4 @@
-"""A small character-level GPT of transformers: made, trained, saved, and asked questions."""
+"""A small character-level GPT of transformers: building, training, saving, and answering questions."""
 
 from __future__ import annotations
 
@@ -44,20 +44,20 @@ KINDS = ("gpt2", "llama")
 
 
 def check_sizes(dropout: float, **sizes: int) -> None:
-    """Raise SpecError for a size of a model below 1, and for a dropout that is no share below 1."""
+    """Raise SpecError for a model size below 1, and for a dropout outside [0, 1)."""
     for name, size in sizes.items():
         if size < 1:
-            raise SpecError(f"{name} {size}.", "A model has at least one.", "Give a larger number.")
+            raise SpecError(f"{name} {size}.", "It has to be at least 1.", "Give a larger number.")
     if not 0 <= dropout < 1:
-        raise SpecError(f"A dropout of {dropout}.", "It is a share below 1.", "Give for example 0.1.")
+        raise SpecError(f"A dropout of {dropout}.", "It has to be from 0 to below 1.", "Give for example 0.1.")
 
 
 @dataclass(frozen=True)
 class GptShape:
-    """A small GPT: `layers`, `heads`, `width` (residual stream) and `block` (characters read at once).
+    """A small GPT: `layers`, `heads`, `width` (residual stream) and `block` (context length in characters).
 
-    `kind` 'gpt2' has learned positions, as the assignment's model; 'llama' has rotary ones. `dropout` is on embeddings,
-    attention weights and residuals; a llama has it on attention weights alone.
+    `kind` 'gpt2' has learned positions, 'llama' rotary ones. `dropout` acts on embeddings,
+    attention weights and residuals; in a llama on attention weights alone.
     """
 
     kind: str = "gpt2"
@@ -78,7 +78,7 @@ class GptShape:
 
 
 def make_tokenizer(characters: Sequence[str], block: int) -> OwnTokenizer:
-    """A fast tokenizer whose tokens are single characters, and `<pad>`, `<mask>`, `<unk>`."""
+    """Make a fast tokenizer of single characters, with `<pad>`, `<mask>` and `<unk>`."""
     from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers
 
     vocabulary = {token: i for i, token in enumerate((*SPECIALS, *characters))}
@@ -89,7 +89,7 @@ def make_tokenizer(characters: Sequence[str], block: int) -> OwnTokenizer:
 
 
 def as_fast(inner: Any, longest: int, **marks: str) -> OwnTokenizer:
-    """A tokenizer of the library tokenizers as one of transformers, for texts of at most so many tokens."""
+    """Wrap a tokenizer of the library tokenizers for transformers; `longest` is its model_max_length."""
     import transformers
 
     options: dict[str, Any] = {"model_max_length": longest, "clean_up_tokenization_spaces": False, **marks}
@@ -97,7 +97,7 @@ def as_fast(inner: Any, longest: int, **marks: str) -> OwnTokenizer:
 
 
 def random_model(kind: Any, config: Any, seed: int) -> nn.Module:
-    """A model of one of transformers' automatic classes with random weights, a function of the seed."""
+    """Make a model of one of transformers' auto classes with random weights from the seed."""
     with torch.random.fork_rng():
         torch.manual_seed(seed)
         # on a CPU the plain product trains such short rows twice as fast as the fused kernel
@@ -105,7 +105,7 @@ def random_model(kind: Any, config: Any, seed: int) -> nn.Module:
 
 
 def make_model(architecture: GptShape, tokenizer: OwnTokenizer, seed: int) -> nn.Module:
-    """A causal language model with random weights, a function of the seed."""
+    """Make a causal language model with random weights from the seed."""
     import transformers
 
     a = architecture
@@ -139,8 +139,8 @@ def make_model(architecture: GptShape, tokenizer: OwnTokenizer, seed: int) -> nn
 
 
 def save(model: Any, tokenizer: OwnTokenizer, folder: Path) -> None:
-    """Write a model and its tokenizer as a Hugging Face folder, each file whole or not at all; config.json comes last."""
-    # a matrix that an edit shares among components is written for each of them; what the configuration shares, once
+    """Write a model and its tokenizer as a Hugging Face folder, each file atomically; config.json comes last."""
+    # a matrix that a training edit shares is written once per component; one that the configuration ties, once
     shared = model.all_tied_weights_keys
     weights = {name: weight.clone() for name, weight in model.state_dict().items() if name not in shared}
     with temporary_room("A trained model"), tempfile.TemporaryDirectory() as scratch, quiet():
@@ -153,37 +153,37 @@ def save(model: Any, tokenizer: OwnTokenizer, folder: Path) -> None:
 
 
 def is_model(folder: Path) -> bool:
-    """Whether `save` finished there."""
+    """Whether `save` has finished in that folder."""
     return (folder / "config.json").exists()
 
 
 def load_weights(model: nn.Module, folder: Path) -> None:
-    """Put the weights that `save` wrote into a model of the same architecture; raises DamagedFileError."""
+    """Load the weights that `save` wrote into a model of the same architecture; raises DamagedFileError."""
     try:
         load_model(model, folder / "model.safetensors")
     except (SafetensorError, OSError, RuntimeError) as error:
         check_access(folder, error)
-        todo = f"Delete {folder} and call the same command again: it is trained again."
+        todo = f"Delete {folder} and run the same command again to train it anew."
         raise DamagedFileError(f"{folder} cannot be read.", f"{type(error).__name__}: {error}", todo) from error
 
 
 def ids_of(text: str, tokenizer: OwnTokenizer) -> list[int]:
-    """A text's ids, one a character; what the tokenizer does not have is `<unk>`."""
+    """A text's ids, one per character; `<unk>` for characters without a token."""
     vocabulary, unknown = tokenizer.get_vocab(), tokenizer.unk_token_id
     return [vocabulary.get(character, unknown) for character in text]
 
 
-LONGEST = 64  # characters of an answer; a longer one has lost its way
+LONGEST = 64  # most characters of an answer
 TOGETHER = 128  # questions of one length that are answered at once
-STRANGE = "\N{REPLACEMENT CHARACTER}"  # for a mark inside an answer
+STRANGE = "\N{REPLACEMENT CHARACTER}"  # for a special token inside an answer
 
 
 class _GeneratedAnswer(NamedTuple):
-    """An answer, the natural logarithm of its probability (its end included), and three other measures of how sure it is.
+    """An answer, its log-probability in nats (its end included), and three other measures of confidence.
 
-    `mean_log_probability` is per character, `entropy` the mean over positions of the next character's distribution, both
-    in nats; `margin` the smallest lead of the first over the second choice, in log-probability. `unknown` are the
-    characters of the question that the model has no token for.
+    `mean_log_probability` is per character, `entropy` the mean entropy of the next character's distribution, both
+    in nats; `margin` is the smallest difference of log-probability between first and second choice. `unknown` holds the
+    characters of the question without a token.
     """
 
     text: str
@@ -196,13 +196,13 @@ class _GeneratedAnswer(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class Answerer:
-    """A character-level model that answers what stands before a mask, up to the next mask."""
+    """A character-level model that continues "question<mask>" with an answer, up to the next mask."""
 
     subject: Pretrained
 
     @classmethod
     def open(cls, folder: str | Path, device: str = "cpu") -> Answerer:
-        """A model from its folder, proved as `load` proves it; raises ModelError where it is not there, or refused."""
+        """Load and verify a model from its folder; raises ModelError."""
         subject = load(folder, device=device)
         marks = [getattr(subject.tokenizer, f"{mark}_token_id", None) for mark in ("mask", "pad", "unk")]
         if subject.objective != "causal" or None in marks:
@@ -219,16 +219,16 @@ class Answerer:
 
     @property
     def block(self) -> int:
-        """Characters that it reads at once."""
+        """Context length in characters."""
         return int(min(NO_LIMIT, self.subject.tokenizer.model_max_length))
 
     def unknown(self, text: str) -> tuple[str, ...]:
-        """The characters of a text that the model has no token for, each as often as it stands there."""
+        """The characters of a text without a token, with repetitions."""
         vocabulary = self.subject.tokenizer.get_vocab()
         return tuple(c for c in text if c not in vocabulary)
 
     def answer(self, questions: Sequence[str]) -> list[_GeneratedAnswer]:
-        """The likeliest next character again and again, until a mask; raises CorpusError for what does not fit the block."""
+        """Answer by greedy decoding until a mask; raises CorpusError for a question longer than the context."""
         answers: list[_GeneratedAnswer | None] = [None] * len(questions)
         for places, batch in self._question_batches(questions):
             for place, (ids, numbers) in zip(places, self._greedy(batch), strict=True):
@@ -240,7 +240,7 @@ class Answerer:
         return [answer for answer in answers if answer is not None]
 
     def represent(self, questions: Sequence[str]) -> Float[np.ndarray, "N D"]:
-        """The last hidden state at the mask behind each question: what the model makes of it before it answers."""
+        """The last hidden state at the mask after each question, before the answer."""
         rows: dict[int, np.ndarray] = {}
         for places, ids in self._question_batches(questions):
             with torch.no_grad():
@@ -263,9 +263,9 @@ class Answerer:
     def reproduces(
         self, questions: Sequence[str], answers: Sequence[str], write: Mapping[Address, Writer] | None = None
     ) -> Bool[np.ndarray, " N"]:
-        """Whether the model, with q, k or v replaced, still gives each answer: every next character is its first choice.
+        """Whether the model, with q, k or v edited, still gives each answer: every character is the arg max.
 
-        One forward pass says the same as answering again, since a first choice that differs ends the same answer.
+        One teacher-forced pass decides what greedy decoding would give, since both agree up to the first difference.
         """
         repeated: list[bool] = []
         for ids, real, starts in self._answer_batches(questions, answers):
@@ -276,11 +276,11 @@ class Answerer:
         return np.array(repeated, dtype=bool)
 
     def _question_batches(self, questions: Sequence[str]) -> Iterator[tuple[list[int], Tensor]]:
-        """Questions of one length together, so that nothing is padded: their places, and their ids with the mask behind them."""
+        """Batches of questions of one length, without padding: their indices, and their ids with the mask at the end."""
         lengths: dict[int, list[int]] = {}
         for place, question in enumerate(questions):
             if len(question) + 2 > self.block:
-                reason = f"The model reads {self.block} characters at once, the mask and an answer among them."
+                reason = f"The model's context is {self.block} characters, including the mask and an answer."
                 raise CorpusError(f"The question {question[:60]!r} is too long.", reason, "Ask a shorter one.")
             lengths.setdefault(len(question), []).append(place)
         for places in lengths.values():
@@ -292,7 +292,7 @@ class Answerer:
     def _answer_batches(
         self, questions: Sequence[str], answers: Sequence[str]
     ) -> Iterator[tuple[Tensor, Tensor, list[int]]]:
-        """Ids of questions with their answers and the mask that ends them, what of them is real, and where answers begin."""
+        """Batches of ids of questions with answers and the final mask, which of them are real, and where answers begin."""
         tokenizer = self.subject.tokenizer
         for start in range(0, len(questions), TOGETHER):
             pairs = list(zip(questions[start : start + TOGETHER], answers[start : start + TOGETHER], strict=True))
@@ -304,7 +304,7 @@ class Answerer:
 
     @torch.no_grad()
     def _greedy(self, ids: Tensor) -> list[tuple[list[int], np.ndarray]]:
-        """Per row the answer's ids, and per position (the end's with them) log-probability, entropy and margin."""
+        """Per row the answer's ids, and per position (including the end) log-probability, entropy and margin."""
         model, steps = self.subject.model, min(LONGEST, self.block - ids.shape[1])
         chosen, numbers = [], []
         output = model(input_ids=ids, use_cache=True)
@@ -329,16 +329,16 @@ class Answerer:
 
 
 PIECES = 4
-LEAST = 8  # rows of a piece
+LEAST = 8  # fewest rows of a piece
 SAVED_EVERY = 60.0  # seconds
 
 
 @dataclass(frozen=True)
 class Schedule:
-    """How long and how fast: the rate rises over `warmup_tokens`, then falls as a cosine to `floor` of it at `decay_tokens`.
+    """Length and learning rate of a training: linear warm-up over `warmup_tokens`, then a cosine to `floor` × rate at `decay_tokens`.
 
-    A step counts batch × block tokens, its padding with them. Weight decay is on matrices alone. With several `cycles` all
-    epochs come again with the optimiser and the rate started again (Loshchilov & Hutter 2017, SGDR: warm restarts).
+    A step counts batch × block tokens, padding included. Weight decay acts on matrices only. With several `cycles` all
+    epochs are repeated with a new optimiser and schedule (Loshchilov & Hutter 2017, SGDR: warm restarts).
     """
 
     epochs: int
@@ -359,25 +359,24 @@ class Schedule:
                 raise SpecError(problem, "It has to be above 0.", "Give a larger number.")
 
     def rate_at(self, tokens: int) -> float:
-        """The learning rate of the step that ends after so many tokens."""
+        """The learning rate of the step that ends after `tokens` tokens."""
         if tokens < self.warmup_tokens:
             return self.rate * tokens / self.warmup_tokens
         done = (tokens - self.warmup_tokens) / max(1.0, self.decay_tokens - self.warmup_tokens)
         return self.rate * max(self.floor, 0.5 * (1 + math.cos(math.pi * min(1.0, done))))
 
 
-# the rows of an epoch, given its number from 1: each of a `size`, and with how many ids are `predicted` of it
+# the rows of an epoch, given its number from 1: each has a `size`, and `targets`, the number of predicted ids
 EpochRows = Callable[[int, np.random.Generator], Sequence[Any]]
-EpochCallback = Callable[[int, float], object]  # of the epoch that ended, and its loss
+EpochCallback = Callable[[int, float], object]  # called with an epoch's number and its loss
 
 
 @dataclass(frozen=True)
 class Practice:
-    """One training: what it reads, how fast, for a model that reads `block` ids at once and pads with `padding`.
+    """One training run of a model with context `block` and padding id `padding`.
 
-    A batch goes through in `pieces`, each of rows of like length, so that little of it is padding.
-    `objective` has loss(model, rows), summed over what is predicted, in nats; None are Examples, of which a causal model
-    predicts the next ids.
+    A batch is split into `pieces` of rows of similar length, to reduce padding.
+    `objective` has loss(model, rows), summed over predicted ids, in nats; None is the causal loss of Examples.
     """
 
     rows: EpochRows
@@ -389,11 +388,11 @@ class Practice:
     pieces: int = PIECES
 
     def run(self, model: nn.Module, state: Path, report: EpochCallback = lambda epoch, loss: None) -> tuple[float, ...]:
-        """Train `model` in place, on the device that it is on; returns every epoch's loss, nats per predicted character.
+        """Train `model` in place, on its device; returns every epoch's loss in nats per predicted id.
 
-        What an epoch reads, its order and its dropout depend on the seed and the epoch's number alone. `state` is
-        written now and then; a call that finds it goes on from there, to the very same weights. Raises StudyError where
-        it is of another training or the loss is no number any more, DamagedFileError where `state` cannot be read.
+        An epoch's rows, their order and dropout depend on the seed and the epoch's number alone. `state` is a checkpoint
+        file that is written about once a minute; if it exists, training resumes from it, to the same weights. Raises
+        StudyError if it is of another training or the loss is not finite, DamagedFileError if `state` cannot be read.
         """
         optimizer = _optimizer(model, self.schedule)
         losses = _resume(state, self._mark(model), model, optimizer) if state.exists() else []
@@ -406,7 +405,7 @@ class Practice:
             losses.append(self._epoch(model, optimizer, number))
             if not math.isfinite(losses[-1]):
                 reason = f"The learning rate reached {self.schedule.rate:g}."
-                raise StudyError(f"The loss of epoch {number} is no finite number.", reason, "Give a lower rate.")
+                raise StudyError(f"The loss of epoch {number} is not finite.", reason, "Give a lower rate.")
             if number < epochs and time.monotonic() - saved > SAVED_EVERY:
                 about = {"mark": self._mark(model), "losses": losses}
                 about |= {"model": model.state_dict(), "optimizer": optimizer.state_dict()}
@@ -422,14 +421,14 @@ class Practice:
         return digest(canonical([repr(self.schedule), self.block, self.padding, self.seed, shapes, *objective]), 8)
 
     def _epoch(self, model: nn.Module, optimizer: torch.optim.Optimizer, number: int) -> float:
-        """One pass over the rows of an epoch; returns the mean loss per predicted id."""
+        """Train one epoch; returns the mean loss per predicted id."""
         draw = np.random.default_rng([self.seed, number])
         rows = self.rows(number, draw)
         order = draw.permutation(len(rows))
         steps = math.ceil(len(rows) / self.schedule.batch)
         tokens = (number - 1) % self.schedule.epochs * steps * self.schedule.batch * self.block
         total, count = 0.0, 0
-        with torch.random.fork_rng():  # dropout inside the model knows no generator but the global one
+        with torch.random.fork_rng():  # dropout uses the global generator
             torch.manual_seed(int(draw.integers(2**62)))
             for start in range(0, len(rows), self.schedule.batch):
                 batch = [rows[i] for i in order[start : start + self.schedule.batch]]
@@ -441,7 +440,7 @@ class Practice:
         return total / max(1, count)
 
     def _step(self, model: nn.Module, optimizer: torch.optim.Optimizer, batch: Sequence[Any]) -> tuple[float, int]:
-        """One update from a batch, in pieces of rows of like length; returns the summed loss and how many it is over."""
+        """Make one update from a batch, in pieces of rows of similar length; returns the summed loss and the number of predicted ids."""
         predicted, total = sum(row.targets for row in batch), 0.0
         optimizer.zero_grad(set_to_none=True)
         ordered = sorted(batch, key=lambda row: row.size)
@@ -450,7 +449,7 @@ class Practice:
             piece = ordered[start : start + size]
             if self.objective:
                 loss = self.objective.loss(model, piece)
-            else:  # of every id the next one
+            else:  # next-token loss
                 device = next(model.parameters()).device
                 ids = pad_rows([row.ids for row in piece], self.padding).to(device)
                 labels = pad_rows([row.labels for row in piece], IGNORED).to(device).flatten()
@@ -464,13 +463,13 @@ class Practice:
 
 
 def pad_rows(rows: Sequence[Sequence[int]], filler: int) -> Tensor:
-    """Rows as one tensor [B T], filled up at their ends."""
+    """Pad rows at their ends to one tensor [B T]."""
     longest = max(len(row) for row in rows)
     return torch.tensor([[*row, *[filler] * (longest - len(row))] for row in rows])
 
 
 def _optimizer(model: nn.Module, schedule: Schedule) -> torch.optim.AdamW:
-    """AdamW with weight decay on the matrices of linear maps; embeddings, norms and biases have none."""
+    """AdamW with weight decay on the matrices of linear maps, not on embeddings, norms and biases."""
     tables = {id(module.weight) for module in model.modules() if isinstance(module, nn.Embedding)}
     decayed = [p for p in model.parameters() if p.dim() > 1 and id(p) not in tables]
     others = [p for p in model.parameters() if p.dim() < 2 or id(p) in tables]
@@ -479,15 +478,15 @@ def _optimizer(model: nn.Module, schedule: Schedule) -> torch.optim.AdamW:
 
 
 def _resume(state: Path, mark: str, model: nn.Module, optimizer: torch.optim.AdamW) -> list[float]:
-    """Put back what a training was stopped at; returns the losses of the epochs that it has done."""
-    todo = f"Delete {state} and call the same command again: this training then starts from the beginning."
+    """Load a training checkpoint into model and optimizer; returns the losses of the finished epochs."""
+    todo = f"Delete {state} and run the same command again: this training then starts from the beginning."
     try:
         about = torch.load(state, map_location="cpu", weights_only=True)
     except (RuntimeError, OSError, ValueError, EOFError, UnpicklingError) as error:
         check_access(state, error)
         raise DamagedFileError(f"{state} cannot be read.", f"{type(error).__name__}: {error}", todo) from error
     if not isinstance(about, dict) or about.get("mark") != mark:
-        raise StudyError(f"{state} is of another training.", "Its settings or its seed are others.", todo)
+        raise StudyError(f"{state} is of another training.", "Its settings or its seed differ.", todo)
     model.load_state_dict(about["model"])
     optimizer.load_state_dict(about["optimizer"])
     return about["losses"]

@@ -44,9 +44,9 @@ ROWS = 32  # rows of random tokens that induction is measured on
 
 @dataclass(frozen=True)
 class LookupShape:
-    """Sizes of a language model: `layers`, `heads`, `width` (residual stream), `inner` (feed-forward, 0: none), `block` (window).
+    """Sizes of a language model: `layers`, `heads`, `width` (residual stream), `inner` (feed-forward, 0: none), `block` (context).
 
-    Weights begin with the standard deviation `spread`; positions are rotary, the slowest with a period of about 2π · `base`.
+    `spread` is the standard deviation of initial weights; positions are rotary, the slowest with a period of about 2π · `base`.
     """
 
     layers: int = 2
@@ -71,9 +71,9 @@ def learn_tokenizer(lines: Sequence[str], size: int, block: int) -> OwnTokenizer
 
 
 def make_model(architecture: LookupShape, tokenizer: OwnTokenizer, seed: int, edit: str = "") -> nn.Module:
-    """A Llama model with random weights from the seed; without feed-forward networks, theirs are frozen with output 0.
+    """Make a Llama model with random weights from the seed; with `inner` 0 its feed-forward networks are frozen with output 0.
 
-    In every layer the components that `edit` names are one matrix ("tie-k+v": the first's), or are frozen as drawn ("freeze-q+k").
+    In every layer the components that `edit` names share one matrix ("tie-k+v"), or are frozen at initialisation ("freeze-q+k").
     """
     import transformers
 
@@ -123,7 +123,7 @@ def _assemble_model(
     positions: Float[Tensor, "T D"] | None = None,
     longest: int = 16,
 ) -> tuple[nn.Module, OwnTokenizer]:
-    """A model of attention alone: x = embedding + positions (None: rotary), each layer adds Σ_h a_h v_h w_o[h], logits answers · x."""
+    """Build an attention-only model: x = embedding + positions (None: rotary), each layer adds Σ_h a_h v_h w_o[h], logits answers · x."""
     import transformers
 
     (heads, width, inner), keys = layers[0].w_q.shape, len(layers[0].w_k)  # pyright: ignore[reportOptionalMemberAccess, reportArgumentType]
@@ -144,14 +144,16 @@ def _assemble_model(
         model.get_output_embeddings().weight.copy_(answers)
         if positions is not None:
             model.transformer.wpe.weight.copy_(positions)
-        for block, of in zip(model.transformer.h if positions is not None else model.model.layers, layers, strict=True):
-            maps: list[Any] = [of.w_q, of.w_k, of.w_v]
+        for block, part in zip(
+            model.transformer.h if positions is not None else model.model.layers, layers, strict=True
+        ):
+            maps: list[Any] = [part.w_q, part.w_k, part.w_v]
             flat = [m.transpose(0, 1).reshape(width, -1) for m in maps]
             shifts = [
                 torch.zeros(m.shape[1]) if b is None else b.reshape(-1)
-                for m, b in zip(flat, (of.b_q, of.b_k, of.b_v), strict=True)
+                for m, b in zip(flat, (part.b_q, part.b_k, part.b_v), strict=True)
             ]
-            out: Any = of.w_o
+            out: Any = part.w_o
             if positions is not None:
                 block.attn.c_attn.weight.copy_(torch.cat(flat, 1))
                 block.attn.c_attn.bias.copy_(torch.cat(shifts))
@@ -166,7 +168,7 @@ def _assemble_model(
 
 
 def _word_tokenizer(words: Sequence[str], longest: int) -> OwnTokenizer:
-    """A tokenizer whose tokens are these words, the last of them for any other."""
+    """Make a tokenizer whose tokens are these words; the last one is the unknown token."""
     from tokenizers import Tokenizer, models, pre_tokenizers
 
     inner = Tokenizer(models.WordLevel({word: i for i, word in enumerate(words)}, words[-1]))
@@ -306,7 +308,7 @@ def _train_world(seed: int, layer: int, head: int) -> tuple[nn.Module, OwnTokeni
     try:
         place.mkdir(parents=True, exist_ok=True)
     except OSError as error:
-        reason = f"Models that the bench trains are kept there: {error.strerror}."
+        reason = f"Models that the bench trains are cached there: {error.strerror}."
         raise StudyError(f"{place} cannot be written.", reason, "Set XDG_CACHE_HOME to a folder that can.") from error
     handles = []
     for number, block in enumerate(model.model.layers):

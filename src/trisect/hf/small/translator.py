@@ -51,7 +51,7 @@ def learn_tokenizer(sentences: Iterable[Sequence[str]], size: int) -> OwnTokeniz
 
 
 def learn_pieces(texts: Sequence[str], size: int, longest: int, **marks: str) -> OwnTokenizer:
-    """The same for any texts; `marks` are special tokens by role: `unk_token`, and an optional `eos_token` that ends texts."""
+    """Learn a byte-pair tokenizer from any texts; `marks` are special tokens by role: `unk_token`, and an optional `eos_token`."""
     from tokenizers import Tokenizer, decoders, models, pre_tokenizers, processors, trainers
 
     characters = len({c for text in texts for c in text if not c.isspace()} | {START})

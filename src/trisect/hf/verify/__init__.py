@@ -1,1 +1,1 @@
-"""Laws of attention, and the proof that a model is read as it computes."""
+"""Verify that what is read of a model is what it computes: laws of attention, and their proof on loading."""

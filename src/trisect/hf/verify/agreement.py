@@ -85,7 +85,7 @@ class Agreement:
         words = "inside torch.autocast, in {}"
         here, verified = (words.format(kind) if kind else "outside torch.autocast" for kind in (now, self.autocast))
         problem = f"{name} is run {here}."
-        reason = f"It was verified {verified}: its numbers round otherwise there."
+        reason = f"It was verified {verified}, where its numbers round differently."
         raise ModelError(problem, reason, "Load it and read it both inside torch.autocast, or both outside.")
 
     def confirm(
@@ -107,15 +107,15 @@ class Agreement:
             plain = first_tensor(model(**inputs))
             share = relative_error(first_tensor(answer), plain, masks)
         if not share <= LONGER_FACTOR * self.allowed:
-            reason = f"Over {length} positions the two answers are apart by a share of {share:.1e}; "
+            reason = f"Over {length} positions the relative difference of the two outputs is {share:.1e}; "
             reason += f"on loading, over {self.longest}, they agreed."
             todo = "Read shorter texts, or find what depends on the length, its attention's implementation or hooks."
-            raise ModelError(f"{name} does not answer the same while it is read.", reason, todo)
+            raise ModelError(f"The output of {name} differs while it is read.", reason, todo)
         self.longest = length
 
 
 def autocast_of(model: nn.Module) -> str:
-    """The dtypes of torch.autocast on the model's devices, in words; empty where autocast is off."""
+    """The dtypes of torch.autocast on the model's devices, in words; empty if autocast is off."""
     kinds = sorted({p.device.type for p in model.parameters() if not p.is_meta})
     names = (str(torch.get_autocast_dtype(kind)) for kind in kinds if torch.is_autocast_enabled(kind))
     return " and ".join(dict.fromkeys(name.removeprefix("torch.") for name in names))

@@ -1,4 +1,4 @@
-"""Examples of a model's inputs: token ids, pixels, samples or spectra, drawn at random in the shapes that its kind takes."""
+"""Random example inputs for a model: token ids, pixels, audio samples or spectra, in the shapes that its kind takes."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ BINS = ("num_mel_bins", "input_feat_size", "n_mels", "input_size", "feature_size
 
 
 def input_groups(config: Any, takes: Sequence[str], draw: torch.Generator) -> Iterator[dict[str, Tensor]]:
-    """Groups of inputs for a forward that takes those names, in the shapes that kinds of models have; none for most."""
+    """Yield groups of inputs that belong together for a forward with those argument names; none for most models."""
     if "grid_thw" in takes:
         yield from _patches(config, takes, draw)
     sizes = getattr(config, "vision_config", None) or config
     side = _number(sizes, "patch_size") or 16
     if {"pixel_values", "pixel_attention_mask", "spatial_shapes"} <= set(takes):
-        # patches as rows, as many for every picture, with how many of them are high and wide; and a text where there is one
+        # patches as rows, equally many for every picture, with their numbers in height and width; and a text if the model takes one
         width = (_number(sizes, "num_channels") or 3) * side**2
         rows, shapes = torch.randn(TEXTS, 6, width, generator=draw), torch.tensor([[2, 3]] * TEXTS)
         group = {
@@ -35,7 +35,7 @@ def input_groups(config: Any, takes: Sequence[str], draw: torch.Generator) -> It
         text = {"input_ids": torch.randint(6, 20, (TEXTS, LONG + 2), generator=draw)} if "input_ids" in takes else {}
         yield group | text
     if "flattened_patches" in takes:
-        # patches as rows that begin with their place, and the beginning of a text about them
+        # patches as rows that begin with their coordinates, and the beginning of a text about them
         places = torch.cartesian_prod(torch.arange(1, 3), torch.arange(1, 4)).float().expand(TEXTS, 6, 2)
         rows = torch.cat((places, torch.randn(TEXTS, 6, 3 * side**2, generator=draw)), -1)
         text = torch.randint(6, 20, (TEXTS, LONG), generator=draw)
@@ -71,7 +71,7 @@ def input_groups(config: Any, takes: Sequence[str], draw: torch.Generator) -> It
 
 
 def _number(config: Any, *names: str) -> int | None:
-    """The first of those settings that is a number, or the last of two."""
+    """The first of those settings that is an integer; of a list the last item."""
     for name in names:
         value = getattr(config, name, None)
         if isinstance(value, (list, tuple)) and value:
@@ -82,7 +82,7 @@ def _number(config: Any, *names: str) -> int | None:
 
 
 def _patches(config: Any, takes: Sequence[str], draw: torch.Generator) -> Iterator[dict[str, Tensor]]:
-    """The patches of one picture, one after another, each as a row or as a square."""
+    """Yield the patches of one picture, each as a row or as a square."""
     merged = _number(config, "spatial_merge_size", "merge_kernel_size", "merge_size") or 1
     high, wide = 2 * merged, 3 * merged
     grid = torch.tensor([[1, high, wide]])
@@ -97,7 +97,7 @@ def _patches(config: Any, takes: Sequence[str], draw: torch.Generator) -> Iterat
 
 
 def _series(config: Any, takes: Sequence[str], draw: torch.Generator) -> Iterator[dict[str, Tensor]]:
-    """Values of the past with what else a forecast is made from."""
+    """Yield past values of time series with the other inputs of a forecast."""
     context, ahead = _number(config, "context_length"), _number(config, "prediction_length") or 1
     if context is None:
         return
@@ -131,18 +131,18 @@ SOURCE, TARGET = 7, 5  # of different length, so that cross-attention shows in t
 SAFE = 6  # ids below are likely special tokens
 PLACES = ("_token_id", "_token_index")
 SAMPLES, FRAMES, SPECTRA = 3200, 50, 160
-POSITIONS = 20  # of a sequence that a model takes in one length alone, at least
+POSITIONS = 20  # fewest positions to which a fixed-length encoder is shortened
 APART = ("decoder_input_ids", "pixel_values_videos", "inputs_embeds")  # not beside the main input
-BLOCK = 1920  # of which a count of samples has to be a multiple, for some
+BLOCK = 1920  # some models take a multiple of this many samples
 FAILED = (RuntimeError, ValueError, TypeError, IndexError, KeyError, AttributeError, AssertionError, StopIteration)
 FAILED += (ImportError,)
 
 
 @contextlib.contextmanager
 def shorten_positions(model: nn.Module) -> Iterator[bool]:
-    """Inside, encoders that take one length alone, as Whisper's 1,500 positions, take the first few of these; yields whether one does.
+    """Shorten fixed-length encoders inside, such as Whisper's of 1,500 positions; yields whether there is one.
 
-    Such a length is a number of the configuration and of a table of positions; the weights stay as they are.
+    Only the length in the configuration and in the position table changes; the weights stay.
     """
     name, changes = "max_source_positions", list[tuple[Any, str, int]]()
     configs = {id(c): c for m in model.modules() if (c := getattr(m, "config", None)) is not None}
@@ -153,7 +153,7 @@ def shorten_positions(model: nn.Module) -> Iterator[bool]:
         tables = [m for m in model.modules() if isinstance(m, nn.Embedding) and m.num_embeddings == length]
         changes += [(config, name, length), *((table, "num_embeddings", length) for table in tables)] if tables else []
     try:
-        for holder, attribute, length in changes:  # what pools neighbours needs a divisor of the length
+        for holder, attribute, length in changes:  # pooling needs a divisor of the length
             setattr(holder, attribute, next(n for n in range(POSITIONS, length + 1) if length % n == 0))
         yield bool(changes)
     finally:
@@ -162,16 +162,16 @@ def shorten_positions(model: nn.Module) -> Iterator[bool]:
 
 
 def example_inputs(name: str, model: nn.Module, seed: int = 0) -> dict[str, Tensor]:
-    """Inputs that the model's forward takes: its main one, else all that are known by name, in the first shapes that pass.
+    """Find inputs with which the model's forward runs: its main input, else all inputs of known names, in the first shapes that work.
 
-    Raises ModelError where it takes nothing that is known, or none of it passes.
+    Raises ModelError if it takes no known input, or none works.
     """
     takes = list(inspect.signature(model.forward).parameters.values())
     needed = [p.name for p in takes if p.default is p.empty and p.kind not in (p.VAR_KEYWORD, p.VAR_POSITIONAL)]
     names = ", ".join(needed) or ", ".join(p.name for p in takes[:6] if p.kind is not p.VAR_KEYWORD)
     todo = f"Give an example of its inputs: load(model, inputs={{...}}), of {names}."
     if getattr(model, "config", None) is None:
-        reason = "It is no model of Hugging Face's, whose configuration says what its forward takes."
+        reason = "It has no Hugging Face configuration, which would say what its forward takes."
         raise ModelError(f"{name} cannot be tried out.", reason, todo)
     first: Exception | None = None
     for inputs in _candidates(model, seed):
@@ -187,7 +187,7 @@ def example_inputs(name: str, model: nn.Module, seed: int = 0) -> dict[str, Tens
     reason = f"Its main input is {main!r}. No example is known."
     if first:
         message = " ".join(str(first).split())[:200]
-        reason = f"No example that is known of {main!r}, the main one, passes. The model says: {message}"
+        reason = f"It raises an error for every known example of its main input {main!r}. The model says: {message}"
     raise ModelError(f"{name} cannot be tried out.", reason, todo) from first
 
 
@@ -198,7 +198,7 @@ def _main_input(model: nn.Module) -> str:
 
 
 def _candidates(model: nn.Module, seed: int) -> Iterator[dict[str, Tensor]]:
-    """Inputs to try: the main one and what goes with it, in every shape that its kind has; then all that are known."""
+    """Yield inputs to try: the main input with what it requires, in every known shape; then all inputs of known names."""
     config: Any = model.config
     takes = inspect.signature(model.forward).parameters
     main = _main_input(model)
@@ -233,14 +233,16 @@ def _candidates(model: nn.Module, seed: int) -> Iterator[dict[str, Tensor]]:
 
 def _ids(config: Any, length: int, draw: torch.Generator) -> list[Tensor]:
     text = config.get_text_config() if callable(getattr(config, "get_text_config", None)) else config
-    sizes = [getattr(of, n, None) for of in (text, config) for n in ("vocab_size", "src_vocab_size", "tgt_vocab_size")]
-    top = min([n for n in sizes if isinstance(n, int) and n > 1] or [1000])  # ids that are hashed, or letters
+    names = ("vocab_size", "src_vocab_size", "tgt_vocab_size")
+    sizes = [getattr(part, n, None) for part in (text, config) for n in names]
+    top = min([n for n in sizes if isinstance(n, int) and n > 1] or [1000])  # 1,000: hashed ids or characters
     ids = torch.randint(min(SAFE, top - 1), top, (2, length), generator=draw)
-    marks = {v for of in (text, config) for n, v in vars(of).items() if n.endswith(PLACES) and isinstance(v, int)}
-    for mark in marks:  # which would stand for an image, or for padding
+    parts = (text, config)
+    marks = {v for part in parts for n, v in vars(part).items() if n.endswith(PLACES) and isinstance(v, int)}
+    for mark in marks:  # placeholders of images, or padding
         ids[ids == mark] = min(SAFE, top - 1) if min(SAFE, top - 1) not in marks else 0
     ids[:, -1] = max((n for n in range(top - 20, top) if n >= 0 and n not in marks), default=top - 1)
-    return [ids]  # some towers answer at the position of the largest id
+    return [ids]  # some text towers pool at the position of the largest id
 
 
 def _part(config: Any, *kinds: str) -> Any:

@@ -1,4 +1,4 @@
-"""Audit a handle, a module's path or a user's functions: is its tensor q, k or v of a verified site, and does a write there count?"""
+"""Audit a handle (a module path, another library's name or functions): is its tensor q, k or v of a verified site, do writes work?"""
 
 from __future__ import annotations
 
@@ -29,18 +29,18 @@ from trisect.hf.verify.peers import peer_functions
 
 RIGHT, DIFFERENT, SILENT = "right", "different", "silent"
 LONGEST = 60  # characters of the units of an axis
-LEAST = 4  # positions: of fewer, other numbers may happen to be multiples of each other
+LEAST = 4  # fewest positions: with fewer, unrelated numbers may happen to be multiples of each other
 Capture: TypeAlias = Callable[[Any, ModelInputs], "Tensor | None"]
 Write: TypeAlias = Callable[[Any, ModelInputs, Tensor], Any]
 
 
 @dataclass(frozen=True)
 class Audit:
-    """What a handle is, beside what a site holds: a verdict and its reason for each question.
+    """Comparison of a handle with a site: a verdict and its reason for each question.
 
     `rows` are (question, verdict, reason); questions are fires, tensor, heads and write, verdicts right, different and silent.
-    `axes` says what each axis of the handle's tensor is: B a row, T a position, H a head, E a number of a head; empty where none
-    of its numbers are q, k or v; units of an axis count from 0. `factor` is what the site's numbers are multiplied by there.
+    `axes` names each axis of the handle's tensor: B row, T position, H head, E dimension of a head; empty if none
+    of its numbers are q, k or v; units of an axis count from 0. `factor` is that of the tensor relative to the site.
     """
 
     model: str
@@ -67,13 +67,13 @@ class Audit:
         return {**named, "same": self.same, "axes": self.axes, "factor": self.factor, "rows": rows}
 
     def assert_same(self) -> None:
-        """Raise AssertionError, with all verdicts, unless each is right; for a test of whoever wrote the handle."""
+        """Raise AssertionError, with all verdicts, unless each is right; for use in tests of a handle."""
         if not self.same:
             raise AssertionError("\n".join(self.words()))
 
 
 class _Candidate(NamedTuple):
-    """What a handle may hold: q, k or v of a layer, as attention takes it (stage '') or earlier."""
+    """A tensor that a handle may hold: q, k or v of a layer, at attention (stage '') or earlier."""
 
     address: Address
     component: str
@@ -85,7 +85,7 @@ class _Candidate(NamedTuple):
         return f"{self.component} of {self.address}{self.stage and f', {self.stage}'}"
 
     def heads_in(self, units_held: Float[Tensor, "N U"]) -> dict[int, tuple[Tensor, float]]:
-        """Of each head that units of N real positions hold, compared by the cosine: these units [copies E], and their factor."""
+        """For each head contained in the units, by cosine over N real positions: its units [copies E], and their factor."""
         allowed = max(loose(units_held.dtype), loose(self.values.dtype))
         heads, units_held = self.values.transpose(1, 2)[self.real].double().cpu(), units_held.double()  # [N H E]
         sizes, matched = units_held.square().sum(0).clamp_min(1e-60), dict[int, tuple[Tensor, float]]()
@@ -108,8 +108,8 @@ class _Candidate(NamedTuple):
         return matched
 
 
-class _Found(NamedTuple):
-    """Where in the nth tensor of a handle a candidate's heads are: axes and places of `_layouts`, of each head its units and factor."""
+class _Match(NamedTuple):
+    """Where a candidate's heads are in a handle's nth tensor: axes and indices of `_layouts`, and units and factor of each head."""
 
     candidate: _Candidate
     nth: int
@@ -119,7 +119,7 @@ class _Found(NamedTuple):
 
     @property
     def axes(self) -> str:
-        """What each axis of the tensor is, and which part of it the heads are where it holds more."""
+        """The name of each axis of the tensor, and the part that the heads occupy if it holds more."""
         rest = self.places.shape[2:]
         units, stride, words = torch.cat([units for units, _ in self.heads.values()]), prod(rest), list[str]()
         for size in rest:
@@ -142,12 +142,12 @@ class _Found(NamedTuple):
 def audit_handle(
     model: Pretrained, handle: str | Capture, site: Site, text: ReadGiven, end: str, write: Write | None
 ) -> Audit:
-    """Compare what a handle gives in a pass over a text with q, k or v of one site, which are read and verified.
+    """Compare a handle's tensor in a pass over a text with verified q, k or v of one site.
 
-    `handle` is the path of a module of the model, whose input or output (`end`) is meant: the first tensor of floats in it; or a
-    name of another library, 'library:name', as `peers.peer_functions` has it; or a function (model, inputs) -> tensor, None where it
-    does not fire, with perhaps `write` (model, inputs, tensor) -> output, which runs the model with that tensor in its place. A write
-    is one head's numbers at one position set to zero. Raises TrisectError.
+    `handle` is the path of a module of the model, of whose input or output (`end`) the first floating-point tensor is taken;
+    or a name of another library, 'library:name', see `peers.peer_functions`; or a function (model, inputs) -> tensor, or None if
+    it does not fire, perhaps with `write` (model, inputs, tensor) -> output, which runs the model with that tensor in its place.
+    The write that is tested sets one head to zero at one position. Raises TrisectError.
     """
     where = model.shape.resolve(site)
     if len(where) != 1:
@@ -160,7 +160,7 @@ def audit_handle(
     named = handle if isinstance(handle, str) else getattr(handle, "__name__", type(handle).__name__)
     if isinstance(handle, str) and ":" in handle and handle not in dict(model.model.named_modules()):
         if write is not None or end != "output":
-            reason = "A name of another library is written by that library, at its output."
+            reason = "For a name of another library that library reads and writes its output."
             raise SpecError(f"{handle} was given with write or end.", reason, "Leave these out.")
         handle, write = peer_functions(model, handle, batch)
     with evaluating(model.model), copy_caches(model.model):
@@ -174,7 +174,7 @@ def audit_handle(
         else:
             returned: object = handle(model.model, inputs)
             if returned is not None and not (isinstance(returned, Tensor) and returned.is_floating_point()):
-                reason = "A handle's function returns a tensor of floats, or None where it does not fire."
+                reason = "A handle's function returns a floating-point tensor, or None if it does not fire."
                 raise ModelError(f"{shorten(returned)} was returned.", reason, "Return the tensor alone.")
             tensors = [] if returned is None else [returned.detach()]
         named += f" ({end})" if isinstance(handle, str) else ""
@@ -203,7 +203,7 @@ def audit_handle(
 def _run_module(
     model: Pretrained, path: str, end: str, inputs: ModelInputs, put: tuple[int, Tensor] | None
 ) -> tuple[list[Tensor], Any]:
-    """The tensors that a module takes or gives in one pass, call by call, and the model's answer; of the nth call another is `put` in."""
+    """A module's input or output tensors in one pass, call by call, and the model's output; `put` (n, tensor) replaces that of call n."""
     met: list[Tensor] = []
 
     def meet(nest: Any) -> Any:
@@ -227,7 +227,7 @@ def _run_module(
 
 
 def _candidates(model: Pretrained, reading: Reading, inputs: ModelInputs, target: SiteTarget) -> list[_Candidate]:
-    """q, k and v of every layer as attention takes them, and before norms and rotation where the proof located that; the target's first."""
+    """q, k and v of every layer at attention, and before norms and rotation if these were located; the target's first."""
     laws = {a: law for a, law in zip(model.addresses, model.proof.call_laws(), strict=True) if law is not None}
     names = {part.map.name for law in laws.values() for part in law.parts.values()}
     uses, counts = dict[tuple[str, int], Tensor](), Counter[str]()
@@ -263,9 +263,9 @@ def _candidates(model: Pretrained, reading: Reading, inputs: ModelInputs, target
     )
 
 
-def _find(candidates: Sequence[_Candidate], tensors: Sequence[Tensor]) -> _Found | None:
-    """The first candidate that a tensor holds with all heads, else the one with most; None where there is no head of any."""
-    best: _Found | None = None
+def _find(candidates: Sequence[_Candidate], tensors: Sequence[Tensor]) -> _Match | None:
+    """The first candidate whose heads a tensor holds completely, else the one with most heads; None if no head is held."""
+    best: _Match | None = None
     for candidate in candidates:
         for nth, tensor in enumerate(tensors):
             values, (rows, count, length, width) = tensor.detach().cpu(), candidate.values.shape
@@ -274,14 +274,14 @@ def _find(candidates: Sequence[_Candidate], tensors: Sequence[Tensor]) -> _Found
                     continue
                 heads = candidate.heads_in(values.reshape(-1)[places[candidate.real.cpu()].flatten(1)])
                 if heads and (best is None or len(heads) > len(best.heads)):
-                    best = _Found(candidate, nth, names, places, heads)
+                    best = _Match(candidate, nth, names, places, heads)
                 if len(heads) == count:
                     return best
     return best
 
 
 def _layouts(shape: tuple[int, ...], rows: int, length: int) -> Iterator[tuple[list[str], Tensor]]:
-    """Every way in which a tensor may have rows and positions: words for its axes ('' for neither), and places [B T ...] of numbers."""
+    """Yield every way to assign rows and positions to a tensor's axes: the axes' names ('' for neither), and flat indices [B T ...]."""
     places = torch.arange(prod(shape)).view(shape)
     axes = tuple(range(len(shape)))
     views = [(places, axes)] if rows > 1 or 1 in shape else [(places[None], (-1, *axes))]
@@ -298,7 +298,7 @@ def _layouts(shape: tuple[int, ...], rows: int, length: int) -> Iterator[tuple[l
 
 
 def _tensor_rows(
-    model: Pretrained, target: SiteTarget, first: _Candidate, match: _Found | None, tensor: Tensor
+    model: Pretrained, target: SiteTarget, first: _Candidate, match: _Match | None, tensor: Tensor
 ) -> list[tuple[str, str, str]]:
     """Verdicts on the tensor and on its heads."""
     if match is None:
@@ -350,11 +350,11 @@ def _compare_write(
     batch: Batch,
     target: SiteTarget,
     first: _Candidate,
-    match: _Found | None,
+    match: _Match | None,
     tensor: Tensor,
     put: Callable[[Tensor], Any],
 ) -> tuple[str, str]:
-    """Whether zeros at one head and position of a handle reach the answer, and change it as those of `trisect.edit` do."""
+    """Whether zeros at one head and position of a handle reach the output, and change it as those of `trisect.edit` do."""
     head = target.heads[0] if target.heads else 1
     site, place = Site((target.component,), (target.address.layer,), (head,), target.address.site.stack), 0
     real = first.real[0].nonzero()[:, 0].tolist()
@@ -369,8 +369,8 @@ def _compare_write(
         if not torch.equal(edited, clean):
             break
     else:
-        reason = f"Zeros at {site}, position by position, change no number of the answer, however they are written."
-        raise SpecError("The text shows no write.", reason, "Give a longer text, or name another head.")
+        reason = f"Zeros at {site}, at any position, do not change the output."
+        raise SpecError("A write cannot be tested on this text.", reason, "Give a longer text, or name another head.")
     changed = tensor.detach().contiguous().clone()
     written = match is not None and head in match.heads and place < match.places.shape[1]
     if match is not None and written:
@@ -382,8 +382,8 @@ def _compare_write(
     same, answer_written, clean, edited = (first_tensor(answer).detach().cpu().double() for answer in answers)
     if answer_written.shape != same.shape or answer_written.numel() != clean.numel():
         reason = f"The model's is of {list(clean.shape)}."
-        problem = f"A write gave an answer of {list(answer_written.shape)}."
-        raise ModelError(problem, reason, "Return the answer of the whole pass.")
+        problem = f"A write returned an output of shape {list(answer_written.shape)}."
+        raise ModelError(problem, reason, "Return the output of the full pass.")
     moved, expected = answer_written - same, (edited - clean).reshape(answer_written.shape)
     what = f"zeros at head {head}, position {place}," if written else "zeros all over it"
     if not moved.any():

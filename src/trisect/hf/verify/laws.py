@@ -1,8 +1,8 @@
-"""The laws of attention on every batch that is read: what was found on loading has to hold there, at every position.
+"""Check the laws of attention on every batch that is read: what was found on loading has to hold at every position.
 
-What a map makes is compared with x Wᵀ + b by a few random directions g: y·g = x·(Wᵀg) + b·g. That costs two products
-with thin matrices in place of one with W, and what is off in any output unit shows. A sample of positions would miss what is
-off at one word alone.
+The output of a map is compared with x Wᵀ + b along a few random directions g: y·g = x·(Wᵀg) + b·g. That costs two products
+with thin matrices instead of one with W, and an error in any output unit shows. A sample of positions would miss an error
+at a single word.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ from trisect.measure.norms import activation
 
 
 class _Places(NamedTuple):
-    """Positions of a batch: row and position of each, how many positions a row has (0: not known), and those of `_places` as a slice."""
+    """Positions of a batch: row and position of each, the length of a row (0: unknown), and the slice of flat positions."""
 
     row: Int[Tensor, " N"]
     position: Int[Tensor, " N"]
@@ -46,7 +46,7 @@ class _Places(NamedTuple):
     span: slice = slice(0)
 
     def of(self, x: Tensor, rows: int, length: int, time_first: bool) -> Tensor:
-        """x at those positions, [N units]; x is batch first or time first, and may hold more positions than are asked."""
+        """x at those positions, [N units]; x is batch first or time first, and may have more positions."""
         if x.dim() == 3 and rows != length:
             time_first = tuple(x.shape[:2]) == (length, rows)
         flat = x.reshape(-1, x.shape[-1])
@@ -57,7 +57,7 @@ class _Places(NamedTuple):
 
 
 class _Finding(NamedTuple):
-    """By how much a law is off at each position of a sample, what is allowed, and the law in words."""
+    """The relative error of a law at each position of a sample, the tolerance, and the law in words."""
 
     off: Float[Tensor, " N"]
     allowed: float
@@ -67,14 +67,14 @@ class _Finding(NamedTuple):
     finite: bool = True
 
 
-NORMED = 1e-3  # share that the numbers of a norm, which are measured, leave
-AT_ONCE = 2048  # positions whose numbers are copied at once
+NORMED = 1e-3  # relative error of a norm's measured γ, β, ε
+AT_ONCE = 2048  # positions that are checked at once
 WEIGHTS = 1 << 24  # attention weights that are multiplied at once
-ROUNDED_PRODUCTS = 5e-3  # float32 where products may be taken in TF32
+ROUNDED_PRODUCTS = 5e-3  # tolerance of float32 if products may use TF32
 
 
 class _Use(NamedTuple):
-    """What entered a map, what it made, units last; and what of x it multiplied, in the coarsest precision on the way."""
+    """Input x and output y of a map, units last; x as it is multiplied (`rounded`), and the coarsest dtype in between."""
 
     x: Tensor
     y: Tensor
@@ -83,7 +83,7 @@ class _Use(NamedTuple):
 
 
 class _Mixed(NamedTuple):
-    """What weights times v are at every position, waiting for W_O; the output is [rows, heads, length, width]."""
+    """Random projections of weights times v at every position, to compare with W_O's input; the output is [rows, heads, length, width]."""
 
     order: int
     shape: tuple[int, ...]
@@ -93,9 +93,9 @@ class _Mixed(NamedTuple):
 
 @dataclass(eq=False)
 class Checker:
-    """Looks at the calls and maps of one forward pass; `laws` are those of its calls, None where a call is not read.
+    """Checks the calls and maps of one forward pass; `laws` are those of its calls, None for a call that is not read.
 
-    `past` says how many keys come from a cache, `masks` [B T] which positions of the inputs are real.
+    `past` is the number of keys from a cache, `masks` [B T] say which positions of the inputs are real.
     """
 
     laws: Sequence[CallLaws | None]
@@ -124,13 +124,13 @@ class Checker:
                 self.watched |= set() if laws.out is None else {(laws.out.map.name, laws.out.map.nth)}
 
     def note(self, off: Tensor, size: Tensor, allowed: float, sample: _Places, order: int, words: str) -> None:
-        """By how much a law is off at some positions, beside the size of what it is about."""
+        """Record by how much a law is off at some positions, relative to `size`."""
         share = off / size.clamp_min(torch.finfo(torch.float32).tiny)
         finite = torch.isfinite(size)
         if bool(finite.all()):
             self.findings.append(_Finding(share.nan_to_num(torch.inf), allowed, sample, order, words))
             return
-        # at padding there may be no numbers; without lengths to compare, nowhere have to be any
+        # NaN is allowed at padding, and everywhere if padding cannot be determined
         padding = torch.full_like(sample.row, not sample.length, dtype=torch.bool)
         for mask in self.masks if sample.length else ():
             if mask.shape[1] == sample.length and mask.shape[0] > int(sample.row.max()):
@@ -140,15 +140,15 @@ class Checker:
         self.findings.append(_Finding(share, allowed, sample, order, words, not bool(lost.any())))
 
     def fail(self, order: int, words: str) -> None:
-        """A law that cannot hold at all."""
+        """Record a law that cannot hold at all."""
         none = torch.zeros(1, dtype=torch.long)
         self.findings.append(_Finding(torch.full((1,), torch.inf), 0.0, _Places(none, none), order, words))
 
     def meet(self, name: str, x: Tensor, y: Tensor, quantised: Quantised | None = None) -> None:
-        """A map was used."""
+        """Record a use of a map."""
         key = name, self.used.get(name, 0)
         self.used[name] = key[1] + 1
-        if key in self.last:  # looked at when attention is called: a model may write over either before
+        if key in self.last:  # checked when attention is called: a model may overwrite either before
             # one copy for all maps that the same tensor enters unchanged; in inference mode changes are not counted
             if x.is_inference():
                 self.entered = x, 0, x.clone()
@@ -160,15 +160,15 @@ class Checker:
             self._output(key, use)
         elif key in self.last:
             self.uses[key] = use
-        if key in self.forward:  # of the feed-forward block, whatever the shape that it is used in
+        if key in self.forward:  # maps of the feed-forward block, whatever their input's shape
             order, law, block = self.forward[key]
             self.look(law, use, order, 1, 0)
             self._block(key, use, order, block)
 
     def _block(self, key: tuple[str, int], use: _Use, order: int, law: ForwardLaw) -> None:
-        """What enters the last map of a feed-forward block, beside the activation of what its first ones made."""
+        """Compare the input of a feed-forward block's last map with the activation of its first maps' outputs."""
         if key != law.last:
-            self.hidden[key] = use.y.clone()  # which may be written over
+            self.hidden[key] = use.y.clone()  # it may be overwritten
             return
         x = use.x.reshape(-1, use.x.shape[-1])
         parts_before = [(self.hidden.get(of), rows) for of, rows in filter(None, (law.operand, law.gate))]
@@ -187,7 +187,7 @@ class Checker:
             self.note((product - entered).norm(dim=1), size, _rounding(x, *parts), where, order, words)
 
     def left(self, owner: str, out: Any) -> None:
-        """A module gave something on."""
+        """Compare a module's output with that of W_O inside it."""
         order, name, y = self.leaving.pop(owner, (0, "", None))
         outputs = [t for t in tensors_in((out,)) if t.is_floating_point()]
         if y is None or not outputs:
@@ -200,12 +200,12 @@ class Checker:
         for sample in _places(1, len(flat[0])):
             here, before = (t[sample.span].float() for t in flat)
             size = before.norm(dim=1) + here.norm(dim=1)
-            # of several rows, as one long one: no length, by which padding would be looked up
+            # flattened rows have no length by which padding could be looked up
             where = sample._replace(length=0)
             self.note((here - before).norm(dim=1), size, _rounding(output, y), where, order, words)
 
     def call(self, call: Call) -> None:
-        """An attention call was made; what its parts are made of came before it."""
+        """Check an attention call against the maps used before it."""
         laws = self.laws[call.order] if call.order < len(self.laws) else None
         if laws is None:
             return
@@ -222,12 +222,12 @@ class Checker:
         t, key = {"q": call.q, "k": call.k, "v": call.v}[name], (law.map.name, law.map.nth)
         use = self.uses.get(key)
         if use is None and self.past and name != "q":
-            return  # all of it is what a cache holds, as the source's keys and values
+            return  # all of it comes from a cache, as the source's keys and values
         if use is None:
             self.fail(call.order, f"{name} is not made by {law.map.name}, as it was on loading")
             return
         rows, length = t.shape[0], t.shape[2]
-        if self.past and name != "q":  # what a cache holds was made in another pass
+        if self.past and name != "q":  # cached keys and values were made in another pass
             expected = len(use.y.reshape(-1, use.y.shape[-1])) // rows
             if expected + self.past != length:
                 return
@@ -249,7 +249,7 @@ class Checker:
             actual = t[sample.row.to(t.device), :, sample.position.to(t.device)].to(expected)
             a, b = (a.norm(dim=2) if law.turned else a for a in (expected, actual))
             size = expected.norm(dim=(1, 2)) + actual.norm(dim=(1, 2))
-            # at padding may be nothing but a bias, too small to be seen beside others
+            # at padding there may be only a small bias
             size = size + size.nan_to_num(0.0, 0.0, 0.0).mean()
             off = (a - b).flatten(1).norm(dim=1)
             allowed = _rounding(t, y)
@@ -257,7 +257,7 @@ class Checker:
             self.note(off, size, allowed, sample, call.order, words)
 
     def look(self, law: MapLaw, use: _Use, order: int, rows: int, length: int, time_first: bool = False) -> None:
-        """A map's input and output; a length of 0 says that no position of a text is meant."""
+        """Compare a map's output with its law; a length of 0 says that rows are not positions of a text."""
         words = f"what {law.name} makes is not x Wᵀ + b of what was found in it on loading"
         for sample in _places(rows, length or len(use.y.reshape(-1, use.y.shape[-1]))):
             x = sample.of(use.rounded, rows, sample.length, time_first)
@@ -269,7 +269,7 @@ class Checker:
             self.note(off, size, allowed, sample if length else sample._replace(length=0), order, words)
 
     def _check_mixing(self, call: Call, law: OutLaw | None) -> None:
-        """Weights times v beside the output, and beside what enters W_O when that comes."""
+        """Compare weights times v with the output now, and with the input of W_O when that is used."""
         assert call.weights is not None
         rows, heads, length, width = call.output.shape
         kind = torch.float64 if call.v.dtype == torch.float64 else torch.float32
@@ -300,7 +300,7 @@ class Checker:
         laws = self.laws[order]
         law = None if laws is None else laws.out
         assert law is not None
-        length = min(length, len(use.x.reshape(-1, use.x.shape[-1])) // rows)  # it may be padded for attention alone
+        length = min(length, len(use.x.reshape(-1, use.x.shape[-1])) // rows)  # attention alone may be padded
         if use.x.shape[-1] != len(law.images):
             self.fail(order, f"what enters {key[0]} is of another width than on loading")
             return
@@ -327,10 +327,10 @@ class Checker:
             off, layer = float(finding.off[worst]), f"{layer[0].upper()}{layer[1:]}"
             place = f"position {int(finding.sample.position[worst])} of row {int(finding.sample.row[worst])}"
             if not finding.finite:
-                reason = f"In this read there is NaN or infinity at {place}, which is no padding."
-                todo = "Read it in a wider precision, as with dtype='float32', or look at its weights and at what it was given."
-                raise ModelError(f"{layer} of {name} gives no numbers.", reason, todo)
-            size = f", by {off:.1e} of its size at {place}; {finding.allowed:.0e} would be rounding"
+                reason = f"In this read there is NaN or infinity at {place}, which is not padding."
+                todo = "Read it in a wider precision, as with dtype='float32', or check its weights and inputs."
+                raise ModelError(f"{layer} of {name} gives NaN or infinity.", reason, todo)
+            size = f" (relative error {off:.1e} at {place}, tolerance {finding.allowed:.0e})"
             size = size if off < torch.inf else ""
             todo = "Load the model again as it is now, with an example of such inputs: load(model, inputs=...)."
             problem = f"{layer} of {name} does not compute what was found on loading."
@@ -338,14 +338,14 @@ class Checker:
 
 
 def _places(rows: int, length: int) -> Iterator[_Places]:
-    """All positions of a batch, some at once."""
+    """Yield all positions of a batch in blocks."""
     for index in torch.arange(rows * length).split(AT_ONCE) if rows * length else ():
         span = slice(int(index[0]), int(index[-1]) + 1)
         yield _Places(index // length, index % length, length, span)
 
 
 def _rounding(*tensors: Tensor, kind: torch.dtype | None = None) -> float:
-    """What share is rounding where tensors of these precisions meet, and another precision on the way."""
+    """Relative tolerance for operations on these tensors, with dtype `kind` in between."""
     kinds = [t.dtype for t in tensors] + ([] if kind is None else [kind])
     most = max(TOLERANCE.get(kind, TOLERANCE[torch.float32]) for kind in kinds)
     coarse = torch.get_float32_matmul_precision() != "highest" and any(t.is_cuda or most == 1e-4 for t in tensors)
@@ -356,7 +356,7 @@ def _rounding(*tensors: Tensor, kind: torch.dtype | None = None) -> float:
 def checking(
     model: nn.Module, name: str, laws: Sequence[CallLaws | None], addresses: Sequence[object], inputs: ModelInputs
 ) -> Iterator[Checker]:
-    """Look at the laws in one forward pass over those inputs inside; raises ModelError at its end where one does not hold."""
+    """Check the laws in one forward pass over `inputs` inside; raises ModelError at its end if one does not hold."""
     past = max((int(c.get_seq_length()) for c in inputs.values() if isinstance(c, Cache)), default=0)
     masks = (t for name, t in inputs.items() if "mask" in name and isinstance(t, Tensor))
     checker = Checker(laws, past, tuple(t.bool() for t in masks if t.dim() == 2))
@@ -375,9 +375,9 @@ def checking(
 
 @torch.no_grad()
 def check_maps(model: nn.Module, name: str, laws: Sequence[CallLaws | None], addresses: Sequence[object]) -> None:
-    """Feed a few random vectors to every map that weights were found in, and compare those that are bare parameters with their marks.
+    """Check every located map with a few random vectors, and bare parameters by their checksums.
 
-    Raises ModelError where one makes something else by now.
+    Raises ModelError if one has changed since loading.
     """
     checker, modules = Checker(laws), dict(model.named_modules())
     kind = next((p.dtype for p in model.parameters() if p.is_floating_point()), torch.float32)
@@ -397,7 +397,7 @@ def check_maps(model: nn.Module, name: str, laws: Sequence[CallLaws | None], add
             checker.checked.add((law.name, law.nth))
             draw = torch.Generator().manual_seed(order)
             x = torch.randn(1, 4, len(law.images), generator=draw).to(law.images.device, kind)
-            met: list[tuple[Tensor, Tensor] | None] = []  # hooks of the model's own may change what enters
+            met: list[tuple[Tensor, Tensor] | None] = []  # the model's own hooks may change the input
             note = lambda m, a, k, out, met=met: met.append(ends_of(m, a, k, out))  # noqa: E731
             with module.register_forward_hook(note, with_kwargs=True):
                 module(x.transpose(1, 2) if isinstance(module, nn.Conv1d) else x)

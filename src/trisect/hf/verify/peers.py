@@ -1,6 +1,6 @@
-"""Handles of other libraries by their own names, as functions that an audit takes: TransformerLens, pyvene, nnsight and nnterp.
+"""Handles of other libraries by their own names, as functions for an audit: TransformerLens, pyvene, nnsight and nnterp.
 
-Each wraps a copy of the model, so that what it changes in the modules is not in the model that is read beside it.
+Each library wraps a copy of the model, since it changes modules.
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ Functions: TypeAlias = tuple[Callable[[Any, ModelInputs], "Tensor | None"], Call
 
 
 def peer_functions(model: Pretrained, handle: str, batch: Batch) -> Functions:
-    """`capture(model, inputs)` and `write(model, inputs, tensor)` of a handle 'library:name', where the name is the library's.
+    """Return `capture(model, inputs)` and `write(model, inputs, tensor)` of a handle 'library:name', with the library's own name.
 
     transformer_lens:blocks.1.attn.hook_q · pyvene:1.query_output · nnsight:model.layers.1.self_attn.q_proj.output · nnterp:the same
-    after its renaming. Layers count from 0, as in these libraries. Raises ModelError with what the library raised, and SpecError
-    where `batch`, what will be read, is not one text without padding.
+    after its renaming. Layers count from 0, as in these libraries. Raises ModelError with the library's error, and SpecError
+    if `batch` is not one text without padding.
     """
     if len(batch.source.real) != 1 or not batch.source.real.all():
         reason = "Other libraries are run on one text without padding."
@@ -36,12 +36,14 @@ def peer_functions(model: Pretrained, handle: str, batch: Batch) -> Functions:
         reason = f"Handles of other libraries begin with {', '.join(f'{peer}:' for peer in PEERS)}."
         raise ModelError(unknown("library", library, PEERS), reason, "Give one of these, or the path of a module.")
     need_extra(library, "peers", f"A handle {library}:…")
-    capture, write = _tell(handle, lambda: PEERS[library](copy.deepcopy(model.model), model, name))
-    return lambda *args: _tell(handle, lambda: capture(*args)), lambda *args: _tell(handle, lambda: write(*args))
+    capture, write = _run_peer(handle, lambda: PEERS[library](copy.deepcopy(model.model), model, name))
+    return lambda *args: _run_peer(handle, lambda: capture(*args)), lambda *args: _run_peer(
+        handle, lambda: write(*args)
+    )
 
 
-def _tell(handle: str, call: Callable[[], Any]) -> Any:
-    """What a call of another library returns; raises ModelError with what it raised."""
+def _run_peer(handle: str, call: Callable[[], Any]) -> Any:
+    """Call another library; raises ModelError with its error."""
     try:
         return call()
     except Exception as error:

@@ -1,4 +1,4 @@
-"""The proof of a loaded model: coverage, laws of attention, projections and cause, with a verdict per layer."""
+"""Verification of a loaded model (its proof): coverage, laws of attention, projections and cause, with a verdict per layer."""
 
 from __future__ import annotations
 
@@ -61,7 +61,9 @@ SILENT = "it mixes its sequence without a softmax of one product of queries and 
 
 
 class _Coverage(NamedTuple):
-    """What the better hook saw of a pass, what none saw, how far recording `moved` the answer, and eager attention is `apart` (a share)."""
+    """Attention that the better hook records, and that no hook does; by how much recording (`moved`) and eager attention (`apart`,
+    relative) change the output.
+    """
 
     hook: CallHook
     words: str
@@ -74,22 +76,22 @@ class _Coverage(NamedTuple):
 
 @torch.no_grad()
 def _read_coverage(model: nn.Module, inputs: ModelInputs) -> _Coverage:
-    """One forward pass through both hooks: the one that sees more, else the interface; ModelError where two passes differ by themselves."""
+    """Run both hooks and choose the one that records more, else the interface; raises ModelError for a model that is not deterministic."""
     with _attending(model) as ran, without_compile():
         own_answer = first_tensor(model(**inputs))
     with following(model, calls=Calls(copy_call)) as follower:
         followed = first_tensor(model(**inputs))
     # a second pass that differs may be the hook's doing or the model's
     if not torch.equal(own_answer, followed) and not torch.equal(own_answer, first_tensor(model(**inputs))):
-        if count := int(own_answer.isnan().sum()):  # which is equal to nothing, itself included
-            reason = f"{count:,} of {own_answer.numel():,} numbers of its answer are NaN: somewhere in it numbers grow too large."
+        if count := int(own_answer.isnan().sum()):  # NaN differs from itself
+            reason = f"{count:,} of {own_answer.numel():,} numbers of its output are NaN: its activations overflow."
             todo = "Look at its weights, or read it in a wider precision, such as float64."
-            raise ModelError(f"{type(model).__name__} answers with what are no numbers.", reason, todo)
+            raise ModelError(f"{type(model).__name__} returns NaN.", reason, todo)
         problem = f"{type(model).__name__} answers the same inputs in two ways."
-        raise ModelError(problem, "What is recorded would not be what it computes.", "Switch its randomness off.")
+        raise ModelError(problem, "It cannot be verified unless it is deterministic.", "Switch its randomness off.")
     plain = error = None
     with traceable_forward():
-        # where PyTorch's fast path is in use, its answer is another
+        # PyTorch's fast path may give another output
         open_own = own_answer if torch.equal(own_answer, followed) else first_tensor(model(**inputs))
         try:
             with eager(model):
@@ -131,11 +133,11 @@ def _read_coverage(model: nn.Module, inputs: ModelInputs) -> _Coverage:
 
 
 def _silent_layers(model: nn.Module, attending: Sequence[str]) -> list[UnreadAttention]:
-    """The layers of a hybrid that mix their sequence otherwise: those beside layers that attend, in one list of layers."""
+    """The layers of a hybrid model without attention, beside layers with attention in one list."""
     silent, shared = [], {id(model.get_submodule(name)) for name in attending}
     for name, module in model.named_modules():
         layers = {f"{name}.{n}" if name else n: c for n, c in module.named_children()}
-        inner = any(part.isdigit() for part in name.split("."))  # the parts of one layer, as T5 lists them
+        inner = any(part.isdigit() for part in name.split("."))  # a list of the parts of one layer, as in T5
         if inner or not isinstance(module, nn.ModuleList) or len(layers) < 2:
             continue
         loud = {place for place in layers if any(a.startswith(f"{place}.") or a == place for a in attending)}
@@ -144,14 +146,14 @@ def _silent_layers(model: nn.Module, attending: Sequence[str]) -> list[UnreadAtt
         for place in layers.keys() - loud if loud else ():
             extra = [n for n, _ in layers[place].named_children() if n not in usual]
             mixer = f"{place}.{extra[0]}" if extra else place
-            words = f"in it nothing calls softmax on one product of queries and keys ({type(model.get_submodule(mixer)).__name__})"
+            words = f"it computes no softmax of one product of queries and keys ({type(model.get_submodule(mixer)).__name__})"
             silent.append(UnreadAttention(mixer, words))
     return sorted(silent)
 
 
 @contextlib.contextmanager
 def _attending(model: nn.Module) -> Iterator[list[str]]:
-    """The names of the modules that call themselves attention, with three affine maps or torch's packed ones, and run inside."""
+    """Collect the names of modules that run inside and look like attention: by class name with three affine maps, or torch's own."""
     ran: list[str] = []
     with contextlib.ExitStack() as stack:
         for name, module in model.named_modules():
@@ -164,12 +166,12 @@ def _attending(model: nn.Module) -> Iterator[list[str]]:
 
 
 def _among(name: str, others: Sequence[str]) -> bool:
-    """Whether that module is one of the others, inside one, or around one."""
+    """Whether a module is one of the others, inside one, or around one."""
     return any(name == o or name.startswith(f"{o}.") or o.startswith(f"{name}.") or not o for o in others)
 
 
 def _apart(a: Tensor, answer: Tensor) -> float:
-    """How far an answer is from the model's own, as a share of the largest, but where PyTorch's fast path leaves padding at 0."""
+    """Largest difference from the model's output, relative to its largest magnitude, without zeros (the fast path's padding)."""
     if a.shape != answer.shape or not answer.dim():
         return _change(a, answer)
     off = float((a - answer)[answer.ne(0)].abs().amax() if answer.any() else 0.0)
@@ -180,23 +182,23 @@ def _change(a: Tensor, b: Tensor) -> float:
     return float((a - b).abs().max()) if a.shape == b.shape else float("inf")
 
 
-TODO = "Choose a model with softmax attention over whole sequences, or see `trisect check` for what was found."
+TODO = "Choose a model with softmax attention over full sequences, or run `trisect check` for details."
 
 
 PART = "part of the layer's output, {:.2g} %"
 SUM_OF = "its scores are a sum of {} products; q and k are those of one of them"
-BEHIND = "rows of weights sum to less than 1, and what they are short of does not stand in the softmax, as a sink does"
-OTHER_STEPS = "where gradients are asked for it is computed in other steps than where none are"
+BEHIND = "rows of weights sum to less than 1, and not because of a sink in the softmax"
+OTHER_STEPS = "with gradients it makes other attention calls than without"
 
 
 class Law(NamedTuple):
-    """The laws that one attention call was found to satisfy.
+    """Results of checking the laws of one attention call.
 
-    `rows` is the largest |sum of weights − 1|, `mixing` the largest |weights v − output| as a share of the largest
-    output, `sink` whether rows may sum to less, `ahead` whether a position gives weight to a later one. `cause` says
-    of q, k and v whether a write there reaches the answer, `order` what is wrong with the order of rows. `fault` is what
-    was seen of the call by itself that forbids to read it; `scaled` says that its weights move with q and k as a softmax
-    of `scale` q·k does, by their derivatives and by their values; `terms` is that of the Call.
+    `rows` is the largest |sum of weights − 1|, `mixing` the largest |weights v − output| relative to the largest
+    output, `sink` whether rows may sum to less, `ahead` whether a position attends to a later one. `cause` says
+    of q, k and v whether a write there reaches the output, `order` why rows are not in the order of positions. `fault` is
+    another reason not to read the call; `scaled` says that its weights respond to q and k as a softmax
+    of `scale` q·k does, by derivatives and by values; `terms` is that of the Call.
     """
 
     rows: float
@@ -212,7 +214,7 @@ class Law(NamedTuple):
 
     @property
     def failure(self) -> str:
-        """What fails, in words; empty where nothing does."""
+        """The law that fails, in words; empty if all hold."""
         if self.fault:
             return self.fault
         if not (self.rows <= self.allowed or self.sink):
@@ -221,17 +223,17 @@ class Law(NamedTuple):
             return f"weights times v miss the output by {self.mixing:.1e}"
         if not all(self.cause):
             dead = ", ".join(n for n, reached in zip("qkv", self.cause, strict=True) if not reached)
-            return f"what is written to {dead} does not reach the answer"
+            return f"writes to {dead} do not reach the output"
         return self.order
 
 
 @dataclass(frozen=True, eq=False)
 class Proof:
-    """What was proved of a model, attention call by attention call, and how to read it.
+    """The result of verifying a model, one attention call at a time, and how to read it.
 
     `weights` follows the order of calls; `unread` is attention that no hook reads. A layer whose law fails is not valid
-    and gives no numbers. `refusal` is there where nothing can be read, or reading changes the answer. `rounding` says
-    how far q, k and v and the answer of a quantised model would move if its maps did not round what they are given. `shared`
+    and is not read. `refusal` is the error if nothing can be read, or reading changes the output. `rounding` says
+    how far q, k, v and the output of a quantised model would move without rounding of inputs. `shared`
     says which layers, or which of q, k, v and W_O, use the same parameters.
     """
 
@@ -279,7 +281,7 @@ class Proof:
         return f"<Proof of {self.name}: {read} of {len(self.weights) + len(self.unread)} attention layers verified>"
 
     def to_dict(self) -> dict[str, Json]:
-        """The rows, which layers share parameters, and why nothing is read (None where something is), as JSON-ready data."""
+        """The rows, shared parameters, and why nothing is read (or None), as JSON-ready data."""
         rows: list[Json] = [dict(row) for row in self.rows()]
         refusal = None if self.refusal is None else str(self.refusal)
         return {"model": self.name, "layers": rows, "shared": list(self.shared), "refusal": refusal}
@@ -290,20 +292,20 @@ class Proof:
         return pandas_frame({name: [row[name] for row in rows] for name in (rows[0] if rows else ())})
 
     def call_laws(self) -> tuple[CallLaws | None, ...]:
-        """What every read looks at again, call by call; None for what is not read."""
+        """The laws that every read checks, call by call; None for calls that are not read."""
         return tuple(weights.laws if weights.valid else None for weights in self.weights)
 
     def around(self) -> dict[Address, Around]:
-        """The norm and the residual around attention, for every layer where they were found."""
+        """The norm and the residual around attention, for every layer where they were located."""
         return {f.projections.address: f.around for f in self.weights if f.around is not None}
 
     def read_at(self, call: Call) -> CallWeights | None:
-        """What was found of a call that is read, by its place and its module; None for one that is not."""
+        """The weights of a call that is read, by its order and module; None for other calls."""
         weights = self.weights[call.order] if call.order < len(self.weights) else None
         return weights if weights is not None and weights.module == call.module and weights.valid else None
 
     def notes(self) -> tuple[str, ...]:
-        """All that has to be known of what is read: what is left out, what is no plain map, part of a sum or shared, and why."""
+        """Notes on what is left out, on parts without a linear map, on sums of scores and on shared parameters, with reasons."""
         failed = zip(self.addresses, self.laws, strict=True)
         left = [f"Left out, {address}: {law.failure}." for address, law in failed if law.failure]
         left += [f"Left out, {missing.module}: {missing.words}." for missing in self.unread]
@@ -313,7 +315,7 @@ class Proof:
             words = [f", {name}: {origins[name].words}" for name in NAMES if origins[name].how != "rows"]
             words += [f": {SUM_OF.format(law.terms)}"] if law.terms > 1 else []
             words += [f": {PART.format(100 * weights.share)}"] if weights.share < 1 else []
-            for text in () if law.failure else words:  # of other layers' modules it is the same but for numbers
+            for text in () if law.failure else words:  # notes of several layers differ in module numbers only
                 alike.setdefault(re.sub(r"\.\d+\.", "..", text), (text, []))[1].append(address)
         sentences = (f"{spell_layers(addresses)}{words}." for words, addresses in alike.values())
         return (*left, *(f"{text[0].upper()}{text[1:]}" for text in sentences), *self.shared)
@@ -323,16 +325,16 @@ class Proof:
 @torch.inference_mode(False)
 @torch.enable_grad()
 def prove(name: str, model: nn.Module, inputs: ModelInputs | None = None) -> Proof:
-    """Prove on one forward pass that what is read of a model's attention is what the model computes.
+    """Verify on one forward pass that what is read of a model's attention is what the model computes.
 
-    In this order: coverage (every attention is seen), laws (weights sum to one, weights v = output, the answer is
-    unchanged bit for bit), projections (with residuals), cause (a write reaches the answer). `inputs` are the model's
-    own; drawn at random where there are none. Raises ModelError where the model cannot be run at all, whatever it raises.
+    In this order: coverage (every attention is recorded), laws (weights sum to one, weights v = output, the model's output is
+    unchanged bit for bit), projections (with residuals), cause (a write reaches the output). `inputs` are the model's
+    own; None draws random ones. Raises ModelError if the model cannot be run at all.
     """
     report_step(f"Verifying {name} …")
     if is_edited(model):
-        reason = "A model is verified as it is."
-        raise ModelError(f"{name} is edited here.", reason, "Load it before the block, and give what was loaded.")
+        reason = "A model is verified without edits."
+        raise ModelError(f"{name} is being edited.", reason, "Load it before the `with` block of the edit.")
     with (
         memory_guard(name, "Verifying", inputs),
         evaluating(model),
@@ -343,14 +345,14 @@ def prove(name: str, model: nn.Module, inputs: ModelInputs | None = None) -> Pro
     ):
         try:
             if inputs is None:
-                # a model that takes one length alone is proved on a few positions, where all of it passes there: the first
-                # read over the whole length is compared with the model's own answer, as with any longer text
+                # a fixed-length model is verified on a few positions if all laws hold there: the first
+                # read over the full length is compared with the model's own output, as with any longer text
                 with shorten_positions(model) as is_short, contextlib.suppress(ModelError):
                     proof = _prove(name, model, example_inputs(name, model)) if is_short else None
                     if proof is not None and proof.refusal is None and not any(law.failure for law in proof.laws):
                         return proof
                 return _prove(name, model, example_inputs(name, model))
-            # beside what was made in inference mode no gradients can be asked for
+            # inference tensors allow no gradients
             example = {n: t.clone() if isinstance(t, Tensor) and t.is_inference() else t for n, t in inputs.items()}
             if empty := next((n for n, t in example.items() if isinstance(t, Tensor) and 0 in t.shape[:2]), None):
                 problem = f"The input {empty!r} of {name} is empty: its shape is {tuple(example[empty].shape)}."
@@ -365,7 +367,7 @@ def prove(name: str, model: nn.Module, inputs: ModelInputs | None = None) -> Pro
         except RuntimeError as error:
             if "Inference tensors cannot be saved for backward" not in str(error):
                 raise
-            reason = "No gradient can be followed beside it, by which a model is verified."
+            reason = "Verification needs gradients, which such a tensor does not allow."
             todo = "Load the model again, and run it in torch.inference_mode only once it is verified."
             raise ModelError(f"{name} keeps a tensor that was made in inference mode.", reason, todo) from error
 
@@ -383,7 +385,7 @@ def _prove(name: str, model: nn.Module, example: Mapping[str, Any]) -> Proof:
         refusal = ModelError(words, reason, TODO)
         return Proof(name, seen.hook, seen.words, (), (), (), Shape({}), seen.unread, refusal)
     if all(call.k.shape[2] == 1 for call in seen.calls):
-        reason = "With one key every weight is 1, whatever queries and keys are."
+        reason = "With a single key every weight is 1, whatever queries and keys are."
         raise ModelError(f"The example of inputs of {name} has one position.", reason, "Give one with several.")
     addresses, orders = find_addresses(name, model, seen.calls, example, seen.hook)
     causes = _find_causes(model, example, seen.hook, seen.calls)
@@ -393,7 +395,7 @@ def _prove(name: str, model: nn.Module, example: Mapping[str, Any]) -> Proof:
         module = model.get_submodule(call.module)
         sizes = [p.numel() for p in module.parameters(recurse=False)]
         sizes += [m.out_features for m in module.children() if isinstance(m, nn.Linear)]
-        # sinks have one number per head, or a map that makes one
+        # sinks have one parameter per head, or a map that makes one number per head
         law = check_law(call, reached, call.q.shape[1] in sizes)
         fault = law.fault or response.fault or (BEHIND if law.sink and not response.sink else "")
         scaled = response.scaled and call.order not in unscaled
@@ -435,7 +437,7 @@ def check_law(call: Call, cause: tuple[bool, bool, bool], sink: bool = False) ->
     size = float(output.abs().max().clamp_min(1e-30))
     allowed = tolerance(call.v)
     below = sink and bool((sums <= 1 + allowed).all()) and bool((weights >= 0).all())
-    # a padded position may attend to nothing at all
+    # a padded position may have only zero weights
     nothing = weights.eq(0).all(-1) & output.eq(0).all(-1)
     rows = float((sums - 1).masked_fill(nothing, 0).abs().max()) if not nothing.all() else float("inf")
     ahead = weights.shape[2] == weights.shape[3] and bool(weights.triu(1).ne(0).any())
@@ -446,8 +448,8 @@ def check_law(call: Call, cause: tuple[bool, bool, bool], sink: bool = False) ->
 def _find_causes(
     model: nn.Module, inputs: ModelInputs, hook: CallHook, calls: Sequence[Call]
 ) -> list[tuple[tuple[bool, bool, bool], Response]]:
-    """For each call whether a write to its q, k and v reaches the answer (by the derivative of a zero added to all; where that is 0, by
-    writing the opposite), and how its weights move with q and k.
+    """For each call whether a write to its q, k and v reaches the output (by the derivative of an added zero; if that is 0, by
+    writing the negative), and how its weights respond to q and k.
     """
     written: dict[int, tuple[Tensor, ...]] = {}
 
@@ -461,7 +463,7 @@ def _find_causes(
         with torch.enable_grad(), hook(model, edits, calls=Calls(copy_call)) as edited:
             answer = first_tensor(model(**inputs))
     except ModelError as error:  # a hook that cannot write here
-        return [(unreached, Response(False, f"nothing can be written to it ({error.reason})"))] * len(calls)
+        return [(unreached, Response(False, f"it cannot be edited ({error.reason})"))] * len(calls)
     if len(edited) != len(calls) or len(written) != len(calls):
         return [(unreached, Response(False, OTHER_STEPS))] * len(calls)
     grads = gradients_of(answer, [amount for n in orders for amount in written[n]])
@@ -479,8 +481,8 @@ def _find_causes(
 def _answers_to_opposite(
     model: nn.Module, inputs: ModelInputs, hook: CallHook, order: int, part: int, clean: Tensor
 ) -> bool:
-    """Whether the answer changes when the negative of q, k or v is written to a call; for q and k also between random values, since an
-    example may give all positions one value.
+    """Whether the output changes when q, k or v of a call is negated; for q and k also with random values, since all
+    values of an example may be equal.
     """
 
     def answer(opposite: bool, random: bool) -> Tensor:
@@ -500,14 +502,16 @@ def _answers_to_opposite(
 def _find_refusal(
     name: str, seen: _Coverage, addresses: Sequence[Address], laws: Sequence[Law], allowed: float
 ) -> ModelError | None:
-    """Why the whole model is refused; None where a layer passes and the answer stays what it is, but for the rounding of two ways."""
+    """The error for a model that cannot be read; None if a layer passes and recording and eager attention keep the output."""
     if seen.moved:
-        reason = f"Recorded, its answer differs by {seen.moved:.1e}."
-        return ModelError(f"{name} does not answer the same while it is read.", reason, TODO)
+        reason = f"With recording its output differs by {seen.moved:.1e}."
+        return ModelError(f"The output of {name} differs while it is read.", reason, TODO)
     if seen.apart > allowed:
-        reason = f"Computed eagerly, which shows the weights, its answer differs by a share of {seen.apart:.1e}."
-        return ModelError(f"{name} has two kinds of attention that do not agree.", reason, TODO)
+        reason = (
+            f"With eager attention, which returns weights, the relative difference of its output is {seen.apart:.1e}."
+        )
+        return ModelError(f"{name} has two attention implementations that do not agree.", reason, TODO)
     failures = [f"{a}: {law.failure}" for a, law in zip(addresses, laws, strict=True) if law.failure]
     if len(failures) == len(laws):
-        return ModelError(f"{name} does not pass the proof.", f"{failures[0]}; no layer passes.", TODO)
+        return ModelError(f"{name} does not pass verification.", f"{failures[0]}; no layer passes.", TODO)
     return None

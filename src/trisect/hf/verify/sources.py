@@ -1,4 +1,4 @@
-"""Whose positions the keys of an attention call are, in their order, and which calls are layers of one stack."""
+"""Find which sequence the keys of an attention call come from, whether positions are in order, and which calls form a stack."""
 
 from __future__ import annotations
 
@@ -24,23 +24,22 @@ SELF, CROSS, MERGED = "self", "cross", "merged"
 PARTS = ("queries", "keys", "values")
 
 
-class Met(NamedTuple):
-    """One attention call as far as its stack follows from it: the nth use of its module, and whose positions its keys are.
+class KeySource(NamedTuple):
+    """The source of an attention call's keys: `kind` self, cross or merged, for the nth use of `module`.
 
-    It `asks` from and `sees` so many positions. `order` says which of its parts is displaced along the sequence; empty where
-    none is, or where no gradient says so.
+    `order` says which of q, k and v is shifted along the sequence; empty if none is, or if gradients do not show it.
     """
 
     module: str
     nth: int
     kind: str
-    asks: int
-    sees: int
+    query_count: int
+    key_count: int
     order: str = ""
 
 
 class EnteredFloats:
-    """The floats that entered the module around the call under way, each cut from its graph."""
+    """The floating-point inputs of the module around the running call, each detached from its graph."""
 
     def __init__(self) -> None:
         self.inside: str | None = None
@@ -48,11 +47,11 @@ class EnteredFloats:
         self.leaves: list[Tensor] = []
         self.before: dict[int, tuple[Tensor, Tensor]] = {}
         self.uses: dict[str, int] = {}
-        # places in lists and dictionaries of the model's own, what stood there, and what stands there now
+        # replaced items of the model's own lists and dicts: holder, key or index, original, replacement
         self.put: list[tuple[dict[Any, Any] | list[Any], Any, Any, Any]] = []
 
     def enter(self, name: str, args: Arguments, kwargs: NamedArguments) -> tuple[Arguments, NamedArguments] | None:
-        """A module that attends, or one around it, begins; the outermost that is given floats is cut off."""
+        """Enter an attention module, or one around it; inputs of the outermost with floating-point tensors are detached."""
         self.uses[name] = self.uses.get(name, -1) + 1
         if self.inside is not None:
             return None
@@ -65,8 +64,8 @@ class EnteredFloats:
         self.before |= {id(leaf): (t, leaf) for t, leaf in leaves}
         return replaced
 
-    def words(self, which: Iterable[int]) -> set[Node]:
-        """The look-ups of embeddings that some of those floats are made of, the cuts before them put together again."""
+    def embedding_nodes(self, which: Iterable[int]) -> set[Node]:
+        """The graph nodes of embedding look-ups on which some of those inputs depend, followed across earlier cuts."""
         open_, seen, lookups = [self.floats[i].grad_fn for i in which], set[Node](), set[Node]()
         while open_:
             node = open_.pop()
@@ -80,13 +79,13 @@ class EnteredFloats:
         return lookups
 
     def leave(self, name: str) -> None:
-        """That module is done."""
+        """Leave a module."""
         if self.inside == name:
             self.inside, self.floats, self.leaves = None, [], []
             self.restore()
 
     def restore(self) -> None:
-        """What was put into lists and dictionaries of the model's own is as it was, where the model put nothing else there."""
+        """Restore the items of the model's own lists and dicts that it has not replaced itself."""
         for holder, place, before, copy in self.put:
             if (place in holder if isinstance(holder, dict) else place < len(holder)) and holder[place] is copy:
                 holder[place] = before
@@ -96,7 +95,7 @@ class EnteredFloats:
 def _with_leaves(
     nest: Any, copies: dict[int, Any], leaves: list[tuple[Tensor, Tensor]], put: list[tuple[Any, Any, Any, Any]]
 ) -> Any:
-    """The same nest of arguments, in which lists and dictionaries stay the model's own, with a fresh leaf's copy for every float tensor."""
+    """Replace every floating-point tensor in nested arguments by a copy of a new leaf; the model's lists and dicts are changed in place."""
     if isinstance(nest, Tensor):
         if not nest.is_floating_point() or nest.dim() < 2:
             return nest
@@ -117,13 +116,15 @@ def _with_leaves(
     return nest
 
 
-def _find_sources(model: nn.Module, inputs: ModelInputs, hook: CallHook, calls: Sequence[Call]) -> tuple[Met, ...]:
-    """Whose positions the keys of every call are, in order; what no gradient says is decided by lengths."""
-    # the modules that attend, and those around one of them alone
+def _find_sources(
+    model: nn.Module, inputs: ModelInputs, hook: CallHook, calls: Sequence[Call]
+) -> tuple[KeySource, ...]:
+    """Find the source of every call's keys by gradients, or by lengths if there are none."""
+    # attention modules, and modules around exactly one of them
     attending = {call.module for call in calls}
     names = {name[:i] for name in attending for i, letter in enumerate(name) if letter == "."} | attending
     around = [n for n in names if n and sum(m == n or m.startswith(f"{n}.") for m in attending) == 1]
-    cut, sources = EnteredFloats(), list[Met]()
+    cut, sources = EnteredFloats(), list[KeySource]()
 
     def leave(name: str, *_inner: object) -> None:
         sources.extend(_source(call, cut) for call in recorded[len(sources) :])
@@ -139,35 +140,35 @@ def _find_sources(model: nn.Module, inputs: ModelInputs, hook: CallHook, calls: 
                 stack.callback(module.register_forward_hook(lambda _m, _a, _o, name=name: leave(name)).remove)
             model(**inputs)
             leave("")
-    except RuntimeError as error:  # a model that cannot be derived
+    except RuntimeError as error:  # a model without gradients
         reraise_out_of_memory(error)
         sources = []
     if len(sources) != len(calls):
-        return tuple(Met(call.module, 0, _by_length(call), call.q.shape[2], call.k.shape[2]) for call in calls)
+        return tuple(KeySource(call.module, 0, _by_length(call), call.q.shape[2], call.k.shape[2]) for call in calls)
     return tuple(sources)
 
 
-def _source(call: Call, cut: EnteredFloats) -> Met:
-    """A call with whose positions its keys are by gradients, and what is wrong with their order."""
+def _source(call: Call, cut: EnteredFloats) -> KeySource:
+    """The source of one call's keys by gradients, with any fault in their order."""
     asks, gives = _leaves_of(call.q, cut.leaves), _leaves_of(call.v, cut.leaves)
-    if not gives or not asks:  # learned queries, or nothing that is known
+    if not gives or not asks:  # learned queries, or unknown inputs
         kind = _by_length(call)
     elif asks & gives:
         kind = MERGED if gives - asks and call.k.shape[2] > call.q.shape[2] else SELF
     else:
-        # a shorter sequence made of the other one just before, as Funnel's
+        # one sequence is pooled from the other, as in Funnel
         pairs = [(cut.floats[a], cut.floats[b]) for a in asks for b in gives]
         is_pooled = any(_leaves_of(a, [b]) or _leaves_of(b, [a]) for a, b in pairs)
-        # where no position sees a later one, one sequence made in two ways may be read, as by norms of their own
+        # with a causal mask q and k may come from the same sequence through different norms
         weights, length = call.weights, call.q.shape[2]
         causal = weights is not None and 1 < length == call.k.shape[2] and not bool(weights.triu(1).any())
-        kind = SELF if is_pooled or (causal and cut.words(asks) == cut.words(gives)) else CROSS
+        kind = SELF if is_pooled or (causal and cut.embedding_nodes(asks) == cut.embedding_nodes(gives)) else CROSS
     order = _other_axis(call, cut.leaves) or _part_shift(call, kind, cut.leaves)
-    return Met(call.module, cut.uses.get(call.module, 0), kind, call.q.shape[2], call.k.shape[2], order)
+    return KeySource(call.module, cut.uses.get(call.module, 0), kind, call.q.shape[2], call.k.shape[2], order)
 
 
 def _part_shift(call: Call, kind: str, leaves: Sequence[Tensor]) -> str:
-    """Whether keys or values are displaced against queries of their sequence, in words: made of nothing that entered at that place."""
+    """Whether keys or values are shifted against queries of their sequence, in words: at a position they share no inputs with them."""
     parts = dict(zip(PARTS, (call.q, call.k, call.v), strict=True))
     if kind != SELF or call.q.shape[2] != call.k.shape[2]:
         del parts["queries"]
@@ -180,19 +181,19 @@ def _part_shift(call: Call, kind: str, leaves: Sequence[Tensor]) -> str:
     for name, t in others:
         support = {position: _support(t[:, :, position], leaves) for position in positions}
         apart = [p for p in positions if bool(support[p].any()) and not bool((expected[p] & support[p]).any())]
-        # two parts of one longer sequence have no place in common
+        # two parts of one longer sequence share no inputs
         everywhere = _support(t, leaves) if apart else None
         for position in apart:
             if everywhere is not None and bool((expected[position] & everywhere).any()):
-                return f"its {name} are displaced: that at position {position} is made of nothing that its {first} there are made of"
+                return f"its {name} are shifted: those at position {position} depend on other inputs than its {first} there"
     return ""
 
 
 def _other_axis(call: Call, leaves: Sequence[Tensor]) -> str:
-    """Whether a call attends over units or heads, in words: two far queries are then made of all positions, two units of one each."""
+    """Whether a call attends over units or heads, in words: then two distant queries depend on all positions, two units on one each."""
 
     def apart(t: Tensor, axis: int) -> bool:
-        """Whether the first and the last along an axis have no place in common, of as many in the leaves as there are."""
+        """Whether the first and the last along an axis depend on disjoint parts of an equally long axis of the leaves."""
         count = t.shape[axis]
         ends = (t.select(axis, i)[0] for i in (0, count - 1))
         first, last = ([None if g is None else g.ne(0) for g in gradients_of(end, leaves)] for end in ends)
@@ -214,7 +215,7 @@ def _other_axis(call: Call, leaves: Sequence[Tensor]) -> str:
 
 
 def _support(t: Tensor, leaves: Sequence[Tensor]) -> Bool[Tensor, " N"]:
-    """What of the leaves the first row of a part [B H T E] is made of: all their numbers but for the last axis, one after another."""
+    """The vectors of the leaves on which the first row of a part [B H T E] depends, over all axes but the last, flattened."""
     pairs = zip(leaves, gradients_of(t[0], leaves), strict=True)
     gradients = (torch.zeros_like(leaf) if grad is None else grad for leaf, grad in pairs)
     return torch.cat([grad.ne(0).any(-1).flatten().cpu() for grad in gradients])
@@ -228,19 +229,19 @@ def _by_length(call: Call) -> str:
     return SELF if call.q.shape[2] == call.k.shape[2] else CROSS
 
 
-PLACE = 1  # the first may be a special token's
-TRIES = 8  # orders that are drawn until one rises and falls
+PLACE = 1  # position of the changed token; position 0 may be a special token's
+TRIES = 8  # permutations that are drawn until one is not sorted
 
 
 @torch.no_grad()
 def find_position_shifts(
     name: str, model: nn.Module, inputs: ModelInputs, hook: CallHook, addresses: Sequence[Address]
 ) -> tuple[dict[int, str], ModelError | None]:
-    """Calls whose queries, keys or values are not at the positions of the tokens, in words, by their order; and why a model is refused.
+    """Calls whose queries, keys or values are not at the positions of their tokens, in words by order; and an error for the whole model.
 
-    With values of 0 no attention carries anything from one position to another, so that another token changes queries, keys and
-    values where it stands, in every layer that it enters. What lies between layers may reach further, as convolutions do.
-    A model that turns, sorts or shifts its tokens by itself is refused as a whole.
+    With values of 0 attention carries nothing from one position to another, so that another token changes queries, keys and
+    values at its own position, in every layer. Maps between layers may reach further, as convolutions do.
+    A model that reverses, sorts or shifts its tokens is an error as a whole.
     """
 
     def run(inputs: ModelInputs) -> list[Parts]:
@@ -255,7 +256,7 @@ def find_position_shifts(
         return [met[n] for n in range(len(addresses))]
 
     shifts: dict[int, str] = {}
-    # which parts of which calls are of the positions of which tokens
+    # which parts of which calls have the positions of input_ids, and which those of decoder_input_ids
     stacks = list(enumerate(address.stack for address in addresses))
     crossing = [n for n, stack in stacks if stack.endswith(CROSS)]
     first: dict[int, Sequence[str]] = {n: PARTS for n, stack in stacks if stack == stacks[0][1]}
@@ -273,7 +274,7 @@ def find_position_shifts(
                         name, inputs, before, after, lambda ids: run({**inputs, "input_ids": ids})
                     )
                 except Exception as error:
-                    # some take no other order of their tokens; their layers are looked at all the same
+                    # some models take no other order of tokens; their layers are checked all the same
                     reraise_out_of_memory(error)
                     refusal = None
                 if refusal is not None:
@@ -283,13 +284,13 @@ def find_position_shifts(
                 if fault := _part_fault(part, was, now, changed):
                     shifts.setdefault(n, fault)
     except Exception as error:
-        # of some nothing can be replaced, and tokens may stand for images, of which there are as many
+        # some models cannot be edited, and tokens may be placeholders of equally many images
         reraise_out_of_memory(error)
     return shifts, None
 
 
 def _part_fault(part: str, was: Tensor, now: Tensor, changed: Int[Tensor, "B T"]) -> str:
-    """What is wrong with the positions of a part [B H T E] of which one token changed, in words; empty where nothing is."""
+    """The fault in the positions of a part [B H T E] after one token changed, in words; empty if there is none."""
     if was.shape == now.shape and (was.shape[2], was.shape[0]) == tuple(changed.shape) != (1, len(was)):
         moved = was.ne(now).any(3).any(1)
         is_usual = moved.shape == changed.shape and bool(moved[-1, PLACE])
@@ -309,7 +310,7 @@ def _find_reordering(
     after: Sequence[Parts],
     run: Callable[[Int[Tensor, "B T"]], Sequence[Parts]],
 ) -> ModelError | None:
-    """Why a model is refused that moves its tokens: those of the last row, one changed (`after`) or in another order, change elsewhere."""
+    """The error for a model that moves its tokens: changed or permuted tokens of the last row change parts at other positions."""
     ids: Tensor = inputs["input_ids"]
     row = len(ids) - 1
 
@@ -325,10 +326,10 @@ def _find_reordering(
 
     if (moved := moves(before, after)) is None:
         return None
-    words = f"{name} does not read its tokens where they are given."
-    todo = "Give the part of it that attends, with tokens in the order in which that takes them."
+    words = f"{name} moves its tokens to other positions."
+    todo = "Give the submodule with attention, with tokens in the order in which it takes them."
     if not moved[row, PLACE]:
-        reason = f"A token at position {PLACE} of row {row}, counted from 0, changes what attention is given at {_first(moved)}."
+        reason = f"A token at position {PLACE} of row {row}, counted from 0, changes the inputs of attention at {_first(moved)}."
         return ModelError(words, reason, todo)
     row_tokens, swaps = _swaps(ids[row], inputs.get("attention_mask"))
     base = before if torch.equal(row_tokens, ids[row]) else of_row(row_tokens) if swaps else []
@@ -336,23 +337,23 @@ def _find_reordering(
         moved = moves(base, of_row(other))
         places = row_tokens.ne(other).nonzero().flatten().tolist()
         for place in (p for p in places if moved is None or not moved[row, p]):
-            # two tokens may be alike to the model; then neither says anything where it stands
+            # two tokens may be equivalent to the model; then a swap changes nothing
             alone = row_tokens.index_copy(0, torch.tensor([place], device=row_tokens.device), other[place : place + 1])
             if moves(base, of_row(alone)) is not None:
-                reason = f"Two tokens of row {row} change places, and what attention is given at position {place}, "
-                return ModelError(words, reason + "the place of one of them, counted from 0, stays as it was.", todo)
+                reason = f"Two tokens of row {row} are swapped, but the input of attention at position {place}, "
+                return ModelError(words, reason + "that of one of them, counted from 0, does not change.", todo)
     return None
 
 
 def _change_at(was: Tensor, now: Tensor, ids: Tensor) -> Bool[Tensor, "B T"] | None:
-    """Where a part [B H T E] changed; None where it has other positions than the tokens."""
+    """Where a part [B H T E] changed; None if it has another number of positions than the tokens."""
     if was.shape != now.shape or (was.shape[0], was.shape[2]) != tuple(ids.shape):
         return None
     return was.ne(now).any(3).any(1)
 
 
 def _with_another_token(ids: object) -> Int[Tensor, "B T"] | None:
-    """Token ids with another token of the last row in one place of it; None where there are none, or no other."""
+    """Token ids with one token of the last row replaced by another of that row; None if that is impossible."""
     if not isinstance(ids, Tensor) or ids.dim() != 2 or ids.is_floating_point() or ids.shape[1] <= PLACE:
         return None
     others, changed = ids[-1][ids[-1] != ids[-1, PLACE]], ids.clone()
@@ -363,7 +364,7 @@ def _with_another_token(ids: object) -> Int[Tensor, "B T"] | None:
 
 
 def _swaps(tokens: Int[Tensor, " T"], mask: object) -> tuple[Int[Tensor, " T"], list[Int[Tensor, " T"]]]:
-    """The tokens in an order that is not sorted, padding in its place, and those again with pairs of unlike ones swapped, in two halves."""
+    """The tokens in an unsorted order, padding fixed, and two copies of it, each with half of the pairs of unequal tokens swapped."""
     real = torch.ones_like(tokens, dtype=torch.bool)
     if isinstance(mask, Tensor) and mask.dim() == 2 and mask.shape[1] == len(tokens):
         real = mask[-1].bool()
@@ -394,7 +395,7 @@ def _first(moved: Bool[Tensor, "B T"]) -> str:
     return f"position {place} of row {row}"
 
 
-# words of a module's name that say whose tower it is in; the first that is met counts
+# words of a module's name that identify its tower; the first match counts
 TOWERS = {
     "qformer": ("qformer",),
     "resampler": ("resampler", "perceiver", "abstractor"),
@@ -416,33 +417,33 @@ def words_of(path: str) -> list[str]:
 
 
 def _tower_of(path: str) -> str:
-    """The tower that a name says; empty where it says none."""
+    """The tower that a module name states; empty if none."""
     words = set(words_of(path))
     return next((tower for tower, names in TOWERS.items() if words & set(names)), "")
 
 
 def _container(module: str) -> str:
-    """The name of the list of layers that a module is in: what stands before its first number, else before its last word."""
+    """The name of a module's list of layers: the part before its first number, else before its last word."""
     parts = module.split(".")
     number = next((i for i, part in enumerate(parts) if part.isdigit()), len(parts) - 1)
     return ".".join(parts[:number])
 
 
-def name_stacks(met: Sequence[Met], towers: Sequence[str]) -> list[str]:
-    """The stack of every call, given the tower of each; calls of a tower are split by their part in it."""
+def name_stacks(met: Sequence[KeySource], towers: Sequence[str]) -> list[str]:
+    """Name the stack of every call, given the tower of each; a tower's calls are split by their role in it."""
     names = [""] * len(met)
     for tower in dict.fromkeys(towers):
         of_tower = [i for i, t in enumerate(towers) if t == tower]
         roles = _roles([met[i] for i in of_tower], [m for m, t in zip(met, towers, strict=True) if t != tower])
         for i, role in zip(of_tower, roles, strict=True):
-            inner = "" if role == "dec" and "enc" not in roles else role  # a tower that reads another one
+            inner = "" if role == "dec" and "enc" not in roles else role  # a tower with cross-attention to another
             names[i] = (role or "plain") if not tower else f"{tower}_{inner}" if inner else tower
     return names
 
 
-def _roles(met: Sequence[Met], others: Sequence[Met]) -> list[str]:
-    """Of the calls of one tower: enc, dec, cross and merged, or empty where they are layers of one stack."""
-    away = {m.asks for m in others if m.kind == SELF}
+def _roles(met: Sequence[KeySource], others: Sequence[KeySource]) -> list[str]:
+    """Roles of the calls of one tower: enc, dec, cross and merged, or empty for layers of a plain stack."""
+    away = {m.query_count for m in others if m.kind == SELF}
     crossing = {_container(m.module) for m in met if m.kind != SELF}
     roles = []
     for i, call in enumerate(met):
@@ -459,21 +460,23 @@ def _roles(met: Sequence[Met], others: Sequence[Met]) -> list[str]:
     return roles
 
 
-def _feeding(met: Sequence[Met], place: str, away: set[int]) -> set[str]:
-    """The lists of layers whose positions the cross-attention of `place` sees; `away` are lengths of other towers."""
+def _feeding(met: Sequence[KeySource], place: str, away: set[int]) -> set[str]:
+    """The lists of layers to which the cross-attention of `place` attends; `away` are lengths of other towers."""
     sees = {
-        m.sees - (m.asks if m.kind == MERGED else 0) for m in met if m.kind != SELF and _container(m.module) == place
+        m.key_count - (m.query_count if m.kind == MERGED else 0)
+        for m in met
+        if m.kind != SELF and _container(m.module) == place
     }
     first = next(i for i, m in enumerate(met) if m.kind != SELF and _container(m.module) == place)
     before = [m for m in met[:first] if m.kind == SELF and _container(m.module) != place]
-    long = {_container(m.module) for m in before if m.asks in sees}
+    long = {_container(m.module) for m in before if m.query_count in sees}
     if long or sees & away:
         return long
     return {c for m in before if "encoder" in words_of(c := _container(m.module))}  # padded, or pooled
 
 
-def number_layers(met: Sequence[Met], stacks: Sequence[str]) -> list[tuple[str, int]]:
-    """The stack and the layer of every call; a stack with two calls in each layer is split by what they are called."""
+def number_layers(met: Sequence[KeySource], stacks: Sequence[str]) -> list[tuple[str, int]]:
+    """The stack and the layer of every call; a stack with two calls per layer is split by module names."""
     numbered: dict[int, tuple[str, int]] = {}
     used = set(stacks)
     for stack in dict.fromkeys(stacks):
@@ -483,7 +486,7 @@ def number_layers(met: Sequence[Met], stacks: Sequence[str]) -> list[tuple[str, 
         seen: dict[tuple[str, int], int] = {}
         for i in of_stack:
             use = met[i].module, met[i].nth
-            part = seen[use] = seen.get(use, 0) + 1  # a layer that attends twice, as DiffLlama's
+            part = seen[use] = seen.get(use, 0) + 1  # a layer with two attention calls, as DiffLlama's
             name, number = layers[use]
             numbered[i] = name if part == 1 else f"{'part' if name == 'plain' else name}{part}", number
     return [numbered[i] for i in range(len(met))]
@@ -493,12 +496,12 @@ Use = tuple[str, int]
 
 
 def _split_stack(
-    stack: str, uses: Sequence[Use], met: Sequence[Met], of_stack: Sequence[int], used: set[str]
+    stack: str, uses: Sequence[Use], met: Sequence[KeySource], of_stack: Sequence[int], used: set[str]
 ) -> list[tuple[Use, str, int]]:
     numbers = layer_numbers([m for m, _ in uses])
     if numbers is not None:
         return [(use, stack, n) for use, n in zip(uses, numbers, strict=True)]
-    length = {(met[i].module, met[i].nth): met[i].asks for i in of_stack}
+    length = {(met[i].module, met[i].nth): met[i].query_count for i in of_stack}
     for key in (lambda u: ".".join(part for part in u[0].split(".") if not part.isdigit()), lambda u: _container(u[0])):
         groups: dict[str, list[Use]] = {}
         for use in uses:
@@ -518,7 +521,7 @@ def _split_stack(
 
 
 def _names(stack: str, keys: Sequence[str], used: set[str]) -> list[str]:
-    """A name for each part of a stack: one without a word of its own keeps the stack's, else the first."""
+    """A name for each part of a stack: the part without a distinctive word keeps the stack's, else the first does."""
     common = set.intersection(*(set(words_of(key)) for key in keys))
     words_alone = {key: [w for w in dict.fromkeys(words_of(key)) if w not in common] for key in keys}
     parts = {key: next((w[:3] for w in ("encoder", "decoder") if w in words), "") for key, words in words_alone.items()}
@@ -536,9 +539,9 @@ def _names(stack: str, keys: Sequence[str], used: set[str]) -> list[str]:
 
 
 def layer_numbers(modules: Sequence[str]) -> list[int] | None:
-    """A layer number from 1 for each module name, by the number in it that counts; in order where none has a number.
+    """A layer number from 1 for each module name, by the number in it that rises; 1 for a single module without a number.
 
-    None where they have numbers, and none of those counts.
+    None if no number rises along the names.
     """
     paths = [[int(part) for part in name.split(".") if part.isdigit()] for name in modules]
     for place in range(max((len(path) for path in paths), default=0)):
@@ -552,20 +555,20 @@ def layer_numbers(modules: Sequence[str]) -> list[int] | None:
 def find_addresses(
     name: str, model: nn.Module, calls: Sequence[Call], inputs: ModelInputs, hook: CallHook
 ) -> tuple[tuple[Address, ...], tuple[str, ...]]:
-    """The address of every call of one forward pass, in order, and what is wrong with the order of its keys and values, if anything is.
+    """The address of every call of one forward pass, in order, and the fault in the order of its keys and values, or empty.
 
-    Whose positions a call's keys are says whether it is cross-attention, its module's name which tower and layer it is in.
-    A tower of text that all others flow into is the main one, without a name.
+    The source of a call's keys decides whether it is cross-attention, its module's name its tower and layer.
+    A text tower to which all others lead is the main one, without a name.
     """
     met, ids = _find_sources(model, inputs, hook, calls), inputs.get("input_ids")
     floats = {n: t for n, t in inputs.items() if isinstance(t, Tensor) and t.is_floating_point() and t.dim() == 3}
     lengths = {tower: t.shape[1] for n, t in floats.items() if (tower := _tower_of(n))}
     lengths = {"text": ids.shape[-1], **lengths} if isinstance(ids, Tensor) and lengths else {}
     towers: list[str] = []
-    for call in met:  # by the module's name, else by the input that has as many positions as it asks from
-        # cross-attention may be called by what it reads
+    for call in met:  # by the module's name, else by the input with as many positions as its queries
+        # cross-attention may be named after its source
         tower = _tower_of(call.module if call.kind == SELF else _container(call.module))
-        towers.append(tower or next((tower for tower, n in lengths.items() if n == call.asks), ""))
+        towers.append(tower or next((tower for tower, n in lengths.items() if n == call.query_count), ""))
     towers = _main(met, towers, model, calls, inputs, hook)
     addresses = tuple(Address(stack, layer) for stack, layer in number_layers(met, name_stacks(met, towers)))
     assert len(set(addresses)) == len(addresses), f"{name}: two calls with one address"
@@ -573,13 +576,18 @@ def find_addresses(
 
 
 def _main(
-    met: Sequence[Met], towers: list[str], model: nn.Module, calls: Sequence[Call], inputs: ModelInputs, hook: CallHook
+    met: Sequence[KeySource],
+    towers: list[str],
+    model: nn.Module,
+    calls: Sequence[Call],
+    inputs: ModelInputs,
+    hook: CallHook,
 ) -> list[str]:
-    """The towers, the main one without a name: the only one, or that of text which all others flow into."""
+    """The towers with an empty name for the main one: the only tower, or the text tower to which all others lead."""
     names = list(dict.fromkeys(towers))
     if len(names) == 1:
         return [""] * len(towers)
-    # nameless layers that read another sequence, and none among them that make one
+    # all unnamed lists of layers have cross-attention
     nameless = [m for m, tower in zip(met, towers, strict=True) if not tower]
     crossing = {_container(m.module) for m in nameless if m.kind != SELF}
     if "text" in names and crossing and all(_container(m.module) in crossing for m in nameless):

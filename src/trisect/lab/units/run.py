@@ -35,8 +35,8 @@ from trisect.lab.subject import (
     MODEL,
     at_revision,
     baselines,
+    check_exists,
     check_folder,
-    check_there,
     checkpoints_mark,
     files_mark,
     for_texts,
@@ -288,7 +288,7 @@ class OverModels(Experiment[Any, UnitsFacts]):
             for model in self.models.models:  # before a hub is asked for the first
                 check_folder(model)
             for model, word in zip(self.models.models, self.models.words, strict=True):
-                check_there(model, **getattr(self.models.settings, self.models.group).fetch_options())
+                check_exists(model, **getattr(self.models.settings, self.models.group).fetch_options())
                 if isinstance(model, Subject):
                     name, weights, files = model.name, model.fingerprint, ()
                 else:
@@ -368,7 +368,7 @@ def _measure_units(
         if changed := [place for place, mark in marks_now.items() if marks.get(place, mark) != mark]:
             reason = "Every model reads it for itself, so that models would not be measured by the same."
             problem = f"{changed[0]} was changed while models were measured."
-            raise StudyError(problem, reason, "Call the same command again.")
+            raise StudyError(problem, reason, "Run the same command again.")
 
     keys = {
         unit: _unit_key(experiment.name, plain, marks, context.given_texts, unit.called, mark)
