@@ -191,7 +191,7 @@ def test_a_picture_is_turned_as_its_camera_says_and_nothing_of_it_is_left_out_un
     assert cast(Any, open_image(tmp_path / "turned.png")[0]).size == (2, 3)
     assert open_image(tmp_path / "turned.png")[1] == ()
     plain.convert("RGBA").rotate(45).save(tmp_path / "clear.png")
-    assert "clear.png is transparent in places" in open_image(tmp_path / "clear.png")[1][0]
+    assert "clear.png has transparent parts" in open_image(tmp_path / "clear.png")[1][0]
     plain.save(tmp_path / "two.gif", save_all=True, append_images=[plain.rotate(180)])
     Image.fromarray(np.full((2, 2), 999, np.uint16)).save(tmp_path / "deep.png")
     for file, known in (("two.gif", "It holds 2 pictures"), ("deep.png", "not 8 bits")):
@@ -389,7 +389,7 @@ def test_a_file_beside_a_text_is_what_the_processor_makes_of_it(image_subject, f
     scaled = "Images are scaled or cut to 16 × 16 pixels, as the model reads them."
     assert named.notes == (scaled,)
     before = image_subject.read("w1 w2", images=[str(picture)])
-    assert before.notes == ("The text names no place for images, with <image>: they are put before it.", scaled)
+    assert before.notes == ("The text has no placeholder <image> for images: they are put before it.", scaled)
     assert before.source.tokens == named.source.tokens
     assert same(named, before)
     other = image_subject.read("<image> w1 w2", images=Image.new("RGB", (20, 30)))
