@@ -211,7 +211,7 @@ def test_a_layer_that_fails_gives_no_numbers_and_is_said():
     one = load(model, tinyhf.tokenizer())
     assert one.shape.layers("plain") == (2,)
     assert [p.address.layer for p in one.projections()] == [2]
-    assert one.notes == ("Left out, layer 1: what is written to q, k, v does not reach the answer.",)
+    assert one.notes == ("Left out, layer 1: writes to q, k, v do not reach the output.",)
     reading = one.read(TEXTS)
     assert [trace.layer for trace in reading.traces] == [2]
     assert reading.notes == one.notes

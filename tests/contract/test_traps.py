@@ -593,7 +593,7 @@ def test_a_factor_after_w_o():
     model = Fooling(out=lambda a, mixed, x, ids: a.o_proj(mixed) * torch.sigmoid(a.gate(x)))
     found = origins(with_parts(model, gate=fooling.parts(SQUARE)[0]))
     assert found.w_o is None
-    words = "what layers.0.attn.o_proj makes of the output is not what layers.0.attn adds: it is changed before"
+    words = "the result of layers.0.attn.o_proj is changed before layers.0.attn returns it"
     assert found.origins["o"].words == words
 
 
@@ -635,7 +635,7 @@ CHANGES: dict[str, tuple[Any, str]] = {
     "roll": (lambda k: k.roll(1, 1), "at position 0 {} is made of position 6 of"),
     "placed": (placed, "at position 1 {} is more than what"),
     "placed throughout": (lambda q: placed(q, 1.0), "at position 1 {} is more than what"),
-    "by log": (by_log, "at position 1 {} is 1.31 times what"),
+    "by log": (by_log, "at position 1 {} is 1.31 times the result of"),
 }
 
 
@@ -664,7 +664,7 @@ def test_a_shift_before_the_projection_is_part_of_what_enters_it():
 
 def test_what_depends_on_the_position_is_named_where_models_are_checked():
     one = load(Fooling(q=by_log), inputs=fooling.ids())
-    assert "Layer 1, q: at position 1 q is 1.31 times what" in one.notes[0]
+    assert "Layer 1, q: at position 1 q is 1.31 times the result of" in one.notes[0]
     assert [row["verdict"] for row in one.proof.rows()] == ["verified, q mixed", "verified"]
     assert one.notes[0] in one.read(fooling.ids(9)).notes
     assert one.projections()[0].w_q is None
@@ -680,7 +680,7 @@ def test_of_maps_one_behind_the_other_neither_is_w_o(between):
         layer.self_attn.o_proj = nn.Sequential(first, second, own)
     found = load(zoo.sharpen(model)).proof.weights[0].projections
     assert found.w_o is None
-    words = "what model.layers.0.self_attn.o_proj.0 makes of the output enters model.layers.0.self_attn.o_proj.1 before it leaves"
+    words = "the result of model.layers.0.self_attn.o_proj.0 enters model.layers.0.self_attn.o_proj.1 before"
     assert found.origins["o"].words.startswith(words)
 
 

@@ -33,7 +33,7 @@ PRODUCT = (
 )
 CALLS = {"funnel": 3, "jamba": 1, "zamba2": 1, "recurrent_gemma": 1, "whisper": 6} | dict.fromkeys(zoo.PAIRS, 6)
 # one stream of a decoder's two: its last layer's own stream ends there, since only the other predicts
-DEAD = {"prophetnet": {"dec layer 2": "what is written to q, k, v does not reach the answer"}}
+DEAD = {"prophetnet": {"dec layer 2": "writes to q, k, v do not reach the output"}}
 # rounding of float32 sums over 64 terms and a softmax of scores of about ten
 SMALL = 2e-5
 

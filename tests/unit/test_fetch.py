@@ -126,7 +126,7 @@ def test_a_name_that_is_no_folder(monkeypatch):
     [
         ("RepositoryNotFoundError", None, "'nobody/nothing' is no model."),
         ("RevisionNotFoundError", "step7", "Revision 'step7' of 'nobody/nothing'."),
-        ("GatedRepoError", None, "The model 'nobody/nothing' was refused."),
+        ("GatedRepoError", None, "No access to the model 'nobody/nothing'."),
     ],
 )
 def test_what_a_hub_says_of_a_name(monkeypatch, kind, revision, given):
@@ -457,7 +457,7 @@ def test_a_tokenizer_of_no_length(model, length):
 def test_a_tokenizer_that_fails_at_a_text(model):
     _vocabulary(model, lambda words: {})
     error = refused_by_norms(model)
-    assert error.problem == "The tokenizer of gpt2 cannot cut 'w1 w2 w3'."
+    assert error.problem == "The tokenizer of gpt2 fails on 'w1 w2 w3'."
 
 
 def test_only_what_other_libraries_raise_is_turned():

@@ -90,7 +90,7 @@ def test_a_model_without_numbers_and_a_tokenizer_that_is_a_name():
         load(Fooling().to("meta"), inputs=fooling.ids())
     offloaded: Any = Fooling()
     offloaded.layers[1].attn.to("meta")._hf_hook = "as accelerate leaves it"
-    known = "layers.1.attn.q_proj.weight is brought by accelerate while its module runs"
+    known = "layers.1.attn.q_proj.weight is offloaded: accelerate loads it only while its module runs"
     with refused("Weights of Fooling are not there.", known):
         load(offloaded, inputs=fooling.ids())
     with refused("'gpt2' was given as a tokenizer.", "an object of transformers"):
@@ -110,11 +110,11 @@ def test_what_cannot_be_read(name, subject):
 
 
 WRITERS: dict[str, tuple[Any, str]] = {
-    "nothing": (lambda p: None, "A writer for layer 1 gave NoneType."),
-    "two": (lambda p: (p.q, p.k), "A writer for layer 1 gave tuple."),
+    "nothing": (lambda p: None, "A writer for layer 1 returned NoneType."),
+    "two": (lambda p: (p.q, p.k), "A writer for layer 1 returned tuple."),
     "other shapes": (
         lambda p: Parts(p.q, p.k, p.v[..., :3]),
-        "A writer for layer 1 gave (2, 4, 7, 4), (2, 4, 7, 4), (2, 4, 7, 3).",
+        "A writer for layer 1 returned (2, 4, 7, 4), (2, 4, 7, 4), (2, 4, 7, 3).",
     ),
 }
 
@@ -122,7 +122,7 @@ WRITERS: dict[str, tuple[Any, str]] = {
 @pytest.mark.parametrize("name", WRITERS)
 def test_what_a_writer_gives_is_as_it_was_given(name, subject):
     writer, given = WRITERS[name]
-    with refused(given, "It was given q, k and v of (2, 4, 7, 4), (2, 4, 7, 4), (2, 4, 7, 4)."):
+    with refused(given, "Its q, k and v were of (2, 4, 7, 4), (2, 4, 7, 4), (2, 4, 7, 4)."):
         subject.predict(fooling.ids(), write={subject.addresses[0]: writer})
 
 

@@ -162,7 +162,7 @@ def test_a_switch_that_would_do_nothing_is_refused(switches):
         intervene(model, (LONG, "w3 w4"), switches, positions=(6,))
     last = list(switches)[-1]
     assert error.value.problem == f"{last} is to be switched to {switches[last]!r} at position 6."
-    assert error.value.reason == "There are 4 tokens to switch there, counted from 0: it would do nothing."
+    assert error.value.reason == "That sequence has 4 tokens, counted from 0: the switch would do nothing."
     assert error.value.todo == "Choose some of them, or none for all, or take this switch out."
     some = intervene(model, (LONG, "w3 w4"), switches, positions=(1, 6))
     assert some.notes == (f"{last} has 4 tokens to switch: none of token 7.",)
@@ -177,7 +177,9 @@ def test_a_second_text_that_ends_before_the_position_switches_nothing(gpt):
 
 def test_texts_of_other_lengths_meet_where_both_are(gpt):
     change = intervene(gpt, TEXT, {"v@1": "second"}, "w9 w8")
-    assert change.notes == ("The texts have 5 and 2 tokens: the first 2 positions take the second's.",)
+    assert change.notes == (
+        "The texts have 5 and 2 tokens: only the first 2 positions are replaced by the second text's.",
+    )
     read = PreparedText.of(gpt, TEXT, "w9 w8")
     own = PreparedText.of(gpt, TEXT).reading(()).traces[0]
     mixed = read.reading(read.plan({"v@1": "second"})).traces[0]

@@ -110,7 +110,7 @@ def test_a_single_text_for_two_is_said_and_windows_must_match():
     assert two.notes == ()
     with pytest.raises(ModelError) as error:
         list(maker.batches(enumerate([("w1", words(60))]), 8, False))
-    assert error.value.problem == "Text 1 is 1 windows of source and 3 of target."
+    assert error.value.problem == "Text 1 makes 1 windows of source and 3 of target."
 
 
 @pytest.mark.parametrize(

@@ -74,7 +74,7 @@ def test_a_plain_layer_passes():
 def test_weights_that_do_not_sum_to_one_are_a_verdict():
     proof = proved(Simple(weights=lambda w: 2 * w))
     assert proof.refusal is not None
-    assert str(proof.refusal).startswith("mine does not pass the proof.")
+    assert str(proof.refusal).startswith("mine does not pass verification.")
     assert "layer 1: rows of weights sum to 1 only within 1.0e+00; no layer passes." in str(proof.refusal)
     assert "Choose a model with softmax attention" in str(proof.refusal)
     assert proof.rows()[0]["verdict"].startswith("not verified: rows of weights sum to 1 only within")
@@ -84,13 +84,13 @@ def test_weights_that_do_not_sum_to_one_are_a_verdict():
 
 def test_attention_whose_answer_is_not_used_has_no_cause():
     proof = proved(Simple(output=lambda o, x: 0 * o))
-    assert "what is written to q, k, v does not reach the answer" in str(proof.refusal)
+    assert "writes to q, k, v do not reach the output" in str(proof.refusal)
 
 
 def test_keys_that_are_not_used_have_no_cause():
     """Scores that forget their keys: a write to k changes nothing."""
     proof = proved(Simple(scores=lambda s: 0 * s))
-    assert "what is written to q, k does not reach the answer" in str(proof.refusal)
+    assert "writes to q, k do not reach the output" in str(proof.refusal)
 
 
 def test_a_saturated_softmax_still_has_a_cause():

@@ -249,7 +249,7 @@ LEFT_OUT = {
     OnePattern: "layers.0.attn: one pattern of weights is shared by several heads of values.",
     Remixed: "layers.0.attn: its weights go through another product before they multiply the values.",
     Neighbours: "layer 1: the weights of a head depend on queries of other heads.",
-    ByHand: "layers.0: in it nothing calls softmax on one product of queries and keys (Layer).",
+    ByHand: "layers.0: it computes no softmax of one product of queries and keys (Layer).",
 }
 
 
@@ -442,7 +442,7 @@ def by(x: Tensor, order: Tensor) -> Tensor:
 
 
 MIXED = (
-    "of one text is made of what layers.1.attn.{0}_proj makes of others, as where heads come before texts in one axis"
+    "of one text depends on the results of layers.1.attn.{0}_proj for others, as if heads came before texts in one axis"
 )
 MOVED = "its queries are not at the positions of its tokens: the token at position 1 of row 1 is at position {} there"
 OUT_OF_ORDER = {

@@ -178,7 +178,7 @@ class Unfollowed(Fooling):
 def test_gradients_that_a_model_switches_off_are_the_reason_given():
     trace = loaded(Unfollowed()).read(fooling.ids(9)).traces[0]
     words = [o.words for o in trace.projections.origins.values()]
-    off = "where the model switches gradients off, by which its map would be found"
+    off = "where the model switches gradients off, which are needed to find its map"
     assert words == [f"q is made {off}", f"k is made {off}", f"v is made {off}", f"the output goes on {off}"]
     assert trace.w_v is None
 
@@ -207,8 +207,8 @@ def test_tokens_that_a_model_moves_by_itself_are_not_those_of_its_positions(how)
     model.moved, place = MOVED[how]
     with pytest.raises(ModelError) as caught:
         loaded(model)
-    assert caught.value.problem == "Moving does not read its tokens where they are given."
-    words = f"position 1 of row 1, counted from 0, changes what attention is given at {place}."
+    assert caught.value.problem == "Moving moves its tokens to other positions."
+    words = f"position 1 of row 1, counted from 0, changes the inputs of attention at {place}."
     assert caught.value.reason.endswith(words)
 
 
@@ -282,7 +282,7 @@ def test_autocast_that_is_on_in_a_read_alone_is_the_reason_given():
         with pytest.raises(ModelError) as caught:
             outside.read(fooling.ids(9))
     assert caught.value.problem == "GPT2LMHeadModel is run inside torch.autocast, in bfloat16."
-    assert caught.value.reason == "It was verified outside torch.autocast: its numbers round otherwise there."
+    assert caught.value.reason == "It was verified outside torch.autocast, where its numbers round differently."
     assert caught.value.todo == "Load it and read it both inside torch.autocast, or both outside."
     with pytest.raises(ModelError, match=r"is run outside torch\.autocast"):
         inside.predict(fooling.ids())
@@ -333,8 +333,8 @@ def test_a_real_position_that_is_no_number_is_refused(part, layer):
     spoil(model, f"model.{part}", 0, 1)
     with pytest.raises(ModelError) as caught:
         subject.read("w1 w2 w3 w4")
-    assert caught.value.problem == f"{layer} of LlamaForCausalLM gives no numbers."
-    assert caught.value.reason == "In this read there is NaN or infinity at position 1 of row 0, which is no padding."
+    assert caught.value.problem == f"{layer} of LlamaForCausalLM gives NaN or infinity."
+    assert caught.value.reason == "In this read there is NaN or infinity at position 1 of row 0, which is not padding."
     assert caught.value.todo.startswith("Read it in a wider precision")
 
 
@@ -569,7 +569,7 @@ def test_inputs_beside_the_main_one_are_tried():
 def test_layers_of_a_hybrid_that_do_not_attend_are_named():
     """Whatever their class is called: they stand beside layers that attend."""
     notes = load(zoo.build("jamba")).notes
-    words = "in it nothing calls softmax on one product of queries and keys (JambaMambaMixer)"
+    words = "it computes no softmax of one product of queries and keys (JambaMambaMixer)"
     assert notes == (f"Left out, model.layers.0.mamba: {words}.",)
     assert load(zoo.build("llama")).notes == load(zoo.build("t5")).notes == ()
     kinds: Any = {"layer_types": ["linear_attention", "full_attention"]}
