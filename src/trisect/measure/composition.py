@@ -75,24 +75,18 @@ def read_stream(subject: AnsweringSubject, batch: Batch, reading: Reading | None
         shift = trace.projections.b_o
         bias = torch.zeros_like(x) if shift is None else shift.to(x).expand_as(x)
         added = heads.sum(0) + bias
-        if not _is_near(added, attention) and _is_near(
-            added + x, attention
-        ):  # some modules add the residual themselves
+        if not _is_near(added, attention) and _is_near(added + x, attention):  # the module adds the residual
             attention = attention - x
         _near(subject.name, added, attention, f"The heads of layer {layer} do not sum to its attention's output.")
         parts = [p.reshape(x.shape) if p.numel() == x.numel() else p for p in seen.get((layer, "parts"), [])]
         idle = not all(bool(part.any()) for part in parts) and _is_near(x + attention, y)
-        forward = (
-            torch.zeros_like(x) if idle else y - x - attention
-        )  # without a feed-forward network only rounding is left
+        forward = torch.zeros_like(x) if idle else y - x - attention  # without a network only rounding is left
         # a located feed-forward block may return the sum with the residual
         verified = (
             block.forward is not None and block.forward.sum_norm is None and any(torch.equal(p, y) for p in parts)
         )
         if not verified and not any(_adds_up((x, attention, part), y) for part in parts):
-            _near(
-                subject.name, forward + x, x, f"In layer {layer} no module's output is what is added beside attention."
-            )
+            _near(subject.name, forward + x, x, f"In layer {layer} no module returns what is added beside attention.")
         written |= {StreamWriter(f"{layer}.h{n}", layer, n): head for n, head in enumerate(heads, start=1)}
         for name, part in (("mlp", forward), ("bias", bias)):
             if bool(part.any()):
