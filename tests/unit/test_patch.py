@@ -80,10 +80,8 @@ def test_a_file_of_pairs_says_how_often_each_answer_came(recaller, tmp_path):
     assert done.about.command == "trisect patch MODEL --pairs pairs.jsonl --per head"
     assert "v@1.h1 as k 1.000" in " ".join(map(str, done.findings))
     page = done.report.read_text()
-    assert (
-        "what the donor has at the position where the base has the thing asked for, as it would if v says what is passed on"
-        in page
-    )
+    assert "where its own (the base) has the thing asked for, in 100" in page
+    assert "as it would if values say what is passed on" in page
     assert [name in page for name in ("patch-heads-own", "patch-heads-logit-change", "text-pair")] == [True] * 3
     came = done.tables["interchanges"].filter(component="q", layer=2)
     assert set(came["came"]) == {"q"}

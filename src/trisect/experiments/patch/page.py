@@ -355,7 +355,7 @@ def _opening(
             share = percent(mean(site, "own") or 0.0)
             lead.append(
                 f"With {words.site_words(place_of(site).site)} patched in from another text (the donor) the model answers {answer}, in "
-                f"{share} of pairs: {words.COMPONENT_NAMES[component]} say {what}."
+                f"{share} of pairs, as it would if {words.COMPONENT_NAMES[component]} say {what}."
             )
     largest = next((finding for finding in results if finding.measure.startswith("largest_")), None)
     apart = [e for e in largest.values if (e.low or 0.0) > 0 or (e.high or 0.0) < 0] if largest is not None else []
