@@ -13,7 +13,7 @@ from trisect.core.subject import Batch, SharingSubject
 from trisect.core.trace import Side
 from trisect.hf import batches
 from trisect.hf.batches import IGNORED, row_scores
-from trisect.hf.forward import APART, LEAST, WHOLE, Prefix, PrefixReuse, SharedPasses, hash_tensor
+from trisect.hf.forward import APART, MIN_CACHE_BYTES, WHOLE, Prefix, PrefixReuse, SharedPasses, hash_tensor
 from trisect.hf.hooks.calls import Call, Calls
 from trisect.hf.hooks.interface_hook import record_interface
 from trisect.hf.load import Pretrained, load
@@ -243,7 +243,7 @@ def test_of_a_large_model_some_outputs_are_kept_and_the_last_of_each_list():
     calls, model = Calls(lambda call: call), Rows()
     prefix = Prefix(model, ["layers.0", "more.0"])
     with prefix.recording(calls):
-        model(torch.empty(LEAST // 4 // 4))  # eight of them are twice what may be kept
+        model(torch.empty(MIN_CACHE_BYTES // 4 // 4))  # eight of them are twice what may be kept
     assert [block.output is not None for block in prefix.blocks] == [False, True, False, True, True, True, False, True]
     assert PrefixReuse().works
     assert prefix._max_bytes == 64 * 2**20  # bytes, or a fifth of what the weights take

@@ -22,7 +22,7 @@ from trisect.hf.hooks.product_hook import record_products
 from trisect.hf.load import load
 from trisect.hf.verify.examples import example_inputs
 from trisect.hf.verify.proof import Proof, prove
-from trisect.hf.verify.sources import SELF, Met, number_layers
+from trisect.hf.verify.sources import SELF, KeySource, number_layers
 
 
 def read(model: Any, inputs: Any, hook: Any = record_interface) -> tuple[Any, list[Any]]:
@@ -720,7 +720,7 @@ def test_rows_that_are_not_in_the_order_of_positions_are_refused(count, monkeypa
 def test_towers_whose_layers_take_turns_are_numbered_each_for_itself():
     """BridgeTower's text tower and its cross-modal layers of text run by turns: two lists of layers, two stacks."""
     made = [f"{where}.{n}.self" for n in range(3) for where in ("text_model.layer", "cross_modal_text_layers")]
-    met = [Met(module, 0, SELF, 7, 7) for module in made]
+    met = [KeySource(module, 0, SELF, 7, 7) for module in made]
     assert number_layers(met, ["text"] * 6) == [(name, n) for n in (1, 2, 3) for name in ("text", "text_modal")]
 
 

@@ -279,7 +279,7 @@ def test_a_model_whose_files_are_broken(trained, tmp_path, file, how):
 
 
 def test_a_question_longer_than_the_model_reads(trained):
-    with pytest.raises(CorpusError, match="32 characters at once"):
+    with pytest.raises(CorpusError, match="context is 32 characters"):
         ask(trained, f"Where was {'Anna ' * 5}Meier born?", 1)
 
 

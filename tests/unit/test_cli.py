@@ -310,6 +310,7 @@ def test_what_a_list_names_twice_is_refused_in_every_command_but_texts_and_image
         "bits": 2,
         "rank": 2,
         "by": "token",
+        "edits": "tie-k+v",
     }
     samples |= dict.fromkeys(("files", "functions", "methods", "worlds"), "x")
     lists = [(e, d) for e in EXPERIMENTS for d in flat(e.settings) if d.is_many and d.option.many != "seeds"]

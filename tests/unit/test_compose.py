@@ -59,7 +59,7 @@ def test_all_writers_together_are_the_donors_stream_and_its_queries_keys_and_val
         swapped = model.outputs(
             base, {address: put_at([edit], theirs, base.source.real, base.source.real)}, places=paths.places
         )
-        wanted = paths._logged(swapped) - paths.clean
+        wanted = paths._log_probabilities(swapped) - paths.clean
         torch.testing.assert_close(effect(paths, writers, last, component, None, True), wanted, rtol=0, atol=ROUNDING)
 
 
@@ -81,7 +81,7 @@ def test_a_path_into_q_k_and_v_together_is_what_attention_does_with_that_writer(
         made = model.stream_outputs(
             base, {StreamPoint(address, "attention"): lambda x, s=seen: s["out"]}, places=paths.places
         )
-        torch.testing.assert_close(both, paths._logged(made) - paths.clean, rtol=0, atol=ROUNDING)
+        torch.testing.assert_close(both, paths._log_probabilities(made) - paths.clean, rtol=0, atol=ROUNDING)
 
 
 def test_direct_and_total_differ_by_what_lies_between():

@@ -171,7 +171,7 @@ def test_a_switch_that_would_do_nothing_is_refused(switches):
 
 
 def test_a_second_text_that_ends_before_the_position_switches_nothing(gpt):
-    with pytest.raises(CorpusError, match="There are 2 tokens to switch there"):
+    with pytest.raises(CorpusError, match="That sequence has 2 tokens"):
         intervene(gpt, TEXT, {"v@1": "second"}, "w9 w8", positions=(3,))
 
 
@@ -193,7 +193,7 @@ def test_texts_of_other_lengths_meet_where_both_are(gpt):
         ({"v@3": "zero"}, None, None, SiteError, "outside the model"),
         ({"v@1": "away"}, None, None, SpecError, "switched to 'away'"),
         ({"v@1": "second"}, None, None, SpecError, "no second text was given"),
-        ({}, None, 5, CorpusError, "Place 5 was asked for"),
+        ({}, None, 5, CorpusError, "Position 5 was given"),
     ],
 )
 def test_what_cannot_be_switched_is_said(gpt, switches, second, place, kind, words):

@@ -12,6 +12,7 @@ from safetensors.torch import load_file
 
 import trisect
 from trisect.core.errors import CorpusError, SpecError, TrisectError
+from trisect.core.files import read_json, write_json
 from trisect.experiments.lookup.settings import RECIPES, SMALL, LookupRecipe
 from trisect.hf.load import load
 from trisect.hf.small import gpt
@@ -204,6 +205,11 @@ def test_an_edit_ties_or_freezes_matrices_beside_the_plain_model_that_is_not_tra
         return {c: tensors[f"model.layers.1.self_attn.{c}_proj.weight"] for c in "qkv"}
 
     study(corpus, tmp_path, [1])
+    results = tmp_path / "pairs-8" / "seed-1.json"
+    rows = read_json(results, "")
+    write_json(
+        results, {name: [{k: v for k, v in row.items() if k != "edit"} for row in of] for name, of in rows.items()}
+    )
     plain = weights("seed-1")
     trained = (tmp_path / "models" / "seed-1" / "model.safetensors").stat().st_mtime_ns
     both = study(corpus, tmp_path, [1], ("tie-k+v", "freeze-q+k"))
@@ -215,6 +221,10 @@ def test_an_edit_ties_or_freezes_matrices_beside_the_plain_model_that_is_not_tra
     assert all(torch.equal(frozen[c], start[c]) for c in "qk")
     assert not torch.equal(frozen["v"], start["v"])
     assert both.tables["predictions"].filter(pl.col("edit") != "")["step"].unique().to_list() == [8]
+    # results of a folder that was begun before there were edits lack the column
+    assert both.tables["predictions"].filter(edit="", seed=1)["step"].unique().sort().to_list() == [0, 4, 8]
     assert [one.measure for one in both.findings if "_tie" in one.measure] == ["loss_tie-k+v", "excess_tie-k+v"]
     with pytest.raises(SpecError, match="freeze-x"):
         study(corpus, tmp_path, [1], ("freeze-x",))
+    with pytest.raises(SpecError, match="twice"):
+        study(corpus, tmp_path, [1], ("tie-q+k", "tie-q+k"))

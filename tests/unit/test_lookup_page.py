@@ -120,8 +120,10 @@ def test_an_edited_model_is_compared_with_the_plain_one_of_its_seed(change, verd
     assert loss.values[0].mean == pytest.approx(change, abs=1e-9)
     assert verdict in loss.words
     assert {value.name: value.mean for value in excess.values} == pytest.approx({"q": 2.525, "k": 0.0, "v": 2.525})
-    assert "in 5 of 6 models with one matrix for k and v, in 5 of 6 plain ones" in excess.words
-    assert excess.words.endswith("by q +2.525, k 0.000 and v +2.525 nats, plain by q +2.525, k +2.525 and v +2.525.")
+    assert excess.words == (
+        "induction heads form in 5 of 6 models, in 5 of 6 plain ones; own answers less their controls: q +2.525, k 0.000 and v +2.525 "
+        "nats, plain q +2.525, k +2.525 and v +2.525."
+    )
     section = page(shown, ABOUT).sections[2]
     assert [panel.title for panel in section.figures[0].panels] == ["Plain", "One matrix for k and v"]
     assert [row[0] for row in section.tables[0].rows] == [

@@ -86,7 +86,7 @@ def fail(rows: int) -> None:
 def test_a_model_that_fails_and_inputs_without_rows_are_called_so(subject):
     passes, _ = edited(subject, of(subject), fail)
     assert passes.notes == (FAILED.format("RuntimeError"),)
-    assert "ended in an error (RuntimeError)" in passes.notes[0]
+    assert "raised an error in this model (RuntimeError)" in passes.notes[0]
     passes, _ = edited(subject, of(subject, position_ids=torch.arange(7)[None]), fail)
     assert passes.notes == (NO_ROWS,)
     assert APART not in passes.notes

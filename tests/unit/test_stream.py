@@ -175,7 +175,7 @@ def test_bad_input_is_named():
         with pytest.raises(SpecError, match=words):
             direct_logits(model, TEXT, token=token)
     assert direct_logits(model, TEXT, token=np.int64(5))["token"][0] == model.token(5)
-    with pytest.raises(CorpusError, match=r"Place 1\.5 was asked for"):
+    with pytest.raises(CorpusError, match=r"Position 1\.5 was given"):
         direct_logits(model, TEXT, place=1.5)
     for top in (0, 2.5):
         with pytest.raises(SpecError, match=f"top={top}"):

@@ -245,7 +245,7 @@ class ByHand(Split):
 
 
 LEFT_OUT = {
-    TwoSoftmaxes: "layer 1: its weights are made of 2 softmaxes, each with queries and keys of its own.",
+    TwoSoftmaxes: "layer 1: its weights combine 2 softmaxes, each with its own queries and keys.",
     OnePattern: "layers.0.attn: one pattern of weights is shared by several heads of values.",
     Remixed: "layers.0.attn: its weights go through another product before they multiply the values.",
     Neighbours: "layer 1: the weights of a head depend on queries of other heads.",

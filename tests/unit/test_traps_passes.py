@@ -230,7 +230,7 @@ def test_tokens_that_a_model_sorts_are_found_whatever_the_order_of_the_example(h
     example = {"input_ids": SORTED[how](fooling.ids()["input_ids"])}
     assert load(model, inputs=example).proof.refusal is None
     model.moved = SORTED[how]
-    with pytest.raises(ModelError, match="Two tokens of row 1 change places"):
+    with pytest.raises(ModelError, match="Two tokens of row 1 are swapped"):
         load(model, inputs=example)
 
 

@@ -42,10 +42,8 @@ from trisect.hf.verify.laws import checking
 from trisect.hf.verify.proof import Proof
 
 HASH_BLOCK = 1 << 20  # numbers that are hashed at once
-MIN_CACHE_BYTES, CACHE_SHARE = (
-    64 * 2**20,
-    0.2,
-)  # block outputs that may be stored: at least, and as a share of the weights' bytes
+# bytes of block outputs that may be stored: at least, and as a share of the weights' bytes
+MIN_CACHE_BYTES, CACHE_SHARE = 64 * 2**20, 0.2
 
 
 class _RestartBlock(NamedTuple):

@@ -391,9 +391,7 @@ class PreparedText:
         about = (self.place(place), self.before, after, self.predicts, self.subject.token, notes, positions)
         result = Intervention(self.subject.name, switches, tokens, *about)
         if wrong := int((~result.moved.isfinite()).sum()):
-            problem = (
-                f"How far the outputs of {result.model} move is no finite number ({result._switch_words(' to ')})."
-            )
+            problem = f"The change of the outputs of {result.model} is not finite ({result._switch_words(' to ')})."
             reason = f"That is so at {wrong} of {len(result.moved)} positions: an overflow, or a logit that is -inf on one side only."
             raise ModelError(
                 problem, reason, "Take a switch out, give another text, or load the model with dtype='float32'."

@@ -143,7 +143,14 @@ def by_component(points: Iterable[Point]) -> dict[str, Mean]:
     return {name: interval(list(values.values())) for name, values in of_seeds(points).items()}
 
 
-COMPONENT_NAMES = {"q": "queries", "k": "keys", "v": "values", "o": "output", "attn": "attention"}
+COMPONENT_NAMES = {
+    "q": "queries",
+    "k": "keys",
+    "v": "values",
+    "o": "output",
+    "attn": "attention",
+    "ffn": "feed-forward network",
+}
 GROUP = {"q": "q: queries", "k": "k: keys", "v": "v: values"}
 FEW, NOTHING = 3, 1e-12
 _RUN = re.compile(r"(.+)-s([0-9]+)-[0-9a-f]{8}")  # the id of a study's run
@@ -379,7 +386,8 @@ def site_words(site: str) -> str:
     where = "all layers" if of.layers is None else f"layer{'s' * (len(of.layers) > 1)} {spell(of.layers)}"
     where += "" if of.heads is None else f", head{'s' * (len(of.heads) > 1)} {spell(of.heads)}"
     stack = f" in {'the ' * (of.stack in ('enc', 'dec'))}{stack_words(of.stack)}" if of.stack else ""
-    return f"the {join_words([COMPONENT_NAMES.get(c, c) for c in of.components])} of {where}{stack}"
+    before = " before position embeddings" * of.pre
+    return f"the {join_words([COMPONENT_NAMES.get(c, c) for c in of.components])}{before} of {where}{stack}"
 
 
 def stack_order(stack: str) -> tuple[int, str]:

@@ -60,7 +60,7 @@ def page(tables: Mapping[str, pl.DataFrame], about: About[RewindFacts]) -> Sheet
     (most, size), (least, small) = _extremes(_estimates(sites, "rewind_area", facts), facts)
     answer = (
         f"Set back step by step towards {facts.initial}, the weights of {words.site_words(most)} {_say('verb', facts)} most, by {size} on "
-        f"average over the way, and those of {words.site_words(least)} least, by {small}."
+        f"average over the way{f', and those of {words.site_words(least)} least, by {small}' * (least != most)}."
     )
     results = findings(tables, about)
     along = [finding for finding in results if finding.measure != "midstage_area"]

@@ -61,8 +61,13 @@ def page(tables: Mapping[str, pl.DataFrame], about: About[ComposeFacts]) -> Shee
     for row in strongest:
         value = Estimate("", row["direct"], row["direct_low"], row["direct_high"])
         layer, _, part = row["writer"].partition(".")
-        writer = f"{part.replace('h', 'head ')} of layer {layer}" if part else f"the {layer}"
-        certain = "" if (value.low or 0.0) > 0 else "No effect is certain. "
+        block = {"mlp": "the feed-forward network", "attn": "attention"}.get(part, part.replace("h", "head "))
+        writer = (
+            f"{block} of layer {layer}"
+            if part
+            else f"the embedding of {'positions' if layer == 'position' else 'tokens'}"
+        )
+        certain = "" if (value.low or 0.0) > 0 else "The largest effect is not certain. "
         answer = (
             f"{certain}What {writer} adds matters most to {words.site_words(row['into'])}: with another "
             f"text's (the donor's) on that path alone, the answer loses {number_words(value, False)} nats of log-probability."

@@ -37,12 +37,14 @@ def page(tables: Mapping[str, pl.DataFrame], about: About[EraseFacts]) -> Sheet:
     sections = (_answer(findings(tables, about), _by_label(rows), facts), _numbers(rows, about))
     answer = "No erasure has a number."
     if every := Measures(tuple(row for sites in _by_label(rows).values() for row in _excesses(sites, facts))):
-        most = max(every, key=lambda row: row.value)
+        most = max(every, key=lambda row: (row.side > 0, row.value))
         costs, tail = ("changes the output", " of it") if facts.objective == "output" else ("raises the loss", " nats")
         size = f"{words.number(most.value, True)}{tail}"
+        more = sum(row.side > 0 for row in every)
+        where = f", most for the label {most.group} in {words.site_words(most.site)}: by {size}" * bool(more)
         answer = (
-            f"Erasing a label (LEACE) {costs} more than erasing as many random directions at {sum(row.side > 0 for row in every)} of "
-            f"{words.quantity(len(every), 'place')}, most for the label {most.group} in {words.site_words(most.site)}: by {size}."
+            f"Erasing a label (LEACE) surely {costs} more than erasing as many random directions at {more or 'none'} of "
+            f"{words.quantity(len(every), 'place')}{where}."
         )
     erasure = f"LEACE, {columns}, per {facts.per}, seed {facts.seed}"
     sources = provenance(about, *words.read_facts(facts), ("Erasure", erasure), timed=False)

@@ -84,7 +84,7 @@ class LookupNumbers:
         columns: dict[str, Any] = dict.fromkeys(("seed", "step"), pl.Int64)
         none = pl.DataFrame(schema=columns | dict.fromkeys(("site", "into", "writer"), pl.String))
         patched = [tables.get(name, none) for name in ("predictions", "examples", "paths", "shifts")]
-        patched = [table.filter(edit=edit) if "edit" in table.columns else table for table in patched]
+        patched = [t.filter(pl.col("edit").fill_null("") == edit) if "edit" in t.columns else t for t in patched]
         claims = tables["claims"] if "claims" in tables else frame("claims", ())
         return cls(Measures.of(measures.sort(list(SCHEMAS["measures"]), nulls_last=True)), *patched, claims=claims)
 
@@ -265,7 +265,9 @@ def page(tables: Mapping[str, pl.DataFrame], about: About[LookupFacts]) -> Sheet
     )
     trained = f"{words.quantity(len(numbers.seeds), 'language model')} trained on {facts.corpus.partition(', fingerprint')[0]}"
     pairs = max((row.get("used") or 0 for row in numbers.predictions.iter_rows(named=True)), default=0)
-    lede = f"{trained} · {words.quantity(pairs, 'pair')} of texts for each · {len(numbers.formed)} with induction heads"
+    edits = f" · as many with {words.join_words([_edit_words(edit) for edit in _edits(tables)])}" * bool(_edits(tables))
+    shown = f" · {words.quantity(pairs, 'pair')} of texts for each" * bool(pairs)
+    lede = f"{trained}{edits}{shown} · {len(numbers.formed)} with induction heads"
     settings = ", ".join(f"{name} {value}" for name, value in sorted(facts.settings.items()))
     footer = provenance(about, ("Text", facts.corpus), ("Settings", settings))
     title = "A model that looks up in real text: what do q, k and v say, and since when?"
@@ -291,13 +293,13 @@ def answer_sentence(numbers: LookupNumbers) -> str:
         by_role = [{e.name: e.mean or 0.0 for e in role.values} for role in roles]
         excess = [words.number(of["own"] - max(of["other"], of["unrelated"]), True) for of in by_role]
         return (
-            f"That query, key and value have these roles is not shown here: patched in from another text, they raise the answers predicted "
-            f"for them by {words.join_words(excess)} nats more than the controls do, each less than {EXCESS:g} nat."
+            f"That query, key and value have these roles is not shown here: patched in from another text, the answers predicted for them "
+            f"gain {words.join_words(excess)} nats against the controls, of which each model has to gain {EXCESS:g}."
         )
     theses = words.join_words([role.words.partition(":")[0].replace("The ", "the ") for role in shown])
     return (
-        f"{words.capital(theses)}: patched in from another text, {'each' if len(shown) > 1 else 'it'} raises the log-probability of the "
-        f"answer predicted for it by {own_shift} nats; from an unrelated text by {unrelated}."
+        f"{words.capital(theses)}: patched in from another text, {'each' if len(shown) > 1 else 'it'} raises the log-odds of the answer "
+        f"predicted for it, against the base's, by {own_shift} nats; from an unrelated text by {unrelated}."
     )
 
 
@@ -337,12 +339,14 @@ def _edit_words(edit: str) -> str:
 
 
 def _excess(numbers: LookupNumbers, edit: str) -> Finding:
-    """The shift to each component's own answer less the largest other, in all models, with induction heads or without."""
+    """The shift to each component's own answer less the largest other or, if larger, an unrelated donor's, in all models."""
     shifts = {c: present(*(numbers.shift(s, c, numbers.last(s)) for s in numbers.seeds)) for c in PARTS}
-    means = {c: words.interval([shift.excess for shift in of]) for c, of in shifts.items() if of}
+    means = {
+        c: words.interval([s.own - max(s.other, s.unrelated or s.other) for s in of]) for c, of in shifts.items() if of
+    }
     values = tuple(Estimate(c, m.mean, m.low, m.high, m.n) for c, m in means.items())
     title = words.capital(_edit_words(edit)) if edit else "Plain"
-    what = "shift to its own answer less the largest other"
+    what = "shift to its own answer less that of its controls"
     return Finding(f"excess_{edit or 'plain'}", "", "nats", values, title=title, what=what, per="seed")
 
 
@@ -361,22 +365,26 @@ def _edit_findings(tables: Mapping[str, pl.DataFrame], edit: str) -> tuple[Findi
         for name, of in (("held-out", valid), ("training", train))
     }
     text_change, training = changes.values()
-    pair, margin = compare(valid, MARGIN).pairs[0], f"\N{PLUS-MINUS SIGN}{MARGIN:g}\u00a0nats"
-    verdict = f"alike within {margin}" if pair.alike else "different" if pair.above else "undecided"
+    pairs, margin = compare(valid, MARGIN).pairs, f"\N{PLUS-MINUS SIGN}{MARGIN:g}\u00a0nats"
+    decided = [f"alike within {margin}" if p.alike else "different" for p in pairs if p.alike or p.above]
     ratio = f"{words.number(100 * math.expm1(text_change.mean), True, 1)}\u00a0%"
     text = (
-        f"With {edit_words}, the loss on held-out text changes by {words.mean_words(text_change, 'nats')}, perplexity by {ratio}: "
-        f"{verdict}. On training rows it changes by {words.mean_words(training, 'nats')}."
+        f"With {edit_words}, the loss on held-out text changes by {words.mean_words(text_change, 'nats')}: {(*decided, 'undecided')[0]}, "
+        f"perplexity by {ratio}. On training rows it changes by {words.mean_words(training, 'nats')}."
     )
     values = tuple(Estimate(name, m.mean, m.low, m.high, m.n) for name, m in changes.items())
     excess = [_excess(edited, edit), _excess(plain, "")]
     shown, beside = (words.join_words([f"{e.name} {words.number(e.mean, True)}" for e in of.values]) for of in excess)
     formed = (
-        f"Induction heads form in {len(edited.formed)} of {words.quantity(len(seeds), 'model')} with {edit_words}, in "
-        f"{len(plain.formed)} of {len(plain.seeds)} plain ones; own answers exceed the largest other by {shown} nats, plain by {beside}."
+        f"induction heads form in {len(edited.formed)} of {words.quantity(len(seeds), 'model')}, in {len(plain.formed)} of "
+        f"{len(plain.seeds)} plain ones"
     )
+    formed += f"; own answers less their controls: {shown} nats, plain {beside}." if shown and beside else "."
     loss = Finding(f"loss_{edit}", text, "nats", values, what="change of the loss", per="seed")
     return loss, replace(excess[0], words=formed)
+
+
+_UNCORRECTED = ("Verdicts on edits are each at 5 %, not corrected for their number.",)
 
 
 def _edited(tables: Mapping[str, pl.DataFrame]) -> Section | None:
@@ -403,14 +411,17 @@ def _edited(tables: Mapping[str, pl.DataFrame]) -> Section | None:
         *(f"{c}'s own (largest other)" for c in PARTS),
         "heads formed",
     )
-    caption = "Losses and shifts at the end of training, in nats"
+    caption = "Shifts and losses at the end, in nats; that on training rows is the mean over the steps since the checkpoint before"
     about = (
-        "In all models, with induction heads or without: the shift to a component's own answer less the largest shift to another's, with "
-        f"a donor's q, k or v. {words.sample(len(plain.seeds), 'seed')}."
+        "In all models, with induction heads or without: the shift to a component's own answer with a donor's q, k or v, less the largest "
+        f"shift to another answer or, if larger, that with an unrelated donor. {words.sample(len(plain.seeds), 'seed')}."
     )
     return Section(
         "Are three matrices needed?",
-        tuple(finding.words for of in results.values() for finding in of),
+        (
+            *(text for loss, excess in results.values() for text in (loss.words, str(excess))),
+            *_UNCORRECTED * (len(edits) > 1),
+        ),
         present(small_multiples("lookup-edits", "What q, k and v say with fewer matrices", about, panels)),
         (Table(columns, tuple(rows), caption, folded=True, label="By model"),),
     )

@@ -223,7 +223,7 @@ class LookupWork(TrainingWork[LookupSettings, LookupRecipe, TrainingText, Lookup
         for model in jobs:
             body: Any = read_json(model.files.results, DELETE.format(model.files.results))
             for name, rows in records.items():
-                rows += body[name]
+                rows += [{"edit": "", **row} if name not in ("measures", "metrics") else row for row in body[name]]
             run = f"lookup/{model.title.removeprefix('seed-')}"
             losses += model.files.loss_rows("", run, "loss_nats")
         different = changes_of(RECIPES, self.recipe)

@@ -50,7 +50,7 @@ class LookupSettings:
         Field(
             description="Train each seed's model with an edit too: tie-k+v makes k's and v's matrix one, freeze-q+k keeps both as drawn."
         ),
-        Option(name="edit", choices=EDITS, metavar="EDIT"),
+        Option(many="commas", name="edit", choices=EDITS, metavar="EDIT"),
     ] = ()
     pairs: Annotated[int, Field(description="Pairs of windows that are patched.", ge=2, le=RESAMPLES)] = 200
     machine: Workers = field(default_factory=Workers)

@@ -32,7 +32,7 @@ class Patch(Experiment[PatchSettings, PatchFacts]):
     out = "patch-{model}"
     record = "patch.json"
     by_layer = (
-        LayerMeasure("own", "the answer predicted for it", "share of pairs", signed=False, margin=SAME_PAIRS),
+        LayerMeasure("own", "frequency of the predicted answer", "share of pairs", signed=False, margin=SAME_PAIRS),
         LayerMeasure("logit_change", "change of the logit difference", "share of the way"),
         LayerMeasure("output_change", "change of the output", "share", signed=False),
     )

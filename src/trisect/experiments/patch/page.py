@@ -126,11 +126,12 @@ def page(tables: Mapping[str, pl.DataFrame], about: About[PatchFacts]) -> Sheet:
     pair, texts = _pair_section(tables, sites)
     if "attributions" in tables:
         first = tables["attributions"].row(0, named=True)
-        site = words.site_words(f"{first['component']}@{first['layer']}.h{first['head']}")
-        exact = "not patched" if first["exact"] is None else f"{words.number(first['exact'], True)} when it is patched"
+        stack = "" if first["stack"] == "plain" else f"{first['stack']}."
+        site = words.site_words(f"{stack}{first['component']}@{first['layer']}.h{first['head']}")
+        exact = "" if first["exact"] is None else f", {words.number(first['exact'], True)} when they are patched"
         answer = (
-            f"By gradient (attribution patching) {site} at position {first['position']} act most: {words.number(first['estimate'], True)} "
-            f"of the way to the donor's answer, {exact}."
+            f"By gradient (attribution patching) {site} at position {first['position']} (from 1) act most: "
+            f"{words.number(first['estimate'], True)} of the way to the donor's answer{exact}."
         )
         parts = (_attribution_section(tables), texts, Section("Notes", tuple(about.notes)))
         return Sheet(title, "trisect · patch", lede, parts, footer, (*REFERENCES, *ATTRIBUTION_REFERENCES), answer)
@@ -365,7 +366,7 @@ def _opening(
         most = max(apart, key=lambda e: abs(e.mean or 0.0))
         before, after = LARGEST[largest.measure.removeprefix("largest_")]
         lead.append(
-            f"Patched in from another text (the donor), {words.site_words(most.name)} act most: {before} "
+            f"Patched in from another text (the donor), the largest effect is that of {words.site_words(most.name)}: {before} "
             f"{number_words(most, largest.signed)} {after}."
         )
     figures = tuple(_figures(sites, facts))

@@ -230,7 +230,8 @@ def _needs_in_words(finding: Finding, tables: Mapping[str, pl.DataFrame], facts:
         least, most = (f"{end:g}" if math.isfinite(end) else "more than were tried" for end in (min(bits), max(bits)))
         needs.append(f"{words.COMPONENT_NAMES[component]} need {least}{f' to {most}' * (least != most)}")
     outcome = "the output" if facts.objective == "output" else "the loss"
-    return f"To change {outcome} surely by less than {_limit(tables, facts)[1]}, {words.join_words(needs)} bits a number, by layer."
+    limit = f"To change {outcome} surely by less than {_limit(tables, facts)[1]} with one layer rounded at a time"
+    return f"{limit}, by the scale that serves it better, {words.join_words(needs)} bits a number."
 
 
 def _needs(changes: Measures, limit: float) -> Table | None:

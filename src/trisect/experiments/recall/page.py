@@ -195,11 +195,11 @@ def page(tables: Mapping[str, pl.DataFrame], about: About[RecallFacts]) -> Sheet
     made_by = provenance(about, *(fact for fact in how if fact[1]))
     title = "What does pretraining add, and what does the model invent?"
     shares = [
-        f"models that were {MODELS[m]}{' answer' * (not i)} {words.share(n.value)}{' correctly' * (not i)}"
-        for i, m in enumerate(numbers.models)
+        f"{words.share(n.value)} by models that were {MODELS[m]}"
+        for m in numbers.models
         if (n := numbers.number("accuracy", m))
     ]
-    answer = f"Of the questions held out from fine-tuning, {words.join_words(shares)}." * bool(shares)
+    answer = f"Of the questions held out from fine-tuning are answered correctly: {'; '.join(shares)}." * bool(shares)
     return Sheet(title, "trisect · birth places", lede, sections, made_by, REFERENCES, answer)
 
 

@@ -299,7 +299,7 @@ class Operand:
         return replace(self, tensor=tensor)
 
     def fits(self, rows: int) -> bool:
-        """Whether batch and heads can be told apart: they are two axes, or one whose length is a multiple of `rows`."""
+        """Whether batch and heads can be distinguished: they are two axes, or one whose length is a multiple of `rows`."""
         return len(self.order) == 4 or self.tensor.shape[self.letters.index(self.order[0])] % rows == 0
 
     def take(self, rows: int) -> Tensor:

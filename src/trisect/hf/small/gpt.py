@@ -163,7 +163,7 @@ def load_weights(model: nn.Module, folder: Path) -> None:
         load_model(model, folder / "model.safetensors")
     except (SafetensorError, OSError, RuntimeError) as error:
         check_access(folder, error)
-        todo = f"Delete {folder} and run the same command again to train it anew."
+        todo = f"Delete {folder} and run the same command again to train it again."
         raise DamagedFileError(f"{folder} cannot be read.", f"{type(error).__name__}: {error}", todo) from error
 
 

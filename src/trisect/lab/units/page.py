@@ -154,7 +154,11 @@ def _mean(name: str, values: Sequence[float]) -> Estimate:
 
 
 FEW_MODELS = 5
-BASELINES = ("answered", "unedited")  # what a model does as it is, beside which effects are read
+BASELINES = (
+    "answered",
+    "unedited",
+    "attribution_correlation",
+)  # no effects: what a model does as it is, or how estimates rank
 FEW_SENTENCES = 3  # findings that are said in paragraphs; more are folded
 SEVERAL = r", layers ([0-9](?:[0-9,-]*[0-9])?)"  # how the group of a row says that it is of several layers at once, and of which
 TITLES = {False: "Layer by layer", True: "Several layers at once"}
@@ -191,7 +195,7 @@ def page(tables: Mapping[str, pl.DataFrame], about: About[UnitsFacts]) -> Sheet:
     weights = ", ".join(f"{model.name} ({model.fingerprint})" for model in facts.models)
     names = words.display_names(facts.names)
     return Sheet(
-        f"What does {facts.what} find in {words.quantity(len(facts.models), unit)}?",
+        f"What does trisect {facts.what} find in {words.quantity(len(facts.models), unit)}?",
         f"trisect · {facts.what} over {facts.units}",
         f"{('; ' if any(',' in name for name in names) else ', ').join(names)}. {explanation}",
         sections,
@@ -205,9 +209,10 @@ def _lead(finding: Finding, facts: UnitsFacts) -> str:
     """The page's first sentence: a finding's means over models; of revisions its first and last numbers."""
     if not facts.is_sample:
         return capital(str(finding))
-    values = [e for e in finding.values if e.name in words.COMPONENT_NAMES] or finding.values
+    named = [e for e in finding.values if e.name in words.COMPONENT_NAMES]
+    values = named if len(named) > 1 else finding.values
     of = {e.name: f" for {words.COMPONENT_NAMES.get(e.name, e.name)}" * (e.name != finding.title) for e in values}
-    sizes = words.join_words([f"{words.number(e.mean, finding.signed)}{of[e.name]}" for e in values])
+    sizes = words.join_words([f"{number_words(e, finding.signed)}{of[e.name]}" for e in values])
     side = "" if finding.compared is None else f" ({finding.compared.words('model')})"
     what, over, _ = (finding.title[:1].lower() + finding.title[1:]).partition(", mean over layers")
     over = f"{words.quantity(len(facts.models), 'model')}{' and their layers' * bool(over)}"
