@@ -239,7 +239,7 @@ def main() -> None:
         return None
     out.mkdir(parents=True, exist_ok=True)
     done = campaign.run(options.minutes, options.whole)
-    print("All is done." if done else "Call the same command again: it goes on.")
+    print("All is done." if done else "Run the same command again: it goes on.")
     return None
 
 

@@ -190,7 +190,7 @@ def test_a_model_without_a_loss_is_rewound_by_how_far_its_output_moves(tmp_path)
     scores = rows.filter(pl.col("measure") == "criticality")["value"]
     assert scores[0] == next(a for a, v in zip((0, 0.25, 0.5, 0.75, 1), curve, strict=True) if v < 0.5)
     text = found.report.read_text()
-    assert "the change of the output is largest for" in text
+    assert "change the output most, by" in text
     assert "Change of the output along the line" in text
     assert "Relative squared change of the model&#39;s output" in text
     for word in ("stays within", "is within"):  # ε is a share of squares, as the scores above are

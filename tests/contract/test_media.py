@@ -176,7 +176,7 @@ def test_a_command_reads_images_and_python_a_processors_outputs_and_batches(pict
         for n, (base, donor) in enumerate((made[:2], batches[:2]))
     ]
     assert changes[0].tables["interchanges"].equals(changes[1].tables["interchanges"])
-    with pytest.raises(ModelError, match="'pixels' failed with the inputs"):
+    with pytest.raises(ModelError, match="failed with the inputs 'pixels'"):
         subject.read({"pixels": made[0]["pixel_values"]})
     with pytest.raises(TrisectError, match="a list of numbers") as refused:
         trisect.erase(subject, cast(Any, made), out=tmp_path / "erased")

@@ -221,7 +221,7 @@ def test_what_is_damaged_is_named_and_can_be_made_again(done, tmp_path):
 
 
 def test_a_loss_that_is_no_number_ends_the_training(tmp_path):
-    with pytest.raises(StudyError, match=r"is no finite number(.|\n)*Give a lower rate"):
+    with pytest.raises(StudyError, match=r"is not finite(.|\n)*Give a lower rate"):
         trisect.recall(out=tmp_path, settings=TINY | {"pretraining_rate": 1e30, "clip": 1e30}, workers=0, quiet=True)
 
 

@@ -327,7 +327,7 @@ def test_words_from_outside_stand_on_the_page_as_text(tmp_path):
 def test_the_page_is_made_from_the_tables_alone(whole):
     sheet = sheet_of(whole)
     mean = value(whole.tables["measures"], measure="overlap", component="q-k", group=None)["value"].mean()
-    assert f"overlap by {100 * mean:.1f} %, random ones by 25." in sheet.answer.replace("\u00a0", " ")
+    assert f"overlap by {100 * mean:.1f} %, random matrices by 25." in sheet.answer.replace("\u00a0", " ")
     short = sheet.sections[0].figures[0]
     assert [panel.title for panel in short.panels] == ["Overlap of the matrices", "Of random matrices"]
     assert f"q-k {mean:.3f}" in short.panels[0].alt

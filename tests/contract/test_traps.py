@@ -633,8 +633,8 @@ CHANGES: dict[str, tuple[Any, str]] = {
         "at position 1 {} is made of other positions in head 4, namely 0, of",
     ),
     "roll": (lambda k: k.roll(1, 1), "at position 0 {} is made of position 6 of"),
-    "placed": (placed, "at position 1 {} is more than what"),
-    "placed throughout": (lambda q: placed(q, 1.0), "at position 1 {} is more than what"),
+    "placed": (placed, "at position 1 {} is more than the result of"),
+    "placed throughout": (lambda q: placed(q, 1.0), "at position 1 {} is more than the result of"),
     "by log": (by_log, "at position 1 {} is 1.31 times the result of"),
 }
 

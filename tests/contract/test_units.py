@@ -232,7 +232,7 @@ def test_the_folder_is_whole_and_its_json_names_every_model(whole):
     assert all(Path(model["report"]).exists() for model in said["models"])
     assert read_table(whole.folder / "tables", "measures").columns[0] == "model"
     page = whole.report.read_text(encoding="utf-8")
-    assert "Ablate over 3 models" in page
+    assert "What does trisect ablate find in 3 models?" in page
     assert all(f'href="{one.page}"' in page for one in whole.about.facts.models)
 
 

@@ -431,7 +431,7 @@ def test_so_is_what_names_no_label_split_file_or_position(place, unloaded, comma
     assert given in lines[0]
 
 
-def test_several_models_are_loading_error_either(place, unloaded):
+def test_several_models_are_not_loaded_either(place, unloaded):
     words = ["ablate", place / "model", place / "model", "--text", "w1", "--sites", "zz@1", "--out", place / "out"]
     done = CliRunner().invoke(main, list(map(str, words)))
     assert done.exit_code == 2

@@ -168,7 +168,7 @@ NARROW = everywhere("narrow7-q+k+v@1-5", 0.05, 0.05) | everywhere("narrow5-q+k+v
 
 
 def tied(effects, rise=0.3):
-    """A tied_study with ties, in which rewinding q, k and v in all layers raises the train loss by that much, or was not done."""
+    """A study with ties, in which rewinding q, k and v in all layers raises the train loss by that much, or was not done."""
     tables, about = made(effects)
     if rise is None:
         return tables, about

@@ -418,5 +418,10 @@ def test_a_function_that_runs_the_edited_model_is_refused(kind):
             answer(model, inputs)
         with pytest.raises(ModelError, match="runs the edited model"):
             subject.predict(inputs, {"v@2": calls})
+    # a part of the model that does not attend may be used, and another model read
+    if kind != "longformer":
+        norm = subject.model.transformer.ln_f
+        scaled = lambda tensor, _where: (norm(torch.ones(norm.weight.shape)), 0.5 * tensor)[1]  # noqa: E731
+        assert torch.equal(subject.predict(inputs, {"v@2": scaled})[0], subject.predict(inputs, {"v@2": halved})[0])
     beside = lambda tensor, _where: (other.read(inputs), 0.5 * tensor)[1]  # noqa: E731
     assert torch.equal(subject.predict(inputs, {"v@2": beside})[0], subject.predict(inputs, {"v@2": halved})[0])

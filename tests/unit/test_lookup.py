@@ -206,7 +206,7 @@ def test_an_edit_ties_or_freezes_matrices_beside_the_plain_model_that_is_not_tra
 
     study(corpus, tmp_path, [1])
     results = tmp_path / "pairs-8" / "seed-1.json"
-    rows = read_json(results, "")
+    rows: Any = read_json(results, "")
     write_json(
         results, {name: [{k: v for k, v in row.items() if k != "edit"} for row in of] for name, of in rows.items()}
     )
@@ -224,6 +224,9 @@ def test_an_edit_ties_or_freezes_matrices_beside_the_plain_model_that_is_not_tra
     # results of a folder that was begun before there were edits lack the column
     assert both.tables["predictions"].filter(edit="", seed=1)["step"].unique().sort().to_list() == [0, 4, 8]
     assert [one.measure for one in both.findings if "_tie" in one.measure] == ["loss_tie-k+v", "excess_tie-k+v"]
+    less = study(corpus, tmp_path, [1], ("tie-k+v",))
+    assert "Models with freeze-q+k are in the folder, and are not shown without --edit freeze-q+k." in less.about.notes
+    assert "freeze" not in " ".join(less.tables["measures"]["subject"].unique())
     with pytest.raises(SpecError, match="freeze-x"):
         study(corpus, tmp_path, [1], ("freeze-x",))
     with pytest.raises(SpecError, match="twice"):

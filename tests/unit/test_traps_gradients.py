@@ -79,9 +79,7 @@ def assert_first_is_named(model: nn.Module) -> None:
     assert origins(subject.proof) == ["mixed", "rows"]
     first, second = subject.proof.weights
     assert (first.projections.w_o, first.projections.b_o, first.around) == (None, None, None)
-    words = (
-        "what layers.0.attn.o_proj makes of the output changes what follows by another amount than its gradient says"
-    )
+    words = "the result of layers.0.attn.o_proj changes what follows by another amount than its gradient says"
     assert any(note.startswith(f"Layer 1, o: {words}") for note in subject.notes)
     assert second.around is not None
     one, other = subject.read(fooling.ids(9)).traces

@@ -56,7 +56,7 @@ class DamagedFileError(StudyError):
 
 
 class ModelError(TrisectError):
-    """A model is not there, cannot be loaded, cannot be read, or does not pass the proof."""
+    """A model is not there, cannot be loaded, cannot be read, or does not pass verification."""
 
 
 class TheoryError(TrisectError):
@@ -95,13 +95,20 @@ def require(ok: bool, fault: str, facts: str, todo: str) -> None:
         raise SpecError(fault, facts, todo)
 
 
+def _holds_arrays(value: object) -> bool:
+    """Whether a value is a tensor or an array, or holds one at any depth."""
+    if isinstance(value, (Mapping, list, tuple)):
+        return any(map(_holds_arrays, value.values() if isinstance(value, Mapping) else value))
+    return type(value).__module__.partition(".")[0] in ("torch", "numpy") and hasattr(value, "shape")
+
+
 def shorten(value: object, most: int = LONGEST) -> str:
     """A value as an error quotes it: one that would fill the screen by its beginning."""
     if isinstance(value, int) and abs(value) >= 10**most:  # Python spells no whole number of over 4,300 digits
         return f"a number of over {most} digits"
-    text = repr(value)
-    if not isinstance(value, str) and re.search(r"\b(tensor|array)\(", text):
+    if _holds_arrays(value):
         return f"a {type(value).__name__} of numbers"
+    text = repr(value)
     return text if len(text) <= most else f"{text[:most]}… ({len(text):,} characters)"
 
 

@@ -372,15 +372,17 @@ def in_words(error: ValidationError, kind: type[Any], where: str = "") -> SpecEr
     names, owner, info = _place(first["loc"], kind)
     if first["type"] == "unexpected_keyword_argument":
         names_there = sorted(names_of(owner))
-        home = " in ".join(filter(None, (".".join(names[:-1]), where))) or f"A {owner.__name__}"
+        home = " in ".join(filter(None, (".".join(names[:-1]), where))) or f"A {owner.__name__.lstrip('_')}"
         fault = f"{home} has {names[-1]}{or_closest(names[-1], names_there)}"
         return SpecError(fault, f"Known are {', '.join(names_there)}.", "Correct or remove the others.")
     if not names:
-        fault = f"{where or 'What was given'} does not hold a {kind.__name__.lower()}."
+        fault = f"{where or 'What was given'} does not hold a {kind.__name__.lstrip('_').lower()}."
         names_there = sorted(names_of(kind))
         return SpecError(fault, "It is a JSON object.", f"Its keys are {', '.join(names_there)}.")
     same = [detail for detail in errors if _place(detail["loc"], kind)[0] == names]
-    return _of_value(" in ".join(filter(None, (".".join(names), where))), same, info, owner.__name__.lower())
+    return _of_value(
+        " in ".join(filter(None, (".".join(names), where))), same, info, owner.__name__.lstrip("_").lower()
+    )
 
 
 def _place(loc: tuple[int | str, ...], kind: type[Any]) -> tuple[list[str], Any, FieldInfo | None]:

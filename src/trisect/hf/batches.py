@@ -135,12 +135,13 @@ class TextBatcher:
             yield start, [*before, *piece, *after], marks
 
     def _unknown_words(self, text: str, ids: Sequence[int], is_target: bool) -> list[str]:
-        """What of a text the tokenizer does not know; the text itself where it does not say where its pieces stand."""
+        """The words of a text that the tokenizer does not know, where it does not say where its pieces stand each tokenized alone."""
         unknown = getattr(self.tokenizer, "unk_token_id", None)
         if unknown is None or unknown not in ids:
             return []
         if not getattr(self.tokenizer, "is_fast", False):
-            return [text]
+            alone = {w: tokenize(self.name, self.tokenizer, w, is_target)["input_ids"] for w in text.split()}
+            return [word for word, pieces in alone.items() if unknown in pieces and word != self.tokenizer.unk_token]
         spans = tokenize(self.name, self.tokenizer, text, is_target, return_offsets_mapping=True)["offset_mapping"]
         words = (text[start:end].strip() for piece, (start, end) in zip(ids, spans, strict=True) if piece == unknown)
         return [word for word in words if word not in ("", self.tokenizer.unk_token)]

@@ -85,10 +85,11 @@ class Processor:
         todo = f"Put a placeholder into the text for each of the {kind}, as the model card says, or give the model's own inputs."
         with saying(lambda error: ModelError(words, summarize_error(error, 200), todo)):
             values = dict(maker(**named, return_tensors="pt"))
-        *stacked, high, wide = getattr(values.get("pixel_values"), "shape", (0, 0))
+        shape: tuple[int, ...] = tuple(getattr(values.get("pixel_values"), "shape", ()))
         sizes = [getattr(picture, "size", None) for picture in data]
-        if len(stacked) > 1 and any(isinstance(size, tuple) and size != (wide, high) for size in sizes):
-            notes = (*notes, f"Images are scaled or cut to {wide} × {high} pixels, as the model reads them.")
+        if len(shape) in (4, 5) and any(isinstance(size, tuple) and size != shape[:-3:-1] for size in sizes):
+            how = "read in tiles of" if len(shape) == 5 else "scaled or cut to"
+            notes = (*notes, f"Images are {how} {shape[-1]} × {shape[-2]} pixels, as the model reads them.")
         if start is not None:
             # the decoder's input ids and labels of a text; without a text the ids that it begins with
             ids = [] if tokenizer is None else list(tokenize(self.name, tokenizer, text or "")["input_ids"])
@@ -218,7 +219,8 @@ def open_image(image: object) -> tuple[object, tuple[str, ...]]:
             # a camera's MPO has further views beside its picture
             frames, mode = 1 if opened.format == "MPO" else getattr(opened, "n_frames", 1), opened.mode
             picture = ImageOps.exif_transpose(opened).convert("RGB")
-            clear = opened.has_transparency_data and min(opened.convert("RGBA").getchannel("A").tobytes()) < 255
+            clear = opened.has_transparency_data and not mode.startswith(("I", "F"))
+            clear = clear and min(opened.convert("RGBA").getchannel("A").tobytes()) < 255
     if frames > 1:
         raise ModelError(words, f"It holds {frames} pictures.", "Save the one that is meant in a file of its own.")
     if mode.startswith(("I", "F")):

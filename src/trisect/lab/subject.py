@@ -91,7 +91,7 @@ def load(
     NAME@REVISION is a revision of a model on a hub, or a subfolder of a folder of checkpoints. A study's folder gives the
     baseline of its first seed, `STUDY/runs/RUN` that run; the other options are for
     pretrained models, see `trisect.hf.load.load`. On a terminal a line says what is being done, unless `quiet`.
-    Raises ModelError for what is not there or does not pass the proof.
+    Raises ModelError for what is not there or does not pass verification.
     """
     check_name("a model", model)
     with screen("trisect.load", quiet):

@@ -383,11 +383,15 @@ def site_words(site: str) -> str:
         of = Site.parse(site)
     except SiteError:
         return site
-    where = "all layers" if of.layers is None else f"layer{'s' * (len(of.layers) > 1)} {spell(of.layers)}"
-    where += "" if of.heads is None else f", head{'s' * (len(of.heads) > 1)} {spell(of.heads)}"
+    where = (
+        "all layers"
+        if of.layers is None
+        else f"layer{'s' * (len(of.layers) > 1)} {spell(of.layers).replace(',', ', ')}"
+    )
+    where += "" if of.heads is None else f", head{'s' * (len(of.heads) > 1)} {spell(of.heads).replace(',', ', ')}"
     stack = f" in {'the ' * (of.stack in ('enc', 'dec'))}{stack_words(of.stack)}" if of.stack else ""
-    before = " before position embeddings" * of.pre
-    return f"the {join_words([COMPONENT_NAMES.get(c, c) for c in of.components])}{before} of {where}{stack}"
+    before = ", before rotary positions" * of.pre
+    return f"the {join_words([COMPONENT_NAMES.get(c, c) for c in of.components])} of {where}{stack}{before}"
 
 
 def stack_order(stack: str) -> tuple[int, str]:

@@ -335,7 +335,7 @@ def open_bitext(
             fault = f"{_plural(len(paths), 'file')} to learn from."
             raise CorpusError(fault, "A bitext has two, source and target.", "Give two files, or a folder.")
         train = read_pairs(paths[0], paths[1])
-        if paths[0] == paths[1] and all(pair.source == pair.target for pair in train.pairs):
+        if paths[0] == paths[1] and not any("source ||| target" in note for note in train.notes):
             facts = "No line has the sign ||| between spaces, so that each would be its own translation."
             raise CorpusError(
                 f"{paths[0]} is one file.", facts, "Write source ||| target in each line, or give two files."

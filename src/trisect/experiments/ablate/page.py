@@ -127,7 +127,9 @@ def lead(results: Sequence[Finding], facts: AblateFacts) -> str:
     if finding is None:
         return ""
     signed, sizes = facts.objective != "output", []
-    for e in sorted(finding.values, key=lambda e: -abs(e.mean or 0.0)):
+    by_rise = signed and "mean_change" not in named
+    ordered = sorted(finding.values, key=lambda e: -(e.mean or 0.0) if by_rise else -abs(e.mean or 0.0))
+    for e in ordered:
         plain = e.name.rpartition(".")[2]
         at = f" ({e.name})," * (plain != e.name)
         what = words.site_words(e.name) if "@" in e.name else f"{words.COMPONENT_NAMES.get(plain, plain)}{at}"
@@ -140,7 +142,7 @@ def lead(results: Sequence[Finding], facts: AblateFacts) -> str:
     over, most = (
         (", mean over layers", "changes")
         if "mean_change" in named
-        else ("", "rises most" if signed and (finding.values[0].mean or 0.0) > 0 else "changes most")
+        else ("", "rises most" if by_rise and (ordered[0].mean or 0.0) > 0 else "changes most")
     )
     outcome = words.capital(_outcome_words(facts))
     return f"{outcome} {most} {state} {owner}{sizes[0]} {unit_of}{more}{over}{tail}."

@@ -61,7 +61,9 @@ def page(tables: Mapping[str, pl.DataFrame], about: About[ComposeFacts]) -> Shee
     for row in strongest:
         value = Estimate("", row["direct"], row["direct_low"], row["direct_high"])
         layer, _, part = row["writer"].partition(".")
-        block = {"mlp": "the feed-forward network", "attn": "attention"}.get(part, part.replace("h", "head "))
+        block = {"mlp": "the feed-forward network", "attn": "attention", "bias": "the bias"}.get(
+            part, part.replace("h", "head ")
+        )
         writer = (
             f"{block} of layer {layer}"
             if part

@@ -226,6 +226,12 @@ class LookupWork(TrainingWork[LookupSettings, LookupRecipe, TrainingText, Lookup
                 rows += [{"edit": "", **row} if name not in ("measures", "metrics") else row for row in body[name]]
             run = f"lookup/{model.title.removeprefix('seed-')}"
             losses += model.files.loss_rows("", run, "loss_nats")
+        others = {path.name.rpartition("-seed-")[0] for path in (home / "models").glob("*-seed-*")} - {
+            *self.settings.edits
+        }
+        unasked = [
+            f"Models with {edit} are in the folder, and are not shown without --edit {edit}." for edit in sorted(others)
+        ]
         different = changes_of(RECIPES, self.recipe)
         corpus = self.settings.corpus if str(self.settings.corpus) == EMBEDDED_DATA else Path(self.settings.corpus).name
         settings = LookupSettings(
@@ -247,7 +253,7 @@ class LookupWork(TrainingWork[LookupSettings, LookupRecipe, TrainingText, Lookup
         return Measured(
             tables,
             LookupFacts(f"{text.name}, fingerprint {text.fingerprint}", self.recipe.data()),
-            (*text.notes, PAIRS_NOTE),
+            (*text.notes, PAIRS_NOTE, *unasked),
             lambda about: judge_lookups(LookupNumbers.of(tables), bound),
             SOURCE.unit,
             seconds=plan.wall_seconds,

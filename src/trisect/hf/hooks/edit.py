@@ -174,7 +174,7 @@ class _EditableModel:
 
     def _refuse(self, block: _OpenEdit, missed: Sequence[int], where: str) -> None:
         places = spell_addresses([self.addresses[order] for order in missed])
-        reason = f"{where} of {self.name} made the verified attention call of {places}."
+        reason = f"{where} of {self.name} made the verified attention call{'s' * (len(missed) > 1)} of {places}."
         todo = "Give inputs that reach it, call the model itself in the thread of the block, or leave the site out."
         raise ModelError(f"The edit of {block.words} was not made.", reason, todo)
 

@@ -216,6 +216,7 @@ class _MatmulTracer(TorchFunctionMode):
         self.now = self.edits  # those of the pass under way, by the order of its own calls
         self.unread: list[UnreadAttention] = []
         self._at: _ForwardPass | None = None
+        self._attending: set[str] = set()  # modules that make attention calls, and those that contain them
         self._tags = WeakTensorKeyDictionary()
 
     # -- the passes -----------------------------------------------------------------------------------------
@@ -225,7 +226,7 @@ class _MatmulTracer(TorchFunctionMode):
         yield self.model.register_forward_pre_hook(self._begin, with_kwargs=True)
         for name, module in self.model.named_modules():
             yield module.register_forward_pre_hook(partial(self._enter, name), with_kwargs=True)
-            leaving = lambda _m, _a, _o: self._at and self._at.leave()  # noqa: E731
+            leaving = lambda _m, _a, _o: self._at and not self.calls.is_writing and self._at.leave()  # noqa: E731
             yield module.register_forward_hook(leaving, always_call=True)
         for layer in self.pieces:
             doing = lambda n: self.now.write.get(n), self.edits.hold.get, self._note_pieces, self._pause
@@ -233,8 +234,9 @@ class _MatmulTracer(TorchFunctionMode):
         yield self.model.register_forward_hook(lambda _m, _a, _o: self._end(), always_call=True)
 
     def _enter(self, name: str, module: nn.Module, args: Arguments, kwargs: NamedArguments) -> None:
-        check_alone(self.calls.is_writing)
-        if self._at is not None:
+        if self.calls.is_writing:  # a function of an edit may use a part of the model that does not attend
+            check_alone(name in self._attending)
+        elif self._at is not None:
             self._at.enter(name, rows_of(module, args, kwargs))
 
     def _begin(self, model: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
@@ -258,6 +260,8 @@ class _MatmulTracer(TorchFunctionMode):
             with torch.no_grad(), torch.random.fork_rng(devices=sorted(used)):
                 model(*args, **kwargs)
             dry = self._at
+            made = [call.module.split(".") for call in self.calls[keep[0] :]]
+            self._attending = {"", *(".".join(parts[:n]) for parts in made for n in range(1, len(parts) + 1))}
             # calls that the rehearsal did not make, or whose v comes after their scores, cannot be edited
             self.now = self.edits._replace(write=self.calls.at_orders(self.edits.write, self.calls[keep[0] :]))
             for order in self.now.write:

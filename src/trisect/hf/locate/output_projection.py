@@ -331,6 +331,7 @@ def _moves(
     call: Call, out: Output, leaving: _Leaving, records: tuple[_Given, _Given, _Given], half: int
 ) -> tuple[float, float]:
     """How far unchanged positions of one call's module move through its attention, and through anything else.
+
     Both are 0 up to rounding, if the call is not alone in its module, or if the module's output is not found.
     """
     base, moved, _ = records
