@@ -85,7 +85,7 @@ class Processor:
         todo = f"Put a placeholder into the text for each of the {kind}, as the model card says, or give the model's own inputs."
         with saying(lambda error: ModelError(words, summarize_error(error, 200), todo)):
             values = dict(maker(**named, return_tensors="pt"))
-        shape: tuple[int, ...] = tuple(getattr(values.get("pixel_values"), "shape", ()))
+        shape: Any = getattr(values.get("pixel_values"), "shape", ())
         sizes = [getattr(picture, "size", None) for picture in data]
         if len(shape) in (4, 5) and any(isinstance(size, tuple) and size != shape[:-3:-1] for size in sizes):
             how = "read in tiles of" if len(shape) == 5 else "scaled or cut to"
