@@ -264,8 +264,8 @@ def _token_number(subject: Any, token: str | int, size: int) -> int:
 @translate_system_errors()
 def serve(
     model: Any,
-    text: str | Sequence[str] = (),
-    second: str | Sequence[str] = (),
+    text: ReadGiven | Sequence[str] = (),
+    second: ReadGiven | Sequence[str] = (),
     host: str = "127.0.0.1",
     port: int = 0,
     open: bool = False,
@@ -279,7 +279,8 @@ def serve(
 ) -> Served:
     """A page on this machine to type at: switch q, k or v of any site of a model, and see what changes.
 
-    `model` is what `trisect.load` takes or returns; `text` and `second` stand in the page at first. Prints the address and
+    `model` is what `trisect.load` takes or returns; `text` and `second` stand in the page at first, also as a processor's
+    outputs or a Batch, which the page calls the inputs given. Prints the address and
     returns when interrupted; where `wait` is false, returns at once, and `stop()` of what is returned ends it. Needs the
     extra `trisect[serve]`.
     """

@@ -22,6 +22,7 @@ from trisect.core.subject import InputSample
 from trisect.hf.files import fetch
 from trisect.hf.load import load
 from trisect.hf.processor import open_image, open_sound
+from trisect.server.answering import GIVEN, PageModel, PageState
 
 tf = cast(Any, transformers)
 RATE = 16_000
@@ -169,6 +170,12 @@ def test_a_command_reads_images_and_python_a_processors_outputs_and_batches(pict
     assert named["value"].to_list() == tables[0]["value"].to_list() == tables[1]["value"].to_list()
     assert max(tables[0]["value"].to_list()) > 0
     zero = trisect.intervene(subject, made[0], {"v@all": "zero"})
+    served = trisect.serve(subject, made[0], batches[1], wait=False)
+    served.stop()
+    page = PageModel(subject, inputs={GIVEN[0]: made[0], GIVEN[1]: batches[1]})
+    answer = page.answer(PageState(GIVEN[:1], GIVEN[1:], (("v@all", "zero"),)), "").words
+    assert answer["moved"] == [round(float(m), 9) for m in zero.moved]
+    assert "    inputs,  # those that trisect.serve was given" in cast(str, answer["python"])
     assert float(zero.moved.max()) > 0
     trisect.norms(subject, texts=made, out=tmp_path / "norms", quiet=True)
     changes = [

@@ -363,7 +363,7 @@ def test_saved_weights_come_back_bit_for_bit(folder):
 def test_damaged_weights_are_named(folder):
     model, _ = made("gpt2")
     (folder / "model.safetensors").write_bytes(b"no")
-    with pytest.raises(DamagedFileError, match="to train it anew"):
+    with pytest.raises(DamagedFileError, match="to train it again"):
         load_weights(model, folder)
 
 

@@ -23,7 +23,7 @@ from trisect.core.files import Json
 from trisect.core.printable import safe, safe_data
 from trisect.core.schema import Many, read, record
 from trisect.core.site import Site
-from trisect.core.subject import AnsweringSubject, TextOrPair
+from trisect.core.subject import AnsweringSubject, ReadGiven, TextOrPair
 from trisect.experiments.explore import page as explorer
 from trisect.experiments.explore.page import ExplorerPicture, html, pack, readable
 from trisect.experiments.explore.run import take_picture
@@ -33,6 +33,7 @@ from trisect.measure.intervention import KINDS, Intervention, Planned, PreparedT
 from trisect.report import sheet
 from trisect.report.format import display_name
 
+GIVEN = ("the inputs given", "the second inputs given")  # what a page calls inputs that are no text
 CHARACTERS = 2_000  # of one text
 SWITCHES = 64
 POSITIONS = 256  # that are chosen
@@ -120,18 +121,20 @@ def python(source: str, state: PageState) -> str:
     loaded = f"model = trisect.load({source})" if source else "model = ...  # the model that trisect.serve was given"
     rest = [f"    {{{', '.join(f'{site!r}: {how!r}' for site, how in state.switches)}}},"]
     if state.donor is not None:
-        rest.append(f"    second={state.donor!r},")
+        donor = "second" if state.second[0] in GIVEN else repr(state.donor)
+        rest.append(f"    second={donor},")
     if state.place is not None:
         rest.append(f"    place={state.place},")
     if state.positions:
         rest.append(f"    positions={state.positions!r},")
+    shown = "inputs,  # those that trisect.serve was given" if state.text[0] in GIVEN else f"{state.as_input!r},"
     lines = [
         "import trisect",
         "",
         loaded,
         "change = trisect.intervene(",
         "    model,",
-        f"    {state.as_input!r},",
+        f"    {shown}",
         *rest,
         ")",
     ]
@@ -160,12 +163,13 @@ class PageAnswer(NamedTuple):
 class PageModel:
     """A model that answers pages; `source` is how `trisect.load` is called for it, empty for a loaded one.
 
-    `example` is a text of its own language to begin with, empty where any will do.
+    `example` is a text of its own language to begin with, empty where any will do; `inputs` are what is no text, by name.
     """
 
     subject: AnsweringSubject
     source: str = ""
     example: str = ""
+    inputs: Mapping[str, ReadGiven] = field(default_factory=dict)
     _ready: OrderedDict[tuple[TextOrPair, TextOrPair | None], PreparedText] = field(default_factory=OrderedDict)
 
     @functools.cached_property
@@ -229,7 +233,9 @@ class PageModel:
 
     def _prepared(self, state: PageState) -> PreparedText:
         key = (state.as_input, state.donor)
-        ready = self._ready.pop(key, None) or PreparedText.of(self.subject, *key)
+        text = self.inputs.get(state.text[0], state.as_input)
+        second = self.inputs.get(state.second[0], state.donor) if state.second else None
+        ready = self._ready.pop(key, None) or PreparedText.of(self.subject, text, second)
         self._ready[key] = ready
         while len(self._ready) > TEXTS:
             self._ready.popitem(last=False)

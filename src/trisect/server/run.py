@@ -20,6 +20,7 @@ from trisect.core.errors import ModelError, SpecError, need_extra, require, shor
 if TYPE_CHECKING:
     import uvicorn
 
+    from trisect.core.subject import ReadGiven
     from trisect.server.answering import PageModel, PageState
 
 LOOPBACK = ("127.0.0.1", "::1", "localhost")
@@ -56,8 +57,8 @@ class Served:
 
 def start(
     model: Any,
-    text: str | Sequence[str] = (),
-    second: str | Sequence[str] = (),
+    text: ReadGiven | Sequence[str] = (),
+    second: ReadGiven | Sequence[str] = (),
     host: str = "127.0.0.1",
     port: int = 0,
     **fetched: Any,
@@ -67,9 +68,12 @@ def start(
     need_extra("uvicorn", "serve", "trisect serve")
     from trisect.core.subject import AnsweringSubject
     from trisect.lab.subject import load
-    from trisect.server.answering import PageModel
+    from trisect.server.answering import GIVEN, PageModel
 
-    texts = ((words,) if isinstance(words, str) else tuple(words) for words in (text, second))
+    sides = tuple(zip(GIVEN, (text, second), strict=True))
+    inputs: dict[str, Any] = {name: side for name, side in sides if not _is_text(side)}
+    words: list[Any] = [name if name in inputs else side for name, side in sides]
+    texts = ((side,) if isinstance(side, str) else tuple(side) for side in words)
     state, bound = begins(*texts), _bound(host, port)
     try:
         if isinstance(model, AnsweringSubject):
@@ -80,10 +84,15 @@ def start(
         if not isinstance(subject, AnsweringSubject):
             reason = "It cannot say what it predicts."
             raise ModelError(f"{type(subject).__name__} was given.", reason, "Give a model that trisect.load returns.")
-        return _serve(PageModel(subject, source, _example(model)), bound, host, state)
+        return _serve(PageModel(subject, source, _example(model), inputs), bound, host, state)
     except BaseException:
         bound.close()
         raise
+
+
+def _is_text(value: object) -> bool:
+    """Whether it is a text, or texts, and no processor's output, batch or sample."""
+    return isinstance(value, str) or (isinstance(value, (list, tuple)) and all(isinstance(part, str) for part in value))
 
 
 def _serve(answering: PageModel, bound: socket.socket, host: str, state: PageState | None) -> Served:

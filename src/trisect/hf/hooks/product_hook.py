@@ -260,8 +260,8 @@ class _MatmulTracer(TorchFunctionMode):
             with torch.no_grad(), torch.random.fork_rng(devices=sorted(used)):
                 model(*args, **kwargs)
             dry = self._at
-            made = [call.module.split(".") for call in self.calls[keep[0] :]]
-            self._attending = {"", *(".".join(parts[:n]) for parts in made for n in range(1, len(parts) + 1))}
+            paths = [call.module.split(".") for call in self.calls[keep[0] :]]
+            self._attending = {"", *(".".join(path[:n]) for path in paths for n in range(1, len(path) + 1))}
             # calls that the rehearsal did not make, or whose v comes after their scores, cannot be edited
             self.now = self.edits._replace(write=self.calls.at_orders(self.edits.write, self.calls[keep[0] :]))
             for order in self.now.write:
