@@ -280,7 +280,7 @@ def serve(
     """A page on this machine to type at: switch q, k or v of any site of a model, and see what changes.
 
     `model` is what `trisect.load` takes or returns; `text` and `second` stand in the page at first, also as a processor's
-    outputs or a Batch, which the page calls the inputs given. Prints the address and
+    outputs or a Batch. Prints the address and
     returns when interrupted; where `wait` is false, returns at once, and `stop()` of what is returned ends it. Needs the
     extra `trisect[serve]`.
     """
