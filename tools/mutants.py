@@ -71,7 +71,9 @@ def changed(node: ast.AST) -> ast.AST | None:
             return ast.Constant(not value if isinstance(value, bool) else value + 1)
         case ast.IfExp(_, body, orelse):
             return ast.IfExp(ast.Constant(True), body, orelse)
-        case ast.Return(value) if value is not None and not (isinstance(value, ast.Constant) and value.value is None):
+        case ast.Return(value) if value is not None and not (
+            isinstance(value, ast.Constant) and value.value in (None, False)
+        ):
             return ast.Return(ast.Constant(None))
     return None
 

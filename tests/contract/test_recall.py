@@ -3,6 +3,7 @@
 import json
 import shlex
 import shutil
+from dataclasses import replace
 
 import numpy as np
 import polars as pl
@@ -28,7 +29,16 @@ from trisect.lab import training
 from trisect.lab.inputs import choose_recipe
 from trisect.lab.training import ModelFiles
 from trisect.report.sheet import Sheet
-from trisect.text.birth_places import _CutSpan, open_people
+from trisect.text.birth_places import People, Question, _CutSpan, open_people
+
+
+def test_characters_that_no_text_to_learn_from_has_are_counted():
+    learnt = Question("A", "Where is A?", "B")
+    people = People("made", (), (learnt,), (learnt,), (Question("Z", "Where is Z?", "Z"), learnt), (), ())
+    (note,) = lessons._missing(people)
+    assert note == "1 questions or their places hold characters outside the vocabulary, read as unknown: 'Z' 2×."
+    assert lessons._missing(replace(people, test=(learnt,))) == []
+
 
 TINY = {"layers": 1, "heads": 2, "width": 16, "pretraining_batch": 128, "batch": 128, "invented": 12}
 TINY |= dict.fromkeys(("pretraining_epochs", "epochs_without", "epochs_after"), 2)
