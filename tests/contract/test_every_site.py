@@ -98,10 +98,11 @@ def test_a_switch_zeroes_the_part_that_is_named_and_no_other_of_its_layer(subjec
     assert switched >= 12
 
 
-@pytest.mark.parametrize("command", ["ablate", "patch", "erase"])
+@pytest.mark.parametrize("command", ["ablate", "patch", "quantise", "erase"])
 def test_a_command_takes_what_the_model_has_and_refuses_the_rest_by_name(subject, command, tmp_path):
     given = {
         "ablate": {"text": (WORDS,)},
+        "quantise": {"text": (WORDS,), "bits": (2, 4)},
         "patch": {"pair_list": [{"base": WORDS, "donor": "w4 w3 w2 w1"}]},
         "erase": {"corpus": "embedded", "limit": 2, "tokens": 60},
     }[command]
@@ -118,6 +119,18 @@ def test_a_command_takes_what_the_model_has_and_refuses_the_rest_by_name(subject
         tables = call().tables.values()
         rows = next(table for table in tables if "component" in table.columns or "site" in table.columns)
         assert len(rows), (command, text)
+
+
+def test_an_audit_compares_with_the_part_that_is_named_or_refuses(subject):
+    names = [name for name, _ in subject.model.named_modules()]
+    kind = next(name for name in names if re.search(r"0.*(v_proj|value)$", name))
+    assert trisect.audit(subject, kind, site="v@1", text=WORDS).same
+    for text in ("v@2", "k@1", "q@1", "k+v@1", "k@1.h9", "q@3", "enc.q@1", "o@1"):
+        try:
+            same = trisect.audit(subject, kind, site=text, text=WORDS).same
+        except TrisectError as error:
+            same = text not in str(error)  # refused without a name
+        assert not same, text
 
 
 WILD = "/../../../../../PWN"
