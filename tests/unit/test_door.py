@@ -8,6 +8,7 @@ from unittest.mock import Mock
 
 import altair as alt
 import click
+import numpy as np
 import pytest
 import torch
 from click.testing import CliRunner
@@ -19,7 +20,7 @@ from tests import tinyhf
 
 import trisect
 from trisect.cli import main
-from trisect.core.errors import DamagedFileError, StudyError, TrisectError, translate_system_errors
+from trisect.core.errors import DamagedFileError, StudyError, TrisectError, shorten, translate_system_errors
 from trisect.core.files import read_json, replace_file
 from trisect.core.printable import safe, safe_data
 from trisect.core.tables import read_table
@@ -143,6 +144,13 @@ def test_nothing_else_is_swallowed(raised):
     with pytest.raises(type(raised)) as error, translate_system_errors():
         raise raised
     assert error.value is raised
+
+
+def test_an_error_quotes_numbers_and_texts_and_no_tensor_or_array():
+    assert shorten([{"x": torch.zeros(3)}]) == "a list of numbers"
+    assert shorten(np.zeros(3)) == "a ndarray of numbers"
+    assert shorten(np.float64(2.5)) == "np.float64(2.5)"
+    assert shorten(["see array(x)"]) == "['see array(x)']"
 
 
 def test_a_path_with_nul_and_a_name_that_is_no_text_are_refused(tmp_path, monkeypatch):

@@ -99,7 +99,8 @@ def _holds_arrays(value: object) -> bool:
     """Whether a value is a tensor or an array, or holds one at any depth."""
     if isinstance(value, (Mapping, list, tuple)):
         return any(map(_holds_arrays, value.values() if isinstance(value, Mapping) else value))
-    return type(value).__module__.partition(".")[0] in ("torch", "numpy") and hasattr(value, "shape")
+    package = type(value).__module__.partition(".")[0]
+    return hasattr(value, "shape") and (package == "torch" or (package == "numpy" and bool(getattr(value, "ndim", 0))))
 
 
 def shorten(value: object, most: int = LONGEST) -> str:

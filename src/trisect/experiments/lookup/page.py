@@ -341,9 +341,8 @@ def _edit_words(edit: str) -> str:
 def _excess(numbers: LookupNumbers, edit: str) -> Finding:
     """The shift to each component's own answer less the largest other or, if larger, an unrelated donor's, in all models."""
     shifts = {c: present(*(numbers.shift(s, c, numbers.last(s)) for s in numbers.seeds)) for c in PARTS}
-    means = {
-        c: words.interval([s.own - max(s.other, s.unrelated or s.other) for s in of]) for c, of in shifts.items() if of
-    }
+    excess = {c: [s.own - max(present(s.other, s.unrelated)) for s in of] for c, of in shifts.items() if of}
+    means = {c: words.interval(values) for c, values in excess.items()}
     values = tuple(Estimate(c, m.mean, m.low, m.high, m.n) for c, m in means.items())
     title = words.capital(_edit_words(edit)) if edit else "Plain"
     what = "shift to its own answer less that of its controls"
@@ -366,10 +365,10 @@ def _edit_findings(tables: Mapping[str, pl.DataFrame], edit: str) -> tuple[Findi
     }
     text_change, training = changes.values()
     pairs, margin = compare(valid, MARGIN).pairs, f"\N{PLUS-MINUS SIGN}{MARGIN:g}\u00a0nats"
-    decided = [f"alike within {margin}" if p.alike else "different" for p in pairs if p.alike or p.above]
+    verdicts = [f"alike within {margin}" if p.alike else "different" for p in pairs if p.alike or p.above]
     ratio = f"{words.number(100 * math.expm1(text_change.mean), True, 1)}\u00a0%"
     text = (
-        f"With {edit_words}, the loss on held-out text changes by {words.mean_words(text_change, 'nats')}: {(*decided, 'undecided')[0]}, "
+        f"With {edit_words}, the loss on held-out text changes by {words.mean_words(text_change, 'nats')}: {(*verdicts, 'undecided')[0]}, "
         f"perplexity by {ratio}. On training rows it changes by {words.mean_words(training, 'nats')}."
     )
     values = tuple(Estimate(name, m.mean, m.low, m.high, m.n) for name, m in changes.items())
@@ -382,9 +381,6 @@ def _edit_findings(tables: Mapping[str, pl.DataFrame], edit: str) -> tuple[Findi
     formed += f"; own answers less their controls: {shown} nats, plain {beside}." if shown and beside else "."
     loss = Finding(f"loss_{edit}", text, "nats", values, what="change of the loss", per="seed")
     return loss, replace(excess[0], words=formed)
-
-
-_UNCORRECTED = ("Verdicts on edits are each at 5 %, not corrected for their number.",)
 
 
 def _edited(tables: Mapping[str, pl.DataFrame]) -> Section | None:
@@ -420,7 +416,7 @@ def _edited(tables: Mapping[str, pl.DataFrame]) -> Section | None:
         "Are three matrices needed?",
         (
             *(text for loss, excess in results.values() for text in (loss.words, str(excess))),
-            *_UNCORRECTED * (len(edits) > 1),
+            *["Verdicts on edits are each at 5 %, not corrected for their number."] * (len(edits) > 1),
         ),
         present(small_multiples("lookup-edits", "What q, k and v say with fewer matrices", about, panels)),
         (Table(columns, tuple(rows), caption, folded=True, label="By model"),),

@@ -223,13 +223,13 @@ class LookupWork(TrainingWork[LookupSettings, LookupRecipe, TrainingText, Lookup
         for model in jobs:
             body: Any = read_json(model.files.results, DELETE.format(model.files.results))
             for name, rows in records.items():
-                rows += [{"edit": "", **row} if name not in ("measures", "metrics") else row for row in body[name]]
+                rows += [{"edit": "", **row} if name != "measures" else row for row in body[name]]
             run = f"lookup/{model.title.removeprefix('seed-')}"
             losses += model.files.loss_rows("", run, "loss_nats")
         others = {path.name.rpartition("-seed-")[0] for path in (home / "models").glob("*-seed-*")} - {
             *self.settings.edits
         }
-        unasked = [
+        left_out = [
             f"Models with {edit} are in the folder, and are not shown without --edit {edit}." for edit in sorted(others)
         ]
         different = changes_of(RECIPES, self.recipe)
@@ -253,7 +253,7 @@ class LookupWork(TrainingWork[LookupSettings, LookupRecipe, TrainingText, Lookup
         return Measured(
             tables,
             LookupFacts(f"{text.name}, fingerprint {text.fingerprint}", self.recipe.data()),
-            (*text.notes, PAIRS_NOTE, *unasked),
+            (*text.notes, PAIRS_NOTE, *left_out),
             lambda about: judge_lookups(LookupNumbers.of(tables), bound),
             SOURCE.unit,
             seconds=plan.wall_seconds,
