@@ -69,8 +69,8 @@ def page(parts: dict[str, dict[str, Any]]) -> str:
         "# Speed",
         "",
         "Written by `make bench` (`PYTHONPATH=. python bench/table.py PART…` measures those parts again and keeps the others).",
-        "Ratios are plain / trisect: both ways in one run, in turn, one thread each unless the row says otherwise; medians of",
-        "paired rounds, with the least and the largest round. Seconds are CPU seconds where a row does not say wall time.",
+        "Ratios are plain (of several tools, the nearest) / trisect: both ways in one run, in turn, one thread each unless the row",
+        "says otherwise; medians of paired rounds, with least and largest. Seconds are of CPU unless a row says wall time.",
         "Versions and notes stand in `docs/bench.json`.",
         "",
     ]
