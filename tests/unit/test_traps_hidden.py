@@ -18,6 +18,7 @@ from transformers.models.llama import modeling_llama
 from trisect.core.errors import ModelError
 from trisect.core.subject import Parts
 from trisect.hf.load import Pretrained, load
+from trisect.hf.locate import output_projection
 from trisect.hf.verify.proof import prove
 
 NEAR = 1e-5  # float32, numbers of order one
@@ -670,6 +671,23 @@ def test_a_part_of_a_layers_attention_is_called_that_with_its_share(name):
     assert f"Layer 1: {words}." in subject.notes
     assert subject.proof.rows()[0]["verdict"].endswith(words)
     assert subject.read(fooling.ids(9)).notes == subject.notes
+
+
+@pytest.mark.parametrize("most", [8, 2, 0])
+def test_the_share_is_the_same_in_one_batch_and_half_by_half(most, monkeypatch):
+    """Of a model that takes two rows alone, and of inputs that are too long to be repeated."""
+    rows: list[int] = []
+
+    def beside(a: Any, main: Tensor, other: Tensor) -> Tensor:
+        rows.append(len(main))
+        if most and len(main) > most:
+            raise ValueError
+        return a.o_proj(main) + 0.5 * a.o_proj(other)
+
+    if not most:
+        monkeypatch.setattr(output_projection, "SHORT", 0)
+    assert two(beside).proof.weights[0].share == pytest.approx(1 / 3, rel=0.02)
+    assert max(rows) == (8 if most else 2)
 
 
 @pytest.mark.parametrize(

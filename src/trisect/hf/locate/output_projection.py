@@ -50,7 +50,8 @@ OTHERWISE = "changes what follows by another amount than its gradient says, so t
 NOTED = 1 << 12  # largest buffer, in numbers, that is restored after a pass
 ROUNDED = 8  # factor on the rounding error of independent numbers
 STEP = 2**-5  # relative size of a change: small, since it is compared with a derivative
-HALVES = 4  # random halves of the positions, changed one after the other
+HALVES = 4  # random halves of the positions that are changed
+SHORT = 1 << 17  # largest input of a module, in numbers, of which all halves are changed in one batch
 SEQUENCE, LARGE = 3, 1e6  # axes of a sequence of vectors; larger numbers are those of masks
 _Use = tuple[str, int]  # the nth use of a module or of a parameter, by its name
 # a module's output: its name, its floating-point tensors, and the number of uses of affine maps before
@@ -275,13 +276,15 @@ def _run_alike(model: nn.Module, inputs: ModelInputs) -> None:
     """Run a pass with fixed random numbers, and restore small buffers afterwards."""
     # such as those of a quantiser's observer
     noted = [(b, b.clone()) for b in model.buffers() if b.numel() <= NOTED]
-    with traceable_forward(), torch.random.fork_rng(devices=[]):
-        torch.default_generator.manual_seed(0)  # a model may draw which positions it looks at
-        model(**inputs)
-    with torch.no_grad():
-        for buffer, was in noted:
-            if not torch.equal(buffer, was):
-                buffer.copy_(was)
+    try:
+        with traceable_forward(), torch.random.fork_rng(devices=[]):
+            torch.default_generator.manual_seed(0)  # a model may draw which positions it looks at
+            model(**inputs)
+    finally:
+        with torch.no_grad():
+            for buffer, was in noted:
+                if not torch.equal(buffer, was):
+                    buffer.copy_(was)
 
 
 def find_shares(
@@ -291,7 +294,7 @@ def find_shares(
 
     Every module with attention runs twice more: with its inputs changed at a random half of the positions, and with its original
     inputs but the attention weights and values of that changed pass. If unchanged positions differ between the two, something
-    other than attention has read the changed ones.
+    other than attention has read the changed ones. Short inputs are repeated along the first axis, once for each half.
     """
     left = {order: out.leaving for order, out in enumerate(outs) if out.leaving is not None and out.leaving.owner}
     modules, base = dict(model.named_modules()), _Given()
@@ -310,17 +313,31 @@ def find_shares(
             ending = model.register_forward_hook(lambda *_: record.uses.clear(), always_call=True)
             stack.callback(ending.remove)
             stack.enter_context(hook(model, edits, calls=Calls(record.call)))
-            _run_alike(model, inputs)
+            _run_alike(model, _repeat_rows(inputs, record.copies))
         return record
+
+    def measure(halves: Sequence[int]) -> None:
+        moved = run(_Given(base, halves), Edits())
+        repeat = run(_Given(base, halves, change=False), moved.edits())
+        if len(halves) > 1 and not (moved.is_repeated() and repeat.is_repeated()):
+            raise ValueError("The first axis is not that of rows.")
+        for nth, half in enumerate(halves):
+            records = base, moved.copy(nth), repeat.copy(nth)
+            for order, size in moves.items():
+                through, beside = _moves(calls[order], outs[order], left[order], records, half)
+                moves[order] = [math.hypot(size[0], through), math.hypot(size[1], beside)]
 
     try:
         run(base, Edits())
-        for half in range(HALVES if left else 0):
-            moved = run(_Given(base, half), Edits())
-            repeat = run(_Given(base), moved.edits())
-            for order, size in moves.items():
-                through, beside = _moves(calls[order], outs[order], left[order], (base, moved, repeat), half)
-                moves[order] = [math.hypot(size[0], through), math.hypot(size[1], beside)]
+        separate = [[half] for half in range(HALVES if left else 0)]
+        if left and max((t.numel() for ts in base.entered.values() for t in ts), default=0) <= SHORT:
+            try:
+                measure(range(HALVES))
+                separate = []
+            except Exception as error:  # a model of one batch size
+                reraise_out_of_memory(error)
+        for halves in separate:
+            measure(halves)
     except Exception as error:
         reraise_out_of_memory(error)
         return {}  # the model rejects changed inputs
@@ -357,11 +374,26 @@ def _half_of_positions(shape: torch.Size, half: int) -> Tensor:
     return (torch.rand(shape, generator=torch.Generator().manual_seed(half // 2)).flatten() < 0.5) ^ (half % 2 == 1)
 
 
-class _Given:
-    """Inputs and outputs of modules (inputs of norms) in a pass; with a `base` its inputs again, changed at a `half` of positions."""
+def _repeat_rows(inputs: ModelInputs, copies: int) -> ModelInputs:
+    """Inputs with every tensor of as many rows as the first repeated along its first axis."""
+    rows = next((len(t) for t in inputs.values() if isinstance(t, Tensor) and t.dim()), 0)
+    if copies == 1:
+        return inputs
+    return {
+        n: torch.cat([t] * copies) if isinstance(t, Tensor) and t.dim() and len(t) == rows else t
+        for n, t in inputs.items()
+    }
 
-    def __init__(self, base: _Given | None = None, half: int | None = None) -> None:
-        self.base, self.half, self.uses, self.around = base, half, Counter[str](), list[_Use]()
+
+class _Given:
+    """Inputs and outputs of modules (inputs of norms) in a pass; with a `base` its inputs again, as many copies of them as `halves`.
+
+    With `change`, each copy is changed at its half of the positions.
+    """
+
+    def __init__(self, base: _Given | None = None, halves: Sequence[int] = (0,), change: bool = True) -> None:
+        self.base, self.halves, self.change, self.copies = base, halves, change, len(halves)
+        self.uses, self.around = Counter[str](), list[_Use]()
         self.entered, self.left = dict[_Use, list[Tensor]](), dict[_Use, list[Tensor]]()
         self.inside, self.mixed = dict[int, tuple[_Use, ...]](), dict[int, tuple[Tensor, Tensor]]()
 
@@ -372,7 +404,7 @@ class _Given:
     def enter(
         self, name: str, _m: nn.Module, args: Arguments, kwargs: NamedArguments
     ) -> tuple[Arguments, NamedArguments]:
-        """Enter a module; in a later pass with the first one's inputs, of which a half may be changed."""
+        """Enter a module; in a later pass with the first one's inputs, of which halves may be changed."""
         self.around.append(self._next(name))
         tensors = [t for t in (*args, *kwargs.values()) if isinstance(t, Tensor) and t.is_floating_point()]
         if self.base is None:
@@ -382,13 +414,19 @@ class _Given:
         changed = dict[int, Tensor]()
         for t, before in zip(tensors, self.base.entered.get(self.around[-1], ()), strict=False):
             changed[id(t)] = before.clone()
+            if self.copies > 1 and t.shape == before.shape:
+                continue  # such as positions, which all rows share
             # an input with the layout of an output, or a sequence of vectors
             is_sequence = before.shape[:-1] in shapes or before.dim() == SEQUENCE
-            if self.half is not None and is_sequence and float(before.abs().max()) < LARGE:
-                draw = torch.randn(before.shape, generator=torch.Generator().manual_seed(before.numel())).to(before)
-                places = _half_of_positions(before.shape[:-1], self.half).view(*before.shape[:-1], 1).to(before)
-                changed[id(t)] += STEP * before.double().square().mean().sqrt().to(before) * places * draw
+            is_changed = self.change and is_sequence and float(before.abs().max()) < LARGE
+            changed[id(t)] = torch.cat([self._changed(before, half) if is_changed else before for half in self.halves])
         return tuple(changed.get(id(t), t) for t in args), {n: changed.get(id(t), t) for n, t in kwargs.items()}
+
+    @staticmethod
+    def _changed(before: Tensor, half: int) -> Tensor:
+        draw = torch.randn(before.shape, generator=torch.Generator().manual_seed(before.numel())).to(before)
+        places = _half_of_positions(before.shape[:-1], half).view(*before.shape[:-1], 1).to(before)
+        return before + STEP * before.double().square().mean().sqrt().to(before) * places * draw
 
     def leave(self, _name: str, _m: nn.Module, _a: Arguments, out: ModelOutput) -> None:
         """Leave a module."""
@@ -404,6 +442,22 @@ class _Given:
         if call.weights is not None:
             self.mixed[call.order] = call.weights.detach().clone(), call.v.detach().clone()
         return outline(call)
+
+    def is_repeated(self) -> bool:
+        """Whether all outputs of modules have the rows of the first pass as often as there are copies."""
+        if self.base is None or self.base.left.keys() != self.left.keys() or self.base.inside != self.inside:
+            return False
+        pairs = (zip(ts, self.left[use], strict=False) for use, ts in self.base.left.items())
+        return all((self.copies * len(a), *a.shape[1:]) == tuple(b.shape) for pair in pairs for a, b in pair)
+
+    def copy(self, nth: int) -> _Given:
+        """The outputs of one copy of the inputs."""
+        if self.copies == 1:
+            return self
+        part = _Given(self.base)
+        part.left = {use: [t.chunk(self.copies)[nth] for t in ts] for use, ts in self.left.items()}
+        part.mixed = self.mixed
+        return part
 
     def edits(self) -> Edits:
         """Edits that repeat this pass's attention weights and values in another pass."""
