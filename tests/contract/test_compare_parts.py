@@ -134,7 +134,7 @@ def test_texts_with_too_few_words_leave_profiles_out_and_say_so(two, tmp_path):
     (tmp_path / "corpus").mkdir()
     for split in ("train", "valid", "test"):
         (tmp_path / "corpus" / f"{split}.txt").write_text("w1 w2 .\nw3 w4 .")
-    parts = tuple(one for one in experiment("compare").of if one.name in ("similarity", "profile"))
+    parts = tuple(one for one in experiment("compare").experiments if one.name in ("similarity", "profile"))
     less = Compare(tuple(parts))
     done = run(less, asked(two, tmp_path / "corpus"), tmp_path / "out", quiet=True)
     assert [part.what for part in done.about.facts.parts] == ["similarity"]

@@ -143,7 +143,7 @@ def gather(tables: Mapping[str, pl.DataFrame], layers: int | None = None) -> Evi
             trained[_EditedRun(row["seed"], row["edit"], row["label"], site, row["variant"] or "plain")] = run
     seeds = tuple(sorted({key.seed for key in trained}))
     clipped = {key: _clip(run, trained.get(_EditedRun(key.seed))) for key, run in trained.items()}
-    beside = {key: tuple(_clip(run, trained.get(_EditedRun(key[0]))) for run in of) for key, of in narrow.items()}
+    beside = {key: tuple(_clip(run, trained.get(_EditedRun(key[0]))) for run in runs) for key, runs in narrow.items()}
     # claims read numbers that have neither `at` nor label, and the rewound losses at α = 0
     start = (pl.col("measure") == "rewind_loss_nats") & (pl.col("at") == 0.0)
     sites = later(tables["sites"], "label").filter(
@@ -399,8 +399,8 @@ def _read_measures(
                 for curve, (low, high) in zip(curves, ends, strict=True)
             ]
         x, y = curves
-        of = frozenset(run.run for run in runs if run is not None)
-        return EffectReading(float(np.mean(np.abs(x - y)[1:])), of, noise)
+        used_runs = frozenset(run.run for run in runs if run is not None)
+        return EffectReading(float(np.mean(np.abs(x - y)[1:])), used_runs, noise)
 
     if isinstance(effect, CurveDistance):
         return _join([distance(layer, label, effect) for layer, label in product(effect.layers, effect.labels)])

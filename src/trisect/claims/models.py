@@ -80,10 +80,10 @@ def judge_by_draws(
     family = family_of(source, lambda part: _has_number(part, estimates, replicates))
 
     def test(part: Part, _: Claim) -> _SampledPart:
-        of = [(each or {}).get(leaf.name, rest) for leaf in part.leaves() if isinstance(leaf, Statistic)]
-        seeds = [group.seeds for group in of if group.seeds is not None]
+        groups = [(each or {}).get(leaf.name, rest) for leaf in part.leaves() if isinstance(leaf, Statistic)]
+        seeds = [group.seeds for group in groups if group.seeds is not None]
         sample = ResampledUnits(
-            min(group.n for group in of), min(group.groups for group in of), rest.unit, min(seeds, default=None)
+            min(group.n for group in groups), min(group.groups for group in groups), rest.unit, min(seeds, default=None)
         )
         effect, measured = _value(part.effect, estimates), _has_number(part, estimates, replicates)
         values = np.asarray(_value(part.effect, replicates) if measured else [], dtype=float)
@@ -126,11 +126,11 @@ def _rule_against(values: Reals, sample: ResampledUnits, level: float, alone: Un
     if sample.seeds is not None and sample.seeds < LEAST_SEEDS:
         return SINGLE_SEED if sample.seeds == 1 else Reason("few trained", sample.seeds, "seed", LEAST_SEEDS)
     if alone is not None:
-        within, of = smallest_p("permutation", alone.n) < level, (alone.n, alone.unit)
+        within, sizes = smallest_p("permutation", alone.n) < level, (alone.n, alone.unit)
     else:
         within = smallest_p("bootstrap", sample.groups, len(values)) < level
-        of = (sample.groups, sample.unit) if sample.seeds is None else (sample.seeds, "seed")
-    return None if within else Reason("out of reach", *of)
+        sizes = (sample.groups, sample.unit) if sample.seeds is None else (sample.seeds, "seed")
+    return None if within else Reason("out of reach", *sizes)
 
 
 def _value(effect: Effect, values: Mapping[str, float] | Mapping[str, Reals]) -> Reals | None:
@@ -227,19 +227,19 @@ def judge_over_models(claims: Sequence[pl.DataFrame], about: Mapping[str, object
         def read(claim: Claim, part: Part, key: str = source.key) -> PartOfModels:
             """Parts that are tested against a null of each head have a p-value and no spread."""
             row_of = [(pl.col("source") == key) & (pl.col("claim") == claim.id) & (pl.col("part") == part.name)]
-            of = [row for table in claims for row in table.filter(*row_of).iter_rows(named=True)]
-            values = [row["effect"] for row in of if row["effect"] is not None]
-            each = [reason for row in of if (reason := read_reason(row["reason"])) not in (UNDECIDED, SINGLE_SEED)]
+            lines = [row for table in claims for row in table.filter(*row_of).iter_rows(named=True)]
+            values = [row["effect"] for row in lines if row["effect"] is not None]
+            each = [reason for row in lines if (reason := read_reason(row["reason"])) not in (UNDECIDED, SINGLE_SEED)]
             each = [reason for reason in each if (reason.kind, reason.unit) != ("few trained", "layer")]
             why = None
             if values and each:
-                why = Reason("some models", each.count(each[0]), need=len(of), detail=str(each[0]))
+                why = Reason("some models", each.count(each[0]), need=len(lines), detail=str(each[0]))
             alone = None
-            if of and all(row["p"] is not None for row in of):  # two-sided, on the side that all models share
-                p_for = np.asarray(max(row["p"] for row in of) / 2)
+            if lines and all(row["p"] is not None for row in lines):  # two-sided, on the side that all models share
+                p_for = np.asarray(max(row["p"] for row in lines) / 2)
                 holds = distance_from_bound(part, values[0]) > 0
                 alone = PValues(p_for, NO_TEST.p_against) if holds else PValues(NO_TEST.p_for, p_for)
-            return values, why, any(row["p"] is not None and row["spread"] is None for row in of), alone
+            return values, why, any(row["p"] is not None and row["spread"] is None for row in lines), alone
 
         for row in _judge_parts(source, read, about):
             rows.append(row | {"over": "model"})

@@ -297,7 +297,7 @@ def judge(tables: Mapping[str, pl.DataFrame], about: StudyAbout) -> pl.DataFrame
         for part in [part for claim in source.claims for part in claim.parts]:
             by_seed = {seed: read(part.effect, evidence, seed) for seed in evidence.seeds}
             readings[part] = {seed: reading for seed, reading in by_seed.items() if reading is not None}
-        family = family_of(source, lambda part, of=readings: bool(of[part]))
+        family = family_of(source, lambda part, by_part=readings: bool(by_part[part]))
 
         def whole_row(decided: Decided[_SeedPart], family: int = family) -> ClaimColumns:
             needed = None
@@ -310,9 +310,9 @@ def judge(tables: Mapping[str, pl.DataFrame], about: StudyAbout) -> pl.DataFrame
             return row | _run_columns(decided.deciding)
 
         def test(
-            part: Part, claim: Claim, of: Mapping[Part, dict[int, EffectReading]] = readings, family: int = family
+            part: Part, claim: Claim, by_part: Mapping[Part, dict[int, EffectReading]] = readings, family: int = family
         ) -> _SeedPart:
-            return _test(part, claim, of[part], evidence, about, collapsed, family)
+            return _test(part, claim, by_part[part], evidence, about, collapsed, family)
 
         rows += claim_rows(source, test, whole_row, (NOT_MEASURED,), everywhere)
     return frame("claims", rows)
@@ -519,7 +519,7 @@ def _at_control(part: Part, control: str, evidence: Evidence) -> tuple[Effect, t
     if len(remaining) < len(left):
         return None
     effect = remaining[0][1] if not isinstance(part.effect, Combination) else Combination(remaining)
-    before, after = (_sites(leaf for _, leaf in of) for of in (terms, remaining))
+    before, after = (_sites(leaf for _, leaf in leaves) for leaves in (terms, remaining))
     return effect, () if after == before else after
 
 

@@ -106,7 +106,9 @@ def run(
         return conclude(experiment, measured, place, words, time.monotonic() - began, links, question=question)
     check = partial(free_folder, experiment, place, None if is_part else question)
     with RunFolder(place).lock(check), RunFolder(place).stage() as stage:
-        measured = RunContext(stage, machine, subjects, texts, experiment.of, place).measure(experiment, settings)
+        measured = RunContext(stage, machine, subjects, texts, experiment.experiments, place).measure(
+            experiment, settings
+        )
         measured = measured if ours else note_invented(measured, settings)
         done = conclude(experiment, measured, place, words, time.monotonic() - began, links, stage, question)
         RunFolder(place).remove_units()

@@ -198,8 +198,8 @@ class UnitsResult(Result[UnitsFacts]):
 class RunContext:
     """What an experiment runs with: the inputs that its settings name, its folder, the machine, and progress.
 
-    The folder is locked and its own while it measures. `subjects` and `texts` are what groups of the settings opened, `of` the
-    experiments that it runs, where it is made of others. `home` is the folder that the files land in, where they are staged in
+    The folder is locked and its own while it measures. `subjects` and `texts` are what groups of the settings opened, `experiments`
+    the ones that it runs, where it is made of others. `home` is the folder that the files land in, where they are staged in
     another; `show` gets the progress in the place of the terminal: the share that is done, and of what.
     """
 
@@ -207,7 +207,7 @@ class RunContext:
     machine: Machine
     subjects: tuple[Subject, ...] = ()
     given_texts: Texts | None = None
-    of: tuple[Experiment[Any, Any], ...] = ()
+    experiments: tuple[Experiment[Any, Any], ...] = ()
     home: Path | None = None
     show: Callable[[float, str], None] | None = None
 
@@ -302,7 +302,7 @@ class Experiment(Command[S], Generic[S, F]):
     does. One with a `single` page leaves that and nothing else: `out` is then the page, or a folder to put it in under this name.
     One that is not `paged` leaves no page. `makes` says in one word what its paths are where the terminal shows them, such as
     models. One that `is_of_words` reads text whatever its settings are. `by_layer` is what a page of several models draws layer by
-    layer. `of` are experiments that it runs, and `plan` is the file that one writes before it begins, where it goes on over several
+    layer. `experiments` are those that it runs, and `plan` is the file that one writes before it begins, where it goes on over several
     calls.
     """
 
@@ -316,7 +316,7 @@ class Experiment(Command[S], Generic[S, F]):
     makes: str = ""
     is_of_words: bool = False
     by_layer: tuple[LayerMeasure, ...] = ()
-    of: tuple[Experiment[Any, Any], ...] = ()
+    experiments: tuple[Experiment[Any, Any], ...] = ()
 
     @property
     def leaves(self) -> str:

@@ -194,11 +194,11 @@ def compare_components(edits: Sequence[EditedPass], changes: Float[np.ndarray, "
         if edit.site.heads is None and len(edit.site.components) == 1:
             numbers.setdefault(edit.site.components[0], {})[edit.address] = i
     by_component = {name: numbers[name] for name in ("q", "k", "v") if name in numbers}
-    shared = set.intersection(*(set(of) for of in by_component.values())) if len(by_component) > 1 else set()
+    shared = set.intersection(*(set(heads) for heads in by_component.values())) if len(by_component) > 1 else set()
     if not shared:
         return None
     with np.errstate(invalid="ignore"):  # an edited loss may be infinite; such texts are left out
-        values = {name: changes[:, sorted(of[a] for a in shared)].mean(1) for name, of in by_component.items()}
+        values = {name: changes[:, sorted(heads[a] for a in shared)].mean(1) for name, heads in by_component.items()}
     return compare(values, ALIKE).data()
 
 

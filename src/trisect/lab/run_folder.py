@@ -261,9 +261,9 @@ class RunFolder:
             if not path.is_file():
                 errors.append(DamagedFileError(f"{path} {GONE[0]}", reason.replace("not ", "part of ", 1), again))
                 continue
-            of = run_of_table(path.read_bytes()) if path.suffix == ".parquet" else None
-            if of is not None and of != manifest["run"]:
-                words = f"It is a table of run {of[:8]}, and this folder has run {manifest['run'][:8]}."
+            run_of_file = run_of_table(path.read_bytes()) if path.suffix == ".parquet" else None
+            if run_of_file is not None and run_of_file != manifest["run"]:
+                words = f"It is a table of run {run_of_file[:8]}, and this folder has run {manifest['run'][:8]}."
                 errors.append(DamagedFileError(f"{path} belongs to another run.", words, again))
             elif mark and digest_file(path) != mark:
                 errors.append(DamagedFileError(f"{path} {GONE[1]}", reason, again))
@@ -448,10 +448,10 @@ def check_files(
         try:
             if path.suffix == ".parquet":
                 read_table(path.parent, path.stem, again)
-                if of := run_of_table(path.read_bytes()):
-                    first, mark = runs.setdefault(path.parent, (path, of))
-                    if mark != of:
-                        words = f"It is a table of run {of[:8]}, and {first.name} is of run {mark[:8]}."
+                if run := run_of_table(path.read_bytes()):
+                    first, mark = runs.setdefault(path.parent, (path, run))
+                    if mark != run:
+                        words = f"It is a table of run {run[:8]}, and {first.name} is of run {mark[:8]}."
                         raise DamagedFileError(f"{path} belongs to another run.", words, again)
             elif path.name in plans:
                 read_json(path, again)

@@ -269,7 +269,7 @@ class OwnModel:
         p, heads = self.parameters, self.model.heads
         blocks = _edits_here(self)
         each = (*(block.writers for block in blocks), write)
-        writers = {a: tuple(of[a] for of in each if a in of) for a in self.shape.heads}
+        writers = {a: tuple(stage[a] for stage in each if a in stage) for a in self.shape.heads}
         x = embed(embedding_rows(p["embed.weight"], ids), ids, None)
         mask = causal(ids.shape[1], x.dtype, x.device)
         for n in range(1, self.model.layers + 1):

@@ -391,8 +391,10 @@ class Trainer:
         for (name, layer), push in near.items():
             kinds = ("up", "down") if name == "ffn" else ("in", "out")
             names = [f"layers.{layer}.{kind}.{part}" for kind in kinds for part in ("weight", "bias")]
-            of = [leaves[name] for name in names]
-            gradients = torch.autograd.grad(passed.blocks[name, layer], of, push, retain_graph=True, allow_unused=True)
+            inputs = [leaves[name] for name in names]
+            gradients = torch.autograd.grad(
+                passed.blocks[name, layer], inputs, push, retain_graph=True, allow_unused=True
+            )
             at_site += zip(names, gradients, strict=True)
         of_rows, *of_leaves = torch.autograd.grad(
             [passed.hidden, *passed.blocks.values()],

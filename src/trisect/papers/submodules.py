@@ -58,11 +58,11 @@ def _change(edit: str, label: str | None, sites: tuple[str, ...], where: str, sp
 
 
 def _attack(label: str, sites: tuple[str, ...], where: str, *signs: str) -> tuple[Part, ...]:
-    return tuple(_change("attack", label, sites, where, *of) for of in zip(SPLITS, signs, strict=True))
+    return tuple(_change("attack", label, sites, where, *split) for split in zip(SPLITS, signs, strict=True))
 
 
 def _freeze(site: str, *signs: str) -> tuple[Part, ...]:
-    return tuple(_change("freeze", None, (site,), site, *of) for of in zip(SPLITS, signs, strict=True))
+    return tuple(_change("freeze", None, (site,), site, *split) for split in zip(SPLITS, signs, strict=True))
 
 
 def _close_to_start(label: str, sites: tuple[str, ...], where: str, split: str) -> tuple[Part, ...]:

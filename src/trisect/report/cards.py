@@ -237,7 +237,7 @@ def _units_needed(claim: Mapping[str, Any], parts: Sequence[Mapping[str, Any]], 
 def _part(row: Mapping[str, Any], span: tuple[float, float]) -> _PartView:
     unit = f" {row['unit']}" if row["unit"] else ""
     places = PLACES.get(row.get("over") or source_of(row["source"]).unit)
-    effect, low, high = (number(row[of], True, places) for of in ("effect", "low", "high"))
+    effect, low, high = (number(row[column], True, places) for column in ("effect", "low", "high"))
     if row["effect"] is None:
         numbers = "no number"
     elif row["low"] is None:

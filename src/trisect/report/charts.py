@@ -242,7 +242,7 @@ def pack(views: Sequence[tuple[str, Sequence[tuple[Sequence[Series], Strokes]]]]
     for name, panels in views:
         shown = []
         for series, strokes in panels:
-            numbered = {layer: [stroke_numbers(item) for item in of] for layer, of in strokes.items()}
+            numbered = {layer: [stroke_numbers(item) for item in items] for layer, items in strokes.items()}
             shown.append({"series": [series_number(item) for item in dict.fromkeys(series)], "strokes": numbered})
         arranged.append({"name": name, "panels": shown})
     return {"at": at, **words, "series": packed, "views": arranged}

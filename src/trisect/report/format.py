@@ -260,8 +260,8 @@ def display_name(name: str, command: str = "") -> str:
     parsed = [match for part in names if (match := _OWN.fullmatch(part))]
     if len(parsed) < len(names) or len({match[1] for match in parsed}) > 1:
         return name
-    of, seeds = TRAINED[parsed[0][1]], join_words([match[2] for match in parsed])
-    return f"model{of}, seed {seeds}" if len(parsed) == 1 else f"models{of}, seeds {seeds}"
+    kind, seeds = TRAINED[parsed[0][1]], join_words([match[2] for match in parsed])
+    return f"model{kind}, seed {seeds}" if len(parsed) == 1 else f"models{kind}, seeds {seeds}"
 
 
 def display_names(names: Sequence[str]) -> tuple[str, ...]:
@@ -380,18 +380,18 @@ def stack_words(stack: str) -> str:
 def site_words(site: str) -> str:
     """A site for people, as in "the values of layer 6, head 2"; a name that is no site stays as it is."""
     try:
-        of = Site.parse(site)
+        spec = Site.parse(site)
     except SiteError:
         return site
     where = (
         "all layers"
-        if of.layers is None
-        else f"layer{'s' * (len(of.layers) > 1)} {spell(of.layers).replace(',', ', ')}"
+        if spec.layers is None
+        else f"layer{'s' * (len(spec.layers) > 1)} {spell(spec.layers).replace(',', ', ')}"
     )
-    where += "" if of.heads is None else f", head{'s' * (len(of.heads) > 1)} {spell(of.heads).replace(',', ', ')}"
-    stack = f" in {'the ' * (of.stack in ('enc', 'dec'))}{stack_words(of.stack)}" if of.stack else ""
-    before = ", before rotary positions" * of.pre
-    return f"the {join_words([COMPONENT_NAMES.get(c, c) for c in of.components])} of {where}{stack}{before}"
+    where += "" if spec.heads is None else f", head{'s' * (len(spec.heads) > 1)} {spell(spec.heads).replace(',', ', ')}"
+    stack = f" in {'the ' * (spec.stack in ('enc', 'dec'))}{stack_words(spec.stack)}" if spec.stack else ""
+    before = ", before rotary positions" * spec.pre
+    return f"the {join_words([COMPONENT_NAMES.get(c, c) for c in spec.components])} of {where}{stack}{before}"
 
 
 def stack_order(stack: str) -> tuple[int, str]:

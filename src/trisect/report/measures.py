@@ -63,7 +63,9 @@ def layer_figure(
     has no line. The caption ends with how many ends of intervals lie beyond the axes.
     """
     small, apart = units or {}, axes or {}
-    shared = frame_of([bar for of in (panels, small) for t, bars in of.items() if t not in apart for bar in bars], unit)
+    shared = frame_of(
+        [bar for group in (panels, small) for t, bars in group.items() if t not in apart for bar in bars], unit
+    )
     plots, framed = [], []
     for title, bars in panels.items():
         axis, beside = apart.get(title, shared), small.get(title, ())
@@ -90,7 +92,7 @@ def layer_panel(
     layers = list(dict.fromkeys(bar.layer for bar in bars))
     groups = sort_components(bar.group for bar in bars)
     x = alt.X("layer:O", sort=layers, scale=alt.Scale(domain=layers, paddingInner=0.22), title=across)
-    rows, small = ([bar._asdict() for bar in of] for of in (bars, units))
+    rows, small = ([bar._asdict() for bar in group] for group in (bars, units))
     looks, levels = {g: render.mark(g) for g in groups}, (ZERO,) if zero else ()
     width = max(PANEL_WIDTH, MARK_WIDTH * len(layers) * len(groups))
     chart = overlay(title, *marks(rows, axis, x, looks, None, levels, small), width=width)
@@ -132,7 +134,7 @@ def near(values: Sequence[float], intervals: Iterable[Bar | Mean | Estimate]) ->
 
 def cut_ends(framed: Iterable[tuple[SharedAxis, Iterable[Bar | Mean | Estimate]]]) -> str:
     """How many ends of intervals lie beyond their axes, as the end of a caption; empty where none does."""
-    ends = sum(axis.outside(end for i in of for end in (i.low, i.high) if end is not None) for axis, of in framed)
+    ends = sum(axis.outside(end for i in bars for end in (i.low, i.high) if end is not None) for axis, bars in framed)
     if not ends:
         return ""
     return f" {words.quantity(ends, 'end')} of intervals {'reaches' if ends == 1 else 'reach'} beyond the frame."

@@ -71,8 +71,8 @@ def readme(sheet: Sheet, about: About[Any], findings: Sequence[Finding], tables:
 def _sentence(finding: Finding) -> str:
     """A finding as an item of a list: its words, the intervals that they leave out, and over how many units."""
     counts = {value.n for value in finding.values if value.n is not None}
-    of = words.join_words([words.count(n) for n in sorted(counts)])
-    more = [f"n = {of}{f', unit: {finding.per}' if finding.per else ''}"] if counts else []
+    sizes = words.join_words([words.count(n) for n in sorted(counts)])
+    more = [f"n = {sizes}{f', unit: {finding.per}' if finding.per else ''}"] if counts else []
     if not SPOKEN.search(str(finding)) and any(value.low is not None for value in finding.values):
         more.insert(0, ", ".join(f"{v.name} {words.number_words(v, finding.signed)}" for v in finding.values))
     return f"- {_plain(str(finding))}" + (f" [{_plain('; '.join(more))}]" if more else "")

@@ -534,7 +534,7 @@ def small_multiples(name: str, title: str, caption: str, findings: Sequence[Find
         return None
     axes = {}
     for unit in {unit for *_, unit, _ in picked}:
-        estimates = [e for *_, of, each in picked if of == unit for e in each]
+        estimates = [e for *_, unit_of, each in picked if unit_of == unit for e in each]
         means = [e.mean or 0.0 for e in estimates]
         axes[unit] = axis_for([*means, *near([*means, 0.0], estimates)], unit, zero=True)
     plots = [(_panel(finding, each, axes[unit], heading), axes[unit], each) for finding, heading, unit, each in picked]

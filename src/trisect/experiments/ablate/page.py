@@ -77,12 +77,12 @@ def findings(tables: Mapping[str, pl.DataFrame], about: About[AblateFacts]) -> t
     """The baseline, the site with the largest change of each component, and each component's mean change over whole layers."""
     facts, changes = about.facts, _changes(tables["measures"]).finite
     results = [words.baseline_finding("Changes", tables["measures"], facts, " 0 is no change.")]
-    kind, of = ("change", "as a share") if facts.objective == "output" else ("rise", "in nats")
+    kind, unit_words = ("change", "as a share") if facts.objective == "output" else ("rise", "in nats")
     if most := [max(rows, key=lambda row: row.value) for rows in changes.by("component").values()]:
         none = " (none is above 0)" * (kind == "rise" and all(row.value <= 0 for row in changes))
         largest = ", ".join(f"{row.site} {number_words(row)}" for row in most)
         values = tuple(row._replace(n=facts.units).estimate() for row in most)
-        text = f"The largest {kind}{none} of each component, {of}: {largest}."
+        text = f"The largest {kind}{none} of each component, {unit_words}: {largest}."
         results.append(Finding("largest_change", text, unit(facts), values, per=facts.unit))
     layers = Measures(tuple(row for row in changes if ".h" not in row.spot))
     values = tuple(
@@ -93,7 +93,7 @@ def findings(tables: Mapping[str, pl.DataFrame], about: About[AblateFacts]) -> t
     if values:
         parts = ", ".join(f"{mean.name} {words.number(mean.mean, True)}" for mean in values)
         compared = words.comparison_words(facts.compared, facts.unit)
-        text = f"Averaged over layers the {kind} is, {of}: {parts}.{compared}"
+        text = f"Averaged over layers the {kind} is, {unit_words}: {parts}.{compared}"
         paired = None if facts.compared is None else Comparison.of(facts.compared)
         fields = ("mean_change", text, unit(facts), values, compared.strip())
         results.append(Finding(*fields, per=facts.unit, compared=paired))

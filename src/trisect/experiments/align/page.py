@@ -269,7 +269,7 @@ def _best_heads(rows: Measures, n: str) -> Section | None:
         rates, *right = (_best(rows, name, way) for name in ("aer", "precision", "recall"))
         for kind, aer in rates.items():
             head = _head_name(aer) or "two of them"
-            row = (aer, *(of.get(kind) for of in right))
+            row = (aer, *(rates.get(kind) for rates in right))
             shares = [cell for value in row for cell in words.cells(value, text=words.share)]
             lines.append((f"{way}, by {kind}", head if kind in right[0] else "none links", *shares))
     caption = f"Each half of the texts (every second one) is scored by the head that the other half chooses. {n}."
@@ -358,8 +358,8 @@ def _layer_table(rows: Measures, facts: AlignFacts) -> Table:
         lines.append(line("mean over layers", setting))
         lines += [line("best layer*", setting, None, "aer_best")] * bool(facts.chosen)
     groups = [f"{SHORT[setting]} by {kind}" for setting in SETTINGS for kind in kinds]
-    chosen = {m: ", ".join(f"{g} layer {of[g]}" for g in groups) for m, of in sorted(facts.chosen.items())}
-    by_model = "; ".join(f"{model}: {of}" if len(chosen) > 1 else of for model, of in chosen.items())
+    chosen = {m: ", ".join(f"{g} layer {layers[g]}" for g in groups) for m, layers in sorted(facts.chosen.items())}
+    by_model = "; ".join(f"{model}: {layers}" if len(chosen) > 1 else layers for model, layers in chosen.items())
     star = (f"* chosen on {words.quantity(facts.trial, 'other pair')}: {by_model}.",) * bool(chosen)
     sd = " ± standard deviation over models" * (len(facts.models) > 1)
     caption = f"AER in % with 95 % intervals{sd}; the difference is norm minus weight."
@@ -423,8 +423,8 @@ def _rate_panel(
     def mark_values(rows: Measures | None, tail: str = "") -> list[dict[str, Any]]:
         values = []
         for row in sorted(rows or (), key=lambda row: (row.layer or 0, row.group or "")):
-            of, kind = (row.group or "").split()
-            if of == setting:
+            group_setting, kind = (row.group or "").split()
+            if group_setting == setting:
                 at = places[row.at] if places else str(row.layer)
                 ends = {"value": row.value, "low": row.low, "high": row.high}
                 values.append({"group": kind, "place": at, "slot": f"{kind}{tail}"} | ends)

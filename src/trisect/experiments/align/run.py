@@ -200,8 +200,10 @@ def _link_within(
             every = _scores(trace)
             for row, (source, target) in sides.items():
                 sources, targets = map(len, texts[order[read.rows[row][0]]][1:])
-                ahead = [word_scores(of[row], target, source, (sources, targets))[..., :sources] for of in every]
-                back = [word_scores(of[row], source, target, (targets, sources))[..., :targets] for of in every]
+                ahead = [
+                    word_scores(scores[row], target, source, (sources, targets))[..., :sources] for scores in every
+                ]
+                back = [word_scores(scores[row], source, target, (targets, sources))[..., :targets] for scores in every]
                 # by direction, then kind, as the columns are
                 for by_kind in zip(*map(link_directions, ahead, back), strict=True):
                     for best_of in by_kind:
@@ -309,7 +311,7 @@ class AlignmentCounts:
             layers = self.where(setting=setting, kind=name, head=None)
             shares[layers] = sign / len(layers)
         used = np.flatnonzero(shares)
-        counts = [of[:, used] for of in self.counts]
+        counts = [array[:, used] for array in self.counts]
         return redrawn(self.pairs, lambda model, times: error_rates(_sums(counts[model], times)) @ shares[used])
 
 
@@ -353,7 +355,7 @@ def alignment_rows(scored: AlignmentCounts, redrawn: CrossedBootstrap) -> list[N
             mean = rates[:, scored.where(setting=setting, kind=kind, head=None)].mean(1)
             spreads.append(({"group": f"{setting} {kind}"}, mean))
         what = {"subject": scored.name, "stack": scored.stack, "measure": "aer_sd", "n": len(scored.models)}
-        rows += [what | place | {"value": as_number(of.std(ddof=1))} for place, of in spreads]
+        rows += [what | place | {"value": as_number(values.std(ddof=1))} for place, values in spreads]
     straight = redrawn([range(len(scored.lengths))], lambda _, times: error_rates(times @ scored.diagonal))
     return [*rows, {"subject": DIAGONAL, "stack": scored.stack, "measure": "aer", **straight.row()}]
 
@@ -384,7 +386,7 @@ def _rows(scored: AlignmentCounts, redrawn: CrossedBootstrap) -> list[NewRow]:
             row["at"] = float(scored.chosen[0][setting, kind[0]])
         rows.append(row | estimate.row())
     for most, which in buckets(scored.lengths).items():
-        counts = tuple(of[which] for of in scored.counts)
+        counts = tuple(array[which] for array in scored.counts)
         part = replace(scored, counts=counts, lengths=scored.lengths[which], diagonal=scored.diagonal[which])
         for setting, kind in product(scored.settings, scored.kinds):
             row = {"measure": "aer_by_length", "group": f"{setting} {kind}", "at": most}
@@ -453,7 +455,7 @@ def judge_alignment(scored: AlignmentCounts | None, about: Mapping[str, object])
         straight = float(error_rates(scored.diagonal.sum(0)))
         for setting, rate in product(SETTINGS, ("aer", "aer_best")):
             rates = [values[f"{rate}_{setting}_{kind}"] for kind in KINDS if f"{rate}_{setting}_{kind}" in values]
-            if above := sum(min(of) >= straight for of in zip(*rates, strict=True)):
+            if above := sum(min(sample) >= straight for sample in zip(*rates, strict=True)):
                 barred[f"{rate}_difference_{setting}"] = (
                     f"the models do not align where the word is the decoder's {WHERE[setting]}: {above} of {len(rates[0])} "
                     f"are no better than the diagonal (AER {straight:.3f})"
@@ -733,7 +735,7 @@ def _write_links(folder: Path, models: Sequence[ModelLinks], pairs: int) -> pl.D
             if head is not None:
                 continue
             best = (linked.best[n][i] if n in linked.best else () for n in range(pairs))
-            lines = [_turn(as_links(np.array(of)), linked.columns[i].mirrored) for of in best]
+            lines = [_turn(as_links(np.array(links)), linked.columns[i].mirrored) for links in best]
             for ending, base in ((".pharaoh", 0), (".talp", 1)):
                 path = inside(folder, f"{mark}{setting}-{kind}-layer-{layer}{ending}")
                 write_links(path, [(links, ()) for links in lines], base)

@@ -40,8 +40,8 @@ def page(tables: Mapping[str, pl.DataFrame], about: About[Any]) -> Sheet:
     shown = ["all worlds" if world == ALL else world for world in worlds]
     n = f"{words.sample(len(facts.seeds), 'seed')}, {words.quantity(facts.pairs, 'pair')} of texts for each property"
     rows = [
-        ("", method, name, of[world].mean, False)
-        for method, of in areas.items()
+        ("", method, name, by_world[world].mean, False)
+        for method, by_world in areas.items()
         for world, name in zip(worlds, shown, strict=True)
     ]
     caption = (
@@ -49,7 +49,7 @@ def page(tables: Mapping[str, pl.DataFrame], about: About[Any]) -> Sheet:
         f"depend on; 0.5 by chance. {n}."
     )
     figure = label_maps(("auroc", "", "AUROC by method and world"), caption, rows, "AUROC", "method", "world", False)
-    cells = tuple((method, *(_cell(of[world]) for world in worlds)) for method, of in areas.items())
+    cells = tuple((method, *(_cell(by_world[world]) for world in worlds)) for method, by_world in areas.items())
     table = Table(
         ("Method", *shown),
         cells,
@@ -67,7 +67,7 @@ def page(tables: Mapping[str, pl.DataFrame], about: About[Any]) -> Sheet:
     described = [Table(("World", "what it is", "sites", "positive", "negative"), _rows(tables["worlds"]), prose=True)]
     methods = Table(("Method", "what its score is", "from"), _rows(tables["methods"]), prose=True, folded=False)
     by_area = sorted(areas.items(), key=lambda item: -item[1][worlds[0]].mean)
-    best, *others = [f"{method} {words.number(of[worlds[0]].mean, places=2)}" for method, of in by_area]
+    best, *others = [f"{method} {words.number(by_world[worlds[0]].mean, places=2)}" for method, by_world in by_area]
     details = (("Seeds", ", ".join(map(str, facts.seeds))), ("Pairs", f"{facts.pairs} for each property"))
     where = "over all worlds" if worlds[0] == ALL else f"in {worlds[0]}"
     return Sheet(

@@ -249,7 +249,7 @@ def measure(settings: BenchmarkSettings, context: RunContext) -> Measured[Benchm
         code = getattr(method, "__code__", None)
         source = "built-in" if METHODS.get(name) is method else Path(code.co_filename).name if code else "an object"
         rows["methods"].append({"method": name, "sentence": sentence, "source": source})
-    tables = {name: pl.DataFrame(of, SCHEMAS[name]) for name, of in rows.items()}
+    tables = {name: pl.DataFrame(records, SCHEMAS[name]) for name, records in rows.items()}
     return Measured(tables, BenchmarkFacts(settings.seeds, settings.pairs), packages=("transformers", "scikit-learn"))
 
 

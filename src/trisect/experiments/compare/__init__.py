@@ -21,14 +21,14 @@ class Compare(Experiment[CompareSettings, CompareFacts]):
     out = "compare-{model}"
     record = "compare.json"
 
-    def __init__(self, of: tuple[Experiment[Any, Any], ...] = ()) -> None:
-        self.of = of
+    def __init__(self, experiments: tuple[Experiment[Any, Any], ...] = ()) -> None:
+        self.experiments = experiments
 
     def check(self, settings: CompareSettings) -> None:
         """Raise TrisectError for settings that are wrong for any of the experiments that are compared."""
         from trisect.experiments.compare.run import check
 
-        check(settings, self.of)
+        check(settings, self.experiments)
 
     def measure(self, settings: CompareSettings, context: RunContext) -> Measured[CompareFacts]:
         """Do the work; raises TrisectError."""

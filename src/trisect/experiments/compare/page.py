@@ -105,16 +105,16 @@ def findings(tables: Mapping[str, pl.DataFrame], about: About[CompareFacts]) -> 
             rows = rows.with_columns(pl.col("group").fill_null(""))
             is_one_stack = rows["stack"].n_unique() < 2
             for group in (groups := sorted(rows["group"].unique())):
-                of, values, texts = rows.filter(group=group), [], []
-                order = sort_components(of["component"])
-                for row in sorted(of.to_dicts(), key=lambda row: order.index(row["component"])):
+                group_rows, values, texts = rows.filter(group=group), [], []
+                order = sort_components(group_rows["component"])
+                for row in sorted(group_rows.to_dicts(), key=lambda row: order.index(row["component"])):
                     name = f"{'' if is_one_stack else row['stack']} {row['component']}".strip()
                     values.append(Estimate(name, row["value"], row["low"], row["high"], row["n"]))
                     both = f"{words.number(row['first'])} and {words.number(row['second'])}"
                     texts.append(f"{name} {both}, difference {number_words(values[-1])}".strip())
                 label = f"{title}{f', {group}' if len(groups) > 1 else ''}, mean over layers, {unit}"
                 fields = (f"difference_{part.what}", f"{', '.join(texts)}.", unit, tuple(values))
-                findings.append(Finding(*fields, title=label, per=" or ".join(_units(of))))
+                findings.append(Finding(*fields, title=label, per=" or ".join(_units(group_rows))))
     return tuple(findings)
 
 
@@ -167,18 +167,18 @@ def _layers(part: UnitsFacts, differences: pl.DataFrame, names: tuple[str, ...])
     )
     for (title, unit), measures in by_title(part.by_layer).items():
         panels: dict[str, list[tuple[str, str, Mapping[str, float]]]] = {}
-        for (panel, component, layer), of in layer_values(long, measures).items():
+        for (panel, component, layer), row in layer_values(long, measures).items():
             called = panel.removesuffix(component).removesuffix(", ")  # pairs of components, such as q-k, share a panel
-            panels.setdefault(called, []).append((component, str(layer), of))
+            panels.setdefault(called, []).append((component, str(layer), row))
         for panel, spots in panels.items():
             called = capital(", ".join(filter(None, (title, panel))))
             shown: dict[str, list[Bar]] = {
-                name: [Bar(component or "whole layer", layer, of[key]) for component, layer, of in spots]
+                name: [Bar(component or "whole layer", layer, row[key]) for component, layer, row in spots]
                 for key, name in zip(columns, names, strict=False)
             }
             shown["difference"] = [
-                Bar(component or "whole layer", layer, of["value"], of.get("low"), of.get("high"))
-                for component, layer, of in spots
+                Bar(component or "whole layer", layer, row["value"], row.get("low"), row.get("high"))
+                for component, layer, row in spots
             ]
             caption = f"{called} by layer in both models, and the second minus the first with its 95 % interval where there is one."
             name = f"compare-{part.what}-{words.slug(called)}"
@@ -186,11 +186,11 @@ def _layers(part: UnitsFacts, differences: pl.DataFrame, names: tuple[str, ...])
             cells = [
                 (
                     ", ".join(filter(None, (f"layer {layer}", component))),
-                    words.number(of["first"]),
-                    words.number(of["second"]),
-                    words.number(of["value"], True),
-                    f"{words.number(of['low'], True)} to {words.number(of['high'], True)}" if "low" in of else "–",
+                    words.number(row["first"]),
+                    words.number(row["second"]),
+                    words.number(row["value"], True),
+                    f"{words.number(row['low'], True)} to {words.number(row['high'], True)}" if "low" in row else "–",
                 )
-                for component, layer, of in spots
+                for component, layer, row in spots
             ]
             yield figure, Table(("where", *names, "difference", "95 %"), tuple(cells), f"{called}, {unit}", wrap=False)

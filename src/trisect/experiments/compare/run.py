@@ -40,9 +40,9 @@ SIDE_BY_SIDE = (
 )
 
 
-def check(settings: CompareSettings, of: Iterable[Experiment[Any, Any]]) -> None:
+def check(settings: CompareSettings, parts: Iterable[Experiment[Any, Any]]) -> None:
     """Raise TrisectError for settings that are wrong for a part, but for profiles that may be left out."""
-    for part in of:
+    for part in parts:
         if part.name in settings.parts and (part.name != "profile" or settings.what is not None):
             part.check(_part_settings(part, settings, settings.source.models[0]))
 
@@ -54,7 +54,7 @@ def measure(settings: CompareSettings, context: RunContext) -> Measured[CompareF
     are paired; a share of pairs has Newcombe's interval for paired shares. Where the models split the texts differently there are
     none. Raises TrisectError.
     """
-    parts = [part for part in context.of if part.name in settings.parts]
+    parts = [part for part in context.experiments if part.name in settings.parts]
     if not parts:
         raise SpecError("Nothing is to be compared.", f"There is {', '.join(PARTS)}.", "Name some of them.")
     for subject in context.subjects:
@@ -125,8 +125,8 @@ def _differences(
     """Every number that both have, and of what is drawn by layer each component's mean over the layers that both have."""
     has_number = pl.col("value").is_not_null(), ~pl.col("measure").str.contains(NO_MEANS)
     firsts, seconds = (
-        {tuple(row[key] for key in ROW): row["value"] for row in of.tables["measures"].filter(*has_number).to_dicts()}
-        for of in (first, second)
+        {tuple(row[key] for key in ROW): row["value"] for row in run.tables["measures"].filter(*has_number).to_dicts()}
+        for run in (first, second)
     )
     shared = [key for key in firsts if key in seconds]
     for key in shared:

@@ -102,11 +102,11 @@ def findings(tables: Mapping[str, pl.DataFrame], about: About[ComposeFacts]) -> 
             ends = row["direct_low"], row["direct_high"]
             value = Estimate(f"{row['writer']} → {row['into']}", row["direct"], *ends, row["n"])
             total = tables["paths"].filter((pl.col("writer") == ALL) & (pl.col("into") == row["into"]))["direct"]
-            of = f" of {words.number(total[0])} from all writers" if len(total) and (total[0] or 0.0) > 0 else ""
+            of_all = f" of {words.number(total[0])} from all writers" if len(total) and (total[0] or 0.0) > 0 else ""
             shift = Estimate("", gain["shift_nats"], gain["low"], gain["high"])
             text = (
-                f"Most into {component}: {value.name} {number_words(value)} nats{of}, {words.number(row['effect_nats'], True)} with what "
-                f"lies between; the answer of {gain['hypothesis']} gains {number_words(shift)} on the base's, and from an unrelated donor "
+                f"Most into {component}: {value.name} {number_words(value)} nats{of_all}, {words.number(row['effect_nats'], True)} with "
+                f"what lies between; {gain['hypothesis']}'s answer gains {number_words(shift)} on the base's, and from an unrelated donor "
                 f"{words.number(gain['unrelated_nats'], True)}."
             )
             results.append(Finding(f"path_{component}", text, "nats", (value,), per="pair", groups=(row["into"],)))
@@ -219,8 +219,8 @@ def _reading_head(paths: pl.DataFrame) -> Section | None:
     for row in shown.iter_rows(named=True):
         value = Estimate("", row["direct"], row["direct_low"], row["direct_high"])
         cells.setdefault(row["writer"], {})[row["into"].partition("@")[0]] = number_words(value)
-    components = sorted({c for of in cells.values() for c in of}, key="qkv".find)
-    body = tuple((writer, *(of.get(c, "–") for c in components)) for writer, of in sorted(cells.items()))
+    components = sorted({c for row in cells.values() for c in row}, key="qkv".find)
+    body = tuple((writer, *(row.get(c, "–") for c in components)) for writer, row in sorted(cells.items()))
     table = Table(("writer", *components), body, f"{WHAT}, into @{place}", folded=False)
     return Section(f"The head {place}", (), (), (table,))
 

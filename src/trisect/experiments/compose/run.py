@@ -156,8 +156,8 @@ def measure(settings: ComposeSettings, context: RunContext) -> Measured[ComposeF
             weights = weights or composition_scores(read.stream.traces)
             slopes = read.attribute(layers)
             for reader in readers:
-                of = [slopes[key] for key in slopes if key[:2] == reader[:2] and reader.head in (key[2], None)]
-                for writer, value in zip(writers, sum(of[1:], of[0]), strict=False):
+                parts = [slopes[key] for key in slopes if key[:2] == reader[:2] and reader.head in (key[2], None)]
+                for writer, value in zip(writers, sum(parts[1:], parts[0]), strict=False):
                     effects.add("attributed", writer.name, reader, part, value[:, None])
             step(number + 1, 2 * len(groups))
         chosen = _chosen(settings, readers, writers, effects)
@@ -196,7 +196,7 @@ def measure(settings: ComposeSettings, context: RunContext) -> Measured[ComposeF
 
 def hypotheses(prepared: PreparedPairs) -> tuple[str, ...]:
     """The names of all answers, the base's first."""
-    return tuple(dict.fromkeys(("base", *(name for of in prepared.pieces for name in of))))
+    return tuple(dict.fromkeys(("base", *(name for answers in prepared.pieces for name in answers))))
 
 
 def _paths(subject: AnsweringSubject, prepared: PreparedPairs, part: np.ndarray, passes: EditedPasses) -> Paths:
@@ -281,7 +281,7 @@ class _Effects:
 
     def largest(self, reader: _ReadingHead) -> float:
         """The largest effect of one writer on a reader, exact if it was patched."""
-        names = {writer for _, writer, of in self.values if of == reader and writer != ALL}
+        names = {writer for _, writer, into in self.values if into == reader and writer != ALL}
         sizes = [self.fall("direct", w, reader)[0] or self.fall("attributed", w, reader)[0] or 0.0 for w in names]
         return max(sizes, key=abs, default=float("nan"))
 
@@ -325,7 +325,7 @@ def _shifts(effects: _Effects, names: Sequence[str]) -> Iterator[NewRow]:
             continue
         gained = {k: effects.values.get((k, writer, reader)) for k in ("direct", "unrelated")}
         for column, name in enumerate(names[1:], start=1):
-            shift, other = (None if of is None else of[:, column] - of[:, 0] for of in gained.values())
+            shift, other = (None if gain is None else gain[:, column] - gain[:, 0] for gain in gained.values())
             if shift is None or not np.isfinite(shift).any():
                 continue
             row: NewRow = {

@@ -114,7 +114,9 @@ def from_table(evidence: pl.DataFrame) -> list[Line]:
     lines = []
     for _, rows in evidence.group_by("line", maintain_order=True):
         row = rows.row(0, named=True)
-        row["means"] = {c: Mean(*of) for c, *of in rows.select("component", "value", "low", "high", "n").iter_rows()}
+        row["means"] = {
+            c: Mean(*ends) for c, *ends in rows.select("component", "value", "low", "high", "n").iter_rows()
+        }
         row["claims"] = tuple(row["claims"].split())
         row["compared"] = None if row["compared"] is None else Comparison.of(json.loads(row["compared"]))
         lines.append(Line(**{name: row[name] for name in Line._fields}))

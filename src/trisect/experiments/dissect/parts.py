@@ -322,7 +322,7 @@ def _similarity_lines(models: Sequence[Findings]) -> Iterator[Line | None]:
             overlap.groups[0]: overlap.values[0].mean or 0.0 for overlap in findings if overlap.measure == "overlap"
         }
         beside = {c: [value for pair, value in pairs.items() if c in pair.split("-")] for c in COMPONENTS}
-        values = tuple(Estimate(c, sum(of) / len(of), n=len(of)) for c, of in beside.items() if of)
+        values = tuple(Estimate(c, sum(group) / len(group), n=len(group)) for c, group in beside.items() if group)
         overlaps.append((replace(alike, values=values),))
     yield Line.of(over_models(overlaps, alike, "similarity", margin=0.05), "Similarity", ("D-1", "D-3"))
 

@@ -30,13 +30,13 @@ class LookupStudy(TrainingExperiment[LookupSettings, LookupFacts]):
 
     def __init__(self, patch: Experiment[Any, Any], *compose: Experiment[Any, Any]) -> None:
         """Take the experiment that patches, and optionally the one that patches paths."""
-        self.of = (patch, *compose)
+        self.experiments = (patch, *compose)
 
     def prepare(self, settings: LookupSettings, machine: Machine) -> LookupWork:
         """The work that the settings ask for."""
         from trisect.experiments.lookup.run import prepare
 
-        return prepare(settings, machine, self.of)
+        return prepare(settings, machine, self.experiments)
 
     def page_module(self) -> PageModule[LookupFacts]:
         """Findings and page."""

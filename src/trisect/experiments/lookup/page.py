@@ -217,14 +217,14 @@ def judge_lookups(numbers: LookupNumbers, about: Mapping[str, object]) -> pl.Dat
         values[f"excess_{component}"] = [shift.excess for shift in last]
         values[f"unrelated_{component}"] = [s.own - s.unrelated for s in last if s.unrelated is not None]
         values[f"before_{component}"] = [shift.excess for shift in before]
-    last = [of for seed in numbers.formed if len(of := numbers.previous(seed, numbers.last(seed))) == len(PARTS)]
+    last = [paths for seed in numbers.formed if len(paths := numbers.previous(seed, numbers.last(seed))) == len(PARTS)]
     for other in ("q", "v"):
-        values[f"previous_k_less_{other}"] = [of["k"]["direct"] - of[other]["direct"] for of in last]
-    measured = [of["k"] for of in last if "own_unrelated" in of["k"]]
+        values[f"previous_k_less_{other}"] = [paths["k"]["direct"] - paths[other]["direct"] for paths in last]
+    measured = [paths["k"] for paths in last if "own_unrelated" in paths["k"]]
     values["previous_k_less_unrelated"] = [row["own"] - row["own_unrelated"] for row in measured]
     before = [numbers.previous(s, step) for s in numbers.formed if (step := numbers.before(s)) is not None]
-    values["before_previous_k"] = [of["k"]["direct"] for of in before if "k" in of]
-    return judge_models(SOURCE, {name: of for name, of in values.items() if of}, about)
+    values["before_previous_k"] = [paths["k"]["direct"] for paths in before if "k" in paths]
+    return judge_models(SOURCE, {name: numbers_of for name, numbers_of in values.items() if numbers_of}, about)
 
 
 REFERENCES = (
@@ -288,10 +288,12 @@ def answer_sentence(numbers: LookupNumbers) -> str:
     means = {
         name: [e.mean or 0.0 for role in shown for e in role.values if e.name == name] for name in ("own", "unrelated")
     }
-    own_shift, unrelated = (words.join_words([words.number(value, True, 1) for value in of]) for of in means.values())
+    own_shift, unrelated = (
+        words.join_words([words.number(value, True, 1) for value in group]) for group in means.values()
+    )
     if not shown:
         by_role = [{e.name: e.mean or 0.0 for e in role.values} for role in roles]
-        excess = [words.number(of["own"] - max(of["other"], of["unrelated"]), True) for of in by_role]
+        excess = [words.number(role["own"] - max(role["other"], role["unrelated"]), True) for role in by_role]
         return (
             f"That query, key and value have these roles is not shown here: patched in from another text, the answers predicted for them "
             f"gain {words.join_words(excess)} nats against the controls, of which each model has to gain {EXCESS:g}."
@@ -330,18 +332,18 @@ def _training_loss(tables: Mapping[str, pl.DataFrame], edit: str, seed: int) -> 
 def _edit_words(edit: str) -> str:
     """An edit in words."""
     kind, _, components = edit.partition("-")
-    of = words.join_words(components.split("+"))
+    matrices = words.join_words(components.split("+"))
     return (
-        f"one matrix for {of}"
+        f"one matrix for {matrices}"
         if kind == "tie"
-        else f"the matri{'ces' if '+' in components else 'x'} of {of} kept as drawn"
+        else f"the matri{'ces' if '+' in components else 'x'} of {matrices} kept as drawn"
     )
 
 
 def _excess(numbers: LookupNumbers, edit: str) -> Finding:
     """The shift to each component's own answer less the largest other or, if larger, an unrelated donor's, in all models."""
     shifts = {c: present(*(numbers.shift(s, c, numbers.last(s)) for s in numbers.seeds)) for c in PARTS}
-    excess = {c: [s.own - max(present(s.other, s.unrelated)) for s in of] for c, of in shifts.items() if of}
+    excess = {c: [s.own - max(present(s.other, s.unrelated)) for s in group] for c, group in shifts.items() if group}
     means = {c: words.interval(values) for c, values in excess.items()}
     values = tuple(Estimate(c, m.mean, m.low, m.high, m.n) for c, m in means.items())
     title = words.capital(_edit_words(edit)) if edit else "Plain"
@@ -354,14 +356,14 @@ def _edit_findings(tables: Mapping[str, pl.DataFrame], edit: str) -> tuple[Findi
     plain, edited, edit_words = LookupNumbers.of(tables), LookupNumbers.of(tables, edit), _edit_words(edit)
     seeds, last = edited.seeds, edited.steps[-1]
     valid = {
-        name: [of.loss(seed, "text", last) for seed in seeds] for name, of in (("edited", edited), ("plain", plain))
+        name: [run.loss(seed, "text", last) for seed in seeds] for name, run in (("edited", edited), ("plain", plain))
     }
     train = {
-        name: [_training_loss(tables, of, seed) for seed in seeds] for name, of in (("edited", edit), ("plain", ""))
+        name: [_training_loss(tables, kind, seed) for seed in seeds] for name, kind in (("edited", edit), ("plain", ""))
     }
     changes = {
-        name: words.interval([a - b for a, b in zip(of["edited"], of["plain"], strict=True)])
-        for name, of in (("held-out", valid), ("training", train))
+        name: words.interval([a - b for a, b in zip(losses["edited"], losses["plain"], strict=True)])
+        for name, losses in (("held-out", valid), ("training", train))
     }
     text_change, training = changes.values()
     pairs, margin = compare(valid, MARGIN).pairs, f"\N{PLUS-MINUS SIGN}{MARGIN:g}\u00a0nats"
@@ -373,7 +375,9 @@ def _edit_findings(tables: Mapping[str, pl.DataFrame], edit: str) -> tuple[Findi
     )
     values = tuple(Estimate(name, m.mean, m.low, m.high, m.n) for name, m in changes.items())
     excess = [_excess(edited, edit), _excess(plain, "")]
-    shown, beside = (words.join_words([f"{e.name} {words.number(e.mean, True)}" for e in of.values]) for of in excess)
+    shown, beside = (
+        words.join_words([f"{e.name} {words.number(e.mean, True)}" for e in group.values]) for group in excess
+    )
     formed = (
         f"induction heads form in {len(edited.formed)} of {words.quantity(len(seeds), 'model')}, in {len(plain.formed)} of "
         f"{len(plain.seeds)} plain ones"
@@ -468,12 +472,12 @@ def _role(numbers: LookupNumbers, component: str) -> Finding | None:
 
 def _previous(numbers: LookupNumbers) -> Finding | None:
     """Effects of the previous-token head on keys, queries and values of the layer of induction heads."""
-    paths = [of for seed in numbers.formed if len(of := numbers.previous(seed, numbers.last(seed))) == len(PARTS)]
+    paths = [path for seed in numbers.formed if len(path := numbers.previous(seed, numbers.last(seed))) == len(PARTS)]
     if not paths:
         return None
-    k, q, v = (words.interval([of[c]["direct"] for of in paths]) for c in ("k", "q", "v"))
+    k, q, v = (words.interval([path[c]["direct"] for path in paths]) for c in ("k", "q", "v"))
     own_shift, unrelated = (
-        words.interval([of["k"][name] for of in paths if name in of["k"]]) for name in ("own", "own_unrelated")
+        words.interval([path["k"][name] for path in paths if name in path["k"]]) for name in ("own", "own_unrelated")
     )
     text = (
         f"With the donor's contribution of the head that attends to the word before, the base's answer loses through k "
@@ -521,8 +525,10 @@ def _makers(numbers: LookupNumbers) -> Section | None:
         ]
         rest = [words.number(paths.get("k", {}).get(key), True) for key in ("own", "own_unrelated")]
         most = [
-            f"{of[0]} {words.number(of[1]['own'], True)} ({words.number(of[1]['own_unrelated'], True)})" if of else "–"
-            for of in best.values()
+            f"{top[0]} {words.number(top[1]['own'], True)} ({words.number(top[1]['own_unrelated'], True)})"
+            if top
+            else "–"
+            for top in best.values()
         ]
         rows.append((f"{seed}{'' if seed in numbers.formed else ' (not formed)'}", name, *cells, *rest, *most))
     columns = (
@@ -540,10 +546,13 @@ def _makers(numbers: LookupNumbers) -> Section | None:
     for title, seeds in (("Models that formed heads", [*numbers.formed]), ("Models that did not", others)):
         at = {seed: {step: numbers.previous(seed, step) for step in numbers.steps} for seed in seeds}
         curves = {
-            c: {seed: [(step, of[c]["direct"]) for step, of in steps.items() if c in of] for seed, steps in at.items()}
+            c: {
+                seed: [(step, site[c]["direct"]) for step, site in steps.items() if c in site]
+                for seed, steps in at.items()
+            }
             for c in PARTS
         }
-        if any(points for of in curves.values() for points in of.values()):
+        if any(points for by_seed in curves.values() for points in by_seed.values()):
             panels.append(_curves(title, "nats", curves))
     key = tuple(LegendEntry(c, (look := render.mark(c)).colour, look.shape) for c in PARTS)
     about = (
@@ -566,15 +575,17 @@ def _first(numbers: LookupNumbers) -> Finding | None:
     steps = {c: {s: at for s in numbers.formed if (at := numbers.takes_up(s, c)) is not None} for c in PARTS}
     if not all(steps.values()):
         return None
-    means = [f"{c} at step {words.count(round(fmean(of.values())))}" for c, of in steps.items()]
-    both = set.intersection(*(set(of) for of in steps.values()))
-    firsts = Counter("+".join(c for c in PARTS if steps[c][s] == min(of[s] for of in steps.values())) for s in both)
+    means = [f"{c} at step {words.count(round(fmean(by_seed.values())))}" for c, by_seed in steps.items()]
+    both = set.intersection(*(set(by_seed) for by_seed in steps.values()))
+    firsts = Counter(
+        "+".join(c for c in PARTS if steps[c][s] == min(group[s] for group in steps.values())) for s in both
+    )
     order = words.join_words([f"{name} in {count}" for name, count in firsts.most_common()])
     text = (
         f"Half of the final effect is reached by {words.join_words(means)} (means over models); "
         f"first of the three is {order} of {len(both)} models."
     )
-    values = tuple(Estimate(c, fmean(of.values()), n=len(of)) for c, of in steps.items())
+    values = tuple(Estimate(c, fmean(by_seed.values()), n=len(by_seed)) for c, by_seed in steps.items())
     return Finding(
         "takes_up",
         text,
@@ -592,10 +603,10 @@ def _worked_pair(numbers: LookupNumbers) -> Table | None:
     for row in numbers.examples.iter_rows(named=True):
         if row["seed"] in numbers.formed and row["layer"] == numbers.induction_head(row["seed"]).layer:
             pairs.setdefault((row["seed"], row["pair"]), {})[row["component"]] = row
-    complete = [of for of in pairs.values() if set(of) == set(PARTS)]
+    complete = [sites for sites in pairs.values() if set(sites) == set(PARTS)]
     if not complete:
         return None
-    matching = [of for of in complete if all(of[c]["came"] == c for c in PARTS)]
+    matching = [sites for sites in complete if all(sites[c]["came"] == c for c in PARTS)]
     shown = (matching or complete)[0]
     row = shown["q"]
     rows = (
@@ -665,7 +676,7 @@ def _through_training(numbers: LookupNumbers) -> Section | None:
             }
             for component in PARTS
         }
-        if any(points for of in curves.values() for points in of.values()):
+        if any(points for by_seed in curves.values() for points in by_seed.values()):
             panels.append(_curves(title, "nats", curves))
     if not panels:
         return None
@@ -674,10 +685,12 @@ def _through_training(numbers: LookupNumbers) -> Section | None:
         f"Before the heads form there may be no effect. {words.sample(len(numbers.seeds), 'seed')}."
     )
     ends = [
-        f"{c} {words.number(fmean(of), True)}"
+        f"{c} {words.number(fmean(rises), True)}"
         for c in PARTS
         if (
-            of := [shift.excess for seed in others if (shift := numbers.shift(seed, c, numbers.last(seed))) is not None]
+            rises := [
+                shift.excess for seed in others if (shift := numbers.shift(seed, c, numbers.last(seed))) is not None
+            ]
         )
     ]
     ending = (
@@ -698,7 +711,7 @@ def _formation(numbers: LookupNumbers) -> Section:
         ("weight", "Weight of the best induction head", "share of attention", numbers.weights),
         ("gain", "What a repetition saves", "nats", numbers.savings),
     )
-    panels = [_curves(title, unit, {"": of}) for _, title, unit, of in lines]
+    panels = [_curves(title, unit, {"": points}) for _, title, unit, points in lines]
     last = numbers.steps[-1] if numbers.steps else 0.0
     rows = []
     for seed in numbers.seeds:

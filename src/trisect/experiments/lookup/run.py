@@ -192,12 +192,14 @@ def _examples(tables: Tables) -> Iterator[NewRow]:
         }
 
 
-def prepare(settings: LookupSettings, machine: Machine, of: Sequence[Experiment[Any, Any]]) -> LookupWork:
-    """The work of a study: device, recipe, training text and the experiments `of` that patch; raises TrisectError."""
+def prepare(settings: LookupSettings, machine: Machine, parts: Sequence[Experiment[Any, Any]]) -> LookupWork:
+    """The work of a study: device, recipe, training text and the `parts` that patch; raises TrisectError."""
     device, embedded = choose_device(machine), str(settings.corpus) == EMBEDDED_DATA
     recipe = choose_recipe(RECIPES, settings.recipe, embedded, settings.settings)
     text = open_training_text(settings.corpus, settings.reader)
-    return LookupWork(settings, recipe, text, device, modules=tuple(type(experiment).__module__ for experiment in of))
+    return LookupWork(
+        settings, recipe, text, device, modules=tuple(type(experiment).__module__ for experiment in parts)
+    )
 
 
 @dataclass(frozen=True)

@@ -21,7 +21,9 @@ if TYPE_CHECKING:
 
 EMBEDDED_DATA = "embedded"
 EDITS = tuple(
-    f"{kind}-{of}" for kind, each in (("tie", ""), ("freeze", "q k v ")) for of in f"{each}q+k k+v q+v q+k+v".split()
+    f"{kind}-{site}"
+    for kind, each in (("tie", ""), ("freeze", "q k v "))
+    for site in f"{each}q+k k+v q+v q+k+v".split()
 )
 
 

@@ -262,8 +262,8 @@ def _dispersion(rows: Measures, n: str, block: str) -> _Part | None:
     )
     figure = grid("dispersion", "", "Dispersion of ‖f(x)‖", caption, heads, "of the mean")
     columns = ("What", "mean over layers and heads", "95 %")
-    of = "Coefficients of variation over tokens; a is the weight that a token gets, mean over the queries that may look at it"
-    return (), figure, columns, _table_lines(rows, ("cv_x", "cv_f", "cv_a", "cv_af")), of
+    note = "Coefficients of variation over tokens; a is the weight that a token gets, mean over the queries that may look at it"
+    return (), figure, columns, _table_lines(rows, ("cv_x", "cv_f", "cv_a", "cv_af")), note
 
 
 def _cancelling(rows: Measures, n: str, block: str) -> _Part | None:
@@ -302,12 +302,12 @@ def _cancelling(rows: Measures, n: str, block: str) -> _Part | None:
     rho, over = (_of_stack(rows, name) for name in names)
     cells = [(NAMES[g], *words.cells(rho[g], True), *words.cells(over.get(g), True)) for g in NAMES if g in rho]
     columns = ("Category", *(cell for name in names for cell in (MEASURES[name], "95 %")))
-    of = (
+    note = (
         f"Rank correlations over pairs of query and token, layers and heads, with at most {QUERIES} evenly spaced queries of "
         "each row of tokens; and over layers"
     )
     text = "Below 0, what gets more weight is shorter: the two cancel each other in the product a‖f(x)‖."
-    return (text,), figure, columns, cells, of
+    return (text,), figure, columns, cells, note
 
 
 def _sinks(rows: Measures, n: str, block: str) -> _Part | None:
@@ -343,12 +343,12 @@ def _sinks(rows: Measures, n: str, block: str) -> _Part | None:
         what = "Change of the loss when heads give their sinks, or as many other tokens, nothing, other weights held"
         texts.append(f"{what}: {'; '.join(each)} ({unit}).")
     columns = ("Where", *names.values())
-    of = (
+    note = (
         "Mean over heads: the share of texts in which a head has a sink; the share of its weight, and of its output by "
         "contribution, that is sinks'; the mean ‖f(x)‖ of sinks over that of other tokens; and the share of texts in which the "
         "head is dormant: it adds less than a quarter of the layer's mean ‖o‖"
     )
-    return tuple(texts), figure, columns, cells, of
+    return tuple(texts), figure, columns, cells, note
 
 
 def _frequency(rows: Measures, n: str, block: str) -> _Part | None:
@@ -364,8 +364,8 @@ def _frequency(rows: Measures, n: str, block: str) -> _Part | None:
         f"in every head, over all tokens. {n}."
     )
     figure = grid("frequency", "", "Frequency, in norms and in weights", caption, heads, "ρ", diverging=True)
-    of = "Over tokens, ‖f(x)‖ and a being means over heads and layers"
-    return (), figure, ("What", "ρ", "95 %"), _table_lines(rows, names, True), of
+    note = "Over tokens, ‖f(x)‖ and a being means over heads and layers"
+    return (), figure, ("What", "ρ", "95 %"), _table_lines(rows, names, True), note
 
 
 def _mixing(rows: Measures, n: str, block: str) -> _Part | None:
@@ -385,5 +385,5 @@ def _mixing(rows: Measures, n: str, block: str) -> _Part | None:
     chart = overlay(title, *marks(shown, SharedAxis("share", 0, 1), _layer_axis(), KINDS))
     panel = Panel(title, chart, f"{title} per layer: {_spans(layer_rows, {k: f'by {k}' for k in KINDS})}.", (), {})
     figure = Figure("mixing", "", title, caption, (panel,), by_kind_key())
-    of = "Mixing ratio, and by how much the layer's values and output projections lengthen a vector (from the weights alone)"
-    return (), figure, ("Layer", "by weight", "by norm", "expansion rate"), cells, of
+    note = "Mixing ratio, and by how much the layer's values and output projections lengthen a vector (from the weights alone)"
+    return (), figure, ("Layer", "by weight", "by norm", "expansion rate"), cells, note

@@ -115,7 +115,7 @@ class _Estimates:
         device = reading.output.device
         logits = reading.output[torch.arange(len(part), device=device), places.to(device)].double()
         ids = (torch.from_numpy(self.runs.predicted[name][part])[:, None].to(device) for name in ("base", "donor"))
-        first, second = (logits.gather(1, of).sum() for of in ids)
+        first, second = (logits.gather(1, answers).sum() for answers in ids)
         (first - second).backward()
         counted = torch.from_numpy(self.runs.counted(self.settings.answered)[part])
         for trace in reading.traces:
@@ -151,7 +151,7 @@ class _Estimates:
         places = {name: answer_places(batch, mask) for name, batch in batches.items()}
         alike = [
             torch.equal(side.real, other.real)
-            for side, other in zip(*((of.source, of.target) for of in batches.values()), strict=True)
+            for side, other in zip(*((batch.source, batch.target) for batch in batches.values()), strict=True)
             if side is not None and other is not None
         ]
         if not all(alike) or places["base"] is None or places["donor"] is None:

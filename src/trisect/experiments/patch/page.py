@@ -144,7 +144,7 @@ def page(tables: Mapping[str, pl.DataFrame], about: About[PatchFacts]) -> Sheet:
 def read_sites(measures: pl.DataFrame) -> list[SiteNumbers]:
     """Every site and direction, denoising first, in the order of stacks, layers, heads and components."""
     rows = Measures.of(measures.filter(~pl.col("measure").is_in(OF_RUN)), missing=True).ordered()
-    sites = [of.first("measure") for of in rows.by("stack", "layer", "head", "component", "group").values()]
+    sites = [site.first("measure") for site in rows.by("stack", "layer", "head", "component", "group").values()]
     return sorted(sites, key=lambda site: direction(site) == "noise")
 
 

@@ -104,7 +104,7 @@ def read_predictions(table: pl.DataFrame | None) -> tuple[HypothesisRow, ...]:
 
 def hypotheses(pieces: AnswerPieces) -> tuple[str, ...]:
     """Names of all answers, the base's first and the donor's last."""
-    names = dict.fromkeys(name for of in pieces for name in of)
+    names = dict.fromkeys(name for answers in pieces for name in answers)
     return (BASE, *(name for name in names if name not in (BASE, DONOR)), DONOR)
 
 
@@ -120,11 +120,11 @@ def usable_pairs(names: Sequence[str], pieces: AnswerPieces) -> dict[str, Bool[n
     In some pairs, two components predict the same answer as one alone; these pairs are left out for the two.
     """
     usable = {name: np.zeros(len(pieces), dtype=bool) for name in names}
-    for i, of in enumerate(pieces):
-        single = [ids for name, ids in of.items() if name != DONOR and "+" not in name]
-        if BASE not in of or len(set(single)) < len(single):
+    for i, answers in enumerate(pieces):
+        single = [ids for name, ids in answers.items() if name != DONOR and "+" not in name]
+        if BASE not in answers or len(set(single)) < len(single):
             continue
-        for name, ids in of.items():
+        for name, ids in answers.items():
             usable[name][i] = ids not in single if name == DONOR or "+" in name else True
     return usable
 
@@ -183,10 +183,10 @@ def prediction_rows(
                 "shift_low": finite(each.mean() - half),
                 "shift_high": finite(each.mean() + half),
             }
-        for control, of in controls.items():
-            shares = [number for number in map(share, of) if number is not None]
+        for control, group in controls.items():
+            shares = [number for number in map(share, group) if number is not None]
             row[control] = float(np.mean(shares)) if shares else None
-            if name not in (BASE, OTHER) and (nats := [shift.mean() for shift in map(shifts, of) if len(shift)]):
+            if name not in (BASE, OTHER) and (nats := [shift.mean() for shift in map(shifts, group) if len(shift)]):
                 row[f"{control}_nats"] = finite(np.mean(nats))
         yield row
 
@@ -242,8 +242,8 @@ def judge_speech(hits: Mapping[str, Float[np.ndarray, " M"]], seed: int, about: 
     """The table `claims` for speech, over bootstrap draws of the pairs of each statistic."""
     named = ("subject", "fingerprint", "corpus", "corpus_fingerprint", "pairs", "seed")
     facts = {name: getattr(about.facts, name) for name in named}
-    draws = {name: bootstrap_ratios(of[:, None], np.ones(len(of)), seed)[:, 0] for name, of in hits.items()}
-    means = {name: float(of.mean()) for name, of in hits.items()}
-    each = {name: ResampledUnits(len(of), len(of), SPEECH.unit) for name, of in hits.items()}
-    most = max((len(of) for of in hits.values()), default=0)
+    draws = {name: bootstrap_ratios(hit[:, None], np.ones(len(hit)), seed)[:, 0] for name, hit in hits.items()}
+    means = {name: float(hit.mean()) for name, hit in hits.items()}
+    each = {name: ResampledUnits(len(hit), len(hit), SPEECH.unit) for name, hit in hits.items()}
+    most = max((len(hit) for hit in hits.values()), default=0)
     return judge_by_draws(SPEECH, draws, means, most, facts, each=each)

@@ -180,7 +180,7 @@ class PatchedRuns:
         """Empty results for the pairs."""
         names, count = hypotheses(prepared.pieces), len(prepared.pairs)
         predicted = {name: ids.copy() for name, ids in prepared.answers.items()}
-        pieces, plain = [dict(of) for of in prepared.pieces], AnswerScores.empty(count, len(names))
+        pieces, plain = [dict(answers) for answers in prepared.pieces], AnswerScores.empty(count, len(names))
         return cls(prepared, names, sites, predicted, pieces, plain, np.ones(count, dtype=bool))
 
     def note(self, texts: Mapping[str, ReadText], part: Int[np.ndarray, " B"]) -> None:
@@ -225,7 +225,7 @@ class PatchedRuns:
     def difference(self, outputs: Float[Tensor, "B 1 V"], part: Int[np.ndarray, " B"]) -> Float[np.ndarray, " B"]:
         """Logit difference: the base's answer less the donor's."""
         ids = [torch.from_numpy(self.predicted[name][part])[:, None] for name in ("base", "donor")]
-        base, donor = (outputs[:, 0].double().gather(1, of)[:, 0] for of in ids)
+        base, donor = (outputs[:, 0].double().gather(1, answer)[:, 0] for answer in ids)
         return (base - donor).numpy()
 
     def counted(self, answered: bool) -> Bool[np.ndarray, " N"]:
@@ -266,7 +266,7 @@ def prepare(
         raise ModelError(f"{subject.name} cannot be patched.", requirement, "Give a model that trisect.load returns.")
     edits = plan_edits(subject.shape, settings.sites, settings.per)
     prepared = prepare_pairs(settings, subject, [target for edit in edits for target in edit.targets])
-    if all(set(of) == {BASE, DONOR} and of[BASE] == of[DONOR] for of in prepared.pieces):
+    if all(set(answers) == {BASE, DONOR} and answers[BASE] == answers[DONOR] for answers in prepared.pieces):
         first = prepared.pairs[0].answers[BASE]
         answer = first if isinstance(first, str) else "".join(map(subject.token, first))
         same = f"Base and donor have the same answer in every pair (in the first: {answer!r})."
@@ -282,7 +282,7 @@ def _joint_edits(subject: AnsweringSubject, edits: Sequence[EditedPass]) -> Iter
         site, counts = edit.site, [subject.shape.heads[address] for address in edit.addresses]
         layers = tuple(address.layer for address in edit.addresses)
         joint = Site(SINGLE, layers, site.heads, site.stack)
-        if str(joint) not in seen and (site.heads is None or all(of.query == of.key for of in counts)):
+        if str(joint) not in seen and (site.heads is None or all(heads.query == heads.key for heads in counts)):
             seen.add(str(joint))
             targets = tuple(SiteTarget(a, c, site.heads) for a in edit.addresses for c in SINGLE)
             yield EditedPass(joint, edit.address, targets)
@@ -308,9 +308,9 @@ def measure(settings: PatchSettings, context: RunContext) -> Measured[PatchFacts
         with_labels = subject.objective != "output" and settings.path != "direct"
         control_notes = control.subspaces(settings.seed) if with_labels else tuple(control.notes)
         if control.alone:
-            of = f"{control.alone} of {len(prepared.pairs)}"
+            count = f"{control.alone} of {len(prepared.pairs)}"
             control_notes += (
-                f"Pairs without an unrelated donor, since all donors of their batch have the same answer: {of}.",
+                f"Pairs without an unrelated donor, since all donors of their batch have the same answer: {count}.",
             )
     frames, noted, counted = tables(subject, runs, settings)
     rows = control.rows() if subject.objective != "output" else ()
@@ -740,7 +740,7 @@ def token_rows(
     places = texts["base"].places
     stacks = {(t.address.stack, t.component) for edit in edits for t in edit.targets}
     for name in ("source", "target"):
-        run, other, mask = (getattr(of, name) for of in (base, donor, sides))
+        run, other, mask = (getattr(side, name) for side in (base, donor, sides))
         if run is None or other is None or mask is None or run.ids is None:  # sound and images have no tokens
             continue
         written = [
@@ -783,7 +783,7 @@ def tables(
         sentence = "Pairs of which the model does not answer both texts as stated were left out"
         notes.append(f"{sentence}: {int((~counted).sum())} of {len(counted)}.")
     notes += few_pairs(int(counted.sum()), len(counted))
-    if runs.model_answers and (alike := sum(of[BASE] == of[DONOR] for of in runs.pieces)):
+    if runs.model_answers and (alike := sum(answers[BASE] == answers[DONOR] for answers in runs.pieces)):
         notes.append(
             f"Pairs whose base and donor have the same answer, which say nothing about the way to the donor: {alike} of {len(counted)}."
         )
@@ -845,7 +845,7 @@ def _sums_over_pairs(site: _PatchedSite, runs: PatchedRuns, counted: Bool[np.nda
         return
     text, other = ROLES[site.how]
     yield "logit_change", *logit_ratio(values, runs.differences[text][counted], runs.differences[other][counted])
-    named = {name: of[counted] for name, of in predictions(site.how, site.component, runs.predicted).items()}
+    named = {name: ids[counted] for name, ids in predictions(site.how, site.component, runs.predicted).items()}
     both = {name: named[name] for name in (BASE, DONOR)}
     # a measure, the prediction that counts as a hit, and the predictions that have to differ
     comparisons = [(DONOR, DONOR, both)]

@@ -429,7 +429,7 @@ def read_pairs(
                 words = _find_words(crossed, numbers, pairs)
                 if all(words):
                     labels = {number: label(pairs[number])[::-1] for number in numbers}  # target, source
-                    by_side = [{number: of[side] for number, of in labels.items()} for side in (0, 1)]
+                    by_side = [{number: sides[side] for number, sides in labels.items()} for side in (0, 1)]
                     yield crossed.batch, words, by_side, _cross_inputs(model, crossed)
 
     collector, numbers, classes = _collect(subject, batches(), SIDES, label.labels, settings.words, advance)

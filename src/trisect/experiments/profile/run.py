@@ -192,7 +192,7 @@ def _erase_labels(
         with suppress(CorpusError):
             other = open_labels(settings.corpus, split, settings.reader, bare=True)
     fit, other = (relabel(texts, label, classes) for texts in (fit, other))
-    marker = WordLabels(subject, {of.name: {c: i for i, c in enumerate(of.classes)} for of in classes}, False)
+    marker = WordLabels(subject, {label.name: {c: i for i, c in enumerate(label.classes)} for label in classes}, False)
     fitted = min(FITTED, settings.words)
     texts = list(islice((text for text in other.texts() if text.spans), settings.causal))
     with context.progress(f"erasing {', '.join(label.labels)} at {len(edits)} places") as step:
@@ -211,11 +211,11 @@ def _erase_labels(
 
 def relabel(texts: LabelledTexts, label: WordLabeller, classes: Sequence[WordClasses]) -> LabelledTexts:
     """The texts with a profile's labels in the place of their own, rare classes as one."""
-    names = {of.name: frozenset((None, *of.classes)) for of in classes}
+    names = {label.name: frozenset((None, *label.classes)) for label in classes}
 
     def relabelled() -> Iterator[Labelled]:
         for text in texts.texts():
-            labels = {n: tuple(c if c in names[n] else OTHER for c in of) for n, of in label(text).items()}
+            labels = {n: tuple(c if c in names[n] else OTHER for c in values) for n, values in label(text).items()}
             yield text._replace(labels=labels)
 
     return replace(texts, columns=label.labels, texts=relabelled)
@@ -296,7 +296,7 @@ def _donors(batch: Batch, draw: np.random.Generator) -> Int[Tensor, " B"]:
     """For each row the place of another of as many tokens, of another text; its own where there is none."""
     lengths, donors = batch.source.real.sum(1).tolist(), list(range(len(batch.rows)))
     for length in set(lengths):
-        alike = [int(i) for i in draw.permutation([i for i, of in enumerate(lengths) if of == length])]
+        alike = [int(i) for i in draw.permutation([i for i, size in enumerate(lengths) if size == length])]
         for row, other in zip(alike, [*alike[1:], alike[0]], strict=True):
             if batch.rows[row][0] != batch.rows[other][0]:
                 donors[row] = other
@@ -516,7 +516,7 @@ def score_layer(
         for of_epoch, (_, epoch) in zip(earlier, epochs, strict=True):
             weights = {c: weights_of(epoch[address], c) for c in side.components}
             of_epoch |= {c: of_input.scores(maps[0]) for c, maps in weights.items() if maps is not None}
-    heads, nulls = ({c: of[c] for c in COMPONENTS} for of in (heads, nulls))
+    heads, nulls = ({c: arrays[c] for c in COMPONENTS} for arrays in (heads, nulls))
     return LayerScores(address, heads, nulls, inputs, tuple(earlier), layer.weights().hashes())
 
 
@@ -568,17 +568,17 @@ def _layer_rows(
     place = _place(scores.address, labels["q"].name)
     for component in COMPONENTS:
         null, bits = scores.null(component, at), scores.nulls[component].bits[:, at]
-        of = place | {"component": component, "n": len(null.draws)}
+        row = place | {"component": component, "n": len(null.draws)}
         ends = {"low": null.quantile(ALPHA / 2), "high": null.quantile(1 - ALPHA / 2)}
-        yield of | {"measure": "profile_random", "value": null.mean} | ends
-        yield of | {"measure": "profile_random_spread", "value": null.spread}
-        yield of | {"measure": "profile_random_bits", "value": float(bits.mean())}
+        yield row | {"measure": "profile_random", "value": null.mean} | ends
+        yield row | {"measure": "profile_random_spread", "value": null.spread}
+        yield row | {"measure": "profile_random_bits", "value": float(bits.mean())}
     for component in COMPONENTS if scores.apart else COMPONENTS[:1]:
-        of, read = place | {"n": words[component]}, scores.inputs[component]
-        of |= {"component": component} if scores.apart else {}
-        yield of | {"measure": "profile_input", "value": float(read.accuracy[0, at])}
-        yield of | {"measure": "profile_input_bits", "value": float(read.bits[0, at])}
-        yield of | {"measure": "profile_majority", "value": labels[component].majority}
+        row, read = place | {"n": words[component]}, scores.inputs[component]
+        row |= {"component": component} if scores.apart else {}
+        yield row | {"measure": "profile_input", "value": float(read.accuracy[0, at])}
+        yield row | {"measure": "profile_input_bits", "value": float(read.bits[0, at])}
+        yield row | {"measure": "profile_majority", "value": labels[component].majority}
     yield from _pair_rows([scores], at, place)
 
 

@@ -108,13 +108,13 @@ def _pair_differences(scores: LayerScores, first: str, second: str, label: int) 
 
 
 def _by_matrices(
-    scores: Sequence[LayerScores], components: Sequence[str], of: Callable[[LayerScores], Reals]
+    scores: Sequence[LayerScores], components: Sequence[str], statistic: Callable[[LayerScores], Reals]
 ) -> list[Reals]:
     """Numbers of each head, layer by layer; where layers share the matrices of `components`, their mean, since they are one."""
     layers: dict[object, list[Reals]] = {}
     for layer in scores:
         matrices = tuple(layer.matrices.get(c, layer.address) for c in components)
-        layers.setdefault(matrices, []).append(of(layer))
+        layers.setdefault(matrices, []).append(statistic(layer))
     return [np.mean(numbers, 0) for numbers in layers.values()]
 
 
@@ -157,12 +157,12 @@ def evidence(
     means, unread = dict[str, LayerMeans](), dict[str, str]()
 
     def note(
-        name: str, components: Sequence[str], layers: Sequence[LayerScores], of: Callable[[LayerScores], Reals]
+        name: str, components: Sequence[str], layers: Sequence[LayerScores], statistic: Callable[[LayerScores], Reals]
     ) -> None:
         if behind := [c for c in components if any(c in transformed.get(s.address, ()) for s in layers)]:
             unread[name] = f"{' and '.join(behind)}: {NO_PLAIN_MAP}"
         elif not any(s.apart for s in scores):
-            means[name] = LayerMeans(np.array([heads.mean() for heads in _by_matrices(layers, components, of)]))
+            means[name] = LayerMeans(np.array([heads.mean() for heads in _by_matrices(layers, components, statistic)]))
 
     if "position" in labels:
         at = labels.index("position")

@@ -85,11 +85,11 @@ def _least_bits(changes: Measures, limit: float, surely: bool = True) -> dict[tu
     """
     least: dict[tuple[str, str], dict[str, float]] = {}
     for way, rows in _ways_of(changes).items():
-        for (stack, layer, component), of in rows.where(head=None).by("stack", "layer", "component").items():
-            if layer is None or any(", " in (row.group or "") for row in of):
+        for (stack, layer, component), site_rows in rows.where(head=None).by("stack", "layer", "component").items():
+            if layer is None or any(", " in (row.group or "") for row in site_rows):
                 continue
             enough = math.inf
-            for row in sorted(of, key=lambda row: -(row.at or 0)):
+            for row in sorted(site_rows, key=lambda row: -(row.at or 0)):
                 if not (row.high if surely and row.high is not None else row.value) < limit:
                     break
                 enough = row.at or enough
@@ -103,8 +103,8 @@ def findings(tables: Mapping[str, pl.DataFrame], about: About[ReadFacts]) -> tup
     facts, rows = about.facts, Measures.of(tables["measures"])
     unit = words.unit(facts)
     results = [words.baseline_finding("Changes", tables["measures"], facts, " 0 is no change.")]
-    for (stack, group), of in rows.where(f"k_less_v_{unit}").by("stack", "group").items():
-        values = tuple(row.estimate(f"{row.at:g}") for row in sorted(of, key=lambda row: row.at or 0))
+    for (stack, group), group_rows in rows.where(f"k_less_v_{unit}").by("stack", "group").items():
+        values = tuple(row.estimate(f"{row.at:g}") for row in sorted(group_rows, key=lambda row: row.at or 0))
         each = ", ".join(f"{value.name}: {number_words(value)}" for value in values)
         where = ", ".join(filter(None, (group, stack_words(stack))))
         here = "" if "at once" in group else ", averaged over layers"
@@ -114,7 +114,7 @@ def findings(tables: Mapping[str, pl.DataFrame], about: About[ReadFacts]) -> tup
     least, by_mean = (
         _better_scale(_least_bits(rows.where(*CHANGES), limit, surely=surely)) for surely in (True, False)
     )
-    both = {place: (of["k"], of["v"]) for place, of in least.items() if {"k", "v"} <= of.keys()}
+    both = {place: (parts["k"], parts["v"]) for place, parts in least.items() if {"k", "v"} <= parts.keys()}
     if both:
         sides = (
             ("more bits than v", [place for place, (k, v) in both.items() if k > v]),
@@ -122,7 +122,9 @@ def findings(tables: Mapping[str, pl.DataFrame], about: About[ReadFacts]) -> tup
             ("as many bits as v", [place for place, (k, v) in both.items() if k == v < math.inf]),
             ("more bits than were tried, as v does,", [place for place, (k, v) in both.items() if k == v == math.inf]),
         )
-        parts = [f"{side} in {words.quantity(len(of), 'layer')} ({', '.join(of)})" for side, of in sides if of]
+        parts = [
+            f"{side} in {words.quantity(len(names), 'layer')} ({', '.join(names)})" for side, names in sides if names
+        ]
         raised = sum(least[place][component] > by_mean[place][component] for place in both for component in "kv")
         sentence = (
             f"To keep the change surely below {small}, with each rounded by the scale that serves it better, keys (k) need "
@@ -174,8 +176,8 @@ def _check(rows: Measures, limit: tuple[float, str], spent: str, facts: ReadFact
 def _better_scale(least: Mapping[tuple[str, str], Mapping[str, float]]) -> dict[str, dict[str, float]]:
     """By place the fewest bits of each component, by the scale that serves it better."""
     better: dict[str, dict[str, float]] = {}
-    for (place, way), of in least.items():
-        for component, bits in of.items() if way != "rank" else ():
+    for (place, way), by_component in least.items():
+        for component, bits in by_component.items() if way != "rank" else ():
             best = better.setdefault(place, {})
             best[component] = min(bits, best.get(component, math.inf))
     return better
@@ -193,8 +195,8 @@ def _figures(changes: Measures, facts: ReadFacts) -> Iterator[Figure]:
             title(way, stack_words(stack)): [
                 row.bar._replace(layer=f"{row.at:g}") for row in sorted(rows, key=lambda row: row.at or 0)
             ]
-            for way, of in ways.items()
-            for stack, rows in of.where(layer=None, head=None).by("stack").items()
+            for way, way_rows in ways.items()
+            for stack, rows in way_rows.where(layer=None, head=None).by("stack").items()
             if way.startswith(across)
         }
         if panels:
@@ -203,8 +205,8 @@ def _figures(changes: Measures, facts: ReadFacts) -> Iterator[Figure]:
     single = Measures(tuple(row for row in changes if row.layer is not None and row.head is None))
     panels = {
         title(f"{at:g} {way}", stack_words(stack)): [row.bar for row in rows]
-        for way, of in _ways_of(single).items()
-        for (stack, at), rows in of.by("stack", "at").items()
+        for way, way_rows in _ways_of(single).items()
+        for (stack, at), rows in way_rows.by("stack", "at").items()
     }
     if panels:
         caption = "Change with one layer's q, k or v reduced; lines are 95 % intervals."
@@ -212,14 +214,14 @@ def _figures(changes: Measures, facts: ReadFacts) -> Iterator[Figure]:
     signed = facts.objective != "output"
     for way, rows in ways.items():
         heads = Measures(tuple(row for row in rows if row.head is not None))
-        for stack, of in heads.by("stack").items():  # where it costs most: at the fewest bits or the least rank
-            least = min(of.distinct("at"))
+        for stack, part in heads.by("stack").items():  # where it costs most: at the fewest bits or the least rank
+            least = min(part.distinct("at"))
             what = title(f"{least:g} {way}", stack_words(stack))
             name = "-".join(("quantise-heads", *way.split(), *(() if stack == "plain" else (stack,))))
             dots = "; a dot where the 95 % interval leaves 0 out" * signed
             caption = f"Change with one head's q, k or v reduced to {what}{dots}."
             marked = (lambda row: row.side != 0) if signed else None
-            yield head_maps((name, "", f"By head: {what}"), caption, of.where(at=least), unit, signed, marked=marked)
+            yield head_maps((name, "", f"By head: {what}"), caption, part.where(at=least), unit, signed, marked=marked)
 
 
 def _needs_in_words(finding: Finding, tables: Mapping[str, pl.DataFrame], facts: ReadFacts) -> str:
@@ -240,7 +242,7 @@ def _needs(changes: Measures, limit: float) -> Table | None:
     if not least:
         return None
     columns = [(way, component) for way in dict.fromkeys(way for _, way in least) for component in "qkv"]
-    columns = [(way, c) for way, c in columns if any(c in of for (_, other), of in least.items() if other == way)]
+    columns = [(way, c) for way, c in columns if any(c in parts for (_, other), parts in least.items() if other == way)]
     most = {way: max(rows.distinct("at")) for way, rows in _ways_of(changes).items()}
 
     def cell(place: str, way: str, component: str) -> str:

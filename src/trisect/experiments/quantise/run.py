@@ -171,7 +171,7 @@ def _plan_layers(
     order = sorted(range(len(numbers)), key=lambda n: list(layers)[n].site.components)
     in_turn = dict(zip(order, even_bits([numbers[n] for n in order], memory), strict=True))
     both = [in_turn[n] for n in range(len(numbers))], plan_bits(each, numbers, memory)
-    return [[(edit, (by, bits)) for (edit, by), bits in zip(scale.items(), of, strict=True)] for of in both]
+    return [[(edit, (by, bits)) for (edit, by), bits in zip(scale.items(), plan, strict=True)] for plan in both]
 
 
 def even_bits(sizes: Sequence[int], memory: float) -> list[int]:

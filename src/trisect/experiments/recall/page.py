@@ -143,7 +143,7 @@ class RecallNumbers:
     def curves(self, measure: str, models: Sequence[str]) -> dict[str, list[MeasuredValue]]:
         """By model the rows of a measure that stand at a probability or a share, in its order."""
         rows = {m: [r for r in self.measures.where(measure, subject=m) if r.at is not None] for m in models}
-        return {m: sorted(of, key=lambda row: row.at or 0.0) for m, of in rows.items() if of}
+        return {m: sorted(sources, key=lambda row: row.at or 0.0) for m, sources in rows.items() if sources}
 
     def shares(self, model: str, category: str | None = None) -> list[float]:
         """Every seed's share of right answers to the valid questions, or to the questions about names of a category."""
@@ -155,10 +155,10 @@ class RecallNumbers:
         """Every run's training loss by epoch in one stage, models in their order; a run is spelt MODEL/STAGE/SEED."""
         rows = self.metrics.filter(name="loss_nats", split="train").sort("run", "epoch")
         series = []
-        for (run,), of in rows.group_by("run", maintain_order=True):
+        for (run,), run_rows in rows.group_by("run", maintain_order=True):
             model, name, seed = (*str(run).split("/"), "", "")[:3]
             if model in MODELS and name == stage and seed.isdigit():
-                epochs, values = tuple(map(float, of["epoch"])), tuple(of["value"])
+                epochs, values = tuple(map(float, run_rows["epoch"])), tuple(run_rows["value"])
                 series.append(Series(Measure("loss", "nats"), model, f"{model} {int(seed)}", int(seed), epochs, values))
         return sorted(series, key=lambda s: (list(MODELS).index(s.site), s.seed))
 
@@ -226,8 +226,8 @@ def findings(tables: Mapping[str, pl.DataFrame], about: About[RecallFacts]) -> t
             effect = Estimate(*(part[key] for key in ("part", "effect", "low", "high", "n")))
             effects = () if effect.mean is None else (effect,)
             text = f"{part['sentence']}: {words_for(effect, True) if effects else 'not measured'}"
-            of = {key: part[key] for key in ("source", "claim", "verdict", "part")}
-            results.append(Finding("part", text, part["unit"] or "", effects, **of, per="name"))
+            reference = {key: part[key] for key in ("source", "claim", "verdict", "part")}
+            results.append(Finding("part", text, part["unit"] or "", effects, **reference, per="name"))
     return tuple(results)
 
 
@@ -276,7 +276,8 @@ def _accuracy(numbers: RecallNumbers, facts: RecallFacts) -> Section:
         if facts.part:
             caption = f"What others reached, who learnt from all of the data. {facts.part}"
         reached = (
-            (source, *(" or ".join(map(words.share, of)) or "–" for of in both)) for source, *both in facts.references
+            (source, *(" or ".join(map(words.share, pair)) or "–" for pair in both))
+            for source, *both in facts.references
         )
         tables.append(Table(("Source", "without pretraining", "with"), tuple(reached), caption))
     title = "Does pretraining let it answer?"
@@ -316,12 +317,14 @@ def _learning(numbers: RecallNumbers) -> Section | None:
         if not runs:
             continue
         lines = [
-            CurveLine(SHORT[m], LOOKS[m].colour, MODEL_DASHES.get(m, ()), tuple(of), LOOKS[m].shape)
-            for m, of in runs.items()
+            CurveLine(SHORT[m], LOOKS[m].colour, MODEL_DASHES.get(m, ()), tuple(sources), LOOKS[m].shape)
+            for m, sources in runs.items()
         ]
-        axis = axis_for([v for of in runs.values() for s in of for v in s.values], "nats per character", zero=True)
+        axis = axis_for(
+            [v for group in runs.values() for s in group for v in s.values], "nats per character", zero=True
+        )
         panels.append(curve_panel(stage.capitalize(), lines, axis, list_names=True))
-        last = [f"{words.number(fmean(s.values[-1] for s in of))} ({SHORT[m]})" for m, of in runs.items()]
+        last = [f"{words.number(fmean(s.values[-1] for s in sources))} ({SHORT[m]})" for m, sources in runs.items()]
         ends.append(f"{stage} {words.join_words(last)}")
         models |= set(runs)
     if not panels:
@@ -354,13 +357,13 @@ def _confidence(numbers: RecallNumbers) -> Section | None:
     tables = []
     scores = {**SCORES, "answer_string": "the answer string alone (frequency, length, known place)"}
     every = {name: [numbers.number(f"auroc_{score}", m) for m in models] for score, name in scores.items()}
-    if rows := tuple((name, *map(words_for, of)) for name, of in every.items() if any(of)):
+    if rows := tuple((name, *map(words_for, cells)) for name, cells in every.items() if any(cells)):
         caption = "AUROC: how often a right answer is ranked above a wrong one; 0.5 is chance"
         tables.append(Table(("What is ranked by", *(SHORT[m] for m in models)), rows, caption))
     lines = []
-    for model, of in numbers.curves("threshold_coverage", models).items():
+    for model, points in numbers.curves("threshold_coverage", models).items():
         limits = numbers.measures.where("threshold", subject=model).first("at")
-        for row in of:
+        for row in points:
             line = "another for each seed" if row.value > 0 else "abstains always"
             line = words.number(limits[row.at].value) if row.at in limits else line
             name = f"{SHORT[model]}, at most {100 * (row.at or 0.0):g}\u00a0% wrong"
@@ -393,7 +396,7 @@ def _reliability(numbers: RecallNumbers, models: Sequence[str]) -> Figure | None
 
 def _distribution(numbers: RecallNumbers, deep: str) -> Figure | None:
     answers = numbers.answers.filter(model=deep)
-    values = {c: np.sort(probability(of)).tolist() for c in COLUMNS if len(of := answers.filter(category=c))}
+    values = {c: np.sort(probability(group)).tolist() for c in COLUMNS if len(group := answers.filter(category=c))}
     if not values:
         return None
     paths = {c: (LOOKS[c], cumulative(v)) for c, v in values.items()}
@@ -529,8 +532,8 @@ def _examples(numbers: RecallNumbers) -> Section | None:
         "guessed: in no text": answers.filter(unseen),
     }
     chosen: list[dict[str, Any]] = []
-    for kind, of in kinds.items():
-        chances = of.with_columns(kind=pl.lit(kind), probability=pl.Series(probability(of)))
+    for kind, in_kind in kinds.items():
+        chances = in_kind.with_columns(kind=pl.lit(kind), probability=pl.Series(probability(in_kind)))
         chosen += sorted(chances.to_dicts(), key=lambda row: digest(row["name"]))[:EXAMPLES]
     if not chosen:
         return None
@@ -578,7 +581,7 @@ def roc(scores: Sequence[float] | np.ndarray, correct: Sequence[bool] | np.ndarr
 
 def _keys(names: Iterable[str]) -> tuple[LegendEntry, ...]:
     """A key of marks: of models, categories of answers, or observation and chance."""
-    return tuple(LegendEntry(MODELS.get(of, of), LOOKS[of].colour, LOOKS[of].shape) for of in names)
+    return tuple(LegendEntry(MODELS.get(name, name), LOOKS[name].colour, LOOKS[name].shape) for name in names)
 
 
 def _share_panel(
@@ -595,8 +598,8 @@ def _share_panel(
     columns = list(dict.fromkeys(column for column, *_ in shares))
     groups = list(dict.fromkeys(group for _, group, *_ in shares))
     single, levels = len(shares) == len(columns), levels or {}
-    beside = [{"column": c, "value": v} for c, of in (others or {}).items() for v in of]
-    values = [*levels.values(), *(v for of in (others or {}).values() for v in of)]
+    beside = [{"column": c, "value": v} for c, values in (others or {}).items() for v in values]
+    values = [*levels.values(), *(v for values in (others or {}).values() for v in values)]
     rows, dots = [], []
     for column, group, number, seeds in shares:
         row, slot = {"column": column, "group": group}, "" if single else group

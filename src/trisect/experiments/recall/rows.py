@@ -48,15 +48,15 @@ class AnswerBootstrap:
         self.seed = seed
         self._crossed = CrossedBootstrap(seed, draws)
 
-    def __call__(self, seeds: Sequence[pl.DataFrame], of: OfAnswers) -> CrossedEstimate:
-        """`of` each seed's answers, on all of them and in every draw of their names."""
+    def __call__(self, seeds: Sequence[pl.DataFrame], statistic: OfAnswers) -> CrossedEstimate:
+        """The statistic of each seed's answers, on all of them and in every draw of their names."""
         names = [answers["name"].to_list() for answers in seeds]
-        return self._crossed(names, lambda seed, weights: of(seeds[seed], weights))
+        return self._crossed(names, lambda seed, weights: statistic(seeds[seed], weights))
 
-    def share(self, seeds: Sequence[pl.DataFrame], of: OfAnswers, stream: int = 0) -> CrossedEstimate:
+    def share(self, seeds: Sequence[pl.DataFrame], statistic: OfAnswers, stream: int = 0) -> CrossedEstimate:
         """The same for one share of the names; shares that are compared need a `stream` each."""
         names = [answers["name"].to_list() for answers in seeds]
-        return self._crossed.share(names, lambda seed, weights: of(seeds[seed], weights), stream)
+        return self._crossed.share(names, lambda seed, weights: statistic(seeds[seed], weights), stream)
 
 
 def neighbours(
@@ -77,7 +77,7 @@ def neighbours(
         "last name": recall.last_name_similarity(names, others),
     }
     if vectors is not None and len(names) and others:
-        first, second = (np.stack([vectors[name] for name in of]) for of in (names, others))
+        first, second = (np.stack([vectors[name] for name in group]) for group in (names, others))
         similarities["representation"] = recall.vector_similarity(first, second)
     rows = []
     for kind, cosines in similarities.items():
@@ -109,8 +109,8 @@ def _unseen(answers: pl.DataFrame, kind: str, nearest: pl.DataFrame | None) -> A
     near = nearest.filter(pl.col("model").is_null() | (pl.col("model") == answers["model"][0]), match=kind)
     seeds = []
     for seed in _by_seed(rows):
-        of = near.filter(pl.col("seed").is_null() | (pl.col("seed") == seed["seed"][0])).unique("name", keep="first")
-        seeds.append(seed.join(of.select("name", neighbour="place"), on="name", how="inner").drop_nulls("neighbour"))
+        pairs = near.filter(pl.col("seed").is_null() | (pl.col("seed") == seed["seed"][0])).unique("name", keep="first")
+        seeds.append(seed.join(pairs.select("name", neighbour="place"), on="name", how="inner").drop_nulls("neighbour"))
     return [seed for seed in seeds if len(seed)]
 
 
@@ -309,7 +309,7 @@ def _matches(answers: pl.DataFrame, nearest: pl.DataFrame | None, redrawn: Answe
         # agreements of the names that every seed has a neighbour for, summed over seeds
         shared = list(set.intersection(*(set(seed["name"].to_list()) for seed in seeds)))
         pairs = (seed.filter(pl.col("name").is_in(shared)).sort("name") for seed in seeds)
-        agree = [recall.agreement(of["answer"].to_list(), of["neighbour"].to_list()) for of in pairs]
+        agree = [recall.agreement(pair["answer"].to_list(), pair["neighbour"].to_list()) for pair in pairs]
         p = permutation_p(np.sum(agree, axis=0), np.random.default_rng([redrawn.seed, 3]))
         yield {"group": kind, "measure": "match_p", "value": p if np.isfinite(p) else None, "n": shares.units}
 
@@ -342,8 +342,8 @@ def survival_measures(rows: Iterable[Mapping[str, Json]]) -> list[NewRow]:
             return weights @ answers["same"].to_numpy() / weights.sum(1)
 
     for key in sorted(seeds_of):
-        same = [of for _, of in sorted(seeds_of[key].items())]
-        tables = [pl.DataFrame({"name": list(of), "same": [float(v) for v in of.values()]}) for of in same]
+        same = [by_name for _, by_name in sorted(seeds_of[key].items())]
+        tables = [pl.DataFrame({"name": list(row), "same": [float(v) for v in row.values()]}) for row in same]
         subject, group, how, stack, layer, component = key
         place = {"subject": subject, "stack": stack, "layer": layer, "component": component, "group": group}
         result.append(place | {"measure": MEASURES[how]} | redrawn.share(tables, share).row())

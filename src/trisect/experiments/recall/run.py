@@ -222,9 +222,11 @@ def survival(answerer: Answerer, answers: Iterable[Mapping[str, Json]]) -> list[
         same = answerer.reproduces(questions, texts, {address: put([SiteTarget(address, component, None)], source)})
         place = {"stack": address.stack, "layer": address.layer, "component": component}
         for group in GROUPS:
-            of = [i for i, (kind, _) in enumerate(kinds.values()) if kind == group and again[i]]
-            if of:
-                rows.append({"group": group, "how": how} | place | {"same": {questions[i]: bool(same[i]) for i in of}})
+            chosen = [i for i, (kind, _) in enumerate(kinds.values()) if kind == group and again[i]]
+            if chosen:
+                rows.append(
+                    {"group": group, "how": how} | place | {"same": {questions[i]: bool(same[i]) for i in chosen}}
+                )
     return rows
 
 

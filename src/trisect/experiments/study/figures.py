@@ -102,7 +102,8 @@ def _arrange(rows: StudyRows, curves: _Curves, list_names: bool = False) -> tupl
         lines = {title: [line(site, by) for site in members] for title, members in panels.items()}
         first = [curves.baseline] if curves.baseline else []
         shown = (
-            charts.curve_panel(title, [*first, *of], curves.axis, list_names=list_names) for title, of in lines.items()
+            charts.curve_panel(title, [*first, *rest], curves.axis, list_names=list_names)
+            for title, rest in lines.items()
         )
         return charts.FigureView(by, tuple(shown), _keys([*itertools.chain(*lines.values()), *first]))
 
@@ -152,9 +153,9 @@ def _training_curves(rows: StudyRows, edit: str, labels: Sequence[str | None], s
                 continue
             views = [*_arrange(rows, curves)]
             if label == labels[0] and len(labels) > 1:  # a panel per component and label, all on one axis
-                beside = {of: _arrange(rows, every)[0] for of, every in _against(rows, edit, split, labels).items()}
+                beside = {base: _arrange(rows, every)[0] for base, every in _against(rows, edit, split, labels).items()}
                 panels = [
-                    p.with_title(f"{p.title}, {label_name(of or '')}") for of, v in beside.items() for p in v.panels
+                    p.with_title(f"{p.title}, {label_name(base or '')}") for base, v in beside.items() for p in v.panels
                 ]
                 views.append(charts.FigureView("label", tuple(panels), beside[label].legend))
             runs, base = {(s.site, s.seed) for s in curves.edited}, curves.baseline.series if curves.baseline else ()
@@ -289,7 +290,7 @@ def _heat(rows: StudyRows) -> Iterator[charts.Figure]:
     values, measure = [sum(v) / len(v) for v in means.values()], charts.Measure("train loss", LOSS)
     low, high = min(values), max(values)
     cells = {g: [p for p in points if place(p.site).group == g] for g in groups_of(points)}
-    panels = tuple(charts.heat_panel(words.GROUP.get(g, g), of, low, high, measure) for g, of in cells.items())
+    panels = tuple(charts.heat_panel(words.GROUP.get(g, g), heat, low, high, measure) for g, heat in cells.items())
     caption = (
         "Train loss with one site's weights on the straight line between their initial (α = 0) and final (α = 1) values, all else "
         f"final; mean over seeds, the same colours in every panel. {seeds(rows)}, {len({p.at for p in points})} values of α, "
@@ -587,7 +588,7 @@ def _at_equal_bits(rows: StudyRows, label: str) -> dict[str, tuple[list[Point], 
             attacked.setdefault(point.site, set()).add(point.seed)
     complete = {}
     for title, points in costs.items():
-        sites = {site for site, of in attacked.items() if of == {p.seed for p in points if p.site == site}}
+        sites = {site for site, seeds in attacked.items() if seeds == {p.seed for p in points if p.site == site}}
         counted = f"{len(sites)} of {quantity(len(attacked), 'site')}"
         complete[title] = [p for p in points if p.site in sites], counted
     return complete

@@ -62,7 +62,7 @@ def answer_findings(rows: StudyRows) -> Iterator[Finding]:
                 continue
             text, values = role
         else:
-            means = {how: interval(list(of[component].values())) for how, _, of in costs if component in of}
+            means = {how: interval(list(parts[component].values())) for how, _, parts in costs if component in parts}
             if not means:
                 continue
             everywhere = all(all_layers for how, all_layers, _ in costs if how in means)

@@ -412,8 +412,8 @@ def designs(source: DesignSource) -> tuple[Design, ...]:
             sites = dict.fromkeys(methods, places) | {"ablate": inner}
             sites |= dict.fromkeys(("interchange", "erase"), tuple(s for s in inner if not s.heads))
             parts = {
-                name: part and (replace(part, sites=of) if of else None)
-                for name, of in sites.items()
+                name: part and (replace(part, sites=chosen_sites) if chosen_sites else None)
+                for name, chosen_sites in sites.items()
                 for part in [getattr(design, name)]
             }
             parts["edits"] = tuple(dict.fromkeys(replace(edit, site=s) for edit in design.edits for s in places))

@@ -82,8 +82,8 @@ def _cells(layer: int, columns: dict[str, tuple[str, ...]], carried: dict[str, s
     )
 
 
-_ASKED, _FOUND = (tuple(f"{of}.{name}" for name in "abc") for of in ("question", "item"))
-_QUESTION, _VALUE = (tuple(f"{of}.{name}" for name in ("own", "before")) for of in ("question", "value"))
+_ASKED, _FOUND = (tuple(f"{token}.{name}" for name in "abc") for token in ("question", "item"))
+_QUESTION, _VALUE = (tuple(f"{token}.{name}" for name in ("own", "before")) for token in ("question", "value"))
 
 
 TRUTH: dict[str, Planted] = {
@@ -325,7 +325,7 @@ def _score(
 
     def score(seeds: Sequence[int]) -> float:
         """AUROC over the cases and those seeds; what rounding alone makes differ counts as the same."""
-        values = np.array([round(of[seed], 9) for of in by_case for seed in seeds])
+        values = np.array([round(by_seed[seed], 9) for by_seed in by_case for seed in seeds])
         return float(auroc(values, np.array([case.carried for case in cases for _ in seeds])))
 
     def rate(detected: Sequence[bool]) -> float | None:

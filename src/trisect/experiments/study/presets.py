@@ -250,5 +250,5 @@ def only(experiments: tuple[Design, ...], methods: tuple[str, ...]) -> tuple[Des
 
 
 BEYOND = _beyond()
-SEVERAL = {of[0].name: of for of in (BEYOND, *PLANTED)}  # what one folder holds, as several statements
+SEVERAL = {group[0].name: group for group in (BEYOND, *PLANTED)}  # what one folder holds, as several statements
 NAMES = (*(preset.name for preset in PRESETS), *SEVERAL)

@@ -95,7 +95,7 @@ def assign_folds(corpus: Corpus, pieces: Sequence[Piece], label: str) -> list[Fo
         for (p, r), here in zip(rows, mask, strict=True):
             if here:
                 chosen.setdefault(p, []).append(r)
-        return [pieces[p].some_rows(of) for p, of in chosen.items()]
+        return [pieces[p].some_rows(rows_of_piece) for p, rows_of_piece in chosen.items()]
 
     for by_article, fold in _fold_assignments(begins, start, stop, counts):
         sizes = np.array([counts[fold == f].sum() for f in range(FOLDS)])
@@ -163,9 +163,9 @@ def _cuts(
     uneven, begins = sums**2, []
     for _ in range(1, folds):
         squares = [uneven[:j] + (sums[j] - sums[:j]) ** 2 for j in range(1, len(sums))]
-        best = [int(of.argmin()) for of in squares]
+        best = [int(errors.argmin()) for errors in squares]
         begins.append([0, *best])
-        uneven = np.array([np.inf, *(of[i] for of, i in zip(squares, best, strict=True))])
+        uneven = np.array([np.inf, *(errors[i] for errors, i in zip(squares, best, strict=True))])
     cuts = []
     for begin in reversed(begins):
         end = begin[end]
@@ -220,7 +220,7 @@ def probe(
         by_width.setdefault(width, []).append(place)
     for fold in folds:
         for _, places in sorted(by_width.items()):
-            train, test = (read_places(final, model, of, label, places, chance) for of in (fold.fit, fold.scored))
+            train, test = (read_places(final, model, rows, label, places, chance) for rows in (fold.fit, fold.scored))
             x = probes.whiten(train[0], test[0])
             for kind in kinds:
                 draw = generator("probe", kind, label, seed, fold.number)
@@ -292,7 +292,7 @@ def read_places(
             else outputs["in", place.layer][0].flatten(0, 1) @ place.weight.T
             for place in places
         ]
-        x.append(torch.stack([of[labelled] for of in rows]))
+        x.append(torch.stack([activations[labelled] for activations in rows]))
         y.append(piece.labels[label][labelled])
         words.append(piece.label_words((label,))[labelled])
     control = None if chance is None else torch.from_numpy(chance).to(y[0])[torch.cat(words)]

@@ -248,7 +248,7 @@ def information_loss_in_heads(
 def head_figures(rows: StudyRows) -> Iterator[charts.Figure]:
     """For each label and kind of probe: heads and random maps before the attacks, and what they lose to them."""
     for label, kind in product(sort_labels(rows.sites["label"]), PROBES):
-        heads, maps = (of(rows, label, kind, rows.baselines) for of in (in_heads, in_maps))
+        heads, maps = (estimate(rows, label, kind, rows.baselines) for estimate in (in_heads, in_maps))
         if not heads:
             continue
         fit = study_words.fit_words(rows, "probe", label)
@@ -430,7 +430,9 @@ def _parameter_panel(
     chart = charts.overlay(title, *layers)
     values = "; ".join(f"{row['group']} {row['value']:.3g} with {row['parameters']:.4g} thousand" for row in data)
     text = f"{title}: change against parameters, in {axis.unit}. {values}."
-    return charts.Panel(title, chart, text, tuple(series), {name: tuple(of) for name, of in strokes.items() if of})
+    return charts.Panel(
+        title, chart, text, tuple(series), {name: tuple(items) for name, items in strokes.items() if items}
+    )
 
 
 def tying_findings(rows: StudyRows) -> Iterator[Finding]:

@@ -41,9 +41,9 @@ def average(points: Iterable[Point], key: Callable[[Point], K | None]) -> dict[K
     """The first point of each key with the mean of all of them; points whose key is None are left out."""
     groups: dict[K, list[Point]] = {}
     for point in points:
-        if (of := key(point)) is not None:
-            groups.setdefault(of, []).append(point)
-    return {of: ps[0]._replace(value=sum(p.value for p in ps) / len(ps), at=None) for of, ps in groups.items()}
+        if (group := key(point)) is not None:
+            groups.setdefault(group, []).append(point)
+    return {group: ps[0]._replace(value=sum(p.value for p in ps) / len(ps), at=None) for group, ps in groups.items()}
 
 
 def over_seeds(points: Iterable[Point]) -> Mean:
@@ -93,9 +93,12 @@ class StudyRows:
         probed = pl.col("measure").str.starts_with("probe_")  # heads are probed wherever was edited
         apart, rest = (
             replace(
-                self, runs=self.runs.filter(of), metrics=self.metrics.filter(of), sites=self.sites.filter(of | probed)
+                self,
+                runs=self.runs.filter(kind),
+                metrics=self.metrics.filter(kind),
+                sites=self.sites.filter(kind | probed),
             )
-            for of in (single, ~headed)
+            for kind in (single, ~headed)
         )
         return replace(rest, heads=apart)
 

@@ -105,7 +105,7 @@ class _EndedStudy:
             ("runs", runs, ["edit", "site", "label", "strength", "variant"]),
             ("measures", finished, ["site", "measure", "label", "split"]),
         ):
-            if len({frozenset(of.select(columns).unique().rows()) for _, of in rows.group_by("seed")}) > 1:
+            if len({frozenset(group.select(columns).unique().rows()) for _, group in rows.group_by("seed")}) > 1:
                 yield f"Not every seed has the same {what}."
 
     @property

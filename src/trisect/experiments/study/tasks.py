@@ -102,7 +102,7 @@ def _change_one(final: Parameters, model: Model, vocabulary: Sequence[str], site
     base, donor, predictions = _token_ids(pairs, {BASE: pairs.unchanged}, vocabulary)
     gold = torch.from_numpy(predictions[BASE])
     logits = (_logits_with_donor(final, model, site, base, other).double() for other in (donor, base))
-    changed, unchanged = (float(F.cross_entropy(of, gold)) for of in logits)
+    changed, unchanged = (float(F.cross_entropy(scores, gold)) for scores in logits)
     rise = changed - unchanged if len(gold) else None
     return SiteRow(str(site), "interchange_rise_nats", None, "valid", rise, len(gold))
 
@@ -197,7 +197,7 @@ def rewind(
             band = paired_band(sums, tokens, sum(len(p.inputs) for p in pieces[split]))
             shown |= {"rise_low_nats": band.low, "rise_high_nats": band.high}
             numbers |= {f"{kind}_area_low": band.area_low, f"{kind}_area_high": band.area_high}
-        numbers |= {name: of[i] for name, of in single.items()}
+        numbers |= {name: numbers_by_run[i] for name, numbers_by_run in single.items()}
         rows += [
             SiteRow(str(site), f"{kind}_{name}", float(a), split, finite(value), n)
             for name, curve in shown.items()

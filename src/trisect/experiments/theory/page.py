@@ -121,7 +121,7 @@ def _over_beta(
         if v > 0
     ]
     marked = [{"beta": here, "value": value, "name": name} for name, value in at.items() if value > 0]
-    colours, shapes = (alt.Scale(domain=list(looks), range=of) for of in zip(*looks.values(), strict=True))
+    colours, shapes = (alt.Scale(domain=list(looks), range=range_of) for range_of in zip(*looks.values(), strict=True))
     colour = alt.Color("name:N", scale=colours, title=None, legend=LEGEND)
     shape = alt.Shape("name:N", scale=shapes, title=None, legend=LEGEND)
     y = alt.Y("value:Q", scale=alt.Scale(type="log"), title=unit, axis=alt.Axis(format="~e", tickCount=5))
@@ -133,9 +133,9 @@ def _over_beta(
         ticks = [t for t in ticks if math.log10(t).is_integer()][:: max(1, len(ticks) // 21)]
     axis = alt.Axis(values=ticks, tickCount=len(ticks), format="~g")
     x = alt.X("beta:Q", scale=alt.Scale(type="log", domain=[low, high], nice=False), title="β", axis=axis)
-    of = {kind: [r for r in rows if r["kind"] == kind] for kind in (LAW, COMPUTED)}
-    law = chart_of("law", of[LAW]).mark_line(strokeWidth=2, strokeDash=[5, 3])
-    main = chart_of("main", of[COMPUTED]).mark_point(size=26, filled=True, opacity=1)
+    by_kind = {kind: [r for r in rows if r["kind"] == kind] for kind in (LAW, COMPUTED)}
+    law = chart_of("law", by_kind[LAW]).mark_line(strokeWidth=2, strokeDash=[5, 3])
+    main = chart_of("main", by_kind[COMPUTED]).mark_point(size=26, filled=True, opacity=1)
     large = chart_of("here", marked).mark_point(size=90, strokeWidth=2, opacity=1, filled=False)
     return [law.encode(x, y, colour), *(points.encode(x, y, colour, shape) for points in (main, large))]
 

@@ -162,7 +162,7 @@ class TranslateWork(TrainingWork[TranslateSettings, TranslationRecipe, Bitext, T
                 links = [(pair.sure or (), pair.possible or ()) for pair in pairs]
                 write_links(home / PAIRS / f"{name}.pharaoh", links, base=0)
         metrics, translations, versions = [], [], {}
-        for spec, files in ((of.request, of.files) for of in jobs):
+        for spec, files in ((work.request, work.files) for work in jobs):
             run = {"run": f"translation/{spec.seed}"}
             losses = files.loss_rows("", run["run"], "smoothed_loss_nats")
             body: Any = read_json(files.results, DELETE.format(files.results))
@@ -171,7 +171,7 @@ class TranslateWork(TrainingWork[TranslateSettings, TranslationRecipe, Bitext, T
             versions |= {path.name: path for path in map(files.model, spec.versions.values())}
         absent = [name for name, path in versions.items() if not is_model(path)]
         note = f"Not kept, since these epochs were trained without 'keep': {', '.join(absent)}."
-        models = {of.title: of.files.model() for of in jobs}
+        models = {work.title: work.files.model() for work in jobs}
         # the settings that repeat all calls; folders and files go by their own names, not by where they lie
         data, source, target = (
             None if path is None or str(path) == EMBEDDED_DATA else Path(path).resolve().name

@@ -95,7 +95,9 @@ def read_cuts(
         raise ModelError(f"Revision {revision!r} is another model.", reason, "Choose revisions of one model.")
     state, like_state = other.state_dict(), like.state_dict()
     for parameter in dict.fromkeys((*(cut.parameter for cut in cuts), *like_state, *state)):
-        here, stored = (tuple(of[parameter].shape) if parameter in of else None for of in (like_state, state))
+        here, stored = (
+            tuple(tensors[parameter].shape) if parameter in tensors else None for tensors in (like_state, state)
+        )
         if here != stored:
             first, second = ("missing" if n is None else "×".join(map(str, n)) for n in (here, stored))
             reason = f"{parameter} is {first} in the final revision and {second} in this one."

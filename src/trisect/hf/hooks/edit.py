@@ -210,7 +210,7 @@ def beside_edits(model: nn.Module, edits: Edits) -> Iterator[Edits]:
         return
     editable = OPEN[model]
     first = editable.writers()
-    both = {n: tuple(of[n] for of in (first, edits.write) if n in of) for n in sorted({*first, *edits.write})}
+    both = {n: tuple(maps[n] for maps in (first, edits.write) if n in maps) for n in sorted({*first, *edits.write})}
     with editable.passing():
         yield edits._replace(write={n: functools.partial(write_in_order, writers) for n, writers in both.items()})
 

@@ -236,7 +236,7 @@ def watch(
     # an edited pass may be preceded by a rehearsal: the last pass counts
     ending = model.register_forward_hook(lambda _m, _a, _o: watcher.end(), always_call=True)
     try:
-        with watch_uses(model, {of for of, _ in watcher.watched}, watcher.use):
+        with watch_uses(model, {use for use, _ in watcher.watched}, watcher.use):
             yield blocks
     finally:
         ending.remove()

@@ -381,7 +381,7 @@ def rounding_notes(model: nn.Module, projections: Sequence[Projections], moved: 
         return ()
     words = f"Maps of it are quantised: {'; '.join(kinds)}. Weights are those that it multiplies by, not those before."
     if any(kind.rounds for kind in kinds.values()):
-        q, k, v = (max((of[i] for of in moved.parts), default=0.0) for i in range(3))
+        q, k, v = (max((part[i] for part in moved.parts), default=0.0) for i in range(3))
         words += (
             " Against a pass in which no map rounds its input, on the example that it was verified with, rounding in all layers "
             f"together moves q by up to {q:.1e} of its largest number in a layer, k by {k:.1e}, v by {v:.1e} and the answer by "

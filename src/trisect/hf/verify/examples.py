@@ -268,7 +268,7 @@ def _features(config: Any, draw: torch.Generator) -> list[Tensor]:
     sizes = _part(config, "audio", "encoder", "speech")
     frames = getattr(sizes, "max_source_positions", None) or getattr(config, "max_source_positions", None) or FRAMES
     named = ("num_mel_bins", "n_mels", "feature_size", "input_feat_per_channel", "input_dim", "feat_dim", "num_mels")
-    counts = [n for of in (sizes, config) for name in named if isinstance(n := getattr(of, name, None), int)]
+    counts = [n for part in (sizes, config) for name in named if isinstance(n := getattr(part, name, None), int)]
     shapes: list[tuple[int, ...]] = []
     for bins in dict.fromkeys([*counts, 80, 128]):
         for length in sorted((SPECTRA, 2 * frames)):

@@ -171,7 +171,7 @@ class Checker:
             self.hidden[key] = use.y.clone()  # it may be overwritten
             return
         x = use.x.reshape(-1, use.x.shape[-1])
-        parts_before = [(self.hidden.get(of), rows) for of, rows in filter(None, (law.operand, law.gate))]
+        parts_before = [(self.hidden.get(use), rows) for use, rows in filter(None, (law.operand, law.gate))]
         parts = [y.reshape(-1, y.shape[-1])[:, rows] for y, rows in parts_before if y is not None]
         self.hidden.clear()
         words = f"what enters {key[0]} is not what was found before it on loading"

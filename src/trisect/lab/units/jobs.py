@@ -120,8 +120,8 @@ def _unit_facts(name: str, mark: str, page: str, about: About[Any], findings: Se
 
 def notes_by_model(done: Sequence[UnitMeasured]) -> tuple[str, ...]:
     """What all models' notes say, then what some say, with their names."""
-    shared = [note for note in done[0].about.notes if all(note in of.about.notes for of in done)]
-    by_model = [f"{of.facts.name}: {note}" for of in done for note in of.about.notes if note not in shared]
+    shared = [note for note in done[0].about.notes if all(note in unit.about.notes for unit in done)]
+    by_model = [f"{unit.facts.name}: {note}" for unit in done for note in unit.about.notes if note not in shared]
     return tuple(dict.fromkeys((*shared, *by_model)))
 
 

@@ -72,7 +72,7 @@ def over_models(measures: pl.DataFrame) -> pl.DataFrame:
     sample = Sample(*(np.array([float(getattr(s, field)) for s in samples]) for field in Sample._fields))
     ends = t_interval(sample)
     columns = {"low": ends.low, "high": ends.high, "spread": sample.spread}
-    table = table.with_columns(pl.Series(name, [finite(v) for v in of], pl.Float64) for name, of in columns.items())
+    table = table.with_columns(pl.Series(name, [finite(v) for v in data], pl.Float64) for name, data in columns.items())
     return table.select(*ROW, "value", "low", "high", "n", "spread", "least", "most").sort(list(ROW), nulls_last=True)
 
 
@@ -211,8 +211,8 @@ def _lead(finding: Finding, facts: UnitsFacts) -> str:
         return capital(str(finding))
     named = [e for e in finding.values if e.name in words.COMPONENT_NAMES]
     values = named if len(named) > 1 else finding.values
-    of = {e.name: f" for {words.COMPONENT_NAMES.get(e.name, e.name)}" * (e.name != finding.title) for e in values}
-    sizes = words.join_words([f"{number_words(e, finding.signed)}{of[e.name]}" for e in values])
+    names = {e.name: f" for {words.COMPONENT_NAMES.get(e.name, e.name)}" * (e.name != finding.title) for e in values}
+    sizes = words.join_words([f"{number_words(e, finding.signed)}{names[e.name]}" for e in values])
     side = "" if finding.compared is None else f" ({finding.compared.words('model')})"
     what, over, _ = (finding.title[:1].lower() + finding.title[1:]).partition(", mean over layers")
     over = f"{words.quantity(len(facts.models), 'model')}{' and their layers' * bool(over)}"

@@ -311,24 +311,30 @@ class OverModels(Experiment[Any, UnitsFacts]):
         places = _measure_units(self.experiment, over, context, folder)
         done = [self._read(*unit_and_place, context) for unit_and_place in zip(over.units, places, strict=True)]
         seen: dict[str, str] = {}
-        for of in done:
-            if (before := seen.setdefault(of.facts.fingerprint, of.facts.name)) != of.facts.name:
-                raise _twice(of.facts.name, before)
-        named = concat_tables({of.facts.name: {k: t for k, t in of.tables.items() if k != "claims"} for of in done})
-        named["findings"] = findings_table({of.facts.name: of.findings for of in done})
-        claims = {of.facts.name: of.tables["claims"] for of in done if "claims" in of.tables}
+        for unit in done:
+            if (before := seen.setdefault(unit.facts.fingerprint, unit.facts.name)) != unit.facts.name:
+                raise _twice(unit.facts.name, before)
+        named = concat_tables(
+            {unit.facts.name: {k: t for k, t in unit.tables.items() if k != "claims"} for unit in done}
+        )
+        named["findings"] = findings_table({unit.facts.name: unit.findings for unit in done})
+        claims = {unit.facts.name: unit.tables["claims"] for unit in done if "claims" in unit.tables}
         if claims:
-            named["claims_by_model"] = concat_tables({name: {"claims": of} for name, of in claims.items()})["claims"]
+            named["claims_by_model"] = concat_tables({name: {"claims": table} for name, table in claims.items()})[
+                "claims"
+            ]
         if over.kind == MODELS:
             named["over_models"] = over_models(named["measures"])
-        facts = UnitsFacts(over.kind, self.experiment.name, tuple(of.facts for of in done), self.experiment.by_layer)
+        facts = UnitsFacts(
+            over.kind, self.experiment.name, tuple(unit.facts for unit in done), self.experiment.by_layer
+        )
 
         def judge(about: About[UnitsFacts]) -> pl.DataFrame:
             subjects = [{"subject": model.name, "fingerprint": model.fingerprint} for model in about.facts.models]
             return judge_over_models(list(claims.values()), {"models": subjects})
 
         judged = judge if claims and over.kind == MODELS else None
-        packages = tuple(dict.fromkeys(name for of in done for name in of.packages))
+        packages = tuple(dict.fromkeys(name for unit in done for name in unit.packages))
         notes = notes_by_model(done)
         if len(kinds := dict.fromkeys(read_unit_data(place)["hardware"] for place in places)) > 1:
             words = "Last digits may differ for reasons of their own: models were measured on"
@@ -397,7 +403,7 @@ def _measure_units(
             run_jobs(works, machine, machine.device, scratch)
     else:
         numerics = hardware(uses_gpu(source))
-        names = {of["fingerprint"]: of["subject"] for of in map(read_unit_data, done)}
+        names = {unit["fingerprint"]: unit["subject"] for unit in map(read_unit_data, done)}
         for unit in left:
             subject: Any = unit.source.open()
             if subject.fingerprint in names:
