@@ -1,4 +1,4 @@
-"""The Python API of experiments: a function each, made from its settings."""
+"""The Python API: a function for each experiment, made from its settings."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def function(command: Experiment[Any, Any] | Utility[Any]) -> Callable[..., Any]
 
 
 def signature(command: Experiment[Any, Any] | Utility[Any]) -> inspect.Signature:
-    """Parameters of the function: the argument and the setting that is `placed` by place or name, all others by name.
+    """The function's parameters: the argument and the `placed` setting by position or name, all others by name.
 
     So a new setting between others changes no call.
     """
@@ -64,7 +64,7 @@ def _parameter(field: Setting, kind: Any) -> inspect.Parameter:
 
 
 def docstring(command: Experiment[Any, Any] | Utility[Any]) -> str:
-    """The text of the command's help, then every setting with its meaning."""
+    """The help text of the command, then every setting with its meaning."""
     lines = [command.help.split("\b")[0].strip(), "", "Settings:"]
     for field in flat(command.settings):  # the help of an option that begins with 'no-' is about what it turns off
         help = f"Where false: {field.help}" if field.words.startswith("no-") else field.help

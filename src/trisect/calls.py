@@ -43,12 +43,12 @@ def texts(
     reader: str | None = None,
     limit: int | None = None,
 ) -> Texts:
-    """Texts to read: those of one split of a corpus ('embedded', a folder, hf:NAME), or a list of texts as they are."""
+    """Texts of one split of a corpus ('embedded', a folder, hf:NAME), or a list of texts."""
     return open_any(where, split, reader, limit)
 
 
 def chart(result: Construction) -> Chart:
-    """A chart of what a function of `trisect.theory` returned: closed forms over what was computed."""
+    """A chart of the result of a function of `trisect.theory`: closed forms over computed values."""
     from trisect.experiments.theory.page import chart as draw
 
     return draw(result)
@@ -65,7 +65,7 @@ def prove(
     pickle: bool = False,
     remote_code: bool = False,
 ) -> Proof:
-    """The proof that a pretrained model is read rightly: `rows()` as a table, `refusal` None or the error to raise."""
+    """The proof that a pretrained model is read correctly: `rows()` as a table, `refusal` None or the error to raise."""
     from trisect.hf.load import load as load_pretrained
 
     check_folder(model)
@@ -77,7 +77,7 @@ def prove(
 
 @translate_system_errors()
 def explore(reading: Any, text: Any = None, row: int = 0) -> AnyWidget | Framed:
-    """A view into every head of one row of a Reading, or of a model and a text, for a notebook.
+    """Explore every head of one row of a Reading, or of a model and a text, in a notebook.
 
     A text may be a pair, source and target; the row counts from 0.
     """
@@ -105,7 +105,7 @@ def intervene(
     place: int | None = None,
     positions: Sequence[int] = (),
 ) -> Intervention:
-    """What a model's outputs are for a text with q, k or v of some sites switched, beside what they are without.
+    """The outputs of a model for a text with q, k or v of some sites replaced, and without.
 
     `switches` says for each site, such as 'v@3.h2' or 'q@all', 'zero', 'half', 'double', 'mean' (over its positions, per head),
     'second': what the text `second` has at the same positions, or a function as in `trisect.edit`. Predictions are of
@@ -118,7 +118,7 @@ def intervene(
 
 @contextmanager
 def edit(model: Any, edits: Mapping[str, EditFunction]) -> Iterator[Any]:
-    """Inside, a model runs with your functions at q, k or v of its sites: called, in `generate`, read or measured; gives the module.
+    """Context manager: a model runs with functions at q, k or v of its sites (in calls, `generate`, measures); yields the module.
 
     A model of a study has no module: it gives the model, which is read, scored or measured.
 
@@ -152,7 +152,7 @@ def edit(model: Any, edits: Mapping[str, EditFunction]) -> Iterator[Any]:
 def read(
     model: Any, texts: Any = None, images: Any = (), audio: Any = (), grad: bool = False, stream: bool = False
 ) -> Reading:
-    """Read texts, images or sound: a Trace per layer of q, k, v, weights and output, as `trisect.load(model).read` does.
+    """Read texts, images or sound: a Trace of q, k, v, weights and output per layer, as `trisect.load(model).read` does.
 
     With `grad` traces keep their graph: after a backward pass of any function of `reading.output` [B, T, V] (logits, or last
     hidden states) `trace.q.grad`, `trace.k.grad`, `trace.v.grad` are its derivatives by what enters the dot product. Tensors
@@ -191,7 +191,7 @@ def direct_logits(
     against: str | int | None = None,
     place: int | None = None,
 ) -> DataFrame:
-    """Direct logit attribution: what each head, each of its source tokens, and every other writer adds to a token's logit.
+    """Direct logit attribution: the contribution of each head, each of its source tokens, and every other writer to a token's logit.
 
     A table of token, against, writer ('3.h2', '3.mlp', '3.bias', 'embedding', 'position', 'constant'), layer, head, source (a
     position from 0; None for a writer as a whole), source_token and logit. Rows without a source sum to the logit of `token`, a
@@ -215,7 +215,7 @@ def direct_logits(
 
 @translate_system_errors()
 def logit_lens(model: Any, text: ReadGiven, top: int = 5) -> DataFrame:
-    """The logit lens: what a model would predict after each layer, through its final norm and its output map.
+    """The logit lens: predictions after each layer, through the final norm and the unembedding.
 
     A table of layer (0: the embedding), position (from 0), token, rank (1 to `top`), prediction, probability, and kl_nats: of the
     model's own distribution from this layer's. The norm takes each layer's own scale; the last layer's predictions are the model's.
@@ -242,7 +242,7 @@ def _writers_of(model: Any, text: ReadGiven) -> tuple[PreparedText, WrittenStrea
 
 
 def _token_number(subject: Any, token: str | int, size: int) -> int:
-    """A token's id; raises SpecError for one that is not there, and for a word of several pieces."""
+    """The id of a token; raises SpecError for an unknown token, and for a word of several pieces."""
     if not isinstance(token, str):
         if isinstance(token, SupportsIndex) and 0 <= index(token) < size:
             return index(token)
@@ -277,7 +277,7 @@ def serve(
     pickle: bool = False,
     remote_code: bool = False,
 ) -> Served:
-    """A page on this machine to type at: switch q, k or v of any site of a model, and see what changes.
+    """Serve a page on this machine, to replace q, k or v of any site of a model and see the changes.
 
     `model` is what `trisect.load` takes or returns; `text` and `second` stand in the page at first, also as a processor's
     outputs or a Batch. Prints the address and
@@ -299,7 +299,7 @@ def serve(
 
 @translate_system_errors()
 def switchboard(model: Any, text: str | Sequence[str] = (), second: str | Sequence[str] = ()) -> AnyWidget:
-    """The page of `serve` inside a notebook, answered by the kernel: switch q, k or v of any site, and see what changes.
+    """The page of `serve` in a notebook, answered by the kernel.
 
     `model` is what `trisect.load` takes or returns. Needs the extra `trisect[notebook]`.
     """
@@ -312,7 +312,7 @@ def switchboard(model: Any, text: str | Sequence[str] = (), second: str | Sequen
 
 @translate_system_errors()
 def render(out: str | Path) -> Result[Any]:
-    """Make the page, figures and README.md of a folder again, of whichever command; measures and trains nothing.
+    """Make page, figures and README.md of a folder again, for any command; measures and trains nothing.
 
     A study's tables are made again too, from its finished runs. Raises StudyError for a folder without results, or whose
     tables do not make a page.
@@ -357,7 +357,7 @@ def check(out: str | Path) -> list[StudyError]:
 
 
 def _check_begun(folder: Path) -> list[StudyError]:
-    """An error for each damaged file of a command that goes on, its models and studies among them."""
+    """An error for each damaged file of an unfinished run, its models and studies included."""
     from trisect.experiments import EXPERIMENTS
     from trisect.hf.files.fetch import check_files as check_model
     from trisect.hf.small.gpt import is_model
@@ -376,7 +376,7 @@ def _check_begun(folder: Path) -> list[StudyError]:
 
 
 def unfinished(out: str | Path) -> str:
-    """The command other than a study that was stopped before its end in a folder, or still runs there; empty where none was."""
+    """The command of an interrupted or running run in a folder, other than a study's; empty if there is none."""
     folder, planner = Path(out), _planned_by(Path(out))
     if planner is not None:
         plan, record = folder / planner.plan, folder / planner.record
@@ -386,17 +386,17 @@ def unfinished(out: str | Path) -> str:
 
 
 def lacks_list(out: str | Path) -> bool:
-    """Whether a folder holds tables, and neither a study nor a list of what its run wrote: other files cannot be checked."""
+    """Whether a folder has tables, but neither a study nor a manifest, so that other files cannot be checked."""
     return has_tables(Path(out)) and not _has_results(Path(out))
 
 
 def is_results(out: str | Path) -> bool:
-    """Whether a folder is of results, finished or begun, and not a model's."""
+    """Whether a folder has results, finished or not, and is no model's."""
     return _has_results(Path(out)) or lacks_list(out) or bool(unfinished(out)) or _planned_by(Path(out)) is not None
 
 
 def _planned_by(folder: Path) -> Experiment[Any, Any] | None:
-    """The experiment whose plan lies in a folder; None where none does, and for a model's, which may note what it can be asked."""
+    """The experiment whose plan is in a folder; None if there is none, and for a model's folder."""
     from trisect.experiments import EXPERIMENTS
 
     planned = (experiment for experiment in EXPERIMENTS if experiment.plan and (folder / experiment.plan).is_file())
@@ -408,7 +408,7 @@ def _has_results(folder: Path) -> bool:
 
 
 def list_claims() -> list[dict[str, object]]:
-    """Every claim, part, margin and reason, as fixed before any data."""
+    """Every claim with its parts, margins and reasons, as fixed before any data."""
     from trisect import claims
     from trisect.report.notebook import Listing
 
@@ -417,5 +417,5 @@ def list_claims() -> list[dict[str, object]]:
 
 @translate_system_errors()
 def corpus(where: str | Path = "embedded", reader: str | None = None) -> Corpus:
-    """A text as numbers: 'embedded', a corpus folder, or a raw folder read by `reader` (detected when None)."""
+    """A tokenized corpus: 'embedded', a corpus folder, or a raw folder read by `reader` (detected when None)."""
     return open_corpus(where, reader)

@@ -35,7 +35,7 @@ LossCurve = NDArray[np.float64]
 
 
 class _EditedRun(NamedTuple):
-    """Which run is meant: its seed, its edit (none, attack, freeze, tie, identity), label, site, and an attack's variant."""
+    """The key of a run: seed, edit (none, attack, freeze, tie, identity), label, site, and an attack's variant."""
 
     seed: int
     edit: str = "none"
@@ -45,7 +45,7 @@ class _EditedRun(NamedTuple):
 
 
 class _TrainedRun(NamedTuple):
-    """A run that was trained, with the loss curve of each split in nats, epochs 0 to the last."""
+    """A trained run, with the loss curve of each split in nats, from epoch 0 to the last."""
 
     run: str
     diverged: bool
@@ -59,7 +59,7 @@ _Spot = tuple[str, str | None, str, str, float | None]
 
 @dataclass(frozen=True)
 class Evidence:
-    """The rows of a study, found by what they are about. Attacks of a strength other than 1 are left out.
+    """The rows of a study, indexed. Attacks of a strength other than 1 are left out.
 
     `narrow` holds the models with narrower heads, by seed and by the layers where they are so; `layers` is how many the
     model has, or None where that is not known.
@@ -72,11 +72,11 @@ class Evidence:
     layers: int | None = None
 
     def baseline(self, seed: int) -> _TrainedRun | None:
-        """The run of that seed that nothing was done to."""
+        """The unedited run of that seed."""
         return self.trained.get(_EditedRun(seed))
 
     def run(self, seed: int, edit: str, label: str | None, site: str, variant: str = "plain") -> _TrainedRun | None:
-        """The run of that edit, a site at `all` layers being one at every layer that the model has.
+        """The run of that edit; a site at `all` layers equals one that names every layer.
 
         `narrow` at the site of a tie or an identity is the model with separate matrices in narrower heads, at the same
         layers, that has as nearly as many parameters.
@@ -94,7 +94,7 @@ class Evidence:
         return min(narrower, key=lambda run: abs((run.parameters or 0) - parameters), default=None)
 
     def measured(self, seed: int, site: str | None, measure: str, split: str, at: float | None = None) -> float | None:
-        """A number of the `sites` table about that seed's baseline, or None."""
+        """A number of the table `sites` for that seed's baseline, or None."""
         base = self.baseline(seed)
         if base is None:
             return None
@@ -106,7 +106,7 @@ class Evidence:
 
 @cache
 def count_layers(site: str, layers: int | None) -> str:
-    """A site as spelt where `all` is counted out over that many layers."""
+    """A site with `all` replaced by that many layers."""
     parsed = Site.parse(site)
     if parsed.layers is not None or layers is None:
         return str(parsed)
@@ -154,12 +154,12 @@ def gather(tables: Mapping[str, pl.DataFrame], layers: int | None = None) -> Evi
 
 
 def later(table: pl.DataFrame, column: str) -> pl.DataFrame:
-    """The table with a column of words that came to be later: None throughout where the table lacks it."""
+    """The table with a column of strings that older tables lack: None throughout if it is missing."""
     return table if column in table.columns else table.with_columns(pl.lit(None, pl.String).alias(column))
 
 
 def _complete_curve(points: Mapping[int, float] | None, epochs: int, diverged: bool) -> LossCurve | None:
-    """The curve of epochs 0 to `epochs`; a diverged run stays at its last finite loss; None where rows are missing."""
+    """The curve of epochs 0 to `epochs`; a diverged run keeps its last finite loss; None if rows are missing."""
     if not points or 0 not in points:
         return None
     have = 1 + max(points)
@@ -170,7 +170,7 @@ def _complete_curve(points: Mapping[int, float] | None, epochs: int, diverged: b
 
 
 def _clip(trained: _TrainedRun, baseline: _TrainedRun | None) -> _TrainedRun:
-    """A diverged run, the baseline too, enters with losses no higher than at initialisation, which all runs share."""
+    """Limit the losses of a diverged run (the baseline too) to the loss at initialisation, which all runs share."""
     if not trained.diverged:
         return trained
     start = trained if baseline is None else baseline
@@ -199,7 +199,7 @@ def find_collapsed_runs(evidence: Evidence) -> frozenset[str]:
 
 
 def off_floor(claim: Claim, evidence: Evidence) -> Reason | None:
-    """Why a claim's measure cannot be read, or None where some site of it moves the loss at full dose (definitions A8).
+    """Why a claim's measure cannot be read; None if some site of it changes the loss at full dose (definitions A8).
 
     Full dose is rewinding to α = 0 or mean ablation, train loss, mean over seeds; it has to exceed the margin of 0.02 nats
     and three times the spread of a baseline that is trained twice.
@@ -255,7 +255,7 @@ def preconditions(tables: Mapping[str, pl.DataFrame]) -> tuple[Check, ...]:
 
 
 def checks(evidence: Evidence) -> tuple[Check, ...]:
-    """Both checks from evidence that is already gathered: a loss exceeds the baseline's final validation loss by a margin.
+    """Both checks from collected evidence: a loss exceeds the baseline's final validation loss by a margin.
 
     A baseline that diverged is no model to ask about, so its seed fails whatever its losses are.
     """
@@ -296,7 +296,7 @@ When = Literal["final", "best_valid", "matched_train"]
 
 
 class EffectReading(NamedTuple):
-    """One seed's effect, the ids of the runs that it was read from, and what training the same twice makes of it, in its unit."""
+    """One seed's effect, the ids of its runs, and the difference between two trainings of the same run, in its unit."""
 
     value: float
     runs: frozenset[str]
@@ -306,7 +306,7 @@ class EffectReading(NamedTuple):
 def read(
     effect: Effect, evidence: Evidence, seed: int, when: When = "final", variant: str = "plain"
 ) -> EffectReading | None:
-    """The effect in one seed, or None where some run or measure of it is missing or does not have that reading.
+    """The effect in one seed; None if a run or measure of it is missing.
 
     `variant` reads attacks of that variant (a control) in the place of plain ones.
     """
@@ -382,7 +382,7 @@ def _at_level(train: LossCurve, valid: LossCurve, level: float) -> float:
 def _read_measures(
     effect: CurveDistance | SiteMean | RewindRise | RewindChange, evidence: Evidence, seed: int, variant: str
 ) -> EffectReading | None:
-    """A distance of curves, or what was measured at sites of the baseline."""
+    """A distance of curves, or a measure at sites of the baseline."""
     base = evidence.baseline(seed)
 
     def distance(layer: int, label: str, curves_of: CurveDistance) -> EffectReading | None:
@@ -422,7 +422,7 @@ def _read_measures(
 
 
 def _join(readings: Sequence[EffectReading | None], weights: Sequence[float] | None = None) -> EffectReading | None:
-    """The mean of several readings, or their sum by `weights`; None when any of them is missing."""
+    """The mean of several readings, or their sum by `weights`; None if one is missing."""
     complete = [reading for reading in readings if reading is not None]
     if len(complete) < len(readings) or not complete:
         return None

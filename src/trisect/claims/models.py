@@ -364,7 +364,7 @@ def judge_heads(
         return TestedPart(part, tested, barred)
 
     def whole_row(decided: Decided[TestedPart]) -> ClaimColumns:
-        """Without a number of heads that would decide, since a model's heads are fixed."""
+        """Without a number of heads needed, since a model's heads are fixed."""
         reason = decided.barred or UNDECIDED
         if decided.barred is None and decided.p < ALPHA:
             reason = Reason("after Holm", detail=f"{decided.p:.2g}, and {decided.p_holm:.2g}")

@@ -1,4 +1,4 @@
-"""Reasons: why a claim or a part of one has no verdict, as data, and the only place where the sentence is made of it."""
+"""Reasons why a claim or a part has no verdict, as data, and the sentences made of them."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ PATTERNS = {
 
 
 class Reason(NamedTuple):
-    """Why there is no verdict: its kind, how many of which unit there are, and how many are asked for.
+    """Why there is no verdict: a kind, the number of units, and the number needed.
 
     `detail` are words that a kind leaves open, and all words of an 'other' one.
     """
@@ -70,7 +70,7 @@ NOT_MEASURED = Reason("not measured", detail="on this model")
 
 @cache
 def read_reason(sentence: str | None) -> Reason:
-    """The reason that a table's sentence was made of; where there is none, the spread leaves it open."""
+    """The reason from a table's sentence; if there is none, the spread leaves the claim open."""
     if sentence is None:
         return UNDECIDED
     singular = {many: unit for unit, many in PLURAL.items()}

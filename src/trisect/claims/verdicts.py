@@ -52,7 +52,7 @@ ClaimColumns: TypeAlias = dict[str, float | int | str | bool | None]
 
 @dataclass(frozen=True)
 class TestedPart:
-    """A part of a claim with its test, and the rule that bars a verdict from resting on it, or None."""
+    """A part of a claim with its test, and the rule that prevents a verdict based on it, or None."""
 
     part: Part
     tested: Tested
@@ -60,7 +60,7 @@ class TestedPart:
 
     @property
     def distance_from_bound(self) -> float:
-        """How far the effect lies on the claimed side of the bound, in the part's own unit; NaN where there is none."""
+        """Distance of the effect from the bound, positive on the claimed side, in the part's unit; NaN if unknown."""
         return float("nan") if self.tested.effect is None else distance_from_bound(self.part, self.tested.effect)
 
     @property
@@ -69,7 +69,7 @@ class TestedPart:
         return self.barred or self.tested.reason
 
     def columns(self) -> ClaimColumns:
-        """What the row of a part and that of a whole claim share: effect, intervals, margin, n and spread."""
+        """Columns shared by the rows of parts and claims: effect, intervals, margin, n and spread."""
         part, tested = self.part, self.tested
         return {
             "effect": tested.effect,
@@ -87,7 +87,7 @@ class TestedPart:
         }
 
     def row(self) -> ClaimColumns:
-        """The row of this part: what it says, its numbers, its own p on either side, and why it has none."""
+        """The row of this part: its sentence, numbers, p on either side, and why it has no verdict."""
         columns = {"part": self.part.name, "sentence": self.part.sentence, "decides": self.part.decides}
         p = None if self.tested.reason is not None else number(two_sided(self.tested.p))
         return {**columns, **self.columns(), "p": p, "reason": None if self.reason is None else str(self.reason)}
@@ -111,7 +111,7 @@ class Decided(Generic[T]):
 
     @property
     def verdict(self) -> str:
-        """Supported where all parts were measured and hold, refuted by any that was; not tested where none was."""
+        """Supported if all parts were measured and hold, refuted if one is; not tested if none was measured."""
         if not self.measured:
             return NOT_TESTED
         complete = len(self.measured) == len(self.deciding) or self._side == "refuted"
@@ -119,13 +119,13 @@ class Decided(Generic[T]):
 
     @property
     def _side(self) -> str:
-        """What the parts that were measured say; only p after Holm decides."""
+        """The decision of the measured parts, by p after Holm alone."""
         if not self.p_holm < ALPHA:
             return "inconclusive"
         return "supported" if self.sides.p_for < self.sides.p_against else "refuted"
 
     def row(self, reason: Reason, needed: int | None, n: int | None = None) -> ClaimColumns:
-        """The row of the claim as a whole: its verdict, and the effect of its weakest part where all were measured or one refutes it.
+        """The row of the whole claim: its verdict, and the effect of its weakest part if all were measured or one is refuted.
 
         `reason` stands there where there is no verdict; `n` is else the least of the parts'.
         """
@@ -155,13 +155,13 @@ class Decided(Generic[T]):
         return self.verdict in ("inconclusive", NOT_TESTED)
 
     def why(self, needed: int | None) -> Reason:
-        """Why there is no verdict: what bars it, or why its weakest part has no test, or another one where no number of units would do."""
+        """Why there is no verdict: the rule that prevents one, or why the weakest part has no test, or is undecidable by more units."""
         untested = [test.reason for test in (self.weakest, *self.deciding) if test.reason is not None]
         return self.barred or self.weakest.reason or (untested[0] if untested and needed is None else UNDECIDED)
 
     @property
     def weakest(self) -> T:
-        """The part that speaks least for the claim: by its p-values, and where these are the same by its effect.
+        """The part with the least support: by p-values, then by effect.
 
         One of which no test can be made speaks neither for the claim nor against it: a part that speaks against it comes before.
         """
@@ -198,7 +198,7 @@ def decide(
 
 
 def family_of(source: Source, is_measured: Callable[[Part], bool]) -> int:
-    """How many claims of a source are tested together: those of which some deciding part was measured, at least one."""
+    """The number of claims of a source that are tested together: those with a measured deciding part, at least one."""
     return max(1, sum(any(map(is_measured, claim.deciding())) for claim in source.claims))
 
 
@@ -210,7 +210,7 @@ def claim_rows(
     everywhere: Reason | None = None,
     about: Mapping[str, object] | None = None,
 ) -> list[ClaimColumns]:
-    """The rows of one source: for each claim one for the whole, as `whole_row` makes it, and one for each part by its `test`.
+    """The rows of one source: for each claim one for the whole (`whole_row`), and one for each part (`test`).
 
     `about` is what the verdicts speak of and stands in the column `runs` of all of them.
     """
@@ -227,7 +227,7 @@ def claim_rows(
 
 
 def distance_from_bound(part: Part, effect: float) -> float:
-    """How far `effect` lies on the claimed side of the part's bound; negative on the other side."""
+    """Distance of `effect` from the part's bound, positive on the claimed side."""
     if part.direction == "within":
         return part.bound - abs(effect)
     return effect - part.bound if part.direction == "above" else part.bound - effect
@@ -240,7 +240,7 @@ INTERCHANGED = "interchange_own"
 
 @dataclass(frozen=True)
 class _SeedPart(TestedPart):
-    """A part with its paired differences in short, what a card shows beside its test, and which of its runs went wrong.
+    """A part with a summary of its paired differences, further columns of its card, and its diverged or collapsed runs.
 
     `noise` is the least standard error: that of a baseline that is trained twice, and 0 where the seeds are all the same.
     """
@@ -264,7 +264,7 @@ class _SeedPart(TestedPart):
         return any((distance_from_bound(self.part, x) > 0) != (self.distance_from_bound > 0) for x in readings)
 
     def columns(self) -> ClaimColumns:
-        """The columns of every part, and those that only evidence over seeds has: earlier readings, and runs."""
+        """The columns of every part, and those of evidence over seeds: earlier readings, and runs."""
         return {
             **super().columns(),
             "effect_best_valid": self.best_valid,
@@ -276,7 +276,7 @@ class _SeedPart(TestedPart):
 
 
 def _run_columns(parts: Sequence[_SeedPart]) -> ClaimColumns:
-    """The runs behind parts, and how many of these diverged and collapsed."""
+    """The runs of parts, and how many of them diverged and collapsed."""
     runs, diverged, collapsed = (
         frozenset().union(*ids) for ids in zip(*((p.runs, p.diverged, p.collapsed) for p in parts), strict=True)
     )
@@ -319,12 +319,12 @@ def judge(tables: Mapping[str, pl.DataFrame], about: StudyAbout) -> pl.DataFrame
 
 
 def depth(about: StudyAbout) -> int | None:
-    """How many layers the study's model has, or None where nothing says so."""
+    """The number of layers of the study's model; None if unknown."""
     return about.get("experiment", {}).get("model", {}).get("layers")
 
 
 def _sources_for(evidence: Evidence) -> list[Source]:
-    """The sources whose claims are about training, without that about ties where nothing is tied.
+    """The sources with claims about training; without the one about ties if nothing is tied.
 
     Of a synthetic task with known roles, where donors were interchanged, only the claims on such worlds are asked.
     """
@@ -336,7 +336,7 @@ def _sources_for(evidence: Evidence) -> list[Source]:
 
 
 def _rule_of_study(evidence: Evidence) -> Reason | None:
-    """Why no claim of the study can have a verdict, or None when both preconditions hold."""
+    """Why no claim of the study can have a verdict; None if both preconditions hold."""
     done = checks(evidence)
     if all(check.ok for check in done):
         return None
@@ -355,7 +355,7 @@ def _test(
     collapsed: frozenset[str],
     family: int,
 ) -> _SeedPart:
-    """The test of a part over seeds, and the first rule that bars a verdict from resting on it.
+    """The test of a part over seeds, and the first rule that prevents a verdict based on it.
 
     The mean over seeds has at least the standard error of a baseline that is trained twice.
     """
@@ -409,7 +409,7 @@ def _test(
 
 
 def _mean_of(readings: Sequence[EffectReading | None]) -> float | None:
-    """The mean over seeds, or None when any seed lacks it."""
+    """The mean over seeds; None if a seed has no value."""
     values = [reading.value for reading in readings if reading is not None]
     return sum(values) / len(values) if values and len(values) == len(readings) else None
 
@@ -472,7 +472,7 @@ def _control_row(part: Part, control: str, evidence: Evidence, barred: bool) -> 
 
 
 def reading(part: Part, control: str, attack: Sample, other: Sample, difference: Sample) -> str:
-    """How a part stands against one control; one of READINGS.
+    """The reading of a part against one control; one of READINGS.
 
     'no such effect': the mean effect of the attack is not on the claimed side of the part's bound.
     Against control labels, which are not to have the effect, it 'does not survive' where the two are the same within a
@@ -502,7 +502,7 @@ def reading(part: Part, control: str, attack: Sample, other: Sample, difference:
 
 
 def _at_control(part: Part, control: str, evidence: Evidence) -> tuple[Effect, tuple[str, ...]] | None:
-    """The part's effect at those of its sites that have the control, and these sites where they are not all.
+    """The part's effect at those of its sites that have the control, and these sites unless they are all.
 
     None where none has it, and for parts that claim no change: a control cannot explain what is not there.
     """
@@ -524,7 +524,7 @@ def _at_control(part: Part, control: str, evidence: Evidence) -> tuple[Effect, t
 
 
 def _places(leaf: Leaf) -> set[LabelledSite]:
-    """Every label and site that a leaf about attacks reads."""
+    """All labels and sites of a leaf about attacks."""
     if isinstance(leaf, CurveDistance):
         return {(label, f"{c}@{n}") for label in leaf.labels for c in leaf.pair for n in leaf.layers}
     assert isinstance(leaf, (LossChange, LearnedFraction))
@@ -532,7 +532,7 @@ def _places(leaf: Leaf) -> set[LabelledSite]:
 
 
 def _at(leaf: Leaf, have: set[LabelledSite], layers: set[str]) -> Leaf | None:
-    """The leaf at the places that it has there and in these layers, or None where nothing is left of it."""
+    """The leaf at those of its places and layers; None if there are none."""
     if isinstance(leaf, CurveDistance):
         labels = tuple(x for x in leaf.labels if any(label == x for label, _ in have))
         present = [n for n in leaf.layers if str(n) in layers]
@@ -548,7 +548,7 @@ def _layer(site: str) -> str:
 
 
 def _sites(leaves: Iterable[Leaf]) -> tuple[str, ...]:
-    """The sites of several leaves from the first layer upwards, and the labels where a leaf reads more than one."""
+    """The sites of several leaves from the first layer up, and the labels of leaves with several."""
     listed = list(leaves)
     sites = {site for leaf in listed for _, site in _places(leaf)}
     labels = [label.upper() for leaf in listed if isinstance(leaf, CurveDistance) for label in leaf.labels]

@@ -1,4 +1,4 @@
-"""The driver's loop: work is given to an engine as slots become free, files land as they come, and lost jobs begin again."""
+"""The driver's loop: give jobs to an engine as slots become free, store their files, and restart lost jobs."""
 
 from __future__ import annotations
 
@@ -15,44 +15,44 @@ PATIENCE = 1.0  # seconds that one call waits for events
 
 
 class JobWork(ABC):
-    """A piece of work as the driver sees it."""
+    """A piece of work, as the driver uses it."""
 
     @property
     @abstractmethod
     def title(self) -> str:
-        """What messages and progress lines call it."""
+        """Its title in messages and progress lines."""
 
     @property
     def seconds(self) -> float:
-        """Its expected cost on one core, in seconds or against other pieces."""
+        """Its expected cost on one core, in seconds or relative to other pieces."""
         return 1.0
 
     def ready(self) -> bool:
-        """Whether all that it builds on is there; it may change when other work has ended."""
+        """Whether everything that it depends on exists; it may change when other work ends."""
         return True
 
     @abstractmethod
     def order(self) -> JobOrder:
-        """The job, going on from what has landed of it; called each time that it begins."""
+        """The job, resuming from what it has sent; called at each start."""
 
     @abstractmethod
     def land(self, files: Files) -> None:
-        """Put files that it sent home where they belong."""
+        """Move files that it sent to their places."""
 
     def finish(self) -> None:  # noqa: B027 (most have nothing to do)
-        """Take note that all of it has landed."""
+        """Handle its end, when all its files are stored."""
 
 
 @dataclass(frozen=True)
 class JobEnd:
-    """A job has ended: well, or with an error, which would come again if it were begun again."""
+    """The end of a job: success, or an error that would occur again."""
 
     error: Exception | None = None
 
 
 @dataclass(frozen=True)
 class JobLoss:
-    """A job was lost with its process: how that shows, last words, and the name of the machine."""
+    """A job that was lost with its process: symptom, last words, and the machine's name."""
 
     words: str
     last: str
@@ -63,14 +63,14 @@ OnEvent = Callable[[int, JobProgress | JobEnd | JobLoss], None]  # what happened
 
 
 class Engine(Protocol):
-    """Runs jobs that are given by number; events of one job come in order, of several as they happen."""
+    """Runs jobs by number; events of one job come in order, of several as they happen."""
 
     def slots(self) -> int:
-        """How many jobs to keep open now; it may change as machines come and go."""
+        """The number of jobs to keep running, which may change as machines come and go."""
         ...
 
     def submit(self, number: int, order: JobOrder) -> None:
-        """Take a job."""
+        """Submit a job."""
 
     def events(self, timeout: float, on_event: OnEvent) -> None:
         """Call `on_event` with each event, in this thread; return after some events or `timeout` seconds.
@@ -93,7 +93,7 @@ class _Open:
 
 
 def drive(works: Iterable[JobWork], engine: Engine, show: Show = lambda line, work, share, words: None) -> None:
-    """Have every piece of work done, first ready, first given out; an iterable is read as slots become free.
+    """Run all pieces of work, in order of readiness; an iterable is read as slots become free.
 
     A job that is lost begins again from what has landed. Raises the first error that a job ended with, and StudyError for a
     piece of work that was lost again and again; what has landed by then stays.

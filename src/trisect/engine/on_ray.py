@@ -1,4 +1,4 @@
-"""The engine `ray`: jobs as Ray's tasks, their files in its object store, their messages through its queue. Imports ray.
+"""The engine `ray`: jobs as Ray tasks, files in Ray's object store, messages in Ray's queue. Imports ray.
 
 A task has no retries of Ray's, which would repeat it with its first arguments: a lost job begins again from what has landed
 since, which the driver does for all engines.
@@ -41,7 +41,7 @@ _VALUES: dict[str, object] = {}  # what jobs have read in this process of a node
 
 
 def _node_versions() -> dict[str, str]:
-    """What has to be alike on all machines of a cluster: everything that a number depends on, with a hash of our own code."""
+    """Versions of everything that a number depends on, with a hash of our code, which must be equal on all nodes."""
     return versions("ray") | {"code": code_mark()}
 
 
@@ -58,7 +58,7 @@ def _perform(
     needs: dict[str, ObjectRef],
     begins: dict[str, ObjectRef],
 ) -> None:
-    """Do a job; all that it says goes through the queue, which is on the driver's machine: that is not lost with the node."""
+    """Run a job; its messages go through the queue on the driver's machine, which is not lost with the node."""
 
     def tell(**message: Any) -> None:
         item = (attempt, {"node": socket.gethostname(), **message})
@@ -96,7 +96,7 @@ def _perform(
 
 
 def _place(ref: ObjectRef, place: Path) -> Path:
-    """The file or folder that was put, on this node's own disk, where its processes share it."""
+    """The file or folder as written to this node's disk, shared by its processes."""
     place.parent.mkdir(parents=True, exist_ok=True)
     with FileLock(f"{place}.lock"):
         if not place.exists():
@@ -112,13 +112,13 @@ def _place(ref: ObjectRef, place: Path) -> Path:
 
 
 def _node_folder(engine: str) -> Path:
-    """The folder of one engine's jobs on this node, whose name nobody else can know before it is there."""
+    """The folder of an engine's jobs on this node, with an unguessable name."""
     return Path(tempfile.gettempdir()) / f"trisect-{engine}"
 
 
 @ray.remote(num_cpus=0, max_retries=0)
 def sweep(engine: str) -> None:
-    """Remove what an engine's jobs left on a node."""
+    """Remove the files of an engine's jobs on a node."""
     shutil.rmtree(_node_folder(engine), ignore_errors=True)
 
 
@@ -133,7 +133,7 @@ class _Open:
 
 
 class RayEngine:
-    """The driver's side: Ray finds a place for each job, once it has begun on `workers` at most; None are as many as there are."""
+    """The driver's side: Ray places each job; at most `workers` at a time (None: no limit)."""
 
     def __init__(self, workers: int | None, uses_gpus: bool, is_own_cluster: bool) -> None:
         self._workers, self._uses_gpus, self._patience = workers, uses_gpus, 0.0 if is_own_cluster else ALONE
@@ -149,7 +149,7 @@ class RayEngine:
         self._per_gpu = jobs_per_gpu(workers, self._gpus)
 
     def _look(self) -> None:
-        """See how much there is of the nodes that may get jobs; raises StudyError where there has been none for long."""
+        """Count the capacity of nodes for jobs; raises StudyError if there has been none for long."""
         nodes = [n["Resources"] for n in ray.nodes() if n["Alive"] and n["NodeID"] not in self._left_out]
         self._cores, self._gpus = (int(sum(n.get(kind, 0) for n in nodes)) for kind in ("CPU", "GPU"))
         if self._cores and (self._gpus or not self._uses_gpus):
@@ -163,12 +163,12 @@ class RayEngine:
             raise StudyError(f"The cluster has no {what}.", f"{reason}.", f"{todo}, and {AGAIN}")
 
     def slots(self) -> int:
-        """As many as the nodes have room for that are there; it changes in `events`."""
+        """The number of jobs for which nodes have room; it changes in `events`."""
         room = min(self._cores, self._gpus * self._per_gpu) if self._uses_gpus else self._cores
         return room if self._workers is None else min(room, self._workers)
 
     def submit(self, number: int, order: JobOrder) -> None:
-        """Give a job to Ray."""
+        """Submit a job to Ray."""
         options: dict[str, Any] = {"num_gpus": 1 / self._per_gpu if self._uses_gpus else 0}
         if self._left_out:
             options["label_selector"] = {"ray.io/node-id": f"!in({','.join(self._left_out)})"}
@@ -180,7 +180,7 @@ class RayEngine:
         self._refs[_perform.options(**options).remote(*arguments)] = attempt
 
     def events(self, timeout: float, on_event: OnEvent) -> None:
-        """Take what jobs said and what came of them, waiting until there is something."""
+        """Handle messages and ends of jobs, waiting for the next one."""
         deadline = time.monotonic() + timeout
         try:
             while True:
@@ -231,7 +231,7 @@ class RayEngine:
         self.submit(number, job.order)
 
     def close(self) -> None:
-        """End all jobs, and remove what they left on the nodes that are there."""
+        """End all jobs, and remove their files on the nodes."""
         with suppress(Exception):
             for ref in self._refs:
                 ray.cancel(ref, force=True)
@@ -242,6 +242,6 @@ class RayEngine:
 
 
 def _put(path: Path) -> ObjectRef:
-    """A file (as of no name) or a folder in Ray's object store, from which it travels to a node at most once."""
+    """Put a file or folder into Ray's object store, from which each node gets it at most once."""
     files = {"": path} if path.is_file() else {p.relative_to(path).as_posix(): p for p in whole_files(path)}
     return ray.put({name: file.read_bytes() for name, file in files.items()})

@@ -1,4 +1,4 @@
-"""The engine `processes`: jobs in one-thread worker processes on this machine, which this module is when it is run."""
+"""The engine `processes`: jobs in single-threaded worker processes on this machine; run as a module, a worker."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ _KEPT: ContextVar[tuple[Lines, list[_Worker]] | None] = ContextVar("kept", defau
 
 @contextlib.contextmanager
 def reuse_workers() -> Iterator[None]:
-    """While the context lasts, an engine that closes leaves its idle workers to the next one; all of them end with it."""
+    """Context in which closed engines leave idle workers to the next; all of them end with it."""
     if _KEPT.get() is not None:
         yield
         return
@@ -44,7 +44,7 @@ def reuse_workers() -> Iterator[None]:
 
 
 class Processes:
-    """Starts a worker where there is none for a job, and another where one has died; they end when this process does.
+    """Starts a worker for a job if there is none, and another one if it dies; workers end with this process.
 
     With GPUs each worker sees one of them, which those that see it share.
     """
@@ -55,11 +55,11 @@ class Processes:
         self._lines, self._idle = _KEPT.get() or (queue.Queue(), None)
 
     def slots(self) -> int:
-        """As many as there may be workers."""
+        """The largest number of workers."""
         return self._workers
 
     def submit(self, number: int, order: JobOrder) -> None:
-        """Give a job to a worker that has none. Raises StudyError without memory."""
+        """Submit a job to a free worker. Raises StudyError without memory."""
         worker = next((w for w in self._team if w.job is None), None)
         if worker is None:
             assert len(self._team) < self._workers, "more jobs than slots"
@@ -76,7 +76,7 @@ class Processes:
         worker.give(number, {"order": order.message(), "paths": paths, "folder": str(self._folder.absolute())})
 
     def events(self, timeout: float, on_event: OnEvent) -> None:
-        """Wait for a line of a worker, then take all that there are."""
+        """Wait for a worker's line, then handle all lines."""
         with contextlib.suppress(queue.Empty):
             worker, message = self._lines.get(timeout=timeout)
             while True:
@@ -101,7 +101,7 @@ class Processes:
                 on_event(number, JobEnd(read_failure(message)))
 
     def close(self) -> None:
-        """Kill the workers, but for idle ones that are kept for the next engine, and remove what they left."""
+        """Kill the workers, except idle ones for the next engine, and remove their files."""
         for worker in self._team:
             if self._idle is not None and worker.job is None:
                 self._idle.append(worker)
@@ -112,12 +112,12 @@ class Processes:
 
 
 def free_gpu(seen: list[int | None], gpus: int) -> int | None:
-    """The GPU, from 0, that the fewest of those workers see; None where there is none."""
+    """The GPU, from 0, that the fewest workers use; None without GPUs."""
     return min(range(gpus), key=seen.count) if gpus else None
 
 
 class _Worker:
-    """One worker process, with a thread that passes on its lines; `job` is the number of the job that it does."""
+    """A worker process, with a thread that forwards its lines; `job` is the number of its job."""
 
     def __init__(self, lines: Lines, number: int, gpu: int | None = None) -> None:
         variables = {f"{library}_NUM_THREADS": "1" for library in ("OMP", "MKL", "OPENBLAS")}
@@ -183,7 +183,7 @@ class _Worker:
 
 
 def serve(lines: Iterable[bytes], out: IO[bytes]) -> None:
-    """Do one job a line of `lines`, and write on `out` how each goes."""
+    """Run a job per line of `lines`, and report on `out`."""
     stage, values = "", dict[str, object]()
 
     def write(**message: Any) -> None:
@@ -208,7 +208,7 @@ def serve(lines: Iterable[bytes], out: IO[bytes]) -> None:
 
 
 def lines_in() -> Iterator[bytes]:
-    """Lines of standard input; when it ends, so does this process at once, whatever it is doing."""
+    """Lines of standard input; at its end this process exits at once."""
     waiting: queue.Queue[bytes] = queue.Queue()
 
     def listen() -> None:

@@ -1,4 +1,4 @@
-"""Connecting to Ray: the cluster that RAY_ADDRESS names, which has to ask for a token, else one of this process alone on loopback."""
+"""Connect to Ray: the cluster of RAY_ADDRESS, which must require a token, else a cluster of this process on loopback."""
 
 from __future__ import annotations
 
@@ -35,12 +35,12 @@ KNOCK = 120.0  # seconds that a cluster has to turn a wrong token away
 
 
 def jobs_per_gpu(workers: int | None, gpus: int) -> int:
-    """How many jobs share a GPU: one, or more where more jobs are asked for than there are GPUs."""
+    """The number of jobs that share a GPU: one, or more if there are more jobs than GPUs."""
     return max(1, -(-workers // gpus)) if workers and gpus else 1
 
 
 def cluster_address() -> str | None:
-    """The cluster that the environment names; None where it names none. Raises StudyError for one without a token.
+    """The cluster of the environment, or None. Raises StudyError for one without a token.
 
     Anybody who reaches a port of such a cluster could give it code to run.
     """
@@ -56,7 +56,7 @@ def cluster_address() -> str | None:
 
 
 def check_token(address: str) -> None:
-    """Raise StudyError for a cluster that lets a wrong token in, or that cannot be asked.
+    """Raise StudyError for a cluster that accepts a wrong token, or does not answer.
 
     Another process asks: Ray keeps the first token that a process shows.
     """
@@ -76,7 +76,7 @@ def check_token(address: str) -> None:
 
 @contextmanager
 def open_ray(cores: int, gpus: int = 0) -> Iterator[str | None]:
-    """Ray, while the context lasts: at the address that is yielded, else a cluster of so much of this machine.
+    """Ray in a context: at the yielded address, else a cluster on this machine.
 
     Raises StudyError where it cannot be reached or started.
     """

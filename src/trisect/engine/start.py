@@ -1,4 +1,4 @@
-"""Which engine runs an experiment's jobs, `here`, `processes` or `ray`, and on which device."""
+"""Choose the engine of an experiment's jobs (`here`, `processes` or `ray`) and the device."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from trisect.engine.ray_connect import open_ray
 
 
 def choose_device(machine: Machine) -> str:
-    """cpu or cuda; raises SpecError for cuda where there is none, and for narrow products where the processor has none."""
+    """cpu or cuda; raises SpecError if there is no GPU, or bfloat16 products are unsupported by the processor."""
     import torch  # which a command's help does without
 
     available = torch.cuda.is_available() or (machine.engine == "ray" and machine.device == "cuda")  # the nodes' then
@@ -32,7 +32,7 @@ def choose_device(machine: Machine) -> str:
 
 
 def check_narrow(device: str, precision: str) -> None:
-    """Raise SpecError for narrow products on a processor that has none; a node that trains looks at its own."""
+    """Raise SpecError for bfloat16 products on an unsupported processor; training nodes check their own."""
     if device == "cpu" and precision == "bfloat16" and not has_bfloat16():
         raise SpecError(
             "The precision 'bfloat16' was asked for on the CPU.",
@@ -49,7 +49,7 @@ def has_bfloat16() -> bool:
 
 
 class Here:
-    """The engine `here`: jobs in this process, one after the other, within `events`; an interruption passes through."""
+    """The engine `here`: jobs in this process, one after the other, run in `events`; interruptions propagate."""
 
     def __init__(self, folder: Path) -> None:
         self._folder, self._values = folder, dict[str, object]()
@@ -78,13 +78,13 @@ class Here:
         on_event(number, JobEnd(error))
 
     def close(self) -> None:
-        """Remove what jobs left."""
+        """Remove the jobs' files."""
         self._open.clear()
         shutil.rmtree(self._folder, ignore_errors=True)
 
 
 def worker_count(machine: Machine, device: str, gpus: int = 1) -> int:
-    """How many workers a machine is asked for: where it says nothing, one a core, or one a GPU."""
+    """The number of workers: as set, else one per core or GPU."""
     if machine.engine == "here":
         return 0
     return machine.workers if machine.workers is not None else (max(1, gpus) if device == "cuda" else machine.cores())
@@ -92,7 +92,7 @@ def worker_count(machine: Machine, device: str, gpus: int = 1) -> int:
 
 @contextmanager
 def open_engine(machine: Machine, device: str, folder: Path, jobs: int | None = None) -> Iterator[Engine]:
-    """The engine that a machine asks for, for so many jobs, while the context lasts.
+    """Open the engine of a machine for a number of jobs, as a context.
 
     Jobs work in `folder`, which is removed before and after. Processes share the GPUs; no workers are `here`.
     """

@@ -1,4 +1,4 @@
-"""The folder of an annotated corpus: what may lie there, and a corpus and its statement that are written whole or not at all."""
+"""Annotate a corpus: check the folder, and write corpus and statement completely or not at all."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def annotate(
     progress: Callable[[int, int], None] | None = None,
     columns: Sequence[str] | None = None,
 ) -> Corpus:
-    """Label every token of a raw text (a folder, or hf:NAME[:CONFIG]) with what a spaCy pipeline says of it; keep the result in `out`.
+    """Label every token of a raw text (a folder, or hf:NAME[:CONFIG]) with a spaCy pipeline; store the result in `out`.
 
     A finished corpus of the same text, pipeline and settings is not made again. Words are split first and tagged as they
     stand, with their case; `<unk>` is shown as `placeholder` and gets no label (definitions A1). `columns` are some of pos (part of
@@ -69,7 +69,7 @@ def annotate(
 
 
 def _check_folder(out: Path) -> None:
-    """Raise StudyError or CorpusError where the folder is a study's, another command's or anybody else's."""
+    """Raise StudyError or CorpusError if the folder has a study, another command's run, or foreign files."""
     if RunFolder(out).check_command(NAME):
         return
     if (out / "corpus.json").is_file():

@@ -122,7 +122,7 @@ def _train(
     context: RunContext,
     links: tuple[StudyLink, ...],
 ) -> Result[F]:
-    """Do the work of an experiment that trains, in its folder."""
+    """Run an experiment that trains, in its folder."""
     work, began = experiment.prepare(settings, context.machine), time.monotonic()
     place = _place(experiment, settings, out, context.subjects, work.name)
     with RunFolder(place).lock(lambda: work.check(place), lambda: work.folders_of(place)):
@@ -133,18 +133,18 @@ def _train(
 
 
 def _named(source: ModelSource | ModelsSource) -> Sequence[Any]:
-    """The models that a source names."""
+    """The models named by a source."""
     return (source.model,) if isinstance(source, ModelSource) else source.models
 
 
 def prepare_work(experiment: Experiment[S, F], settings: S, quiet: bool = False) -> Work[F]:
-    """The work that `run` does with the same arguments, for an experiment that trains; raises TrisectError, changes nothing."""
+    """Prepare the work that `run` would do with these arguments; raises TrisectError, changes nothing."""
     assert isinstance(experiment, TrainingExperiment), experiment.name
     return experiment.prepare(settings, _machine(settings, quiet))
 
 
 def _machine(settings: Any, quiet: bool) -> Machine:
-    """The machine that the settings name."""
+    """The machine of the settings."""
     groups = (group for group in groups_of(settings) if isinstance(group, Workers | ModelWorkers))
     return next((group.machine(quiet) for group in groups), Machine(quiet=quiet))
 
@@ -159,7 +159,7 @@ def _place(
     subjects: tuple[Subject, ...],
     name: str = "",
 ) -> Path:
-    """The folder; its default is named by the work, by the model that was opened, or by one that the experiment opens itself."""
+    """The folder; its default is named by the work, by the opened model, or by one that the experiment opens itself."""
     if out is not None:
         return Path(out)
     model = subjects[0].name if subjects else str(getattr(settings, "model", ""))
@@ -169,23 +169,23 @@ def _place(
 
 
 def _page_at(experiment: Experiment[Any, Any], place: Path) -> Path:
-    """Where a single page lies: as `place`, or under its own name in that folder."""
+    """The path of a single page: `place` itself, or its default name in that folder."""
     return place / experiment.single if _parent(place) == place else place
 
 
 def _parent(place: Path) -> Path:
-    """The folder of a page: `place` itself where it is one, or has no ending as a page has."""
+    """The folder of a page: `place` itself if it is one, or does not end as a page does."""
     return place if place.is_dir() or not (place.suffix or place.is_file()) else place.parent
 
 
 def _free_page(place: Path, question: Mapping[str, Json]) -> Path:
-    """A page's place by default: with a number behind its name where the page of another question lies."""
+    """The default path of a page, numbered if a page of another question has that path."""
     places = chain([place], (place.with_stem(f"{place.stem}-{number}") for number in count(2)))
     return next(path for path in places if _question_at(path) in ("", _question_line(question)))
 
 
 def check_page(path: Path, command: str, part: bool = False, question: Mapping[str, Json] | None = None) -> None:
-    """Raise StudyError for a file that this command did not write, or of another question, and for a place among files of a run.
+    """Raise StudyError for a file that is not this command's, or of another question, and for a place among a run's files.
 
     A page that is `part` of a dissection lies among its files, and takes the place of whatever that part gave before.
     """
@@ -215,12 +215,12 @@ def _begins(command: str) -> str:
 
 
 def _question_line(question: Mapping[str, Json] | None) -> str:
-    """A page's line that marks its question; empty where that is not known."""
+    """The line in a page that identifies its question; empty if that is unknown."""
     return f'{QUESTION}{digest(canonical(question), 8)}">\n' if question else ""
 
 
 def _question_at(path: Path) -> str:
-    """The line that marks the question of the page at a path; empty where it has none."""
+    """That line of the page at a path; empty if it has none."""
     if not path.is_file():
         return ""
     with path.open(encoding="utf-8", errors="replace") as file:
@@ -228,7 +228,7 @@ def _question_at(path: Path) -> str:
 
 
 def free_folder(experiment: Experiment[Any, Any], out: Path, question: Mapping[str, Json] | None = None) -> None:
-    """Raise StudyError for a folder of a study, of another experiment, of another question, or of anything else.
+    """Raise StudyError if the folder has a study, a run of another experiment or question, or foreign files.
 
     The answer to the same question is replaced whole.
     """
@@ -266,7 +266,7 @@ def conclude(
     stage: Path | None = None,
     question: Mapping[str, Json] | None = None,
 ) -> Result[F]:
-    """Write everything that a run leaves, from what it measured: tables, record, figures and page, all of them or none.
+    """Write all results of a run (tables, record, figures and page), completely or not at all.
 
     `links` stand above its page; where none are given, those that the run before had. `stage` is where measuring has put files
     already; None is an empty one. `question` is what the record notes (`question_of`).
@@ -291,7 +291,7 @@ def conclude(
 
 
 def _read_links(record: Path) -> tuple[StudyLink, ...]:
-    """The links that a run noted of its page; none where there is no record that can be read."""
+    """The links of a run's page, from its record; empty if there is none."""
     with suppress(DamagedFileError):
         noted: Any = read_json(record, "").get("links", ()) if record.is_file() else ()
         return tuple(StudyLink(title, href, here, tuple(map(tuple, models))) for title, href, here, models in noted)
@@ -299,7 +299,7 @@ def _read_links(record: Path) -> tuple[StudyLink, ...]:
 
 
 def _from(path: Path, stage: Path, place: Path) -> Path:
-    """Where a file lies that was staged."""
+    """The final path of a staged file."""
     return place / path.relative_to(stage) if path.is_relative_to(stage) else path
 
 
@@ -312,7 +312,7 @@ def _make_result(
     links: tuple[StudyLink, ...],
     question: Mapping[str, Json] | None = None,
 ) -> Result[F]:
-    """The result, with its page written where the experiment has one; a single page keeps a mark of its question."""
+    """The result, with its page written if it has one; a single page stores its question."""
     answer, report = "", place / experiment.record
     if experiment.paged:
         page = draw_page(experiment, tables, about, links)
@@ -348,7 +348,7 @@ def _result(
 
 
 def read(experiment: Experiment[S, F], folder: Path, paths: Mapping[str, Path]) -> Result[F]:
-    """What a run left in its folder, from its tables and its record; writes nothing. `paths` are what it made besides.
+    """Read a run's result from its tables and record; writes nothing. `paths` are further files of the run.
 
     Raises StudyError where something is missing or damaged.
     """
@@ -363,7 +363,7 @@ def read(experiment: Experiment[S, F], folder: Path, paths: Mapping[str, Path]) 
 
 
 def render(experiment: Experiment[S, F], folder: Path) -> Result[F]:
-    """Make the page and figures again from the tables and the record of a folder; measures nothing.
+    """Make page and figures again from a folder's tables and record; measures nothing.
 
     Where the folder holds a run's list of files, they land as a run's do, and the list names the new ones. Raises
     StudyError where something that the page is made from is missing, altered, or not what this version's page reads.
@@ -372,7 +372,7 @@ def render(experiment: Experiment[S, F], folder: Path) -> Result[F]:
         return _redrawn(experiment, folder, folder)
 
     def drawn_from() -> list[str]:
-        """The run's files but its own pages and figures, which are made from the rest."""
+        """The run's files except pages and figures, which are made from the others."""
         names = RunFolder(folder).manifest()["files"]
         return [n for n in names if not (n.startswith("figures/") or (n.endswith(".html") and "/" not in n))]
 
@@ -393,7 +393,7 @@ def render(experiment: Experiment[S, F], folder: Path) -> Result[F]:
 
 
 def _redrawn(experiment: Experiment[S, F], folder: Path, place: Path) -> Result[F]:
-    """The result with its page written to `place`, from what lies in the folder."""
+    """The result with its page written to `place`, from the files of the folder."""
     about, tables = read_about(experiment, folder), read_tables(folder)
     try:
         return _make_result(experiment, place, tables, about, {}, _read_links(folder / experiment.record))
@@ -409,7 +409,7 @@ def _redrawn(experiment: Experiment[S, F], folder: Path, place: Path) -> Result[
 
 
 def rebuild(experiments: Sequence[Experiment[Any, Any]], folder: Path) -> Result[Any]:
-    """Make page, figures and README.md of a folder again; its list of files says whose they are, or its record. Raises StudyError."""
+    """Make a folder's page, figures and README.md again; its manifest or record names the experiment. Raises StudyError."""
     experiment = _find_experiment(experiments, folder)
     record = folder / experiment.record
     body = read_json(record, f"Delete {record} and call 'trisect {experiment.name}' again.")
@@ -419,7 +419,7 @@ def rebuild(experiments: Sequence[Experiment[Any, Any]], folder: Path) -> Result
 
 
 def describe(experiment: Experiment[S, F], done: Result[F]) -> Result[F]:
-    """The same result, with a README.md beside its page, where none lies that was written by hand."""
+    """The same result, with a README.md beside its page unless there is a handwritten one."""
     page = experiment.page(done.tables, done.about)
     if isinstance(page, Sheet):
         write_readme(done.folder, readme(page, done.about, done.findings, done.tables))
@@ -427,7 +427,7 @@ def describe(experiment: Experiment[S, F], done: Result[F]) -> Result[F]:
 
 
 def _find_experiment(experiments: Sequence[Experiment[Any, Any]], folder: Path) -> Experiment[Any, Any]:
-    """The experiment that left a folder; raises StudyError where none did, or one that has no page."""
+    """The experiment of a folder; raises StudyError if there is none, or it has no page."""
     if folder.is_file():
         reason = "A page is rebuilt from tables, which lie in a folder."
         todo = f"Name the folder of {folder.name}, or call the command that wrote it again."

@@ -1,4 +1,4 @@
-"""What an experiment is: its settings, how it measures, what it found and its page; and what a run of one returns."""
+"""The interface of experiments: settings, measuring, findings and page; and the result of a run."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ Tables: TypeAlias = "Mapping[str, pl.DataFrame]"  # by name
 
 
 class Replicates(NamedTuple):
-    """A number in every draw of a bootstrap over so many units (or groups of them); the same seed gives the same draws.
+    """A number in every bootstrap draw over `units` (or groups of them); equal seeds give equal draws.
 
     `which` is a mark of the units themselves: numbers with the same mark meet the same units in every draw. `unit` is what they
     are: text, or article where a corpus marks them. `each` is of a share what each unit adds to it, 0 or 1; null of any other.
@@ -45,7 +45,7 @@ class Replicates(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class Measured(Generic[F]):
-    """What an experiment measured: tables by name, facts, notes, and what lies beside the tables (`paths`, by name).
+    """What an experiment measured: tables by name, facts, notes, and further files (`paths`, by name).
 
     `judge` makes the table of claims once it is known where the numbers are from; None where nothing is claimed. `family`
     says of which claims the hash is noted: text, head, name, seed, …; `seconds` are those of all calls where work
@@ -70,7 +70,7 @@ class Measured(Generic[F]):
 
 @dataclass(frozen=True, eq=False)
 class Result(Generic[F]):
-    """What a run of an experiment left: its folder, tables by name, page, findings, and where it is all from.
+    """The result of a run: folder, tables by name, page, findings, and its record.
 
     `report` is the record where an experiment has no page (`paged`); `paths` are what `makes` says, such as models; `answer` is
     the page's first sentence, where it was drawn in this call.
@@ -93,11 +93,11 @@ class Result(Generic[F]):
 
     @property
     def notes(self) -> tuple[str, ...]:
-        """What a reader has to know besides."""
+        """Notes for the reader."""
         return self.about.notes
 
     def to_pandas(self, table: str = "") -> Any:
-        """A table as a pandas.DataFrame: the one of that name, else `measures` where there is one, else the first.
+        """A table as a pandas.DataFrame: by name, else `measures` if there is one, else the first.
 
         Raises SpecError for a name that is none of `tables`, and without the package pandas.
         """
@@ -110,12 +110,12 @@ class Result(Generic[F]):
         return pandas_frame(self.tables[name].to_dict(as_series=False))
 
     def to_dict(self) -> dict[str, Json]:
-        """Everything as JSON-ready data: what `--json` prints, and under `tables` every table as a list of its rows."""
+        """Everything as JSON-ready data: the output of `--json`, with every table as a list of rows under `tables`."""
         rows: dict[str, Json] = {name: list(table.iter_rows(named=True)) for name, table in self.tables.items()}
         return {**self.data(), "tables": rows}
 
     def data(self) -> dict[str, Json]:
-        """The result as JSON-ready data: the page, the findings in words and as records, notes, and what was made."""
+        """The result as JSON-ready data: page, findings in words and as records, notes, and files."""
         page: dict[str, Json] = {"report": str(self.report.resolve())} if self.paged else {}
         paths: dict[str, Json] = (
             {self.makes: [str(path.resolve()) for path in self.paths.values()]} if self.makes else {}
@@ -130,7 +130,7 @@ class Result(Generic[F]):
 
 
 class LayerMeasure(NamedTuple):
-    """A measure of the table `measures` that a page of several models draws by layer, a layer's heads averaged.
+    """A measure of the table `measures` that pages of several models show by layer, mean over the layer's heads.
 
     `component` is whose it is, where the rows themselves do not say; a `signed` number is a difference. Where q, k and v are to be
     ranked by it over models, `margin` is what they are alike within. `finding` is the measure of the finding that has its means
@@ -148,7 +148,7 @@ class LayerMeasure(NamedTuple):
 
 @record
 class UnitFacts:
-    """One of several models: its name in rows, its weights, its own page, and what was found in it, in words."""
+    """One of several models: its name in rows, a hash of its weights, its page, and its findings in words."""
 
     name: str
     fingerprint: str
@@ -159,7 +159,7 @@ class UnitFacts:
 
 @record
 class UnitsFacts:
-    """Several models in their order, and what they are to each other: models of one recipe, or revisions of one model."""
+    """Several models in order, and their relation: models of one recipe, or revisions of one model."""
 
     units: str
     what: str
@@ -168,20 +168,20 @@ class UnitsFacts:
 
     @property
     def names(self) -> tuple[str, ...]:
-        """The models by name, in their order."""
+        """The names of the models, in order."""
         return tuple(model.name for model in self.models)
 
     @property
     def is_sample(self) -> bool:
-        """Whether they are models of one recipe, over which means and claims are tested."""
+        """Whether the models are of one recipe, so that means and claims are tested over them."""
         return self.units == "models"
 
 
 class UnitsResult(Result[UnitsFacts]):
-    """What a run over several models left; `tables` have a column `model`."""
+    """The result of a run over several models; `tables` have a column `model`."""
 
     def data(self) -> dict[str, Json]:
-        """The result as JSON-ready data, each model's own page and findings among the rest."""
+        """The result as JSON-ready data, with each model's page and findings."""
         models: list[Json] = [
             {
                 "model": model.name,
@@ -196,7 +196,7 @@ class UnitsResult(Result[UnitsFacts]):
 
 @dataclass(frozen=True)
 class RunContext:
-    """What an experiment runs with: the inputs that its settings name, its folder, the machine, and progress.
+    """The context of a run: opened inputs, folder, machine, and progress.
 
     The folder is locked and its own while it measures. `subjects` and `texts` are what groups of the settings opened, `experiments`
     the ones that it runs, where it is made of others. `home` is the folder that the files land in, where they are staged in
@@ -213,13 +213,13 @@ class RunContext:
 
     @property
     def subject(self) -> Subject:
-        """The model to be read."""
+        """The opened model."""
         assert len(self.subjects) == 1, "the settings name one model"
         return self.subjects[0]
 
     @property
     def texts(self) -> Texts:
-        """The texts to read."""
+        """The opened texts."""
         assert self.given_texts is not None, "the settings name texts"
         return self.given_texts
 
@@ -234,7 +234,7 @@ class RunContext:
 
     @contextmanager
     def progress(self, title: str) -> Iterator[Callable[[int, int], None]]:
-        """A progress bar, to be called with (done, total)."""
+        """A progress bar, called with (done, total)."""
         if (show := self.show) is not None:
             yield lambda done, total: show(done / total if total else 0.0, title)
             return
@@ -245,23 +245,23 @@ class RunContext:
 
 
 class Work(Protocol[F]):
-    """Work that goes on in its folder where a call before it stopped: checked against the folder, then done there."""
+    """Work that resumes in its folder after an interruption: checked against the folder, then run."""
 
     @property
     def name(self) -> str:
-        """What {name} stands for in the default folder; raises nothing."""
+        """The value of {name} in the default folder; raises nothing."""
         ...
 
     def check(self, folder: Path) -> None:
-        """Raise TrisectError where the folder is not this work's, or what it goes on from is damaged; change nothing."""
+        """Raise TrisectError if the folder is not this work's, or its files are damaged; changes nothing."""
         ...
 
     def folders_of(self, folder: Path) -> Iterable[Path]:
-        """Every folder that the work itself writes into."""
+        """All folders that the work writes."""
         ...
 
     def measure(self, context: RunContext) -> Measured[F]:
-        """Do what is not done yet; raises TrisectError."""
+        """Do all unfinished work; raises TrisectError."""
         ...
 
 
@@ -274,7 +274,7 @@ class PageModule(Protocol[F]):
 
 
 class Command(Generic[S]):
-    """A command and a function made from settings: `name` is the command, `function` the name in Python where that is another.
+    """A command and function made from settings: `name` is the command's, `function` the Python name if it differs.
 
     Its docstring is what `--help` says, the first line a sentence, with an example.
     """
@@ -285,17 +285,17 @@ class Command(Generic[S]):
 
     @property
     def help(self) -> str:
-        """What `--help` says."""
+        """The text of `--help`."""
         return self.__doc__ or ""
 
     @property
     def python(self) -> str:
-        """The function's name."""
+        """The function's name in Python."""
         return self.function or self.name.replace("-", "_")
 
 
 class Experiment(Command[S], Generic[S, F]):
-    """One experiment as every interface knows it: a class of its own, whose methods import what they need when they run.
+    """An experiment as every interface uses it: a class, whose methods import what they need when called.
 
     `out` is the folder where none is given, in which {model} stands for the model's name and {name} for that of training. `record`
     is the file that holds About. `source` is the key of the source that asks, empty where none
@@ -320,7 +320,7 @@ class Experiment(Command[S], Generic[S, F]):
 
     @property
     def leaves(self) -> str:
-        """What `out` is, as help shows it."""
+        """What `out` contains, for help."""
         if self.single:
             return "The page"
         names = [*filter(None, (self.makes,)), "tables", *(("figures", "page") if self.paged else ())]
@@ -328,54 +328,54 @@ class Experiment(Command[S], Generic[S, F]):
 
     @property
     def where(self) -> str:
-        """The default of `out`, as help shows it."""
+        """The default of `out`, for help."""
         return (self.out or self.name).format(model="MODEL", name="NAME")
 
     @property
     def returns(self) -> type[Result[F]]:
-        """What a run returns."""
+        """The class of a run's result."""
         return Result
 
     def check(self, settings: S) -> None:
-        """Raise TrisectError for settings that are wrong whatever their models are; opens no model."""
+        """Raise TrisectError for settings that are wrong for any model; opens no model."""
 
     def reads_text(self, settings: S, texts: Texts | None) -> bool:
-        """Whether the models are given text, and neither sound nor images beside it."""
+        """Whether the models read text, without sound or images."""
         return self.is_of_words or (texts is not None and isinstance(next(texts.texts(), None), str | tuple))
 
     def check_model(self, settings: S, subject: Subject) -> None:
-        """Raise TrisectError for settings that a model cannot be asked; nothing goes through it."""
+        """Raise TrisectError for settings that the model cannot run, without a forward pass."""
 
     def measure(self, settings: S, context: RunContext) -> Measured[F]:
         """Do the work; raises TrisectError."""
         raise NotImplementedError(self.name)
 
     def page_module(self) -> PageModule[F]:
-        """The module that makes findings and page; never reaches PyTorch."""
+        """The module with findings and page, which does not import PyTorch."""
         raise NotImplementedError(self.name)
 
     def findings(self, tables: Tables, about: About[F]) -> Sequence[Finding]:
-        """What was found, as data: the page, the terminal and dissect all read these."""
+        """The findings as data, for the page, the terminal and dissect."""
         return self.page_module().findings(tables, about)
 
     def page(self, tables: Tables, about: About[F]) -> Sheet | Document:
-        """The page, from tables and what stands beside them alone."""
+        """The page, from tables and record alone."""
         return self.page_module().page(tables, about)
 
 
 class TrainingExperiment(Experiment[S, F]):
-    """An experiment that trains models over several calls: it prepares work, which goes on in its folder where it stopped."""
+    """An experiment that trains models over several calls: it prepares work, which resumes in its folder."""
 
     def prepare(self, settings: S, machine: Machine) -> Work[F]:
-        """The work that the settings ask for; raises TrisectError for what cannot be run, without a look at a folder."""
+        """Prepare the work of the settings; raises TrisectError if it cannot be run, without reading a folder."""
         raise NotImplementedError(self.name)
 
 
 class Reply(Protocol):
-    """What a utility gives back."""
+    """The reply of a utility."""
 
     def words(self) -> Sequence[str]:
-        """As lines of a terminal."""
+        """The reply as lines for a terminal."""
         ...
 
     def data(self) -> Mapping[str, object]:
@@ -384,22 +384,22 @@ class Reply(Protocol):
 
 
 class Utility(Command[S]):
-    """A command and function that leaves no folder: it takes settings, as an experiment does, and returns a reply."""
+    """A command and function that writes no folder: it takes settings and returns a reply."""
 
     @property
     def gives(self) -> type[Reply]:
-        """What it replies with."""
+        """The class of the reply."""
         raise NotImplementedError(self.name)
 
     def answer(self, settings: S) -> Reply:
-        """What it says to these settings; raises TrisectError."""
+        """Answer the settings; raises TrisectError."""
         raise NotImplementedError(self.name)
 
     def failed(self, reply: Any) -> bool:
-        """Whether a reply says that what was checked is not so: the command then exits with 1."""
+        """Whether the reply is a failed check, so that the command exits with 1."""
         return False
 
     @translate_system_errors()
     def reply(self, settings: S) -> Reply:
-        """What it says to these settings; what the system refuses is a TrisectError too."""
+        """Answer the settings, with errors of the system as TrisectError."""
         return self.answer(settings)

@@ -1,4 +1,4 @@
-"""A study's folder: where each file lies, and the ledger as it is read."""
+"""The paths of a study's folder, and its ledger."""
 
 from __future__ import annotations
 
@@ -21,17 +21,17 @@ class Folder(RunFolder):
 
     @property
     def ledger(self) -> Path:
-        """What belongs to the study: base, experiment, runs and fleets."""
+        """The ledger: base, experiment, runs and fleets."""
         return self.path / "study.json"
 
     @property
     def copy(self) -> Path:
-        """The ledger once more: it alone could not be made again."""
+        """A copy of the ledger, the only file that cannot be computed again."""
         return self.path / "study.copy.json"
 
     @property
     def corpus(self) -> Path:
-        """The text as cut, memory-mapped by every worker."""
+        """The tokenized text, memory-mapped by every worker."""
         return self.path / "corpus"
 
     @property
@@ -40,7 +40,7 @@ class Folder(RunFolder):
         return self.path / "tables"
 
     def run(self, run: str) -> Path:
-        """A finished run's statement and rows; its being there is what finished means."""
+        """A run's statement and rows, written when the run is finished."""
         return self._run(run) / "run.json"
 
     def final(self, run: str) -> Path:
@@ -52,7 +52,7 @@ class Folder(RunFolder):
         return self._run(run) / "epochs"
 
     def checkpoint(self, fleet: str) -> Path:
-        """Where an unfinished fleet goes on from."""
+        """The checkpoint from which an unfinished fleet resumes."""
         return inside(self.path, "fleets", f"{fleet}.safetensors")
 
     def evaluations(self, run: str) -> Path:
@@ -67,7 +67,7 @@ class Folder(RunFolder):
         return inside(self.evaluations(run), f"{file_name(name)}.json")
 
     def folders(self) -> list[Path]:
-        """Every folder that the study itself writes into."""
+        """All folders that the study writes."""
         places = [self.path, *(self.path / name for name in ("corpus", "figures", "fleets", "tables"))]
         try:
             runs = self.read_ledger().runs
@@ -76,11 +76,11 @@ class Folder(RunFolder):
         return places + [place for run in runs for place in (self._run(run), self.epochs(run), self.evaluations(run))]
 
     def _run(self, run: str) -> Path:
-        """The folder of a run: its id, or a hash where a label in it makes it no file's name."""
+        """The folder of a run: its id, or a hash if the id is no valid file name."""
         return inside(self.path, "runs", file_name(run))
 
     def read_ledger(self) -> Ledger:
-        """The ledger, or its copy where it is gone; raises StudyError where there is none, else DamagedFileError."""
+        """Read the ledger, or its copy; raises StudyError if there is neither, DamagedFileError if they are damaged."""
         moving = f"The ledger cannot be made again: move {self.path} away and run the study again."
         if self.ledger.exists():
             todo = f"Delete {self.ledger} and call 'trisect study' again: it is made again from {self.copy.name}."
@@ -95,7 +95,7 @@ class Folder(RunFolder):
 
 
 def _ledger(path: Path, todo: str) -> Ledger:
-    """A ledger whose designs and fleets agree; a checksum, which can be made for any content, says nothing of that."""
+    """Read a ledger and check that its designs and fleets agree, which a checksum cannot show."""
     body = read_json(path, todo)
     try:
         return read(Ledger, body, path)
@@ -105,21 +105,21 @@ def _ledger(path: Path, todo: str) -> Ledger:
 
 
 def read_run(folder: Folder, run: str) -> FinishedRun:
-    """A finished run's statement and rows; raises DamagedFileError naming what to delete."""
+    """Read a finished run's statement and rows; raises DamagedFileError naming the file to delete."""
     path = folder.run(run)
     todo = f"Delete {path.parent} and call 'trisect study' again: its fleet is then trained again."
     return read_record(path, todo, FinishedRun)
 
 
 def weights(folder: Folder, run: str, file: str, device: str) -> dict[str, Tensor]:
-    """A trained baseline's parameters or one epoch's in-projections, without a member axis."""
+    """Read a trained baseline's parameters or one epoch's in-projections, without a member axis."""
     base = folder.run(run).parent
     todo = f"Delete the folder {base} and call 'trisect study' again: its fleet is then trained again."
     return {n: v.to(device) for n, v in read_snapshot(base / file, todo)[0].items()}
 
 
 def epoch_weights(folder: Folder, run: str, epochs: int) -> list[str]:
-    """The files of a baseline's epochs 0 to `epochs`, as `weights` takes them; raises DamagedFileError if one is gone."""
+    """The files of a baseline's epochs 0 to `epochs`, for `weights`; raises DamagedFileError if one is missing."""
     files = [f"epochs/{p.name}" for p in sorted(folder.epochs(run).glob("*.safetensors"))]
     if len(files) != epochs + 1:
         raise DamagedFileError(

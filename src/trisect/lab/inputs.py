@@ -60,7 +60,7 @@ Window = Annotated[
 
 @record
 class ModelSource:
-    """A model to be read, and how it is fetched."""
+    """A model to read, and how to fetch it."""
 
     model: Annotated[
         Any,
@@ -79,11 +79,11 @@ class ModelSource:
     window: Window | None = None
 
     def open(self) -> Subject:
-        """The model, loaded unless it is one already; raises ModelError where it cannot be read."""
+        """Open the model; raises ModelError if it cannot be read."""
         return _open_model(self, self.model, window=self.window, **self.fetch_options())
 
     def fetch_options(self) -> FetchOptions:
-        """The options of `load` besides the model and its window."""
+        """The options of `load` besides model and window."""
         return _fetch_options(self)
 
 
@@ -108,7 +108,7 @@ Units = Annotated[
 
 @record
 class ModelsSource:
-    """Models to be read beside each other, and how they are fetched."""
+    """Models to read side by side, and how to fetch them."""
 
     models: Annotated[
         tuple[Any, ...],
@@ -122,7 +122,7 @@ class ModelsSource:
     remote_code: RemoteCode = False
 
     def open(self) -> tuple[Subject, ...]:
-        """The models, loaded unless they are; those of one name get numbers. Raises ModelError, also where there is none."""
+        """Open the models; those of one name get numbers. Raises ModelError, also if there is none."""
         if not self.models:
             raise ModelError("No model was given.", "At least one is read.", "Give a model.")
         opened: list[Any] = [_open_model(self, model, **self.fetch_options()) for model in self.models]
@@ -133,7 +133,7 @@ class ModelsSource:
         )
 
     def fetch_options(self) -> FetchOptions:
-        """The options of `load` besides the model and its window."""
+        """The options of `load` besides model and window."""
         return _fetch_options(self)
 
 
@@ -143,7 +143,7 @@ def _fetch_options(source: ModelSource | ModelsSource) -> FetchOptions:
 
 
 def _open_model(source: ModelSource | ModelsSource, model: Any, **options: Any) -> Subject:
-    """One model of a source, loaded unless it is one already; raises ModelError for options that then come too late."""
+    """Open one model of a source, unless it is open already; raises ModelError for options that then come too late."""
     from trisect.core.subject import Subject  # with PyTorch, which a command's help does without
     from trisect.lab.subject import load
 
@@ -221,7 +221,7 @@ class TextSource:
         )
 
     def _samples(self) -> Texts:
-        """Sound or images, each with its own text or all without; raises SpecError where they do not go together."""
+        """Sound or images, all with texts or all without; raises SpecError for a mixture."""
         from trisect.core.subject import InputSample
         from trisect.text.sources import as_texts, first_texts
 
@@ -245,7 +245,7 @@ class TextSource:
 
 
 def need_files(name: str, files: Iterable[object]) -> None:
-    """Raise SpecError for a path that leads to no file, before a model is loaded; arrays pass."""
+    """Raise SpecError for a path without a file, before a model is loaded; arrays pass."""
     for file in files:
         if isinstance(file, str | Path) and not Path(file).is_file():
             raise SpecError(
@@ -256,7 +256,7 @@ def need_files(name: str, files: Iterable[object]) -> None:
 def open_any(
     where: Any, split: str = "test", reader: str | None = None, limit: int | None = None, published: bool = False
 ) -> Texts:
-    """Texts to read: those of one split of a corpus ('embedded', a folder, hf:NAME), or a list of texts as they are."""
+    """The texts of one split of a corpus ('embedded', a folder, hf:NAME), or a list of texts."""
     from trisect.core.subject import Texts
     from trisect.text.sources import as_texts, first_texts, open_texts
 
@@ -271,7 +271,7 @@ def open_any(
 
 
 def _is_place(path: Path) -> bool:
-    """Whether that is there, or the folder that it would be in: it is then no text."""
+    """Whether a string is a path: it exists, or its folder does."""
     return path.exists() or path.is_absolute() or (len(path.parts) > 1 and path.parent.exists())
 
 
@@ -286,7 +286,7 @@ EngineName = Annotated[
 
 @record
 class Workers:
-    """Where training runs."""
+    """Settings of worker processes for training."""
 
     device: Annotated[
         str, Field(description="auto, cpu or cuda."), Option(choices=("auto", "cpu", "cuda"), metavar="DEVICE")
@@ -302,13 +302,13 @@ class Workers:
     engine: EngineName | None = None
 
     def machine(self, quiet: bool) -> Machine:
-        """The same as a Machine."""
+        """The Machine of the settings."""
         return Machine(self.device, self.workers, quiet, engine=self.engine)
 
 
 @record
 class ModelWorkers:
-    """Where several models are measured: one after the other in this process, or at the same time, a job each."""
+    """Settings of workers for several models: one after the other in this process, or several jobs at a time."""
 
     workers: (
         Annotated[
@@ -336,17 +336,17 @@ class ModelWorkers:
 
     @property
     def away(self) -> bool:
-        """Whether jobs go to other processes."""
+        """Whether jobs run in other processes."""
         return self.engine in ("processes", "ray") or (self.engine is None and bool(self.workers))
 
     @property
     def stated(self) -> str:
-        """The first of its options that was given, as a command line has it; empty where none was."""
+        """The first of its options that was given, as on a command line; empty if none was."""
         options = {"workers": self.workers, "engine": self.engine}
         return next((f"--{name} {value}" for name, value in options.items() if value is not None), "")
 
     def machine(self, quiet: bool, device: str = "auto") -> Machine:
-        """The same as a Machine; raises SpecError for options of workers where there are none."""
+        """The Machine of the settings; raises SpecError for options of workers without workers."""
         here = None if self.away or self.workers == 0 or self.engine else "here"
         return Machine(device, self.workers, quiet, engine=here or self.engine)
 
@@ -392,7 +392,7 @@ PairReader = Annotated[str, Field(description=f"{HELP}."), Option(unset="detecte
 
 
 class PairSettings(Protocol):
-    """Settings of an experiment on pairs; see the types of the same names. `positions` None is everywhere, and the last besides."""
+    """Settings of experiments on pairs; see the types of the same names. `positions` None is every position, and the last alone."""
 
     @property
     def source(self) -> ModelSource: ...  # noqa: D102
@@ -432,7 +432,7 @@ class PairSettings(Protocol):
 
 
 def check_source(settings: PairSettings, count: int) -> None:
-    """Raise SpecError unless pairs come from one place, and options are of what is there; `count` is its default."""
+    """Raise SpecError unless pairs have one source, and options fit it; `count` is its default."""
     single = settings.base is not None or settings.donor is not None
     sources = {
         "--pairs": settings.pairs,
@@ -478,7 +478,7 @@ def check_source(settings: PairSettings, count: int) -> None:
 
 @record
 class Recipe:
-    """What every small model of ours is made and trained with; the rate rises, then falls as a cosine to the share `floor`.
+    """Model and training of small models; the learning rate warms up, then falls as a cosine to the share `floor`.
 
     Defaults are those of Stanford's CS 224N, assignment 5.
     """
@@ -497,10 +497,10 @@ class Recipe:
     clip: Annotated[float, Field(description="Bound of the gradient's norm.", gt=0)] = 1.0
 
     def check(self) -> None:
-        """Raise SpecError for a model or a schedule that cannot be."""
+        """Raise SpecError for an impossible model or schedule."""
 
     def data(self) -> dict[str, Json]:
-        """As JSON-ready data."""
+        """The recipe as JSON-ready data."""
         return asdict(self)
 
 
@@ -510,7 +510,7 @@ R = TypeVar("R", bound=Recipe)
 def choose_recipe(
     recipes: Mapping[str, R], name: str | None, embedded: bool, changes: Mapping[str, object] | None = None
 ) -> R:
-    """A recipe with some settings changed, each given as a value or as a word that says one.
+    """A recipe with some settings replaced, each given as a value or a string.
 
     Without a name it is 'embedded' for generated data and 'small' for others. Raises SpecError for a recipe, a setting or a
     value that there is not.
@@ -529,6 +529,6 @@ def choose_recipe(
 
 
 def changes_of(recipes: Mapping[str, R], recipe: R) -> dict[str, Json]:
-    """The settings in which a recipe differs from the one of its name."""
+    """The settings in which a recipe differs from the predefined one of its name."""
     base = recipes[recipe.name].data()
     return {name: value for name, value in recipe.data().items() if value != base[name]}

@@ -1,4 +1,4 @@
-"""Run an experiment's jobs on the engine that is asked for, and the terminal while work goes on."""
+"""Run an experiment's jobs on an engine, and show progress in the terminal."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ STEADY, SETTLED = 0.05, 10.0  # of the whole, and seconds, before the time left 
 
 @dataclass
 class Pace:
-    """How far several parts of work are, each with its expected seconds, and how long the rest takes at the pace until now."""
+    """Progress over several parts with expected seconds, and the remaining time at the present pace."""
 
     costs: Mapping[str, float]
     clock: Callable[[], float] = time.monotonic
@@ -43,30 +43,30 @@ class Pace:
         self.began = self.clock()
 
     def begin(self, name: str) -> None:
-        """A part begins, with one step."""
+        """Begin a part of one step."""
         self.now, self.share, self.step = name, 0.0, (0.0, 1.0)
 
     def begin_step(self, start: float, size: float) -> None:
-        """A step of the part begins, which is so much of it."""
+        """Begin a step of the part, with its share."""
         self.step, self.share = (start, size), start
 
     def move(self, share: float) -> None:
-        """So much of the step under way is done."""
+        """Set the share of the current step that is done."""
         self.share = self.step[0] + self.step[1] * share
 
     def end(self, fresh: bool = True) -> None:
-        """The part under way has ended; one that is not `fresh` was there already, and says nothing of the pace."""
+        """End the current part; one that is not `fresh` was finished before, and does not count for the pace."""
         cost = self.costs[self.now]
         self.done, self.left_out = (self.done + cost, self.left_out) if fresh else (self.done, self.left_out + cost)
         self.ended, self.now, self.share = self.ended + 1, "", 0.0
 
     def fraction(self) -> float:
-        """The share of the work of this call that is done."""
+        """The share of this call's work that is done."""
         total = sum(self.costs.values()) - self.left_out
         return min(1.0, (self.done + self.share * self.costs.get(self.now, 0.0)) / total) if total > 0 else 1.0
 
     def seconds_left(self) -> float:
-        """Seconds that the rest takes: as expected at first, then as fast as until now."""
+        """The remaining seconds: as expected at first, then at the present pace."""
         share, total = self.fraction(), sum(self.costs.values()) - self.left_out
         return (1 - share) * (total if share < FEW else (self.clock() - self.began) / share)
 
@@ -77,7 +77,7 @@ class Pace:
 
 
 class _Words(ProgressColumn):
-    """A line's percentage, where it has one, and its words, which may be made when they are drawn."""
+    """A line's percentage, if it has one, and its words, which may be computed when drawn."""
 
     def render(self, task: Task) -> Text:
         words: str | Callable[[], str] = task.fields["words"]
@@ -86,7 +86,7 @@ class _Words(ProgressColumn):
 
 
 class _Screen:
-    """One live display; its first line, with the elapsed time, is there while no other is."""
+    """The live display; its first line, with the elapsed time, is shown while there is no other."""
 
     def __init__(self, progress: Progress, title: str) -> None:
         self.progress, self.open = progress, 0
@@ -97,12 +97,12 @@ class _Screen:
     def line(
         self, title: str, total: float | None, words: str | Callable[[], str] = "", visible: bool = True
     ) -> TaskID:
-        """A new line."""
+        """Add a line."""
         return self.progress.add_task(Text(title).plain, total=total, words=words, visible=visible)
 
     @contextmanager
     def lines(self, titles: Sequence[str], total: float | None, hidden: int = 0) -> Iterator[list[TaskID]]:
-        """New lines while the context lasts, and so many hidden ones."""
+        """Add lines in a context, with a number of hidden ones."""
         self.open += 1
         self.progress.update(self.first, visible=False)
         new = [self.line(title, total) for title in titles]
@@ -117,7 +117,7 @@ class _Screen:
             self.progress.update(self.first, visible=not self.open)
 
     def update(self, share: float) -> None:
-        """How far the work under way is, for the line of the whole."""
+        """Update the progress of the first line."""
         if self.pace is not None and self.overall is not None:
             self.pace.move(share)
             self.progress.update(self.overall, completed=self.pace.fraction())
@@ -173,7 +173,7 @@ def track_jobs(title: str, costs: Mapping[str, float], quiet: bool) -> Iterator[
 
 @contextmanager
 def part(pace: Pace, name: str, title: str, quiet: bool) -> Iterator[None]:
-    """A line with the elapsed time of one part of the whole while it goes on."""
+    """A line with the elapsed time of one part while it runs."""
     pace.begin(name)
     with screen(title, quiet) as shown:
         if shown is None:
@@ -186,7 +186,7 @@ def part(pace: Pace, name: str, title: str, quiet: bool) -> Iterator[None]:
 
 @contextmanager
 def live(tasks: Sequence[JobWork], workers: int, quiet: bool) -> Iterator[Show]:
-    """Show progress on standard error while the context lasts; yields what is to be called at each step."""
+    """Show progress on standard error in a context; yields the function to call at each step."""
     with screen("", quiet) as shown:
         if shown is None:
             yield lambda worker, task, share, words: None
@@ -217,7 +217,7 @@ def live(tasks: Sequence[JobWork], workers: int, quiet: bool) -> Iterator[Show]:
 
 
 def remaining_words(seconds: float, share: float, elapsed: float) -> str:
-    """The end of a line that says how long the rest takes; empty until the pace is steady."""
+    """The remaining time at the end of a line; empty until the pace is steady."""
     return f", about {clock(seconds)} left" if share >= STEADY and elapsed >= SETTLED else ""
 
 
@@ -231,7 +231,7 @@ def clock(seconds: float) -> str:
 
 @contextmanager
 def bar(title: str, quiet: bool = False) -> Iterator[Callable[[int, int], None]]:
-    """A progress bar on standard error, to be called with (done, total); silent where it is to be `quiet`.
+    """A progress bar on standard error, called with (done, total); silent if `quiet`.
 
     Without a terminal it is a step that begins.
     """
@@ -251,7 +251,7 @@ def bar(title: str, quiet: bool = False) -> Iterator[Callable[[int, int], None]]
 
 
 def run_jobs(works: Sequence[JobWork], machine: Machine, device: str, folder: Path) -> None:
-    """Have every piece of work of the experiment in `folder` done; raises as `drive` does."""
+    """Run all unfinished work of the experiment in `folder`; raises as `drive` does."""
     scratch = folder / SCRATCH
     if not works:
         shutil.rmtree(scratch, ignore_errors=True)

@@ -1,4 +1,4 @@
-"""Pairs of texts made ready for one model: opened, checked token by token, their answers as ids, and read in batches."""
+"""Prepare pairs of texts for one model: opened, checked token by token, answers as ids, and read in batches."""
 
 from __future__ import annotations
 
@@ -42,42 +42,42 @@ from trisect.text.sources import open_labels
 
 
 class PatchedSides(NamedTuple):
-    """Which positions of the source, of the target (None: there is none) and of the source as cross-attention reads it are patched."""
+    """Patched positions of the source, of the target (None if there is none) and of the source in cross-attention."""
 
     source: Bool[Tensor, "B S"]
     target: Bool[Tensor, "B T"] | None
     crossed: Bool[Tensor, "B S"]
 
     def queries(self, stack: str) -> Bool[Tensor, "B T"]:
-        """Those of a stack's queries."""
+        """The mask for a stack's queries."""
         return self.target if self.target is not None and stack in ("dec", "cross") else self.source
 
     def keys(self, stack: str) -> Bool[Tensor, "B S"]:
-        """Those of a stack's keys and values."""
+        """The mask for a stack's keys and values."""
         if stack == "cross":
             return self.crossed
         return self.target if self.target is not None and stack == "dec" else self.source
 
     def cut(self, other: Batch, rows: Int[Tensor, " B"]) -> PatchedSides:
-        """Those that the rows of another batch have too."""
+        """The masks cut to the rows' lengths in another batch."""
         source, target = other.source.real[rows], None if other.target is None else other.target.real[rows]
         both = None if self.target is None or target is None else self.target & _fill(target, self.target)
         return PatchedSides(self.source & _fill(source, self.source), both, self.crossed & _fill(source, self.crossed))
 
     def widened(self, batch: Batch) -> PatchedSides:
-        """The same of a batch whose texts go on; what follows is not patched."""
+        """The masks for a batch with extended texts, whose further positions are not patched."""
         real = batch.source.real
         target = None if self.target is None or batch.target is None else _fill(self.target, batch.target.real)
         return PatchedSides(_fill(self.source, real), target, _fill(self.crossed, real))
 
 
 def _fill(mask: Bool[Tensor, "B T"], like: Bool[Tensor, "B S"]) -> Bool[Tensor, "B S"]:
-    """A mask as wide as another, cut or filled up with false."""
+    """A mask of the width of another, cut or padded with False."""
     return torch.nn.functional.pad(mask, (0, like.shape[1] - mask.shape[1]))
 
 
 def answer_places(batch: Batch, mask: str | None) -> Int[Tensor, " B"] | None:
-    """Where each row's answer is predicted: at its one mask, else at its last own token, the decoder's where there is one.
+    """The position before each row's answer: its only mask, else its last own token, the decoder's if there is one.
 
     None where a masked language model is given a text without exactly one mask.
     """
@@ -91,7 +91,7 @@ def answer_places(batch: Batch, mask: str | None) -> Int[Tensor, " B"] | None:
 def patched_sides(
     run: Batch, other: Batch, positions: tuple[int, ...] | str, places: Int[Tensor, " B"] | None
 ) -> PatchedSides:
-    """The positions of a batch that are patched from another one of the same lengths.
+    """The positions of a batch that are patched from another batch of the same lengths.
 
     'last' is the position of the answer; the source of cross-attention has none, and is patched whole (as that position reads it).
     """
@@ -104,7 +104,7 @@ def patched_sides(
 
 
 def _last(side: Side) -> Int[Tensor, " B"]:
-    """Each row's last own token, or its last real one where it has none of its own."""
+    """Each row's last own token, or last real one if it has no own token."""
     plain = side.real & ~side.special
     plain = torch.where(plain.any(1, keepdim=True), plain, side.real)
     return (plain.long() * torch.arange(1, plain.shape[1] + 1)).argmax(1)
@@ -113,7 +113,7 @@ def _last(side: Side) -> Int[Tensor, " B"]:
 def _patched(
     run: Side, other: Side, positions: tuple[int, ...] | str, places: Int[Tensor, " B"] | None
 ) -> Bool[Tensor, "B T"]:
-    """The positions of one side that are patched."""
+    """The patched positions of one side."""
     if positions == "all":
         return run.real
     if positions == "last":
@@ -137,7 +137,7 @@ MASK = "<mask>"  # ends a question (hf.small.gpt)
 
 
 def recall_pairs(model: object, count: int, seed: int) -> tuple[tuple[TextPair, ...], tuple[str, ...]]:
-    """Pairs of questions about people whose place a text of questions says, in a model's folder that `trisect recall` wrote.
+    """Pairs of questions about people, from a text of questions with places in the folder of a `trisect recall` model.
 
     Names are as long as each other, so that characters stand at the same positions, and places begin with different
     characters, by which an answer is recognised; the answer of a pair is that first character. Raises SpecError where there
@@ -171,7 +171,7 @@ def recall_pairs(model: object, count: int, seed: int) -> tuple[tuple[TextPair, 
 
 
 class _NamesData(TypedDict):
-    """Of a model's card: of each name whether it stood in pretraining, in fine-tuning, and its place."""
+    """Names on a model's card: whether each was in pretraining and in fine-tuning, and its place."""
 
     names: dict[str, tuple[bool, bool, str | None]]
 
@@ -180,7 +180,7 @@ TOGETHER = 64  # texts that are tokenized at once
 
 
 class _TokenizedText(NamedTuple):
-    """A text's own tokens, and how many positions it takes with those that the tokenizer adds; target 0 where there is none."""
+    """A text's own tokens, and its number of positions with added tokens; target 0 if there is none."""
 
     source: tuple[int, ...]
     target: tuple[int, ...]
@@ -188,7 +188,7 @@ class _TokenizedText(NamedTuple):
 
     @property
     def last(self) -> tuple[int, ...]:
-        """The side that an answer follows on."""
+        """The side that an answer follows."""
         return self.target if self.lengths[1] else self.source
 
 
@@ -214,7 +214,7 @@ class PreparedPairs:
     reader: AnsweringSubject | None = None
 
     def groups(self, size: int) -> list[Int[np.ndarray, " B"]]:
-        """Numbers of the pairs that are read together: texts in their order, others where what they are read from has the same shapes."""
+        """Indices of pairs that are read together: texts in order, other inputs with equal shapes."""
         if not self.read:
             return [np.arange(start, min(start + size, len(self.pairs))) for start in range(0, len(self.pairs), size)]
         alike: dict[object, list[int]] = {}
@@ -247,7 +247,7 @@ def _shapes(value: object) -> object:
 
 
 def _joined(batches: Sequence[Batch]) -> Batch:
-    """Batches of the same shapes as one; a decoder, which sees nothing behind a position, is given shorter texts filled up."""
+    """Concatenate batches of equal shapes; for decoders, which ignore later positions, shorter texts are padded."""
     if len(batches) == 1:
         return batches[0]
 
@@ -279,12 +279,12 @@ def _joined(batches: Sequence[Batch]) -> Batch:
 
 
 def _filled(rows: Tensor, width: int, value: int) -> Tensor:
-    """Rows filled up at their end."""
+    """Rows padded at their end."""
     return torch.nn.functional.pad(rows, (0, width - rows.shape[1]), value=value)
 
 
 def extend(batch: Batch, places: Int[Tensor, " B"], pieces: Sequence[Sequence[int]]) -> Batch:
-    """Texts that go on behind their answer's place with the pieces of each but the last; raises ModelError for inputs that cannot."""
+    """Extend texts behind the answer's position with all tokens of each answer but the last; raises ModelError for other inputs."""
     side = batch.source if batch.target is None else batch.target
     names = [n for n in ("decoder_input_ids", "input_ids", "ids") if n in batch.inputs]
     if side.ids is None or not names or set(batch.inputs) & {"position_ids", "token_type_ids"}:
@@ -308,7 +308,7 @@ def extend(batch: Batch, places: Int[Tensor, " B"], pieces: Sequence[Sequence[in
 
 
 def check_pairs(settings: PairSettings) -> None:
-    """Raise CorpusError where the pairs or the text that are named or given cannot be read, whatever the model is."""
+    """Raise CorpusError if the pairs or the text cannot be read, for any model."""
     if settings.pair_list is None or isinstance(settings.pair_list, list | tuple):  # else they can be gone through once
         _stated_pairs(settings)
     if settings.corpus is not None and settings.task == "induction":
@@ -316,7 +316,7 @@ def check_pairs(settings: PairSettings) -> None:
 
 
 def _stated_pairs(settings: PairSettings) -> tuple[str, tuple[TextPair, ...]] | None:
-    """The pairs that are named or given, and what they are called; None where a task makes them. Raises CorpusError."""
+    """The given pairs, and their name; None if a task makes them. Raises CorpusError."""
     if settings.base is not None:
         return "one pair", as_pairs([{"base": settings.base, "donor": settings.donor}])
     if settings.pairs is not None:
@@ -380,7 +380,7 @@ def _compare_lengths(
     targets: Sequence[SiteTarget],
     may_differ: bool,
 ) -> frozenset[str]:
-    """The sides of other lengths, where they `may_differ`; raises CorpusError where what is patched position by position has them."""
+    """The sides with different lengths, if they `may_differ`; raises CorpusError if they are patched position by position."""
     needed = set[str]()
     for target in targets:
         stack = target.address.stack
@@ -403,7 +403,7 @@ def _compare_lengths(
 def _read_samples(
     subject: AnsweringSubject, pairs: Sequence[TextPair], past_encoder: bool
 ) -> tuple[AnsweringSubject | None, list[dict[str, Batch]]]:
-    """Both batches of every pair, and the model that reads them where sounds and images are encoded once and for all.
+    """Both batches of every pair, and the model that reads them, with sounds and images encoded once.
 
     That is done where nothing of the encoder is patched (`past_encoder`) and the model takes what its encoder makes.
     """
@@ -451,7 +451,7 @@ def _tokenize(
 
 
 def _of_batch(batch: Batch, row: int = 0) -> _TokenizedText:
-    """The tokens of one row; of a side without ids none, its length alone."""
+    """The tokens of one row; None for a side without ids, which has its length alone."""
     sides = [side for side in (batch.source, batch.target) if side is not None]
     ids = [() if s.ids is None else tuple(s.ids[row][(s.real & ~s.special)[row]].tolist()) for s in sides]
     lengths = [int(side.real[row].sum()) for side in sides]
@@ -459,7 +459,7 @@ def _of_batch(batch: Batch, row: int = 0) -> _TokenizedText:
 
 
 def _tokenize_readable(subject: Subject, texts: Sequence[TextOrPair]) -> list[_TokenizedText]:
-    """The tokens of every text; none for a text of whose words the model knows too few."""
+    """The tokens of every text; empty for a text with too many unknown words."""
     try:
         return _tokenize(subject, texts)
     except ModelError:
@@ -482,7 +482,7 @@ DOES = {
 
 
 def _task_pairs(settings: PairSettings, subject: AnsweringSubject) -> tuple[tuple[TextPair, ...], tuple[str, ...]]:
-    """The pairs of a task that are made for the model's own tokenizer, with a note."""
+    """Pairs that a task makes for the model's tokenizer, with a note."""
     task, count, seed = settings.task, settings.count, settings.seed
     if task == "audio-words":
         return _spoken_pairs(settings, subject)
@@ -528,7 +528,7 @@ SOUNDS = (".wav", ".flac", ".ogg")
 
 
 def _spoken_pairs(settings: PairSettings, subject: AnsweringSubject) -> tuple[tuple[TextPair, ...], tuple[str, ...]]:
-    """Pairs of sounds put together from recordings of single words, with the words so far as what the decoder has said.
+    """Pairs of sounds joined from recordings of single words, with the preceding words as the decoder's input.
 
     The folder holds a sound file for each word, named by it, or folders of such files, one for each speaker or pace: these take
     turns, and both sounds of a pair are of the same. Words are those that are one token behind a comma. Raises SpecError,
@@ -569,7 +569,7 @@ def _spoken_pairs(settings: PairSettings, subject: AnsweringSubject) -> tuple[tu
 
 
 def _check_kinds(subject: AnsweringSubject, pairs: Sequence[TextPair]) -> None:
-    """Sources with targets for encoder-decoders, texts for the others; answers for models that give any."""
+    """Check that encoder-decoders get sources with targets, others texts; and that models with answers get answers."""
     paired = subject.objective == "seq2seq"
     mixed = {isinstance(text, InputSample) for pair in pairs for text in (pair.base, pair.donor)}
     for pair in pairs:
@@ -594,7 +594,7 @@ def _check_kinds(subject: AnsweringSubject, pairs: Sequence[TextPair]) -> None:
 def _answer_pieces(
     subject: AnsweringSubject, pairs: Sequence[TextPair], bases: Sequence[_TokenizedText]
 ) -> tuple[dict[str, tuple[int, ...]], ...]:
-    """Every stated answer as the tokens that it is behind the base: one at a mask, else one or several; raises CorpusError."""
+    """Every stated answer as tokens after the base: one at a mask, else one or several; raises CorpusError."""
     mask, readings = subject.mask, list[tuple[int, str, TextOrPair]]()
     pieces: list[dict[str, list[tuple[int, ...]]]] = [
         {} for _ in pairs
@@ -638,12 +638,12 @@ def _answer_pieces(
 
 
 def _behind(start: Sequence[int], full: Sequence[int]) -> tuple[int, ...]:
-    """The tokens that come behind the first ones; none where those are others."""
+    """The tokens after the first ones; None if the first ones differ."""
     return tuple(full[len(start) :]) if list(full[: len(start)]) == list(start) else ()
 
 
 def text_words(text: TextOrPair, most: int | None = 80) -> str:
-    """A text, or what beside it is not one, in at most so many characters."""
+    """A text, or a name of other inputs, in at most so many characters."""
     if isinstance(text, InputSample):
         kind = "sound" if text.audio else "image" if text.images else "inputs"
         shown = f"[{kind}] {text.text or ''}".strip()

@@ -45,7 +45,7 @@ from trisect.text.sources import LabelledTexts
 
 
 class WholePasses:
-    """Passes of a model that shares nothing between them."""
+    """Passes of a model that share no computation."""
 
     notes: tuple[str, ...] = ()
 
@@ -53,7 +53,7 @@ class WholePasses:
         self.subject, self.score = subject, subject.score
 
     def begin(self, batch: Batch, hold: Mapping[Address, Float[torch.Tensor, "B H T S"]] | None = None) -> None:
-        """Nothing: every pass is a whole one."""
+        """Do nothing: every pass is a whole one."""
 
     def score_each(
         self,
@@ -63,7 +63,7 @@ class WholePasses:
         hold: Mapping[Address, Float[torch.Tensor, "B H T S"]] | None = None,
         clean: RowScores | None = None,
     ) -> list[RowScores]:
-        """One pass for each."""
+        """Run a pass for each edit."""
         return [self.score(batch, {address: writer}, hold, clean) for writer in writers]
 
     def output_each(
@@ -72,7 +72,7 @@ class WholePasses:
         writes: Sequence[Mapping[Address, Writer]],
         places: Int[torch.Tensor, "B ..."] | None = None,
     ) -> list[Float[torch.Tensor, "B T V"]]:
-        """One pass for each."""
+        """Run a pass for each edit."""
         return [self.outputs(batch, write, places) for write in writes]
 
     def stream_parts(
@@ -81,7 +81,7 @@ class WholePasses:
         changes: Sequence[Mapping[StreamPoint, Float[torch.Tensor, "B T D"]]],
         address: Address,
     ) -> list[Parts]:
-        """One pass for each."""
+        """Run a pass for each edit."""
         assert isinstance(self.subject, StreamSubject), "whoever asks for its stream has looked"
         seen = list[Parts]()
         note = lambda parts: seen.append(Parts(*map(torch.clone, parts))) or parts  # noqa: E731
@@ -96,18 +96,18 @@ class WholePasses:
         write: Mapping[Address, Writer] | None = None,
         places: Int[torch.Tensor, "B ..."] | None = None,
     ) -> Float[torch.Tensor, "B T V"]:
-        """The subject's own."""
+        """The subject's outputs."""
         assert isinstance(self.subject, AnsweringSubject), "whoever asks for outputs has looked"
         return self.subject.outputs(batch, write, places=places)
 
 
 def edited_passes(subject: Subject) -> EditedPasses:
-    """Many edited passes over the same batches, which share what they can."""
+    """Edited passes over the same batches, with shared computation where possible."""
     return subject.edited_passes() if isinstance(subject, SharingSubject) else WholePasses(subject)
 
 
 class EditedPass(NamedTuple):
-    """One edited pass: components of one layer (of several where a site is edited as a whole), all of its heads or some.
+    """An edited pass: components of one layer (of several if a site is edited as a whole), with all or some heads.
 
     `address` is the first that is edited.
     """
@@ -118,16 +118,16 @@ class EditedPass(NamedTuple):
 
     @property
     def addresses(self) -> tuple[Address, ...]:
-        """All that are edited, in the order of the layers."""
+        """All edited addresses, in layer order."""
         return tuple(dict.fromkeys(target.address for target in self.targets))
 
     @property
     def routes(self) -> bool:
-        """Whether it edits what the layer's attention weights are made of."""
+        """Whether it edits q or k, from which attention weights are computed."""
         return any(t.component in ("q", "k") for t in self.targets)
 
     def row(self, group: str) -> NewRow:
-        """The columns of a table that name the edit; `group` is followed by its layers, and its heads, where they are several."""
+        """The columns of a table that name the edit; `group` has layers and heads if there are several."""
         heads, is_joined = self.site.heads, len(self.addresses) > 1
         single = heads is not None and len(heads) == 1
         layers, _, spelt = str(self.site).rpartition("@")[2].partition(".h")
@@ -143,23 +143,23 @@ class EditedPass(NamedTuple):
 
 @dataclass
 class Tally:
-    """Per text: how many tokens were predicted, their summed loss, and what each edit adds to that sum."""
+    """Per text: the number of predicted tokens, their summed loss, and each edit's addition to the sum."""
 
     texts: dict[int, Float[np.ndarray, " C"]] = field(default_factory=dict)
 
     def add(self, batch: Batch, clean: RowScores, edited: Sequence[RowScores]) -> None:
-        """Count in one batch; the windows of a text are added up."""
+        """Add a batch; windows of one text are summed."""
         columns = torch.stack([clean.count, clean.total, *(s.total - clean.total for s in edited)], 1).double()
         for (text, _), row in zip(batch.rows, columns.cpu().numpy(), strict=True):
             self.texts[text] = self.texts[text] + row if text in self.texts else row
 
     @property
     def indices(self) -> tuple[int, ...]:
-        """The texts of which a token is predicted, in their order."""
+        """The texts with a predicted token, in order."""
         return tuple(text for text in sorted(self.texts) if self.texts[text][0] > 0)
 
     def table(self, name: str) -> Float[np.ndarray, "N C"]:
-        """The texts in their order, without those of which no token is predicted; raises CorpusError when none is left."""
+        """The texts in order, without those that have no predicted token; raises CorpusError if none is left."""
         sums = [self.texts[text] for text in self.indices]
         if not sums:
             reason = f"{len(self.texts)} were read, and in none is a token predicted from others."
@@ -167,7 +167,7 @@ class Tally:
         return np.stack(sums)
 
     def articles(self, texts: Texts) -> Articles:
-        """Which article each text is of; those of which no token is predicted do not count."""
+        """The article of each text with a predicted token."""
         return find_articles(texts, max(self.texts) + 1, self.indices)
 
     def note_omissions(self, table: Float[np.ndarray, "N C"]) -> tuple[str, ...]:
@@ -179,7 +179,7 @@ class Tally:
     def replicates(
         self, articles: Articles, units: int, named: Iterable[tuple[NewRow, Reals]]
     ) -> dict[tuple[Scalar, ...], Replicates]:
-        """Numbers in draws of the texts, or of the `units` articles that they are of, by the columns that name each."""
+        """Bootstrap replicates over texts, or over their articles (`units`), by the columns that name each number."""
         unit, which = "text" if articles.numbers is None else "article", digest(json.dumps(self.indices), 8)
         return {tuple(row.get(name) for name in ROW): Replicates(v, units, which, unit) for row, v in named}
 
@@ -205,13 +205,13 @@ def compare_components(edits: Sequence[EditedPass], changes: Float[np.ndarray, "
 def what_was_read(
     subject: Subject, texts: Texts | LabelledTexts, table: Float[np.ndarray, "N C"]
 ) -> tuple[str, str, str, str, str, int, int]:
-    """What ReadFacts holds, in its order; `table` is a Tally's."""
+    """Values of ReadFacts, in order; `table` is a Tally's."""
     model = subject.name, subject.fingerprint, subject.objective
     return *model, texts.name, texts.fingerprint, len(table), int(table[:, 0].sum())
 
 
 def plan_edits(shape: Shape, sites: Sequence[Site | str] | None, per: str) -> tuple[EditedPass, ...]:
-    """The edits that the sites stand for: one for each layer, or each head, that a site names, or for the whole site; none twice.
+    """The edits of the sites: one for each layer or head that a site names, or for the whole site; duplicates once.
 
     Null stands for q, k and v of every layer. Raises SiteError where a site lies outside the model, and where the
     components of one have different heads.
@@ -254,7 +254,7 @@ def _heads(shape: Shape, site: Site, address: Address) -> list[tuple[int, ...]]:
 
 
 class _ErasedSite(NamedTuple):
-    """An edit's site and a label column: the statistics of both, and once these are read the erasers."""
+    """An edit's site and a label column, with statistics of both, from which erasers are fitted."""
 
     edit: EditedPass
     label: str
@@ -274,7 +274,7 @@ def fit_erasers(
     step: Callable[[int], object],
     shrinkage: bool = True,
 ) -> list[_ErasedSite]:
-    """Read the train texts until so many positions are labelled, and make every place's erasers."""
+    """Read train texts until enough positions are labelled, and fit every site's erasers."""
     moments: dict[tuple[int, str], LabelMoments] = {}
     by_address: dict[Address, list[int]] = {}
     for i, edit in enumerate(edits):
@@ -316,7 +316,7 @@ def fit_erasers(
 
 
 def gather(edit: EditedPass, parts: Parts) -> Float[Tensor, "B T I"]:
-    """What a site of one layer holds: its components and heads side by side, a row a position."""
+    """The activations of a site of one layer: components and heads side by side, a row per position."""
     pieces = []
     for target in edit.targets:
         values: Tensor = getattr(parts, target.component)
@@ -326,7 +326,7 @@ def gather(edit: EditedPass, parts: Parts) -> Float[Tensor, "B T I"]:
 
 
 def scatter(edit: EditedPass, parts: Parts, x: Float[Tensor, "B T I"]) -> Parts:
-    """The parts with the site's own replaced by x, which is laid out as `gather` gives it."""
+    """The parts with the site's activations replaced by x, in the layout of `gather`."""
     new, start = parts._asdict(), 0
     for target in edit.targets:
         values: Tensor = new[target.component].clone()
@@ -339,7 +339,7 @@ def scatter(edit: EditedPass, parts: Parts, x: Float[Tensor, "B T I"]) -> Parts:
 
 
 def make_writer(batch: Batch, edit: EditedPass, eraser: Eraser) -> Writer:
-    """What erases at a site wherever neither padding nor a special token stands; the rest stays bit for bit."""
+    """A writer that erases at a site, except at padding and special tokens, which stay bit for bit."""
 
     def write(parts: Parts) -> Parts:
         x = gather(edit, parts)
@@ -351,14 +351,14 @@ def make_writer(batch: Batch, edit: EditedPass, eraser: Eraser) -> Writer:
 
 @torch.no_grad()
 def passes(sharing: EditedPasses, batch: Batch, places: Sequence[_ErasedSite]) -> tuple[RowScores, list[RowScores]]:
-    """The unedited pass over one batch, and one for each eraser of each place."""
+    """The unedited pass over one batch, and one for each eraser of each site."""
     clean = sharing.score(batch)
     edits = [(place.edit, eraser) for place in places for eraser in place.erasers]
     return clean, [sharing.score(batch, {e.address: make_writer(batch, e, by)}, None, clean) for e, by in edits]
 
 
 def compare_by_label(places: Sequence[_ErasedSite], table: Float[np.ndarray, "N C"], draws: int) -> dict[str, Json]:
-    """For each label what paired differences over texts say of the rises at q, k and v beyond random subspaces."""
+    """For each label, paired differences over texts of the rises at q, k and v beyond random subspaces."""
     edited = (table[:, 2:] / table[:, :1]).reshape(len(table), len(places), 1 + draws)
     with np.errstate(invalid="ignore"):
         beyond, compared_by_label = edited[:, :, 0] - edited[:, :, 1:].mean(2), {}
@@ -373,7 +373,7 @@ def compare_by_label(places: Sequence[_ErasedSite], table: Float[np.ndarray, "N 
 def erasure_rows(
     subject: Subject, table: Float[np.ndarray, "N C"], places: Sequence[_ErasedSite], draws: int, seed: int
 ) -> Iterator[NewRow]:
-    """The unedited loss, and of each place its rise, those of its controls, and the rise beyond their mean.
+    """Rows of the unedited loss, and for each site of the rise, its controls', and the rise beyond their mean.
 
     `table` is a Tally's, or its sums by article.
     """
@@ -406,7 +406,7 @@ def erasure_rows(
 def erasure_replicates(
     subject: Subject, table: Float[np.ndarray, "N C"], places: Sequence[_ErasedSite], draws: int, seed: int
 ) -> Iterator[tuple[NewRow, Float[np.ndarray, " R"]]]:
-    """Each place's rise and its rise beyond random subspaces in draws of the rows of `table`, by the columns that name it."""
+    """Bootstrap replicates of each site's rise, and of its rise beyond random subspaces, by the columns that name it."""
     sums = _with_excess(table, places, draws)
     first = [1 + i * (1 + draws) for i in range(len(places))]
     columns = [*first, *range(1 + len(places) * (1 + draws), sums.shape[1])]
@@ -420,13 +420,13 @@ def erasure_replicates(
 def _with_excess(
     table: Float[np.ndarray, "N C"], places: Sequence[_ErasedSite], draws: int
 ) -> Float[np.ndarray, "N D"]:
-    """The sums of a table, and behind them what each place's eraser adds beyond the mean of its random ones."""
+    """The sums of a table, followed by each eraser's addition beyond the mean of its random ones."""
     edited = table[:, 2:].reshape(len(table), len(places), 1 + draws)
     return np.concatenate([table[:, 1:], edited[:, :, 0] - edited[:, :, 1:].mean(2)], 1)
 
 
 def to_disk(tensor: Tensor) -> Tensor:
-    """The same tensor on the CPU, bit for bit, mapped from a temporary file without a name, which goes with it.
+    """The same tensor on the CPU, memory-mapped from an anonymous temporary file.
 
     Writing to it changes neither the file nor another copy. Raises StudyError where the folder of temporary files cannot hold it.
     """
@@ -442,7 +442,7 @@ def to_disk(tensor: Tensor) -> Tensor:
 
 
 def weights_to_hold(subject: Subject, batch: Batch) -> dict[Address, Float[Tensor, "B H T S"]]:
-    """The attention weights of every layer in the unedited pass, to be held in edited ones."""
+    """The attention weights of every layer in the unedited pass, to hold in edited ones."""
     weights: dict[Address, Tensor] = {}
     subject.each(batch, lambda trace: weights.__setitem__(trace.address, to_disk(trace.weights)))
     return weights

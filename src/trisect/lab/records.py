@@ -1,4 +1,4 @@
-"""What is noted of a run: the command that repeats it, the question that it answers, and About, as JSON and read back."""
+"""The record of a run: the command that repeats it, its question, and About, as JSON."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def command(
     texts: Texts | None = None,
     models: Sequence[str] = (),
 ) -> str:
-    """The command that repeats the run: inputs by their own words, then every setting that is not its default.
+    """The command that repeats the run: inputs, then every setting that differs from its default.
 
     `models` are the words of several that are opened one after the other.
     """
@@ -77,7 +77,7 @@ def command(
 
 
 def _option(field: Setting, value: Any) -> list[str]:
-    """One setting as words of a command line; none where it is the default, or where Python alone has it."""
+    """A setting as words of a command line; empty for defaults, and for settings of Python alone."""
     if not field.words or value == field.default or value is None:
         return []
     name, option = f"--{field.words}", field.option
@@ -110,7 +110,7 @@ def _word(field: Setting, value: Any) -> str:
 
 
 def plain_command(command: object) -> str:
-    """A command without what says on which machine it runs: the same question is asked there and here."""
+    """A command without options of the machine, which identifies the question."""
     words = shlex.split(str(command))
     return shlex.join(word for word, before in zip(words, ("", *words), strict=False) if not {word, before} & MACHINE)
 
@@ -138,7 +138,7 @@ def question_of(words: str, settings: Any, models: Sequence[str], texts: Texts |
 
 
 def place_marks(settings: Any, hub: bool = True) -> dict[str, str]:
-    """A mark of every file, folder and (with `hub`) dataset that a setting names; of a dataset on a hub its commit."""
+    """A hash of every file, folder and (with `hub`) dataset that a setting names; of a dataset on a hub its commit."""
     marks = {}
     for field in settings_of(type(settings)):
         has_place = isinstance(field, Setting) and (field.has_path or field.name in ("audio", "image"))
@@ -161,7 +161,7 @@ def place_marks(settings: Any, hub: bool = True) -> dict[str, str]:
 def conclusion(
     experiment: Experiment[S, F], measured: Measured[F], command: str, seconds: float
 ) -> tuple[About[F], dict[str, pl.DataFrame]]:
-    """What is noted beside what was measured, and all of it as tables by name, verdicts among them.
+    """The record of what was measured, and all tables by name, verdicts included.
 
     `command` and `seconds` are those of this call, which count where the measurement has no others.
     """
@@ -178,7 +178,7 @@ def conclusion(
 
 
 def note_invented(measured: Measured[F], settings: Any) -> Measured[F]:
-    """What was measured of a pretrained model, noting first where the texts are of the invented language.
+    """The result of a pretrained model, with a note if it read texts of the invented language.
 
     Sentence pairs of it are what a translator was trained on, and need no note.
     """
@@ -195,7 +195,7 @@ def draw_page(
     about: About[F],
     links: tuple[StudyLink, ...] = (),
 ) -> Sheet | Document:
-    """An experiment's page below its links to others, with a banner where a pretrained model read the invented language."""
+    """The page of an experiment below its links, with a banner if a pretrained model read the invented language."""
     page = with_links(experiment.page(tables, about), links)
     if INVENTED not in about.notes or not isinstance(page, Sheet):
         return page
@@ -203,14 +203,14 @@ def draw_page(
 
 
 def read_about(experiment: Experiment[S, F], folder: Path) -> About[F]:
-    """What was noted beside the tables of a folder; raises DamagedFileError where it cannot be read."""
+    """Read the record beside the tables of a folder; raises DamagedFileError if it is unreadable."""
     path = folder / experiment.record
     todo = f"Delete {path} and call 'trisect {experiment.name}' again."
     return read_about_file(experiment.name, experiment.facts, path, todo)
 
 
 def read_about_file(name: str, facts: type[F], path: Path, todo: str) -> About[F]:
-    """The same from one file."""
+    """Read a record from its file."""
     body = read_json(path, todo)
     defaults = {"command": "", "seconds": 0.0, "notes": [], "versions": {}, "claims_hash": None}
     try:
@@ -222,7 +222,7 @@ def read_about_file(name: str, facts: type[F], path: Path, todo: str) -> About[F
 
 
 def record_of(about: About[Any]) -> dict[str, Json]:
-    """About as JSON-ready data, the facts among the rest."""
+    """A record as JSON-ready data, with its facts."""
     hashed = {} if about.claims_hash is None else {"claims_hash": about.claims_hash}
     noted = {"command": about.command, "seconds": about.seconds, "notes": list(about.notes)}
     facts: Any = plain(about.facts)

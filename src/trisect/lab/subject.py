@@ -1,4 +1,4 @@
-"""Load a model to be read: a pretrained one, or one that a study trained."""
+"""Load a model to read: a pretrained one, or one of a study."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ class FetchOptions(TypedDict):
 
 
 class _NamedRevision(NamedTuple):
-    """A revision of a model, as NAME@REVISION names it: `base` is a name on a hub, or a folder of checkpoints."""
+    """A revision of a model, written NAME@REVISION: `base` is a name on a hub, or a folder of checkpoints."""
 
     base: str
     revision: str
@@ -64,7 +64,7 @@ class _NamedRevision(NamedTuple):
 
 
 def at_revision(model: Any) -> _NamedRevision | None:
-    """What NAME@REVISION names; None for anything else, such as a folder with that sign in its name."""
+    """Parse NAME@REVISION; None for anything else, such as a folder with that character in its name."""
     if not isinstance(model, str) or "@" not in model or Path(model).exists():
         return None
     base, _, revision = model.rpartition("@")
@@ -115,7 +115,7 @@ def load(
 
 
 def for_texts(subject: Subject, texts: Texts | None) -> Subject:
-    """A model as it is verified for what is to be read: with the first sample, where texts are samples; raises ModelError."""
+    """Verify a model for its inputs: for samples, with the first one; raises ModelError."""
     first = None if texts is None else next(texts.texts(), None)
     if isinstance(first, InputSample) and isinstance(subject, SeeingSubject):
         return subject.for_sample(first)
@@ -123,7 +123,7 @@ def for_texts(subject: Subject, texts: Texts | None) -> Subject:
 
 
 def check_crossing(subject: Subject, why: str) -> Pretrained:
-    """The model, if it reads a source and a target; raises ModelError, naming it, for any other. `why` says what it is asked for."""
+    """The model, if it reads a source and a target; raises ModelError for others, with `why`."""
     from trisect.hf.load import Pretrained
     from trisect.hf.load import check_crossing as check
 
@@ -135,7 +135,7 @@ def check_crossing(subject: Subject, why: str) -> Pretrained:
 
 
 def check_pretrained(subject: Subject) -> Pretrained:
-    """The model, if it cuts texts with a tokenizer of its own; raises ModelError, naming it, for one that a study trained."""
+    """The model, if it has a tokenizer of its own; raises ModelError for a study's."""
     from trisect.hf.load import Pretrained
 
     if not isinstance(subject, Pretrained):
@@ -145,7 +145,7 @@ def check_pretrained(subject: Subject) -> Pretrained:
 
 
 def sampled(subject: Subject) -> AbstractContextManager[None]:
-    """Inside, laws are looked at in part of a command's reads of a model of others, and at its end; see `hf.load.sampled_laws`."""
+    """Context in which laws are checked in part of a pretrained model's reads, and at the end; see `hf.load.sampled_laws`."""
     if isinstance(subject, OwnModel):
         return nullcontext()
     from trisect.hf.load import Pretrained, sampled_laws
@@ -154,7 +154,7 @@ def sampled(subject: Subject) -> AbstractContextManager[None]:
 
 
 def check_exists(model: Any, text: bool = False, **fetched: Unpack[FetchOptions]) -> None:
-    """Raise ModelError where `load` would before it reads weights; what is in memory is there.
+    """Raise ModelError where `load` would before it reads weights; models in memory pass.
 
     With `text`, also for a model that is to read text alone and takes sound or images.
     """
@@ -173,12 +173,12 @@ def check_exists(model: Any, text: bool = False, **fetched: Unpack[FetchOptions]
 
 
 def is_study_model(model: Any) -> bool:
-    """Whether a model is one that a study of ours trained, loaded or named by its folder."""
+    """Whether a model is a study's, loaded or given by its folder."""
     return isinstance(model, OwnModel) or _find_study(model) is not None
 
 
 def name_before(model: Any) -> str:
-    """What `load` calls a model on this machine, or on a hub, before it is loaded; a model in memory has its own."""
+    """The name by which `load` will call a model on this machine or on a hub; models in memory have their own."""
     if not isinstance(model, (str, Path)):
         return getattr(model, "name", type(model).__name__)
     if (trained := _find_study(model)) is not None:
@@ -191,7 +191,7 @@ def name_before(model: Any) -> str:
 
 
 def files_mark(model: Any, revision: str | None = None, remote_code: bool = False) -> str:
-    """Hex digits of all that a model is loaded from, its tokenizer and configuration too; of a hub's model its commit.
+    """A hash of all files from which a model is loaded, with tokenizer and configuration; of a hub's model its commit.
 
     Empty for a model in memory, an adapter, and where a hub's commit is not known: nobody can say whether it is the same
     another time.
@@ -216,7 +216,7 @@ def files_mark(model: Any, revision: str | None = None, remote_code: bool = Fals
 
 
 def beside(model: str | Path, name: str) -> tuple[str | Path, str | None]:
-    """Where another checkpoint of a model is, and its revision: of a folder the one beside it, else the hub's.
+    """The place and revision of another checkpoint of a model: beside a folder, or on the hub.
 
     Raises ModelError for a folder that is not there.
     """
@@ -227,7 +227,7 @@ def beside(model: str | Path, name: str) -> tuple[str | Path, str | None]:
 
 
 def checkpoints_mark(model: Any, names: Sequence[str], remote_code: bool = False) -> str:
-    """Hex digits of all that checkpoints of a model are loaded from, as `files_mark`; of a study's run all that it keeps.
+    """A hash of all files from which a model's checkpoints are loaded, as `files_mark`; of a study's run all its files.
 
     Empty where that is not known; raises TrisectError for one that is not there.
     """
@@ -242,7 +242,7 @@ def checkpoints_mark(model: Any, names: Sequence[str], remote_code: bool = False
 
 
 def weight_files(model: Any) -> tuple[Path, ...]:
-    """The safetensors files that are all of the weights of a model on this machine; none for any other, or an adapter."""
+    """The safetensors files with all weights of a model on this machine; empty for other formats and adapters."""
     named = at_revision(model)
     place = model if named is None else Path(named.base) / named.revision
     if not isinstance(place, (str, Path)) or (Path(place) / "adapter_config.json").exists():
@@ -257,7 +257,7 @@ def _find_study(
     device: str = "auto",
     device_map: str | None = None,
 ) -> tuple[Folder, str | None] | None:
-    """The study and run that a folder is, the run None for its first baseline; raises ModelError for options it has not."""
+    """The study and run of a folder (run None: first baseline); raises ModelError for options that do not apply."""
     place = Path(model) if isinstance(model, (str, Path)) else None
     if place is None:
         return None
@@ -277,7 +277,7 @@ def _find_study(
 
 
 def check_folder(model: Any) -> None:
-    """Raise ModelError for a text, and for a folder that is no model's but has models in it, such as a dissection's: it names them."""
+    """Raise ModelError for a text, and for a folder without a model, naming models below it."""
     place = Path(model) if isinstance(model, (str, Path)) else None
     if place is None or any((place / name).exists() for name in CONFIGS):
         return
@@ -314,7 +314,7 @@ def _is_model(place: Path) -> bool:
 
 
 def _place_of(model: Any, revision: str | None) -> tuple[_NamedRevision | None, Any, str | None]:
-    """What NAME@REVISION names, where the model lies, and its revision; raises ModelError where one is named beside it."""
+    """The place and revision of NAME@REVISION; raises ModelError if a second revision is given."""
     named = at_revision(model)
     if named is None:
         return None, model, revision
@@ -338,7 +338,7 @@ def _load_trained(folder: Folder, name: str | None, window: int | None) -> OwnMo
 
 
 def _find_run(folder: Folder, name: str | None) -> Run:
-    """A run that has a model: by name, or the first baseline; raises ModelError where its training diverged."""
+    """A run with a model, by name or the first baseline; raises ModelError if its training diverged."""
     run = _baselines(folder)[0] if name is None else read_run(folder, name).spec
     if read_run(folder, run.id).status == "diverged":
         todo = "Choose another run: trisect.load('STUDY/runs/RUN')."
@@ -349,7 +349,7 @@ def _find_run(folder: Folder, name: str | None) -> Run:
 
 
 def _baselines(folder: Folder) -> list[Run]:
-    """The finished baselines of a study, by seed; raises ModelError where there is none."""
+    """The finished baselines of a study, by seed; raises ModelError if there is none."""
     runs = list(folder.read_ledger().runs.values())
     done = [run for run in runs if run.edit is None and folder.run(run.id).exists()]
     if not done:
@@ -359,7 +359,7 @@ def _baselines(folder: Folder) -> list[Run]:
 
 
 def baselines(study: str | Path) -> tuple[Path, ...]:
-    """The folders of a study's finished baselines, by seed, as `load` takes them; raises ModelError where there is none."""
+    """The folders of a study's finished baselines, by seed, for `load`; raises ModelError if there is none."""
     folder = Folder(Path(study))
     return tuple(folder.run(run.id).parent for run in _baselines(folder))
 

@@ -44,7 +44,7 @@ RANK = (NOT, NOTHING, SURVIVAL_UNDECIDED, SURVIVES)  # the reading of a claim is
 
 
 class _Survival(NamedTuple):
-    """How one claim stands against one control: the reading in words, and a line of numbers for each part."""
+    """The reading of a claim against one control: in words, and a line of numbers for each part."""
 
     name: str
     reading: str
@@ -52,7 +52,7 @@ class _Survival(NamedTuple):
 
 
 def survivals(controls: pl.DataFrame, source: str, claim: str) -> tuple[_Survival, ...]:
-    """The controls of one claim in words; empty where none was run."""
+    """The controls of one claim in words; empty if none was run."""
     rows = controls.filter(pl.col("source") == source, pl.col("claim") == claim, pl.col("control").is_in(CONTROLS))
     results = []
     for (control,), group in rows.sort("part").group_by("control", maintain_order=True):
@@ -70,7 +70,7 @@ def survivals(controls: pl.DataFrame, source: str, claim: str) -> tuple[_Surviva
 
 
 def _joint_reading(readings: Sequence[str]) -> str:
-    """The reading of a claim from those of its parts: a claim survives where every part does."""
+    """The reading of a claim from those of its parts: it survives if all parts do."""
     return next(reading for reading in RANK if reading in readings)
 
 
@@ -104,7 +104,7 @@ VERDICTS = ("supported", "refuted", "inconclusive", "not tested")
 
 @dataclass(frozen=True)
 class _PartView:
-    """One part of a claim, ready for the page: its sentence, its numbers as words, and its drawing."""
+    """A part of a claim for the page: sentence, numbers as words, and drawing."""
 
     sentence: str
     numbers: str
@@ -116,7 +116,7 @@ class _PartView:
 
 @dataclass(frozen=True)
 class Card:
-    """One claim, ready for the page."""
+    """A claim for the page."""
 
     id: str
     sentence: str
@@ -208,7 +208,7 @@ def _card(rows: Sequence[Mapping[str, Any]]) -> Card:
 
 
 def _units_needed(claim: Mapping[str, Any], parts: Sequence[Mapping[str, Any]], varies: str) -> str:
-    """How many seeds, or texts, would decide the claim: a rule that bars a verdict is lifted by no number of them.
+    """The number of seeds, or texts, that would decide the claim; none if a rule prevents a verdict.
 
     Nobody can give a model more heads, and a spread that is not known tells nothing.
     """
@@ -264,7 +264,7 @@ def _part(row: Mapping[str, Any], span: tuple[float, float]) -> _PartView:
 
 
 def _span(rows: Sequence[Mapping[str, Any]]) -> tuple[float, float]:
-    """The ends that all parts of one unit share: bounds, effects, and intervals as far as they do not swamp the rest."""
+    """The range shared by all parts of a unit: bounds, effects, and intervals that are not much longer than the rest."""
     core = [0.0]
     for row in rows:
         bound = row["bound"] or 0.0
@@ -279,7 +279,7 @@ def _span(rows: Sequence[Mapping[str, Any]]) -> tuple[float, float]:
 
 
 def _forest(row: Mapping[str, Any], span: tuple[float, float]) -> Markup:
-    """A part as SVG: the claimed side tinted, the baseline dashed, thick the 95 % interval, thin the family's."""
+    """A part as SVG: the claimed side tinted, the baseline dashed, the 95 % interval thick, the family's thin."""
     low, high = span
 
     def at(value: float) -> float:

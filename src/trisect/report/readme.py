@@ -1,4 +1,4 @@
-"""README.md of a folder of results: what was asked, on what, what was found with its intervals, and the tables that lie there."""
+"""README.md of a folder of results: question, inputs, findings with intervals, and tables."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ MARK = "<!-- Written by trisect report, which writes it again; without this line
 
 
 def write_readme(folder: Path, text: str) -> bool:
-    """Write `folder/README.md`, in place of one that begins with MARK alone; returns whether it did.
+    """Write `folder/README.md` if there is none, or one that begins with MARK; returns whether it did.
 
     One without MARK was written or edited by hand and says more than tables do, such as comparisons across results. The file is in
     no list of a run's files, so that editing it damages nothing.
@@ -35,7 +35,7 @@ def write_readme(folder: Path, text: str) -> bool:
 
 
 def remove_readme(folder: Path) -> None:
-    """Remove the README.md that `write_readme` wrote: it is of the run before."""
+    """Remove a README.md of `write_readme`, which belongs to the previous run."""
     if _is_ours(folder / NAME):
         (folder / NAME).unlink()
 
@@ -45,7 +45,7 @@ def _is_ours(path: Path) -> bool:
 
 
 def readme(sheet: Sheet, about: About[Any], findings: Sequence[Finding], tables: Mapping[str, pl.DataFrame]) -> str:
-    """The text, from the page of the same results, their record, findings and tables."""
+    """The text, from the page of the results, their record, findings and tables."""
     untested = [finding.claim for finding in findings if finding.claim and finding.verdict == NOT_TESTED]
     blocks = [block for section in sheet.sections for block in section.blocks if isinstance(block, Facts)]
     facts = [*sheet.facts, *(item for block in blocks if block.items != DEFINITIONS for item in block.items)]
@@ -69,7 +69,7 @@ def readme(sheet: Sheet, about: About[Any], findings: Sequence[Finding], tables:
 
 
 def _sentence(finding: Finding) -> str:
-    """A finding as an item of a list: its words, the intervals that they leave out, and over how many units."""
+    """A finding as a list item: its words, intervals that they omit, and the number of units."""
     counts = {value.n for value in finding.values if value.n is not None}
     sizes = words.join_words([words.count(n) for n in sorted(counts)])
     more = [f"n = {sizes}{f', unit: {finding.per}' if finding.per else ''}"] if counts else []
@@ -79,6 +79,6 @@ def _sentence(finding: Finding) -> str:
 
 
 def _plain(text: str) -> str:
-    """Text that Markdown shows as it is: one line, no tags of its own."""
+    """Text escaped for Markdown, in one line, without HTML tags."""
     bare = Markup(text).striptags() if isinstance(text, Markup) else text
     return safe(" ".join(bare.split())).replace("<", "&lt;").replace("|", "\\|")

@@ -23,7 +23,7 @@ from trisect.core.printable import safe, safe_data
 
 
 class Mark(NamedTuple):
-    """How one group of components is drawn everywhere: its colour and its shape, so that colour is never alone."""
+    """Colour and shape of a group of components in all figures, so that colour is never the only difference."""
 
     colour: str
     shape: str
@@ -64,7 +64,7 @@ LAYER_SHAPES = tuple(m.shape for m in (*GROUPS.values(), OTHER))
 
 
 def layer_shape(position: int) -> str:
-    """The shape of a panel's curve number `position`, from 0; after eight they begin again."""
+    """The shape of curve number `position` of a panel, from 0; they repeat after eight."""
     return LAYER_SHAPES[position % len(LAYER_SHAPES)]
 
 
@@ -85,12 +85,12 @@ def ramp(share: float, stops: Sequence[str] = VIRIDIS) -> str:
 
 
 def layer_colour(share: float, dark: bool = False) -> str:
-    """The colour of a layer at `share` of the depth: viridis, less the end that the background would swallow."""
+    """The colour of a layer at `share` of the depth: viridis without the end that is close to the background."""
     return ramp(0.38 + 0.62 * share if dark else 0.78 * share)
 
 
 def theme() -> alt.Config:
-    """The one theme of all charts; marks carry no words of their own, since each figure has an alt text."""
+    """The theme of all charts; marks have no text of their own, since each figure has an alternative text."""
     words = {
         "labelColor": SOFT,
         "titleColor": SOFT,
@@ -132,7 +132,7 @@ for line in sys.stdin.buffer:
 
 
 class _Renderer:
-    """The drawing library in a process of its own, begun with the first chart: it ends the process where it cannot go on."""
+    """The drawing library in a process of its own, started with the first chart, since it ends its process on failure."""
 
     def __init__(self) -> None:
         self._process: subprocess.Popen[bytes] | None = None
@@ -140,7 +140,7 @@ class _Renderer:
         atexit.register(self._end)
 
     def draw(self, kind: str, what: object) -> str:
-        """What the library makes of a chart ('svg'), or of an SVG ('png', in base 64); raises StudyError where it does not."""
+        """Draw a chart ('svg'), or convert an SVG ('png', in base 64); raises StudyError on failure."""
         with self._lock:
             if self._process is None:
                 command, pipe = [sys.executable, "-P", "-c", _PROGRAM], subprocess.PIPE
@@ -181,7 +181,7 @@ _LONG = re.compile(r"(?<![\d.])-?\d+\.\d{3,}(?![\de])")
 
 
 def svg(chart: alt.ConcatChart | alt.LayerChart, name: str, legend: bool = True) -> str:
-    """The chart as SVG; its inner ids are counted from 1 and begin with `name`, so that many fit on one page.
+    """The chart as SVG; ids are numbered from 1 and begin with `name`, so that many fit on one page.
 
     Its words are made safe for XML first: the renderer ends the process on a character that XML does not allow.
     """
@@ -191,7 +191,7 @@ def svg(chart: alt.ConcatChart | alt.LayerChart, name: str, legend: bool = True)
 
 
 def _drawable(value: Any) -> Any:
-    """A chart's statement with safe words; rows that it holds as text of their own are JSON once more."""
+    """A chart's specification with safe strings; rows stored as text become JSON."""
     if isinstance(value, str):
         if value.startswith("[{") and "\\u" in value:
             with suppress(ValueError):  # a word that only begins like rows
@@ -204,12 +204,12 @@ def _drawable(value: Any) -> Any:
 
 @cache
 def _config(legend: bool) -> dict[str, Any]:
-    """The theme as the renderer takes it; made once, since the chart library checks every value of it."""
+    """The theme for the renderer, computed once, since the chart library validates every value."""
     return theme().to_dict() | ({} if legend else {"legend": {"disable": True}})
 
 
 def stable(text: str, name: str) -> str:
-    """Ids renamed in order of appearance, coordinates to two decimals: what the renderer counts leaves no trace."""
+    """Rename ids in order of appearance, and round coordinates to two decimals, so that equal charts give equal bytes."""
     seen: dict[str, str] = {}
 
     def rename(match: re.Match[str]) -> str:
@@ -222,7 +222,7 @@ def stable(text: str, name: str) -> str:
 
 
 def slim(text: str) -> str:
-    """The SVG less what says nothing on the page: it is half the size, and looks the same."""
+    """The SVG without what the page does not need, at half the size."""
     return _EMPTY.sub("", text)
 
 

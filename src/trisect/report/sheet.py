@@ -39,13 +39,13 @@ SHORT = 12  # rows of a table that is shown unfolded
 
 
 def present(*items: T | None) -> tuple[T, ...]:
-    """Those that there are."""
+    """The items that are not None."""
     return tuple(item for item in items if item is not None)
 
 
 @dataclass(frozen=True)
 class TextBlock:
-    """A paragraph; its `look` is empty, 'quiet' or 'notice', and `id` a place to link to."""
+    """A paragraph; `look` is empty, 'quiet' or 'notice', and `id` an anchor."""
 
     text: str
     look: str = ""
@@ -53,13 +53,13 @@ class TextBlock:
 
 
 def quiet(texts: Iterable[str]) -> tuple[TextBlock, ...]:
-    """Paragraphs in small."""
+    """Paragraphs in small type."""
     return tuple(TextBlock(text, "quiet") for text in texts)
 
 
 @dataclass(frozen=True)
 class Bullets:
-    """A list, under a small heading where it has a `title`."""
+    """A list, with a small heading if it has a `title`."""
 
     items: tuple[str, ...]
     title: str = ""
@@ -68,7 +68,7 @@ class Bullets:
 
 @dataclass(frozen=True)
 class Requirement:
-    """Something that has to hold before anything else is read: its name, what was found, and whether it holds."""
+    """A requirement of all results: its name, the measurement, and whether it holds."""
 
     holds: bool
     name: str
@@ -78,14 +78,14 @@ class Requirement:
 
 @dataclass(frozen=True)
 class Requirements:
-    """Several of them, each with a sign."""
+    """Several requirements, each with a sign."""
 
     items: tuple[Requirement, ...]
 
 
 @dataclass(frozen=True)
 class Picture:
-    """A figure; a `folded` one waits behind its title."""
+    """A figure; a `folded` one is behind its title."""
 
     figure: Figure
     folded: bool = False
@@ -93,7 +93,7 @@ class Picture:
 
 @dataclass(frozen=True)
 class Table:
-    """A table: the first column names the row, every row is as long as `columns`.
+    """A table: the first column names the row, every row has the length of `columns`.
 
     One of `prose` holds sentences, which are wrapped; `folded` says whether it has to be opened (None: if it is long).
     `words` stand above it, `label` names it where the caption is none of its own, and where it does not `wrap`
@@ -118,14 +118,14 @@ class Table:
 
 @dataclass(frozen=True)
 class Strip:
-    """Every verdict of a table of claims as a sign that leads to its card."""
+    """Every verdict of a table of claims as a sign that links to its card."""
 
     claims: pl.DataFrame
 
 
 @dataclass(frozen=True)
 class Verdicts:
-    """A table of claims as cards; `about` is what each speaks of, `controls` the table of that name."""
+    """A table of claims as cards; `about` is the subject of each, `controls` the table of that name."""
 
     claims: pl.DataFrame
     about: str
@@ -134,14 +134,14 @@ class Verdicts:
 
 @dataclass(frozen=True)
 class Code:
-    """A line to be copied."""
+    """A line of code to copy."""
 
     text: str
 
 
 @dataclass(frozen=True)
 class Facts:
-    """Names with what they are."""
+    """Names with values."""
 
     items: tuple[tuple[str, str], ...]
 
@@ -160,7 +160,7 @@ FILTERS: Mapping[str, Callable[..., Any]] = {
 def fill(
     template: Path, style: str, script: str = "", filters: Mapping[str, Callable[..., Any]] = FILTERS, **values: Any
 ) -> str:
-    """The template with these values, and besides `style`, `script` and `script_hash` (SHA-256, base64) for its head.
+    """Fill a template with values, and with `style`, `script` and `script_hash` (SHA-256, base64) for its head.
 
     Everything is escaped but what is Markup, and control characters are shown as
     their signs; a name that the template asks for and nobody gave is an error.
@@ -173,7 +173,7 @@ def fill(
 
 @cache
 def _environment(folder: Path, filters: tuple[tuple[str, Callable[..., Any]], ...]) -> Environment:
-    """Cached, with the templates that it has compiled: a study writes many pages."""
+    """The cached template environment: a study writes many pages."""
     loader = FileSystemLoader(folder)
     environment = Environment(
         loader=loader, autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True
@@ -183,12 +183,12 @@ def _environment(folder: Path, filters: tuple[tuple[str, Callable[..., Any]], ..
 
 
 def wrap_scripts(*paths: Path) -> str:
-    """Several scripts as one that leaves no name outside itself."""
+    """Join scripts into one without global names."""
     return f'"use strict";\n(() => {{\n{"".join(map(read, paths))}}})();\n'
 
 
 def read(path: Path) -> str:
-    """A file that lies beside the code."""
+    """Read a file beside the code."""
     return path.read_text(encoding="utf-8")
 
 
@@ -229,7 +229,7 @@ PageBlock = TextBlock | Bullets | Requirements | Picture | Table | Strip | Verdi
 
 @dataclass(frozen=True)
 class Sheet:
-    """A page: the line above its title, the title, what was measured on, its sections, how to reproduce it, and the answer.
+    """A page: the line above its title, title, inputs, sections, how to reproduce it, and the answer.
 
     The `answer` is one sentence that answers the title, with its number; the first figure, below it, shows it. `style` are
     further rules, `links` those to the other pages of its study, as HTML. Figures can be read by pointer and keys, hide marks,
@@ -257,7 +257,7 @@ class Sheet:
 
 @dataclass(frozen=True)
 class Document:
-    """A page that is no sheet, such as one to move things on: its file's name, its text, and figures to lie beside it."""
+    """A page that is no sheet, such as an interactive one: file name, text, and figures beside it."""
 
     name: str
     html: str
@@ -285,13 +285,13 @@ def write_document(path: Path, page: Sheet | Document) -> Path:
 
 
 def _draw_figure(figure: Figure) -> tuple[bytes, bytes]:
-    """A figure as SVG and as PNG."""
+    """Draw a figure as SVG and PNG."""
     text = render.svg(figure.chart(), figure.name)
     return text.encode(), render.png(text)
 
 
 def html(sheet: Sheet) -> str:
-    """The whole page as one text, with its style sheet, its figures and its script inside."""
+    """The whole page as text, with style sheet, figures and script."""
     sections = []
     for number, section in enumerate(sheet.sections, start=1):
         blocks = _blocks(section)
@@ -316,14 +316,14 @@ def html(sheet: Sheet) -> str:
 
 
 def _fold(block: PageBlock) -> PageBlock:
-    """The block behind its title, where it is a figure, or a table that does not say otherwise."""
+    """A block behind its title, for figures, and for tables unless they say otherwise."""
     if isinstance(block, Picture) or (isinstance(block, Table) and block.folded is None):
         return replace(block, folded=True)
     return block
 
 
 def _blocks(section: Section) -> list[PageBlock]:
-    """All that stands in a section, in order."""
+    """All blocks of a section, in order."""
     blocks: list[PageBlock] = [TextBlock(text) for text in section.words]
     if section.cards is not None and (verdicts := cards.cards(section.cards)):
         rules = Section("How verdicts are made", (*section.words, RULE, READING))
@@ -342,7 +342,7 @@ def _blocks(section: Section) -> list[PageBlock]:
 
 
 def _ready(block: PageBlock) -> dict[str, Any]:
-    """A block for the template, which knows it by its kind."""
+    """A block for the template, which selects by kind."""
     match block:
         case Picture():
             figure = with_numbers(block.figure)
@@ -382,7 +382,7 @@ LED = "Attention lets a word read others. Each word x is multiplied by three mat
 
 
 def answers_of(findings: Iterable[Finding]) -> tuple[Finding, ...]:
-    """The findings that answer for the query, the key and the value, in this order."""
+    """The findings for query, key and value, in this order."""
     by_component = {
         finding.groups[0]: finding for finding in findings if finding.measure == "answer" and finding.groups
     }
@@ -396,7 +396,7 @@ def opening(
     title: str = "The answer",
     none: str = "No intervention has numbers yet, so there is no answer.",
 ) -> Section:
-    """One picture, three sentences, and `more` and definitions behind a line; where there is no answer, `none` says why."""
+    """One figure, three sentences, and `more` with definitions behind a line; without an answer, `none` says why."""
     blocks: list[PageBlock] = [Picture(picture)] if picture is not None else []
     if answers:
         items = (Markup("<strong>{}.</strong> {}").format(finding.title, finding.words) for finding in answers)
@@ -408,12 +408,12 @@ def opening(
 
 
 def sure(sentences: Sequence[str]) -> Section:
-    """What the answer rests on."""
+    """The evidence for the answer."""
     return Section("How sure?", blocks=(Bullets(tuple(sentences)),) if sentences else (), id="sure", shown=True)
 
 
 def open_section(findings: Iterable[Finding], blind: Sequence[str] = ()) -> Section:
-    """Comparisons of q, k and v that are open, those alike within their margin, and what the method cannot see."""
+    """Undecided comparisons of q, k and v, those alike within their margin, and the limits of the method."""
     open_, same = [], []
     for finding in findings:
         if finding.compared is None or finding.compared.kind not in ("uncertain", "alike"):
@@ -439,7 +439,7 @@ def open_section(findings: Iterable[Finding], blind: Sequence[str] = ()) -> Sect
 
 
 def picture_of(answers: Sequence[Finding], shares: str, costs: str) -> Figure | None:
-    """The numbers of the three sentences in one picture, with the caption for shares of pairs, or for changes of a loss."""
+    """The numbers of the three sentences in one figure, with a caption for shares of pairs, or for changes of a loss."""
     bars = [
         Bar(finding.groups[0], value.name, value.mean, value.low, value.high)
         for finding in answers
@@ -464,7 +464,7 @@ MARK = "<!-- links of the study -->"  # where a page of its own has them
 
 @dataclass(frozen=True)
 class StudyLink:
-    """One entry: its title, the way to its page, and whether it is this page, or one of the same part.
+    """A link: title, path, and whether it is this page, or one of the same part.
 
     `models` are the same part's pages for other models, each with its name; an empty way is this page's.
     """
@@ -476,7 +476,7 @@ class StudyLink:
 
 
 def with_links(page: Sheet | Document, links: tuple[StudyLink, ...]) -> Sheet | Document:
-    """The page with the header; as it is where there are no links."""
+    """The page with a header of links; unchanged without links."""
     if not links:
         return page
     header = fill(Path(__file__).parent / "study_links.html", "", links=links)
@@ -489,7 +489,7 @@ F = TypeVar("F")
 
 
 def provenance(about: About[F], *facts: tuple[str, str], timed: bool = True) -> tuple[tuple[str, str], ...]:
-    """The facts at a page's end: the command, the experiment's `facts`, seconds, claims and software.
+    """Facts at the end of a page: command, the experiment's `facts`, seconds, claims and software.
 
     Without `timed` the seconds are left to the record, so that the same call writes the same page.
     """
@@ -500,12 +500,12 @@ def provenance(about: About[F], *facts: tuple[str, str], timed: bool = True) -> 
 
 
 def notes_section(about: About[F]) -> Section | None:
-    """The notes of a run; None where there are none."""
+    """The notes of a run; None without notes."""
     return Section("Notes", tuple(about.notes)) if about.notes else None
 
 
 def verdict_findings(claims: pl.DataFrame) -> tuple[Finding, ...]:
-    """Every claim of a table of claims: its verdict, its effect with its interval, and why if it is inconclusive."""
+    """Every claim of a table: verdict, effect with interval, and the reason if it is inconclusive."""
     findings = []
     for row, line in words.verdict_lines(claims):
         effect = Estimate(row["claim"], row["effect"], row["low"], row["high"], row["n"])
@@ -520,7 +520,7 @@ TICKS = 3  # more, and labels such as −0.015 touch
 
 
 def small_multiples(name: str, title: str, caption: str, findings: Sequence[Finding]) -> Figure | None:
-    """A panel for each finding that has numbers of components, those of one unit on one axis; None where none has.
+    """A panel for each finding with numbers of components, those of one unit on one axis; None without any.
 
     Intervals that dwarf the numbers are drawn to the frame's edge, and the caption says how many ends lie beyond it.
     """
@@ -544,13 +544,13 @@ def small_multiples(name: str, title: str, caption: str, findings: Sequence[Find
 
 
 def sentences(findings: Sequence[Finding], caption: str = "The same in words") -> Table | None:
-    """What each finding says, as a folded table; None where there is nothing."""
+    """The sentences of findings, as a folded table; None without any."""
     cells = tuple(zip(titles(findings), (finding.words for finding in findings), strict=True))
     return Table(("", "found"), cells, caption, folded=True, label=caption, prose=True) if cells else None
 
 
 def titles(findings: Sequence[Finding]) -> list[str]:
-    """What each finding is called; those that share a name say what they are about as well."""
+    """The titles of findings; those with equal titles also say their subject."""
     names = [finding.title or finding.what or finding.measure.replace("_", " ").capitalize() for finding in findings]
     about = [", ".join(finding.groups) for finding in findings]
     return [
@@ -559,7 +559,7 @@ def titles(findings: Sequence[Finding]) -> list[str]:
 
 
 def _panel(finding: Finding, estimates: Sequence[Estimate], frame: SharedAxis, title: str) -> Panel:
-    """One finding: a row for each component, its number with its 95 % interval along the axis, and a line at 0."""
+    """A panel of one finding: a row for each component, its number with 95 % interval, and a line at 0."""
     unit, names = frame.unit, [e.name for e in estimates]
     axis, scale = (
         alt.Axis(values=list(few_ticks(frame.low, frame.high, TICKS)), tickCount=40, format="~g"),

@@ -1,4 +1,4 @@
-"""Ablation's page: what changes when q, k or v is ablated, by layer or by head."""
+"""The page of an ablation: the change of the loss by layer and by head."""
 
 from __future__ import annotations
 
@@ -105,7 +105,7 @@ def _outcome_words(facts: AblateFacts) -> str:
 
 
 def _summary_figure(results: Sequence[Finding], facts: AblateFacts) -> Figure | None:
-    """A figure of the findings with one number per component, side by side."""
+    """A figure of the findings with one number per component."""
     outcome = _outcome_words(facts)
     caption = f"Change of {outcome} by component; lines are 95 % intervals, where available. n\u00a0=\u00a0{sample_words(facts)}."
     titles, short = {"mean_change": "mean over layers", "largest_change": "where it is largest"}, []

@@ -1,4 +1,4 @@
-"""Ablation of a given model: how much its own loss changes when q, k or v of a site is replaced, text by text."""
+"""Mean, zero and resampling ablation: the change of a model's loss, text by text, with q, k or v of a site replaced."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ ZEROS = (
 
 @dataclass
 class TextsRead:
-    """The texts as they are read: how many there are, some of them, and which of them are the same."""
+    """Counts texts as they are read, keeps a sample of them, and finds repeated ones."""
 
     texts: Texts
     count: int
@@ -63,7 +63,7 @@ class TextsRead:
 
     @classmethod
     def of(cls, texts: Texts, seed: int) -> TextsRead:
-        """Count the texts, and keep at most POOL of them, each as likely as any other (Vitter 1985, algorithm R)."""
+        """Count the texts and keep a uniform sample of at most POOL of them (Vitter 1985, algorithm R)."""
         draw, pool, count = np.random.default_rng([seed, 1]), [], 0
         for count, text in enumerate(texts.texts(), start=1):
             if len(pool) < POOL:
@@ -75,14 +75,14 @@ class TextsRead:
         return cls(texts, count, tuple(pool))
 
     def stream(self) -> Iterator[TextOrPair]:
-        """The texts from the first on, each marked as it passes."""
+        """Yield all texts in order, noting a mark of each."""
         self.marks.clear()
         for text in self.texts.texts():
             self.marks.append(hash(text))
             yield text
 
     def other(self, number: int, seed: int) -> TextOrPair:
-        """A text that is not the one of that number, nor the same as it; a function of the number and the seed."""
+        """A text other than the one of that number, with other content; a function of the number and the seed."""
         others = [text for text in self.pool if hash(text) != self.marks[number]]
         if not others:
             same = f"There are {self.count} of them, and none that differs from text {number + 1}."
@@ -99,13 +99,13 @@ def make_replacement(
     seed: int,
     step: Callable[[int], object],
 ) -> Replace:
-    """For a batch, what stands in for q, k and v at each address; 'mean' reads all texts for it first."""
+    """Return a function from a batch to the replacements of q, k and v at each address; 'mean' reads all texts for it first."""
     if how == "zero":
         return lambda batch: dict.fromkeys(addresses, zeros())
     if how == "resample":
 
         def donor_parts(batch: Batch) -> Mapping[Address, Parts]:
-            """Every row's q, k and v from another text, read by itself; of a text cut into windows the first is borrowed from."""
+            """q, k and v of another text for each row, read by itself; of a text in several windows, those of its first."""
             borrowed: dict[tuple[int, Address, int], Tensor] = {}
             for text in dict.fromkeys(text for text, _ in batch.rows):
                 lent = next(iter(subject.batches([read.other(text, seed)], 1, scored=True)))
@@ -128,7 +128,7 @@ def make_replacement(
 
 @dataclass
 class _BorrowedLayers(Mapping[Address, Parts]):
-    """The other texts' q, k and v, put together for a layer when it is asked for; those of one layer are held."""
+    """q, k and v of other texts, joined for a layer when it is read; those of one layer are in memory at a time."""
 
     lent: Mapping[tuple[int, Address, int], Tensor]
     batch: Batch
@@ -156,7 +156,7 @@ class _BorrowedLayers(Mapping[Address, Parts]):
 def _listen(
     subject: Subject, batch: Batch, addresses: Sequence[Address], note: Callable[[Address, Parts], None]
 ) -> None:
-    """One pass that changes nothing and notes what enters the dot product at each address."""
+    """Record what enters the dot product at each address, in one unedited pass."""
 
     def write(address: Address, parts: Parts) -> Parts:
         note(address, parts)
@@ -167,7 +167,7 @@ def _listen(
 
 
 def _real(batch: Batch, address: Address, parts: Parts) -> tuple[Bool[Tensor, "B T"], Bool[Tensor, "B S"]]:
-    """Which queries and keys are of the texts rather than padding."""
+    """Masks of real queries and keys (True), which are not padding."""
     queries, keys = batch.queries(address.stack).real, batch.keys(address.stack).real
     for real, length in ((queries, parts.q.shape[2]), (keys, parts.k.shape[2])):
         if real.shape[1] != length:
@@ -177,7 +177,7 @@ def _real(batch: Batch, address: Address, parts: Parts) -> tuple[Bool[Tensor, "B
 
 
 def measure(settings: AblateSettings, context: RunContext) -> Measured[AblateFacts]:
-    """Replace what each site holds, one pass each.
+    """Ablate each site in a pass of its own.
 
     A site's components are replaced together in one layer at a time, or in one head at a time. With `hold` every layer's
     attention weights stay those of the unedited pass, in the edited layer only where v alone is edited: this separates what
@@ -238,7 +238,7 @@ def measure(settings: AblateSettings, context: RunContext) -> Measured[AblateFac
 
 
 def _plan_actions(subject: Subject, settings: AblateSettings) -> list[tuple[EditedPass, str | EditFunction]]:
-    """Every edit, and the way or the function that makes it. Raises SiteError, and SpecError for a place that is named twice."""
+    """All edits with their kind of replacement or function. Raises SiteError, and SpecError for a site that is named twice."""
     if settings.edits is None:
         return [(edit, settings.how) for edit in plan_edits(subject.shape, settings.sites, settings.per)]
     actions: dict[str, tuple[EditedPass, str | EditFunction]] = {}
@@ -260,7 +260,7 @@ def _passes(
     sources: Mapping[str, Mapping[Address, Parts]],
     hold: bool,
 ) -> tuple[RowScores, list[RowScores]]:
-    """The unedited pass over one batch, and one for each edit; weights that are held are all but those that an edit makes."""
+    """Run a batch unedited and under each edit; of attention weights that are held, an edit's own are free."""
     clean = passes.score(batch)
     weights = weights_to_hold(subject, batch) if hold else None
     if weights is not None:
@@ -283,7 +283,7 @@ def _rows(
     hold: bool,
     replicates: Float[np.ndarray, "R C"],
 ) -> list[NewRow]:
-    """The unedited loss, where there is one, and every edit's change, each with its interval."""
+    """Rows of the unedited loss, where there is one, and of the change by each edit, with intervals."""
     numbers = value_rows(ratios(table[:, 1:], table[:, 0]), replicates, len(table))
     measure = "output_change" if subject.objective == "output" else "loss_change_nats"
     pattern = ", pattern held" * hold

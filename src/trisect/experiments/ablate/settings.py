@@ -1,4 +1,4 @@
-"""What an ablation is asked, and what it notes of itself."""
+"""Settings and facts of an ablation."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ HOW = ("zero", "mean", "resample")
 
 @record
 class AblateSettings:
-    """What replaces which parts of a model's queries, keys and values, over texts."""
+    """Settings of an ablation: the sites, the replacements and the texts."""
 
     source: Models
     read: TextSource
@@ -50,7 +50,7 @@ class AblateSettings:
     machine: ModelWorkers = field(default_factory=ModelWorkers)
 
     def __post_init__(self) -> None:
-        """Raise SpecError for edits that are none, and for sites or a way beside them."""
+        """Raise SpecError for an empty mapping of edits, and for sites or `how` beside edits."""
         if self.edits is None:
             return
         if not self.edits or self.sites is not None or self.how != "mean":
@@ -64,7 +64,7 @@ class AblateSettings:
 
 @record
 class AblateFacts(ReadFacts):
-    """Model, texts and settings of an ablation; `sites` is None for q, k and v of every layer, `how` may name functions.
+    """Facts of an ablation; `sites` is None for q, k and v of every layer, `how` may name functions.
 
     `compared` is what paired differences over texts say of q, k and v, as data of a Comparison.
     """

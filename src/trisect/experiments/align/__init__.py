@@ -25,7 +25,7 @@ class Align(Experiment[AlignSettings, AlignFacts]):
     is_of_words = True
 
     def check(self, settings: AlignSettings) -> None:
-        """Raise CorpusError where the sentence pairs that are named cannot be read, or do not fit together."""
+        """Raise CorpusError if the sentence pairs cannot be read, or their files do not match."""
         from trisect.experiments.align.run import read_bitext
 
         if settings.bitext is None:

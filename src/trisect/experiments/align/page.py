@@ -84,7 +84,7 @@ def _panel(pair: PicturedPair) -> Panel:
 
 
 def _axis(channel: Any, side: str, words: Sequence[str], **look: Any) -> Any:
-    """Words beside the cells; they are distinguished by their place, since a word may stand there twice."""
+    """The axis of a sentence's words, which are distinguished by position since a word may occur twice."""
     axis = alt.Axis(
         labelExpr=f"{json.dumps(list(words))}[datum.value - 1]",
         labelLimit=LABELS[1],
@@ -138,7 +138,7 @@ _SCOPE_WITHIN = (
 
 
 def page(tables: Mapping[str, pl.DataFrame], about: About[AlignFacts]) -> Sheet:
-    """The page from the tables measures and claims; what was not measured leaves no section."""
+    """The page from the tables measures and claims; sections without data are left out."""
     rows, facts = Measures.of(tables["measures"]), about.facts
     together, pairs = rows.where(subject=facts.subject), words.quantity(facts.pairs, "sentence pair")
     n, are_many = words.sample(facts.pairs, "sentence pair"), len(facts.models) > 1
@@ -186,7 +186,7 @@ def page(tables: Mapping[str, pl.DataFrame], about: About[AlignFacts]) -> Sheet:
 
 
 def _verdicts(tables: Mapping[str, pl.DataFrame], together: Measures, facts: AlignFacts) -> Section:
-    """How links are made and judged, with the claim's card where source and target are two texts."""
+    """How links are extracted and judged, with the claim's card for texts in two languages."""
     third = (_THIRD,) * (not facts.within and "contribution" in _kinds(together.where("linked")))
     resampled = "sentence pairs. They speak of this one model."
     if len(facts.models) > 1:
@@ -202,7 +202,7 @@ def _verdicts(tables: Mapping[str, pl.DataFrame], together: Measures, facts: Ali
 
 
 def _pairs(facts: AlignFacts, n: str) -> Section:
-    """A panel for each sentence pair that is shown, with the rule that chose them."""
+    """A panel for each sentence pair on the page, with the rule by which they were chosen."""
     layers = facts.pictures[0]["layers"]
     how = "chosen on other pairs" if facts.chosen else "which is the one before the last, where there are several"
     rule = facts.picture_rule.replace("AWI", "forward") if facts.within else facts.picture_rule
@@ -257,13 +257,13 @@ def _head_name(row: MeasuredValue) -> str:
 
 
 def _best(rows: Measures, name: str, way: str) -> dict[str, MeasuredValue]:
-    """By kind a rate of the head that the other half of the texts chooses."""
+    """One rate of the best head on the other half of the texts, by kind."""
     first = rows.where(f"{name}_head").first("group")
     return {kind: first[f"{way} {kind}"] for kind in VIEWS if f"{way} {kind}" in first}
 
 
 def _best_heads(rows: Measures, n: str) -> Section | None:
-    """The head that the other half of the texts chooses, by direction and kind."""
+    """The best head on the other half of the texts, by direction and kind."""
     lines = []
     for way in DIRECTIONS:
         rates, *right = (_best(rows, name, way) for name in ("aer", "precision", "recall"))
@@ -283,12 +283,12 @@ def _first(rows: Measures, measure: str, group: str, layer: int | None = None) -
 
 
 def _over_layers(rows: Measures, measure: str, setting: str) -> dict[str, MeasuredValue]:
-    """A mean over layers by kind, as far as it was measured."""
+    """The mean over layers by kind, where it was measured."""
     return {kind: row for kind in VIEWS if (row := _first(rows, measure, f"{setting} {kind}"))}
 
 
 def _kinds(rows: Iterable[MeasuredValue]) -> dict[str, Mark]:
-    """The kinds of links that rows are of; runs of before have none by contribution between two texts."""
+    """The kinds of links in the rows."""
     kinds = {(row.group or "").rpartition(" ")[2] for row in rows}
     return {kind: mark for kind, mark in VIEWS.items() if kind in kinds}
 
@@ -298,7 +298,7 @@ def _by_kind(rates: Mapping[str, MeasuredValue], between: str = ", ") -> str:
 
 
 def _rates(rows: Measures, facts: AlignFacts, n: str) -> Section | None:
-    """Error rates layer by layer, beside what links along the diagonal get."""
+    """Error rates by layer, beside those of links along the diagonal."""
     aer = Measures(tuple(row for row in rows.where("aer", head=None) if row.layer is not None))
     if not (layered := aer.where(subject=facts.subject)):
         return None
@@ -368,7 +368,7 @@ def _layer_table(rows: Measures, facts: AlignFacts) -> Table:
 
 
 def _heads(rows: Measures, n: str) -> Section | None:
-    """Every head's error rate by itself."""
+    """The error rate of every head."""
     if not (rates := Measures(tuple(row for row in rows.where("aer") if row.head is not None))):
         return None
     caption = f"Alignment error rate of the links that each head gives by itself; all panels have one scale. {n}."
@@ -388,7 +388,7 @@ def _heads(rows: Measures, n: str) -> Section | None:
 
 
 def _lengths(rows: Measures) -> Section | None:
-    """Error rates by how long the sentences are: up to so many words, each group from where the last one ends."""
+    """Error rates by sentence length, in groups of at most so many words."""
     rates, low = rows.where("aer_by_length"), 1
     places: dict[float | None, str] = {}
     for end in sorted({row.at for row in rates if row.at is not None}):
@@ -418,7 +418,7 @@ def _rate_panel(
     levels: Sequence[Level] = (),
     places: Mapping[float | None, str] | None = None,
 ) -> Panel:
-    """Marks of a setting by weight and by norm at every layer, or at `places`; `alone` are single models, beside them."""
+    """Rates of a setting by weight and by norm at every layer, or at `places`, with those of single models (`alone`)."""
 
     def mark_values(rows: Measures | None, tail: str = "") -> list[dict[str, Any]]:
         values = []

@@ -73,12 +73,12 @@ class Column(NamedTuple):
 
     @property
     def group(self) -> str:
-        """Setting and kind, as rows of the table `measures` have them."""
+        """Setting and kind, as in the column `group` of `measures`."""
         return f"{self.setting} {self.kind}"
 
     @property
     def mirrored(self) -> bool:
-        """Whether each word of the source has a link, and not each of the target."""
+        """Whether links are from each word of the source, instead of each word of the target."""
         return self.setting == "backward"
 
 
@@ -99,12 +99,12 @@ BY = (*KINDS, "contribution")
 
 
 def _turn(links: Iterable[Link], mirrored: bool) -> set[Link]:
-    """Links with their sides exchanged, if they are `mirrored`."""
+    """Links with source and target exchanged if `mirrored`."""
     return {(b, a) if mirrored else (a, b) for a, b in links}
 
 
 def _columns(projections: Iterable[Projections], settings: Iterable[str]) -> tuple[Column, ...]:
-    """The columns of the layers whose norms can be computed, and of their heads."""
+    """The columns for layers whose norms can be computed, and for their heads."""
     return tuple(
         Column(setting, kind, p.address.layer, head)
         for p in projections
@@ -277,31 +277,31 @@ class AlignmentCounts:
 
     @property
     def settings(self) -> tuple[str, ...]:
-        """The settings of the columns."""
+        """All settings of the columns."""
         return tuple(dict.fromkeys(c.setting for c in self.columns))
 
     @property
     def kinds(self) -> tuple[str, ...]:
-        """The kinds of the columns."""
+        """All kinds of the columns."""
         return tuple(dict.fromkeys(c.kind for c in self.columns))
 
     @property
     def name(self) -> str:
-        """Names of the models, joined, as the column `subject` has them."""
+        """Names of the models, joined, for the column `subject`."""
         return ", ".join(self.models)
 
     def where(self, **attributes: Any) -> list[int]:
-        """Indices of the columns with these attributes."""
+        """Indices of the columns with the given attributes."""
         return [i for i, c in enumerate(self.columns) if all(getattr(c, k) == v for k, v in attributes.items())]
 
     def only(self, model: int) -> AlignmentCounts:
-        """The counts of one of the models."""
+        """The counts of one model."""
         chosen = self.chosen[model : model + 1]
         return replace(self, models=(self.models[model],), counts=(self.counts[model],), chosen=chosen)
 
     @property
     def pairs(self) -> list[range]:
-        """The sentence pairs of every model; they are the same."""
+        """The number of sentence pairs, the same for every model."""
         return [range(len(self.lengths))] * len(self.models)
 
     def rates(self, redrawn: CrossedBootstrap, setting: str, kind: str | None) -> CrossedEstimate:
@@ -316,7 +316,7 @@ class AlignmentCounts:
 
 
 def _signs(kind: str | None) -> dict[str, float]:
-    """Signs of the kinds that a number sums; without a kind, norm less weight."""
+    """Signs of the kinds in a sum; without a kind, norm less weight."""
     return {kind: 1.0} if kind else {"norm": 1.0, "weight": -1.0}
 
 
@@ -361,7 +361,7 @@ def alignment_rows(scored: AlignmentCounts, redrawn: CrossedBootstrap) -> list[N
 
 
 def _rows(scored: AlignmentCounts, redrawn: CrossedBootstrap) -> list[NewRow]:
-    """The rows of all models together, or of one."""
+    """Rows of all models together, or of one model."""
     columns, within = scored.columns, scored.stack != "cross"
     norms, layers = scored.where(kind="norm", **({"head": None} if within else {})), scored.where(head=None)
     places = layers if within else list(range(len(columns)))  # heads within texts would need thousands of intervals
@@ -395,7 +395,7 @@ def _rows(scored: AlignmentCounts, redrawn: CrossedBootstrap) -> list[NewRow]:
 
 
 def _head_rows(scored: AlignmentCounts, redrawn: CrossedBootstrap) -> list[NewRow]:
-    """Within one text: rates of every single head, and of the head that the other half of the texts chooses."""
+    """For links within texts: rates of every head, and of the best head on the other half of the texts."""
     rates, rows = {"aer": error_rates, "precision": precisions, "recall": recalls}, list[NewRow]()
     heads = [i for i, c in enumerate(scored.columns) if c.head is not None]
     totals = np.stack([counts.sum(0) for counts in scored.counts])
@@ -424,7 +424,7 @@ def _statistics(scored: AlignmentCounts, redrawn: CrossedBootstrap) -> dict[str,
     """Error rates by name: aer/SETTING/KIND and aer_difference/SETTING, means over layers, and aer_best likewise."""
 
     def of_best(model: int, times: Float[np.ndarray, "R N"], setting: str, kind: str | None) -> Values:
-        """The rate in the layer chosen on other pairs."""
+        """The rate in the layer chosen on the trial pairs."""
         total = np.zeros(len(times))
         for name, sign in _signs(kind).items():
             (place,) = scored.where(setting=setting, kind=name, layer=scored.chosen[model][setting, name], head=None)
@@ -477,7 +477,7 @@ def _place(column: Column) -> NewRow:
 def _link_rows(
     models: Sequence[ModelLinks], pairs: Sequence[SentencePair], numbers: Sequence[int], redrawn: CrossedBootstrap
 ) -> list[NewRow]:
-    """Rows of `measures` that need no gold links, per layer.
+    """Rows of `measures` without gold links, per layer.
 
     linked: the share of target words with a link; agreement: the share with the same link (or none) by weight and by norm.
     """
@@ -555,7 +555,7 @@ def choose_pictures(
 
 
 def _plain(links: Iterable[tuple[int, int]] | None) -> list[list[int]]:
-    """Links from 1, sorted, as JSON has them."""
+    """Links counted from 1, sorted, as JSON-ready data."""
     return sorted([source + 1, target + 1] for source, target in links or ())
 
 

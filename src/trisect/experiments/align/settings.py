@@ -1,4 +1,4 @@
-"""What a word alignment is asked, and what it notes of itself."""
+"""Settings and facts of a word alignment."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ DRAWS = 10_000  # where few models leave few degrees of freedom, the tails of fe
 
 @record
 class AlignSettings:
-    """Links by cross-attention, of models that differ by their seed, over sentence pairs; or by self-attention within single texts.
+    """Settings of an alignment by cross-attention over sentence pairs, or by self-attention within texts; models differ by seed alone.
 
     With a `marker` or `spans` each line of `source` is a text that holds source and target, and `target` is not given.
 

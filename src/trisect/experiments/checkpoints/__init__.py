@@ -24,7 +24,7 @@ class RewindCheckpoints(Experiment[RewindSettings, RewindFacts]):
     record = "checkpoints.json"
 
     def check(self, settings: RewindSettings) -> None:
-        """Raise SpecError where a revision in between is one of the ends: means over all would count it twice."""
+        """Raise SpecError if an intermediate revision is also the first or the last, which would count twice in means."""
         ends = {settings.initial, settings.final}
         if name := next((name for name in settings.stages if name in ends), None):
             reason = f"The revisions are {', '.join(settings.revisions)}, the initial one first and the final one last."

@@ -48,7 +48,7 @@ Cells = Sequence[tuple[str, float, float]]  # a site, the position on its curve,
 
 
 def _say(name: str, facts: RewindFacts) -> str:
-    """A name of the measure, for tables or sentences."""
+    """Format a measure for tables or sentences."""
     return WORDS[name][facts.objective == "output"]
 
 
@@ -74,7 +74,7 @@ def page(tables: Mapping[str, pl.DataFrame], about: About[RewindFacts]) -> Sheet
 
 
 def findings(tables: Mapping[str, pl.DataFrame], about: About[RewindFacts]) -> tuple[Finding, ...]:
-    """The final loss, if any, and every site's area: along the line, and over intermediate revisions if given."""
+    """The final loss, if any, and the area of every site: along the line, and over intermediate revisions if given."""
     sites, facts = tables["sites"], about.facts
     result: list[Finding] = []
     if facts.objective != "output":
@@ -102,7 +102,7 @@ def findings(tables: Mapping[str, pl.DataFrame], about: About[RewindFacts]) -> t
 
 
 def _estimates(sites: pl.DataFrame, measure: str, facts: RewindFacts) -> list[Estimate]:
-    """A measure at every site, in the order of layers and components."""
+    """A measure at every site, ordered by layer and component."""
     means, low, high = (
         dict(sites.filter(measure=f"{measure}{end}").select("site", "value").iter_rows())
         for end in ("", "_low", "_high")
@@ -127,7 +127,7 @@ def _title(title: str, site: str) -> str:
 
 
 def _bars(estimates: Sequence[Estimate], title: str) -> dict[str, list[Bar]]:
-    """A panel for each stack."""
+    """Bars by site, a panel for each stack."""
     panels: dict[str, list[Bar]] = {}
     for estimate in estimates:
         place = words.place(estimate.name)
@@ -144,14 +144,14 @@ def _extremes(area: Sequence[Estimate], facts: RewindFacts) -> tuple[tuple[str, 
 
 
 def _kinds(sites: pl.DataFrame, facts: RewindFacts) -> list[tuple[str, str, str, list[Estimate]]]:
-    """What a site has one number of: its title, its measure, its unit, and the numbers."""
+    """The measures with one number per site: title, measure, unit and values."""
     names = (("Area", "rewind_area"), ("Criticality", "criticality"), ("Mid-stage area", "midstage_area"))
     units = {"criticality": "α"}
     return [(title, m, units.get(m, words.unit(facts)), _estimates(sites, m, facts)) for title, m in names]
 
 
 def _convex(sites: pl.DataFrame, along: Sequence[Finding], facts: RewindFacts) -> Section:
-    """The lead, the figures of the way back, all findings in words, and what criticality can say."""
+    """The first sentence, figures of interpolation, all findings, and the limits of criticality."""
     kinds = _kinds(sites, facts)
     area, score = kinds[0][-1], kinds[1][-1]
     name = _say("name", facts)
@@ -204,7 +204,7 @@ def _convex(sites: pl.DataFrame, along: Sequence[Finding], facts: RewindFacts) -
 
 
 def _within(facts: RewindFacts) -> str:
-    """ε in words; of a squared length also what it is of the length."""
+    """ε in words; for a squared length also as a share of it."""
     text = f"{100 * facts.epsilon:g} % {_say('within', facts)}"
     return text if facts.objective != "output" else f"{text} ({100 * facts.epsilon**0.5:.3g} % of its length)"
 
@@ -255,7 +255,7 @@ def _map(
 
 
 def _numbers(sites: pl.DataFrame, about: About[RewindFacts]) -> Section:
-    """Every site as a row, and how exact its numbers are."""
+    """A table of all sites, with the precision of the numbers."""
     facts = about.facts
     columns = {
         f"{title.lower()}, {unit}": {estimate.name: words.number_words(estimate, False) for estimate in estimates}

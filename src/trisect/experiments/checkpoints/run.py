@@ -33,7 +33,7 @@ RewoundSite = tuple[Site, tuple[ParameterSlice, ...]]  # grown to all that its w
 
 
 class _Trials:
-    """A model and the texts on which every set of weights is tried; the texts are made ready once."""
+    """A model and the prepared texts on which all sets of weights are compared."""
 
     def __init__(self, subject: Pretrained, texts: Texts, settings: RewindSettings) -> None:
         self.subject, self.settings = subject, settings
@@ -51,13 +51,13 @@ class _Trials:
         self.final, self.tokens = (self.articles.sums(n[self.read, None], self.read)[:, 0] for n in (losses, counts))
 
     def losses(self, cuts: Sequence[ParameterSlice], values: SliceValues) -> Losses:
-        """Of each article, or text where none is marked, that has a loss, with those values in the model."""
+        """Losses with the given weights, by article, or by text if there are no articles; those without a loss are left out."""
         with replaced(self.subject.model, cuts, values):
             return self.articles.sums(self._score()[0][self.read, None], self.read)[:, 0]
 
     @torch.no_grad()
     def _score(self) -> tuple[Losses, Losses]:
-        """Losses and numbers of tokens of all texts with the model as it is; the first call's outputs are those of the final weights."""
+        """Loss and number of tokens of each text with the present weights; the first call's outputs are those of the final weights."""
         losses, counts = np.zeros((2, 1 + max((t for b in self.batches for t, _ in b.rows), default=-1)))
         for batch, clean in zip(self.batches, self._clean or [None] * len(self.batches), strict=True):
             scores = self.subject.score(batch, clean=clean)
@@ -70,7 +70,7 @@ class _Trials:
         return losses, counts
 
     def rows(self, site: Site, numbers: dict[str, float], at: float | None = None) -> list[InterpolationRow]:
-        """Rows of the table `sites` without their subject, by measure; missing stays missing."""
+        """Rows of the table `sites` by measure, without the column `subject`; missing values stay missing."""
         place = {"site": str(site), "at": at, "n": int(self.tokens.sum())}
         return [place | {"measure": name, "value": float(v)} for name, v in numbers.items() if np.isfinite(v)]
 
@@ -82,7 +82,7 @@ class _Trials:
         losses: Float[np.ndarray, " A"],
         sums: Float[np.ndarray, "A N"],
     ) -> tuple[list[InterpolationRow], Float[np.ndarray, "R A"]]:
-        """Losses, the intervals of their rise over the last one, the area; and the curve under every draw of texts or articles.
+        """Losses, intervals of their rise over the last, and the area; also for every bootstrap draw.
 
         `at` is α, or the number of the revision from 0 (initial) on.
         """
@@ -102,7 +102,7 @@ class _Trials:
         return rows + self.rows(site, {f"{kind}_{name}": value for name, value in areas.items()}), draws
 
     def line(self, place: RewoundSite, first: SliceValues, last: SliceValues) -> list[InterpolationRow]:
-        """The rows of the straight line from the first to the last weights of a site, and its criticality."""
+        """Rows for the straight line from a site's first to its last weights, and its criticality."""
         site, cuts = place
         sums: dict[float, Losses] = {1.0: self.final}
         grid, epsilon = np.arange(self.settings.points) / (self.settings.points - 1), self.settings.epsilon
@@ -137,7 +137,7 @@ class _Trials:
         read: Callable[[str], list[SliceValues]],
         step: Callable[[int, int], object],
     ) -> tuple[list[InterpolationRow], list[str]]:
-        """The rows of every site, without their subject, and notes; `read` returns a revision's weights, held one revision at a time."""
+        """Rows of every site, without the column `subject`, and notes; `read` returns a revision's weights, one at a time."""
         final = [take(self.subject.model.state_dict(), cuts) for _, cuts in places]
         *earlier, _ = self.settings.revisions
         rows: list[InterpolationRow] = []
@@ -217,7 +217,7 @@ def measure(settings: RewindSettings, context: RunContext) -> Measured[RewindFac
 
 
 def above_chance(loss: float, vocabulary: int | None) -> tuple[str, ...]:
-    """A warning where a final model's loss in nats is above that of equal guesses."""
+    """A warning for a final model whose loss in nats is above that of uniform guesses."""
     if vocabulary is None or not loss > math.log(vocabulary):
         return ()
     chance = f"ln {vocabulary:,} = {math.log(vocabulary):.2f}"
@@ -228,7 +228,7 @@ def above_chance(loss: float, vocabulary: int | None) -> tuple[str, ...]:
 def plan_places(
     shape: Shape, projections: Sequence[Projections], sites: Sequence[Site | str] | None
 ) -> tuple[list[RewoundSite], list[str]]:
-    """The sites with their weights, and notes on those whose weights serve more than was named.
+    """The sites with their weights, and notes on weights that other sites share.
 
     Where layers share weights a site grows to all that they serve, and is rewound once. Raises SiteError.
     """

@@ -96,7 +96,7 @@ def page(tables: Mapping[str, pl.DataFrame], about: About[CompareFacts]) -> Shee
 
 
 def findings(tables: Mapping[str, pl.DataFrame], about: About[CompareFacts]) -> tuple[Finding, ...]:
-    """Of each part what it draws by layer: every component's mean over layers in both models, and the difference."""
+    """For each part, the mean over layers of every component in both models, and the difference."""
     findings = []
     for part in about.facts.parts:
         for (title, unit), measures in by_title(part.by_layer).items():
@@ -119,7 +119,7 @@ def findings(tables: Mapping[str, pl.DataFrame], about: About[CompareFacts]) -> 
 
 
 def _units(rows: pl.DataFrame) -> list[str]:
-    """What was resampled behind the intervals: text or article, both where parts differ; none where there is no interval."""
+    """The units that were resampled for intervals: text or article, or both if parts differ; empty without intervals."""
     return sorted(rows.filter(pl.col("n").is_not_null())["per"].unique())
 
 
@@ -146,7 +146,7 @@ def _scope(differences: pl.DataFrame, facts: CompareFacts) -> Iterator[str]:
 
 
 def _few(differences: pl.DataFrame) -> Iterator[str]:
-    """A warning for each kind of unit of which some interval has fewer than a bootstrap needs."""
+    """A warning for each kind of unit with fewer members than a bootstrap needs."""
     few = differences.filter(pl.col("n").is_not_null(), pl.col("n") < FEW_TEXTS)
     for (unit,), rows in sorted(few.group_by("per")):
         counts = sorted(set(rows["n"]))
@@ -155,7 +155,7 @@ def _few(differences: pl.DataFrame) -> Iterator[str]:
 
 
 def _layers(part: UnitsFacts, differences: pl.DataFrame, names: tuple[str, ...]) -> Iterator[tuple[Figure, Table]]:
-    """Of what is drawn by layer both models and their difference with its interval, as a figure and as a table."""
+    """Both models and their difference by layer, with intervals, as a figure and a table."""
     rows = differences.filter(pl.col("part") == part.what)
     rows = rows.filter(pl.col("group").is_null() | ~pl.col("group").is_null().any().over("measure", "layer"))
     columns = ("first", "second", "value", "low", "high")

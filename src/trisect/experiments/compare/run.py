@@ -1,4 +1,4 @@
-"""Measure two models by experiments that the command's list gives, and take their paired differences."""
+"""Measure two models by several experiments, and take paired differences."""
 
 from __future__ import annotations
 
@@ -41,14 +41,14 @@ SIDE_BY_SIDE = (
 
 
 def check(settings: CompareSettings, parts: Iterable[Experiment[Any, Any]]) -> None:
-    """Raise TrisectError for settings that are wrong for a part, but for profiles that may be left out."""
+    """Raise TrisectError for settings that are wrong for a part; profiles may be left out."""
     for part in parts:
         if part.name in settings.parts and (part.name != "profile" or settings.what is not None):
             part.check(_part_settings(part, settings, settings.source.models[0]))
 
 
 def measure(settings: CompareSettings, context: RunContext) -> Measured[CompareFacts]:
-    """Both models by each part, as that experiment measures one, and every number's difference, second less first.
+    """Run each part on both models; differences are the second model's number less the first's.
 
     Intervals are 95 % of the bootstrap over articles (texts where none is marked), in which both models meet the same draws: they
     are paired; a share of pairs has Newcombe's interval for paired shares. Where the models split the texts differently there are
@@ -99,7 +99,7 @@ def measure(settings: CompareSettings, context: RunContext) -> Measured[CompareF
 
 
 def _tokens(subject: Subject, texts: Texts, size: int) -> tuple[int, str]:
-    """How many tokens a model makes of the texts, and a mark of where each begins and ends; nothing passes through the model."""
+    """The number of tokens that a model makes of the texts, and a hash of their boundaries, without a forward pass."""
     total, count = hashlib.blake2b(digest_size=16), 0
     for batch in subject.batches(texts.texts(), size):
         for row, tokens, real in zip(batch.rows, batch.source.tokens, batch.source.real.tolist(), strict=True):
@@ -110,7 +110,7 @@ def _tokens(subject: Subject, texts: Texts, size: int) -> tuple[int, str]:
 
 
 def _part_settings(part: Experiment[Any, Any], settings: CompareSettings, model: object) -> Any:
-    """A part's settings for one model: what both share, and else its own defaults."""
+    """A part's settings for one model: shared ones, and defaults."""
     names = {field.name for field in fields(part.settings)}
     shared = {"source": ModelSource(model), "read": settings.read, "batch": settings.batch, "seed": settings.seed}
     if "pairs" not in names:  # of which a corpus would be another source
@@ -122,7 +122,7 @@ def _part_settings(part: Experiment[Any, Any], settings: CompareSettings, model:
 def _differences(
     part: Experiment[Any, Any], first: UnitMeasured, second: UnitMeasured, paired: bool
 ) -> Iterator[NewRow]:
-    """Every number that both have, and of what is drawn by layer each component's mean over the layers that both have."""
+    """Differences of all numbers that both models have, also of means over their common layers by component."""
     has_number = pl.col("value").is_not_null(), ~pl.col("measure").str.contains(NO_MEANS)
     firsts, seconds = (
         {tuple(row[key] for key in ROW): row["value"] for row in run.tables["measures"].filter(*has_number).to_dicts()}
@@ -148,7 +148,7 @@ MeasureKey = tuple[str | None, int | None, int | None, str | None, str, str | No
 def _layers(
     keys: Sequence[MeasureKey], by_layer: Sequence[LayerMeasure]
 ) -> Mapping[tuple[str | None, str, str, str | None], list[MeasureKey]]:
-    """The rows of each layer (of its heads where it has none of its own) of what is drawn by layer, by component."""
+    """Rows by layer (mean of heads if the layer has no row of its own), by component."""
     components, every = {shown.measure: shown.component for shown in by_layer}, set(keys)
     layers, heads = ({}, {})
     for key in keys:
@@ -161,7 +161,7 @@ def _layers(
 
 
 def _mean(draws: Sequence[Replicates | None]) -> Replicates | None:
-    """The mean of several numbers in every draw; None where one has none, or has draws of other texts."""
+    """The mean of several numbers in every draw; None if one is missing or has draws of other texts."""
     present = [replicates for replicates in draws if replicates is not None]
     if not present or len(present) < len(draws) or len({(r.units, r.which) for r in present}) > 1:
         return None
@@ -184,7 +184,7 @@ def _pairing_notes(part: Experiment[Any, Any], first: UnitMeasured, second: Unit
 def _difference(
     first: float, second: float, draws: Replicates | None, others: Replicates | None, paired: bool = True
 ) -> NewRow:
-    """Second less first, with its interval where both have the same draws of the same units, two at least.
+    """Second less first, with an interval if both have the same draws of at least two units.
 
     A share's is Newcombe's for paired shares, and so is that of a mean of shares whose draws all have the same difference.
     """

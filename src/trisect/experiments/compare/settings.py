@@ -1,4 +1,4 @@
-"""What a comparison of two models is asked, and what it notes of itself."""
+"""Settings and facts of a comparison of two models."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ NEEDS = {  # what a part reads that texts given one by one do not have
 
 @record
 class CompareSettings:
-    """Two models, texts, and what they are compared by."""
+    """Settings of a comparison: two models, texts, and the parts."""
 
     source: ModelsSource
     read: TextSource
@@ -76,20 +76,20 @@ class CompareSettings:
 
     @property
     def corpus(self) -> str | Path | None:
-        """The corpus that profiles and erasing are of; None where texts were given one by one."""
+        """The corpus for profiles and erasure; None if texts were given."""
         texts = self.read.texts
         is_text = isinstance(texts, str) and len(texts.split()) != 1 and not Path(texts[:200]).exists()
         return texts if isinstance(texts, str | Path) and not is_text else None
 
     @property
     def parts(self) -> tuple[str, ...]:
-        """What is compared, in the order of the page."""
+        """The parts, in the order of the page."""
         if self.what is not None:
             return tuple(name for name in PARTS if name in self.what)
         return tuple(name for name in PARTS if name != "erase" and self._can(name))
 
     def _can(self, part: str) -> bool:
-        """Whether what a part reads was given."""
+        """Whether the inputs of a part were given."""
         if part == "patch":
             return self.pairs is not None or self.task is not None
         return part not in NEEDS or self.corpus is not None
@@ -97,7 +97,7 @@ class CompareSettings:
 
 @record
 class CompareFacts:
-    """Each part over both models, and their texts; `paired` says that both split the texts into the same tokens."""
+    """Facts of a comparison; `paired` says whether both models split the texts into the same tokens."""
 
     parts: tuple[UnitsFacts, ...]
     shapes: tuple[str, str]

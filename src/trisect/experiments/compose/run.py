@@ -79,7 +79,7 @@ class Composed(Result[ComposeFacts]):
 
     @property
     def composition(self) -> tuple[Path, ...]:
-        """Every path, those of the largest direct effect first."""
+        """All paths, the largest direct effects first."""
         shifts: dict[tuple[str, str], dict[str, float]] = {}
         for row in self.tables["shifts"].iter_rows(named=True):
             shifts.setdefault((row["writer"], row["into"]), {})[row["hypothesis"]] = row["shift_nats"]
@@ -100,7 +100,7 @@ class _ReadingHead(NamedTuple):
 
     @property
     def site(self) -> str:
-        """Its spelling as a site."""
+        """Its site specification."""
         return f"{self.component}@{self.layer}{'' if self.head is None else f'.h{self.head}'}"
 
 
@@ -200,7 +200,7 @@ def hypotheses(prepared: PreparedPairs) -> tuple[str, ...]:
 
 
 def _paths(subject: AnsweringSubject, prepared: PreparedPairs, part: np.ndarray, passes: EditedPasses) -> Paths:
-    """The paths of some pairs; answers are their first tokens, and an unstated answer of the base is the model's."""
+    """The paths of some pairs; an answer is its first token, and an unstated answer of the base is the model's."""
     base, donor = (prepared.batch(subject, part, side) for side in ("base", "donor"))
     places = answer_places(base, None)
     assert places is not None, "only masked language models have texts without a place"
@@ -214,7 +214,7 @@ def _paths(subject: AnsweringSubject, prepared: PreparedPairs, part: np.ndarray,
 
 
 def _unrelated(prepared: PreparedPairs, part: np.ndarray, paths: Paths) -> Int[torch.Tensor, " B"]:
-    """For each pair the next one with as many tokens and another donor with another answer; itself if there is none."""
+    """For each pair the next one with as many tokens and another donor and answer; the pair itself if there is none."""
     lengths, rows = paths.base.source.real.sum(1).tolist(), list[int]()
     for row, number in enumerate(part):
         pair = prepared.pairs[number]
@@ -239,7 +239,7 @@ def _patch(
     part: np.ndarray,
     rows: Int[torch.Tensor, " B"],
 ) -> None:
-    """Patch the chosen paths of some pairs: directly, from an unrelated donor, and with the parts in between following."""
+    """Patch the chosen paths of some pairs: directly, from an unrelated donor, and in total, with later parts following."""
     alone = (rows == torch.arange(len(rows)))[:, None]
     kinds = list[tuple[str, str, _ReadingHead]]()
     edits = list[tuple[Sequence[StreamWriter], int, str, int | None, bool, Int[torch.Tensor, " B"] | None]]()
@@ -350,6 +350,6 @@ def _mean(values: Float[np.ndarray, " N"]) -> tuple[float | None, float | None, 
 
 
 def _correlation(table: pl.DataFrame, first: str, second: str) -> float | None:
-    """The rank correlation of two columns' sizes over the paths that have both."""
+    """The rank correlation of two columns' absolute values over paths that have both."""
     both = table.filter(pl.col("exact")).select(first, second).drop_nulls().to_numpy().T
     return finite(spearman(np.abs(both)[None])[0]) if both.shape[1] > 2 else None

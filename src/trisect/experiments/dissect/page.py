@@ -1,4 +1,4 @@
-"""The page of all four sources: what was asked and found, then q, k and v by every kind of evidence."""
+"""The front page of a dissection: questions and answers, then q, k and v by every kind of evidence."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ EVIDENCE = {
 
 
 class Line(NamedTuple):
-    """One kind of evidence about one thing: `means` are a number for q, for k and for v, as far as there is one.
+    """A kind of evidence with numbers (`means`) for q, k and v, where they were measured.
 
     `kind` says what was measured in a word, `source` is the key of the source that asks (empty for what no source asks), `what`
     the number in words, as in `POS, change of the validation loss, mean over layers`. `per` is what varies behind the intervals
@@ -73,7 +73,7 @@ class Line(NamedTuple):
 
     @classmethod
     def of(cls, finding: Finding, name: str = "", claims: tuple[str, ...] = (), words: str = "") -> Line | None:
-        """The line that a finding makes, of its numbers that are named q, k or v; None where there are none.
+        """The line for a finding with values named q, k or v; None if it has none.
 
         A number named q+k is of both together, so that nothing can be ranked.
         """
@@ -86,12 +86,12 @@ class Line(NamedTuple):
 
     @property
     def title(self) -> str:
-        """What readers know the kind by."""
+        """The kind's name for readers."""
         return self.name or self.kind.capitalize()
 
     @property
     def largest(self) -> str:
-        """What paired differences say: `v largest`, `v and k above q`, `alike within 0.02`, `too uncertain: …`, or a dash."""
+        """The comparison in words: `v largest`, `v and k above q`, `alike within 0.02`, `too uncertain: …`, or a dash."""
         return "–" if self.compared is None else self.compared.words(self.per)
 
 
@@ -110,7 +110,7 @@ def as_table(lines: Sequence[Line]) -> pl.DataFrame:
 
 
 def from_table(evidence: pl.DataFrame) -> list[Line]:
-    """The lines of such a table, those of one kind together, kinds and lines as they come."""
+    """The lines of such a table, grouped by kind; kinds and lines keep their order."""
     lines = []
     for _, rows in evidence.group_by("line", maintain_order=True):
         row = rows.row(0, named=True)
@@ -125,7 +125,7 @@ def from_table(evidence: pl.DataFrame) -> list[Line]:
 
 
 def summary(lines: Sequence[Line]) -> str:
-    """Which of q, k and v is largest, in how many comparisons; empty where there is none."""
+    """How often q, k and v are largest, over all comparisons; empty if there are none."""
     titles: dict[str, Counter[str]] = {}  # by what the lines of these titles say
     for line in lines:
         if line.compared is not None:
@@ -142,7 +142,7 @@ def summary(lines: Sequence[Line]) -> str:
 
 
 def _row(line: Line, verdicts: Mapping[str, str]) -> tuple[str, ...]:
-    """A line as a row of the table: its three numbers with intervals, which is first, and the verdicts that speak of it."""
+    """A line as a table row: its three numbers with intervals, which is largest, and the verdicts of its claims."""
     name: str = _link(line.link, line.title) if line.link else line.title
     sizes = sorted({mean.n for mean in line.means.values()})
     # with one unit there is no interval to look for, so that the number of units always stands beside the unit
@@ -163,7 +163,7 @@ def _link(way: str, name: str) -> Markup:
 
 
 def figure(lines: Sequence[Line]) -> Figure | None:
-    """All lines as one picture: each number as a share of the largest of its line; None where nothing can be ranked.
+    """A figure of all lines, with each number divided by the line's largest; None if no line can be ranked.
 
     Intervals are drawn as far as the picture goes: twice the largest number.
     """
@@ -204,14 +204,14 @@ def figure(lines: Sequence[Line]) -> Figure | None:
 
 
 def _line_titles(lines: Sequence[Line]) -> list[str]:
-    """A short name for each line: its kind, with the label that it is about where lines of its kind have several, else a number."""
+    """A short name for each line: its kind, and if several are of one kind, the label or a number."""
     labels = {t: {x.what.partition(",")[0] for x in lines if x.title == t} for t in {x.title for x in lines}}
     names = [f"{x.title}, {x.what.partition(',')[0]}" if len(labels[x.title]) > 1 else x.title for x in lines]
     return [f"{n} ({names[: i + 1].count(n)})" if names.count(n) > 1 else n for i, n in enumerate(names)]
 
 
 def section(lines: Sequence[Line], verdicts: Mapping[str, str]) -> sheet.Section:
-    """The picture, the sentence and the table, a row for each line, as a section of a page."""
+    """Figure, sentence and table of the lines, as a section of the page."""
     rule = (
         "Which of q, k and v is largest is asked by paired differences over the same seeds, corrected over the three pairs (Holm); alike "
         "means that two one-sided tests put every difference within the margin. How much of a label is there at whole width, and attacks "
@@ -270,7 +270,7 @@ def page(tables: Mapping[str, pl.DataFrame], about: About[DissectFacts]) -> shee
 
 
 def findings(tables: Mapping[str, pl.DataFrame], about: About[DissectFacts]) -> tuple[Finding, ...]:
-    """Every claim's verdict, then what the evidence says together."""
+    """The verdicts of all claims, then the evidence together."""
     together = summary(from_table(tables["evidence"]))
     lookup = [finding for part in about.facts.parts if part.name == "lookup" for finding in part.findings]
     return (
@@ -283,7 +283,7 @@ def findings(tables: Mapping[str, pl.DataFrame], about: About[DissectFacts]) -> 
 def _first_screen(
     about: About[DissectFacts], tables: Mapping[str, pl.DataFrame], lines: Sequence[Line]
 ) -> tuple[sheet.Section, ...]:
-    """The answer; how sure it is; what could not be distinguished, and what would decide it."""
+    """The first screen: the answer, how certain it is, what could not be distinguished, and what would decide it."""
     claims = tables["claims"]
     also = {"all_layers": "{}", "profile": "Kept and dropped, {}", "largest_logit_change": "In a model that recalls"}
     more, blind = [], []
@@ -322,7 +322,7 @@ def _first_screen(
 
 
 def _answer(facts: DissectFacts, numbers: LookupNumbers, more: Sequence[Markup]) -> sheet.Section:
-    """One worked pair, what q, k and v each say beside the controls, who made them, the calibration, and where to see it at work."""
+    """A worked pair, what q, k and v each say beside the controls, what writes them, and the calibration."""
     parts = {part.name: part for part in facts.parts}
     blocks: list[sheet.PageBlock] = []
     if numbers.formed:
@@ -361,7 +361,7 @@ def _by_claim(claims: pl.DataFrame) -> dict[str, str]:
 
 
 def _section(part: PartFacts, claims: pl.DataFrame) -> sheet.Section:
-    """A part: its question, what it found, its pages, and the verdicts on its claims."""
+    """A part as a section: its question, findings, pages, and verdicts."""
     links = Markup(", ").join(_link(place, name) for name, place in part.pages.items())
     places = (Markup("Read on: {}.").format(links),) * bool(part.pages)
     texts = (str(finding) for finding in part.findings if part.name != "lookup" or finding.measure != "answer")

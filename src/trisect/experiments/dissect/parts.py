@@ -1,4 +1,4 @@
-"""The parts of a dissection, in the order in which they are run and shown, and what their findings say of q, k and v."""
+"""The parts of a dissection in their order, and what their findings say of q, k and v."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ S = TypeVar("S")
 
 @dataclass(frozen=True)
 class DissectStep:
-    """One run of an experiment: its settings, its folder below the dissection's, and the share of its part's time."""
+    """One run of an experiment: its settings, its subfolder, and its share of the part's time."""
 
     experiment: Experiment[Any, Any]
     settings: Any
@@ -67,7 +67,7 @@ class DissectStep:
 
 
 def _part_findings(results: Results) -> Iterator[Finding]:
-    """Findings besides verdicts."""
+    """Findings other than verdicts."""
     return (finding for result in results for finding in result.findings if finding.claim is None)
 
 
@@ -99,7 +99,7 @@ class DissectPart:
 
 
 def baseline_models(done: Mapping[str, Results]) -> dict[int, Path]:
-    """The folder of every baseline of the training study that did not diverge, by its seed; raises StudyError for none."""
+    """The folders of all baselines of the training study that did not diverge, by seed; raises StudyError if there are none."""
     (study,) = done["training"]
     runs = study.tables["runs"].filter(edit="none", status="finished").sort("seed")
     if runs.is_empty():
@@ -109,7 +109,7 @@ def baseline_models(done: Mapping[str, Results]) -> dict[int, Path]:
 
 
 def each_model(experiment: Experiment[S, Any], settings: Callable[[ModelSource, TextSource], S]) -> PartRun:
-    """The `run` of a part that reads the first trained models over the same texts, in folders NAME/seed-1, NAME/seed-2, …"""
+    """Return the `run` of a part that reads the first trained models over the same texts, in folders NAME/seed-1, NAME/seed-2, …"""
 
     def run_models(_: DissectSettings, run: RunStep, done: Mapping[str, Results]) -> Results:
         models = list(baseline_models(done).items())[:FEW]
@@ -123,7 +123,7 @@ def each_model(experiment: Experiment[S, Any], settings: Callable[[ModelSource, 
 
 
 def over_models(models: Sequence[Findings], shown: Finding, measure: str, margin: float = 0.02) -> Finding:
-    """`shown` with the numbers of the first finding of that measure of each model: means over models, and compared by them."""
+    """`shown` with means over models of each model's first finding of that measure, compared over models."""
     each = [
         {value.name: value.mean for value in finding.values if value.mean is not None}
         for findings in models
@@ -136,7 +136,7 @@ def over_models(models: Sequence[Findings], shown: Finding, measure: str, margin
 
 
 def _first(findings: Findings, measure: str) -> Finding | None:
-    """The first finding of that measure; None where there is none."""
+    """The first finding of that measure; None if there is none."""
     return next((finding for finding in findings if finding.measure == measure), None)
 
 
@@ -150,7 +150,7 @@ def _lookups(settings: DissectSettings) -> tuple[DissectStep, ...]:
 
 
 def _answers(results: Results) -> Iterator[Finding]:
-    """What q, k and v each say, as the answers, and the rest."""
+    """The lines for q, k and v's own answers, and the other lines."""
     for finding in _part_findings(results):
         component = finding.measure.removeprefix("shift_")
         name = NAMES.get(component, "").capitalize()
@@ -165,7 +165,7 @@ def _study(design: str | Path | Design, machine: Workers, place: str, **more: An
 
 
 def _role_lines(models: Sequence[Findings]) -> Iterator[Line | None]:
-    """The share of pairs in which each component shows itself, which ranks nothing: all three are needed."""
+    """The share of pairs in which each component shows its answer; it ranks nothing, since all three are needed."""
     what = "share of pairs in which the model gives the answer that the replaced component predicts, at the layer that reads"
     if (shares := _first(models[0], "interchange_own")) is not None:
         at_reader = (value for value in shares.values if value.name.endswith(f"@{roles.LAYER}"))
@@ -200,7 +200,7 @@ TRAINING_CLAIMS = {
 
 
 def training_lines(models: Sequence[Findings]) -> Iterator[Line | None]:
-    """A line for every finding of these measures, by measure."""
+    """Lines for all findings of these measures, by measure."""
     for kind, name in KINDS.items():
         for finding in models[0]:
             if finding.measure == kind:
@@ -220,7 +220,7 @@ def _profile(settings: DissectSettings, run: RunStep, done: Mapping[str, Results
 
 
 def _profile_lines(models: Sequence[Findings]) -> Iterator[Line | None]:
-    """For each label what heads keep of it beyond random maps of the same input."""
+    """For each label, the accuracy of heads beyond random maps of the same input."""
     for finding in models[0]:
         if finding.measure == "profile":
             what = f"{finding.title}, accuracy of a probe less that from random maps, mean over heads"
@@ -228,7 +228,7 @@ def _profile_lines(models: Sequence[Findings]) -> Iterator[Line | None]:
 
 
 def _recall_lines(models: Sequence[Findings]) -> Iterator[Line | None]:
-    """The share of retrieved answers that are lost when a component of one layer is replaced by its mean."""
+    """The share of retrieved answers lost with a component of one layer replaced by its mean."""
     if (stay := _first(models[0], "survival")) is not None:
         values = tuple(value._replace(mean=1 - value.mean) for value in stay.values if value.mean is not None)
         lost = replace(stay, measure="recall", values=values, what=stay.what.replace("that stay", "lost"))
@@ -246,7 +246,7 @@ def _patch(_: DissectSettings, run: RunStep, done: Mapping[str, Results]) -> Res
 
 
 def _laws(results: Results) -> Iterator[Finding]:
-    """How many bounds hold, in the place of a line for every construction."""
+    """The number of laws that hold, in place of a line for each construction."""
     bounds = [finding.comparison for finding in results[0].findings if finding.comparison]
     count = f"{len(results[0].findings)} constructions are computed beside the laws derived for them"
     yield Finding("laws", f"{count}: of {len(bounds)} bounds {bounds.count('error ≤ law')} hold.")
@@ -264,7 +264,7 @@ def _translation(settings: DissectSettings) -> tuple[DissectStep, ...]:
 
 
 def _align(settings: DissectSettings, run: RunStep, _: Mapping[str, Results]) -> Results:
-    """Train the translation models, or go on; then align."""
+    """Train the translation models, or resume; then align."""
     (trained,) = map(run, _translation(settings))
     source, target, gold = (f"translation/pairs/test.{end}" for end in ENDINGS)
     trial = tuple(f"translation/pairs/trial.{end}" for end in ENDINGS)
@@ -274,7 +274,7 @@ def _align(settings: DissectSettings, run: RunStep, _: Mapping[str, Results]) ->
 
 
 def alignment_lines(models: Sequence[Findings]) -> Iterator[Line | None]:
-    """How right links are: 1 − AER, its interval turned, so that more is better, as on other lines."""
+    """Alignment lines: 1 − AER, with its interval, so that larger is better as in other lines."""
     rates = _first(models[-1], "aer")
     if rates is None:
         return
@@ -302,7 +302,7 @@ def alignment_lines(models: Sequence[Findings]) -> Iterator[Line | None]:
 
 
 def _mean_lines(measure: str, shown: Finding, name: str, claims: tuple[str, ...] = ()) -> EvidenceLines:
-    """The `evidence` of one line with the numbers of a measure, means over models."""
+    """The `evidence` of a line as means over models."""
     return lambda models: (Line.of(over_models(models, shown, measure), name, claims),)
 
 
@@ -313,7 +313,7 @@ ABLATION_WHAT = "change of the loss when one layer's is replaced by its mean, me
 
 
 def _similarity_lines(models: Sequence[Findings]) -> Iterator[Line | None]:
-    """The overlap of each component's row space with those of the other two; the margin is that of claim D-1."""
+    """The overlap of each component's row space with those of the other two; the margin is claim D-1's."""
     what = "overlap of its row space with those of the other two, mean over heads"
     alike = Finding("similarity", what, "of their dimensions", source="matrices", what=what, signed=False)
     overlaps: list[Findings] = []

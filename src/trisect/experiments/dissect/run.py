@@ -1,4 +1,4 @@
-"""Run the unfinished parts of a dissection, and gather claims, evidence and findings of all parts."""
+"""Run the unfinished parts of a dissection, and collect claims, evidence and findings of all parts."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ PageLinks = Sequence[
 
 
 def _write_explorer(model: Path, folder: Path, links: Sequence[StudyLink]) -> str:
-    """Write the explorer of a trained model over a held-out sentence into the folder; returns the page's name.
+    """Write the explorer of a trained model over a held-out sentence into the folder; return the page's name.
 
     The sentence is the first of 6 to 14 words in the embedded corpus. A page that was made from the same weights is kept.
     """
@@ -65,7 +65,7 @@ def _write_explorer(model: Path, folder: Path, links: Sequence[StudyLink]) -> st
 
 
 def tutorial_path(folder: Path) -> str | None:
-    """The path to the tutorial, relative to a folder inside a clone of the project; None for a folder elsewhere."""
+    """The path to the tutorial relative to a folder in a clone of the project; None for other folders."""
     clone = Path(trisect.__file__).resolve().parents[2]
     inside = folder.resolve().is_relative_to(clone) and (clone / TUTORIAL).exists()
     return os.path.relpath(clone / TUTORIAL, folder.resolve()) if inside else None
@@ -73,7 +73,7 @@ def tutorial_path(folder: Path) -> str | None:
 
 @dataclass(frozen=True)
 class DissectWork:
-    """A dissection that is ready to run; `works` are the steps that can be checked beforehand."""
+    """A dissection that is ready to run; `works` are steps that can be checked beforehand."""
 
     settings: DissectSettings
     machine: Machine
@@ -82,7 +82,7 @@ class DissectWork:
 
     @classmethod
     def prepare(cls, settings: DissectSettings, machine: Machine) -> DissectWork:
-        """Make the dissection for these settings; raises TrisectError if a step cannot run."""
+        """Prepare the dissection of the settings; raises TrisectError if a step cannot run."""
         if settings.model is not None:
             ModelSource(settings.model).open()  # fail on a model that cannot be read before anything is trained
         steps = [step for part in PARTS for step in part.begins(settings)]
@@ -90,7 +90,7 @@ class DissectWork:
         return cls(settings, machine, works)
 
     def check(self, folder: Path) -> None:
-        """Raise if the folder holds other results, or if a step cannot be resumed in it."""
+        """Raise if the folder has other results, or if a step cannot be resumed in it."""
         if not (folder / NOTES).exists() and not (folder / RECORD).exists():
             RunFolder(folder).check_empty("dissection")
         _read_notes(folder)
@@ -98,12 +98,12 @@ class DissectWork:
             work.check(folder / step.place)
 
     def folders_of(self, folder: Path) -> list[Path]:
-        """The folders that this dissection writes, of every step that has begun; steps that resume may have more of their own."""
+        """The folders of all steps that have begun; steps that resume may have more."""
         places = [folder, *(folder / place for place in _read_notes(folder)["steps"])]
         return [*places, *(place / name for place in places for name in ("tables", "figures", "links"))]
 
     def measure(self, context: RunContext) -> Measured[DissectFacts]:
-        """Run the unfinished steps and gather the findings of all parts, each with a link to the page that has its numbers."""
+        """Run the unfinished steps and collect the findings of all parts, each with a link to its page."""
         folder, quiet = context.folder, self.machine.quiet
         costs = {part.name: part.seconds for part in PARTS}
         with reuse_workers(), jobs.track_jobs("dissect", costs, quiet) as pace:
@@ -157,7 +157,7 @@ class DissectWork:
 
 
 def page_links(settings: DissectSettings) -> PageLinks:
-    """Titles and paths of all pages of a dissection: the front page, one or more for each part, and the explorer."""
+    """Titles and paths of all pages of a dissection: front page, parts, explorer."""
     seeds = designs(DesignSource(settings.study, seeds=settings.seeds))[0].seeds[:FEW]
     pages = [("The answer", {"": "report.html"})]
     for part in PARTS:
@@ -168,7 +168,7 @@ def page_links(settings: DissectSettings) -> PageLinks:
 
 
 def links_from(pages: PageLinks, page: str) -> tuple[StudyLink, ...]:
-    """Links from one page of a dissection to all its pages, with the page itself marked; empty for a page that is not listed."""
+    """Links from one page of a dissection to all others, with the page itself marked; empty for an unlisted page."""
 
     def relative_path(to: str) -> str:
         return "" if to == page else os.path.relpath(to, PurePosixPath(page).parent).replace(os.sep, "/")
@@ -182,7 +182,7 @@ def links_from(pages: PageLinks, page: str) -> tuple[StudyLink, ...]:
 
 
 class _Notes(TypedDict):
-    """Contents of `parts.json`: seconds that all calls took, and for each step, by its folder, a key and the paths it wrote.
+    """Contents of `parts.json`: seconds of all calls, and for each step's folder a key and the paths that it wrote.
 
     The key is a hash of all that the step depends on; it is empty until the step has finished.
     """
@@ -192,7 +192,7 @@ class _Notes(TypedDict):
 
 
 def _read_notes(folder: Path) -> _Notes:
-    """The notes of a folder; raises DamagedFileError where they cannot be read."""
+    """Read the notes of a folder; raises DamagedFileError if they are unreadable."""
     path = folder / NOTES
     if not path.exists():
         return {"seconds": 0.0, "steps": {}}
@@ -200,7 +200,7 @@ def _read_notes(folder: Path) -> _Notes:
 
 
 class _Runner:
-    """Runs parts and records their finished steps; `done` maps each part to its results.
+    """Runs parts and records finished steps; `done` maps each part to its results.
 
     `is_fresh` says whether any step of the last part had to run.
     """
@@ -211,7 +211,7 @@ class _Runner:
         self.is_fresh, self._start = False, 0.0
 
     def run_part(self, part: DissectPart, settings: DissectSettings) -> None:
-        """Run the steps of a part that are not finished."""
+        """Run the unfinished steps of a part."""
         self.is_fresh, self._start, start = False, 0.0, time.monotonic()
         try:
             steps = part.begins(settings)
@@ -222,7 +222,7 @@ class _Runner:
                 self._write()
 
     def run(self, step: DissectStep) -> Result[Any]:
-        """The result of a step: from its folder where it is finished, else by the driver."""
+        """The result of a step: read from its folder if it is finished, else run by the driver."""
         key, place = step_key(step, self.out), self.out / step.place
         self.pace.begin_step(self._start, step.share)
         self._start += step.share

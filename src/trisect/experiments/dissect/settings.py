@@ -1,4 +1,4 @@
-"""What a dissection is asked, and what it notes of itself: of each part its findings, its claims and its pages."""
+"""Settings and facts of a dissection: findings, claims and pages of each part."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ RECORD = "dissect.json"
 
 @record
 class DissectSettings:
-    """All four sources at one small size; in Python also with other studies, or other settings of two recipes.
+    """Settings of a dissection: all four sources at a small size; in Python also other studies or recipes.
 
     `model` is a pretrained model to profile; else one that was just trained is. `corpus` is the text that models learn to look up in.
     """
@@ -88,7 +88,7 @@ class DissectSettings:
 
 @record
 class PartFacts:
-    """One part as it ended: its question, what it found, the claims that it judged, and its pages by what they are about."""
+    """A finished part: its question, findings, claims, and pages."""
 
     name: str
     title: str

@@ -1,4 +1,4 @@
-"""Erasure's page: what a model loses where no linear map finds a label in its queries, keys or values any more."""
+"""The page of erasure: the rise of the loss without a label's linear trace in queries, keys or values."""
 
 from __future__ import annotations
 
@@ -57,24 +57,24 @@ def _rows(measures: pl.DataFrame) -> Measures:
 
 
 def _by_label(rows: Measures) -> dict[str, list[LabelAtSite]]:
-    """The sites of each label, in the order of places."""
+    """The sites of each label, in order."""
     labels = sorted(rows.where(at=None).ordered().by("group").items())
     sites = ("stack", "layer", "head", "component")
     return {label: [site.first("measure") for site in rows.by(*sites).values()] for label, rows in labels}
 
 
 def _number(site: LabelAtSite, kind: str, facts: EraseFacts) -> MeasuredValue:
-    """The rise of a site, or the excess of it over random subspaces."""
+    """The rise of a site, or its excess over random subspaces."""
     return site[f"erase_{kind}_{unit(facts)}"]
 
 
 def _excesses(sites: Iterable[LabelAtSite], facts: EraseFacts) -> Measures:
-    """The excess over random subspaces of every site that has one."""
+    """The excess over random subspaces of every site, where it was measured."""
     return Measures(tuple(_number(site, "excess", facts) for site in sites)).finite
 
 
 def findings(tables: Mapping[str, pl.DataFrame], about: About[EraseFacts]) -> tuple[Finding, ...]:
-    """What is measured, and for each label where its erasure costs more than random subspaces do."""
+    """What is measured, and for each label the sites where erasing it costs more than random subspaces do."""
     facts = about.facts
     results = [words.baseline_finding("Rises", tables["measures"], facts)]
     for label, sites in _by_label(_rows(tables["measures"])).items():
@@ -101,7 +101,7 @@ def findings(tables: Mapping[str, pl.DataFrame], about: About[EraseFacts]) -> tu
 
 
 def _answer(findings: Sequence[Finding], by_label: Mapping[str, Sequence[LabelAtSite]], facts: EraseFacts) -> Section:
-    """The lead, the figures, all findings in words, and how to read them."""
+    """The first sentence, the figures, all findings in words, and how to read them."""
     notes = (
         f"LEACE is fitted to {words.count(facts.fitted)} labelled positions of the train split or more, and takes out "
         "as many directions as the label has classes less one, where the site is as wide. A rise alone says how much "
@@ -124,7 +124,7 @@ def _answer(findings: Sequence[Finding], by_label: Mapping[str, Sequence[LabelAt
 
 
 def _figures(by_label: Mapping[str, Sequence[LabelAtSite]], facts: EraseFacts) -> Iterable[Figure]:
-    """For each label and stack the rise, and beside it what of it is beyond the controls, on one axis."""
+    """For each label and stack, the rise and its excess over the controls, on one axis."""
     rises = Measures(tuple(_number(site, "rise", facts) for sites in by_label.values() for site in sites)).finite
     for number, ((label, stack), rows) in enumerate(rises.by("group", "stack").items(), start=1):
         sites = [site for site in by_label[label] if _number(site, "rise", facts) in rows.rows]
@@ -141,7 +141,7 @@ def _figures(by_label: Mapping[str, Sequence[LabelAtSite]], facts: EraseFacts) -
 
 
 def _numbers(rows: Measures, about: About[EraseFacts]) -> Section:
-    """Every erasure as a row."""
+    """A table of all erasures."""
     facts, sites = about.facts, [site for label in _by_label(rows).values() for site in label]
     columns = ("site", "label", "rank", "linear share", f"rise, {axis_unit(facts)}", "random subspaces", "beyond them")
     places = words.decimals([rise.value for site in sites if (rise := _number(site, "rise", facts)).mean is not None])

@@ -1,4 +1,4 @@
-"""Erasing labels from a given model: what its own loss rises by where q, k or v of a site loses all linear trace of one."""
+"""Erase labels from a model: the rise of its loss when q, k or v of a site loses all linear information on one."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from trisect.text.sources import LabelledTexts, open_labels
 
 
 def check(settings: EraseSettings) -> None:
-    """Raise TrisectError where a label, the package that erases, the corpus or its splits are missing."""
+    """Raise TrisectError if a label, the package for erasure, the corpus or its splits are missing."""
     if not settings.labels:
         raise SpecError("No label was given.", "Erasing takes a label out.", "Name a label column, such as pos.")
     need_extra("concept_erasure", "erase", "Erasing a label")
@@ -38,7 +38,7 @@ def check(settings: EraseSettings) -> None:
 
 
 def measure(settings: EraseSettings, context: RunContext) -> Measured[EraseFacts]:
-    """Erase each label column at each site, one pass each.
+    """Erase each label column at each site, in a pass of its own.
 
     LEACE is fitted to about `tokens` labelled positions of the corpus's train split and applied to the (first `limit`)
     texts of `split`, wherever no special token stands; its control takes out `draws` random subspaces of the same rank

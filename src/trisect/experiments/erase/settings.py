@@ -1,4 +1,4 @@
-"""What an erasure is asked, and what it notes of itself."""
+"""Settings and facts of an erasure."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ FITTED = 20_000
 
 @record
 class EraseSettings:
-    """Which labels of a text are removed from which parts of a model's queries, keys and values."""
+    """Settings of an erasure: labels, sites and texts."""
 
     source: Models
     corpus: Annotated[
@@ -72,7 +72,7 @@ class EraseSettings:
 
 @record
 class EraseFacts(ReadFacts):
-    """Model, texts and settings of an erasure; `fitted` is the least number of positions that an eraser was fitted to.
+    """Facts of an erasure; `fitted` is the smallest number of positions that an eraser was fitted to.
 
     `compared` is what paired differences over texts say of q, k and v, by label, as data of Comparisons.
     """

@@ -26,7 +26,7 @@ class Explore(Experiment[ExploreSettings, ExploreFacts]):
     single = "explorer.html"
 
     def reads_text(self, settings: ExploreSettings, texts: object) -> bool:
-        """Where neither an image nor a sound is given."""
+        """Whether neither an image nor a sound is given."""
         return not settings.image and not settings.audio
 
     def measure(self, settings: ExploreSettings, context: RunContext) -> Measured[ExploreFacts]:

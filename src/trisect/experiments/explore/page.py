@@ -1,4 +1,4 @@
-"""The explorer: what it shows of one text in one model, as one self-contained HTML file that asks for nothing, and in a notebook."""
+"""The explorer of one text in one model, as a self-contained HTML file and in a notebook."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, eq=False)
 class Layer:
-    """One attention layer on one text; only real positions, no padding.
+    """One attention layer on one text, without padding.
 
     `weights` [H T S], `q` [H T E] and `k` [K S E] as they enter the dot product, `norms` [H S] the ‖f_h(x_j)‖ and
     `summed` [T S] the ‖Σ_h a_h f_h(x_j)‖, both None where the layer has no output projection to take them by:
@@ -60,7 +60,7 @@ class Layer:
 
 @dataclass(frozen=True)
 class Words:
-    """The tokenizer's pieces along one axis, and which of them the tokenizer added."""
+    """The tokens along one axis, and which of them the tokenizer added."""
 
     pieces: tuple[str, ...]
     special: tuple[bool, ...]
@@ -68,7 +68,7 @@ class Words:
 
 @dataclass(frozen=True, eq=False)
 class TokenLogits:
-    """What heads add to logits at the positions from `first` on, and what would be predicted there after each layer.
+    """Contributions of heads to the logits at the positions from `first` on, and predictions after each layer.
 
     `heads` holds for each layer the numbers [T H P] among `tokens` of those that a head raises most, then of as many that it lowers
     most, `logits` by how much. `lens` [N T M] are the likeliest tokens before the first layer and after each, `shares` their
@@ -85,7 +85,7 @@ class TokenLogits:
 
 @dataclass(frozen=True, eq=False)
 class ExplorerPicture:
-    """A text read by a model: its layers in the model's order, and what stands at their positions.
+    """A text read by a model: its layers in order, and the tokens at their positions.
 
     `target` is None where there is one sequence; with two, layers of the stack 'dec' lie within the target and those
     of 'cross' read from source to target. `facts` are pairs of name and value for the foot of the page. `logits` is None
@@ -101,7 +101,7 @@ class ExplorerPicture:
     logits: TokenLogits | None = None
 
     def sides(self, layer: Layer) -> tuple[int, int]:
-        """Which axis a layer's queries and keys are of: 0 the source, 1 the target."""
+        """The axis of a layer's queries and that of its keys: 0 source, 1 target."""
         if self.target is None:
             return 0, 0
         return int(layer.stack in ("dec", "cross")), int(layer.stack == "dec")
@@ -111,7 +111,7 @@ KINDS = ("special", "itself", "one before", "one after", "others")
 
 
 def shrink(maps: Float[np.ndarray, "N T S"], side: int) -> tuple[UInt8[np.ndarray, "N t s"], list[float]]:
-    """Each map at most `side` squares wide and high, as even as can be, a square being its largest value; and each map's largest.
+    """Reduce each map to at most `side` squares a side, each the largest value in it; also returns each map's largest.
 
     Pixels are 255·√(largest value of a square / largest of the map).
     """
@@ -124,7 +124,7 @@ def shrink(maps: Float[np.ndarray, "N T S"], side: int) -> tuple[UInt8[np.ndarra
 
 
 def shares(layer: Layer, keys: Words) -> dict[str, object]:
-    """Per head, how the weights and the norms are shared out among KINDS, and how far the two differ.
+    """Per head, the shares of weights and of norms by KINDS, and their distance.
 
     Each share is of the sum over all cells: `weights` and `norms` [H][5], those of norms None without norms. `apart` [H] is the mean over
     queries of half the distance |a_ij − n_ij| summed over j, n being the norms made to sum to one: 0 the same, 1 nothing
@@ -163,7 +163,7 @@ _BYTES |= {chr(256 + i): b for i, b in enumerate(b for b in range(256) if b not 
 
 
 def _decode(piece: str) -> str:
-    """The text of a byte-level piece; bytes that are no full character are written as ‹e2 80›."""
+    """Decode a byte-level piece; bytes that are no complete character are written as ‹e2 80›."""
     if any(c not in _BYTES for c in piece):
         return piece
     raw = bytes(_BYTES[c] for c in piece)
@@ -174,7 +174,7 @@ def _decode(piece: str) -> str:
 
 
 def readable(pieces: Sequence[str], special: Sequence[bool]) -> tuple[tuple[str, bool], ...]:
-    """The pieces as text, by the mark that their tokenizer sets: ## inside a word, Ġ or ▁ before one, or none.
+    """The pieces as text, by their tokenizer's marks: ## inside a word, Ġ or ▁ before one, or none.
 
     Beside each stands whether it is glued to the one before: no space stands between them.
     """
@@ -213,7 +213,7 @@ NEAR = 1.05  # how far the guess of a size may be off
 
 
 class _Packed(NamedTuple):
-    """What the explorer's script reads: words and small numbers, and chunks of raw deflate.
+    """The explorer's data: small numbers as JSON, and chunks of raw deflate.
 
     Chunk 0 holds the small pictures of all maps; layer n (from 0) has its maps in chunk 1 + 2n and its q, k and v in the
     next. What heads add to logits comes last. `levels` is the number of steps of √a.
@@ -225,13 +225,13 @@ class _Packed(NamedTuple):
 
 
 def levels_of(values: np.ndarray, levels: int, top: float = 1.0) -> np.ndarray:
-    """Which of `levels` even steps of √(value / top) comes nearest; a value is then off by (√(v·top) + top/4L)/L at most."""
+    """The nearest of `levels` even steps of √(value / top); the error is at most (√(v·top) + top/4L)/L."""
     share = np.sqrt(np.clip(values / (top or 1.0), 0, 1))
     return np.rint(share * levels).astype(np.uint8 if levels < 256 else np.uint16)
 
 
 def to_steps(values: np.ndarray, bits: int) -> tuple[Int[np.ndarray, "H T E"], Float[np.ndarray, "H E"]]:
-    """Each dimension of each head in even steps from minus to plus its largest size: whole numbers, and the steps."""
+    """Quantise each dimension of each head to even steps of its largest magnitude: integers, and the step sizes."""
     most = 2 ** (bits - 1) - 1
     steps = (np.abs(values).max(axis=1) / most).astype(np.float32)
     ints = np.rint(values / np.where(steps > 0, steps, 1)[:, None, :])
@@ -239,7 +239,7 @@ def to_steps(values: np.ndarray, bits: int) -> tuple[Int[np.ndarray, "H T E"], F
 
 
 def pack(picture: ExplorerPicture, size: int = MOST_BYTES, effort: int = EFFORT) -> _Packed:
-    """The picture in at most `size` bytes, in the finest steps that fit; `effort` is zlib's, from 0 to 9.
+    """Pack the picture in at most `size` bytes, in the finest steps that fit; `effort` is zlib's, from 0 to 9.
 
     Raises CorpusError where the text is too long for any page, or is empty.
     """
@@ -280,7 +280,7 @@ def pack(picture: ExplorerPicture, size: int = MOST_BYTES, effort: int = EFFORT)
 
 
 def check_length(model: str, tokens: int, count: int) -> None:
-    """Raise CorpusError where a text of so many tokens has more attention weights in a model, `count`, than a page holds."""
+    """Raise CorpusError for a text with more attention weights in the model (`count`) than a page holds."""
     if count > MOST:
         most = int(tokens * (MOST / count) ** 0.5)
         text = f"A text of {tokens:,} tokens has {count:,} attention weights in {model!r}."
@@ -297,7 +297,7 @@ def _raw(*arrays: np.ndarray) -> np.ndarray:
 
 
 def _maps(layer: Layer, levels: int) -> np.ndarray:
-    """Norms as float32, then weights and summed norms in steps; key by key, since a key is often read by all alike."""
+    """Norms as float32, then weights and summed norms in steps, key by key, since all queries often read the same key."""
     by_key = [levels_of(layer.weights.transpose(0, 2, 1), levels)]
     if layer.norms is None or layer.summed is None:
         return _raw(*by_key)
@@ -379,18 +379,18 @@ SCRIPTS = ("data.js", "paint.js", "grid.js", "map.js", "words.js", "cell.js", "s
 
 
 def page(tables: Mapping[str, pl.DataFrame], about: About[Any]) -> Document:
-    """The explorer's page; the same picture gives the same text. Raises CorpusError where the text is too long for a page."""
+    """The explorer's page, the same for the same picture; raises CorpusError for a text that is too long."""
     picture: ExplorerPicture = about.facts.picture  # ExploreFacts, which are declared of it
     return Document("explorer.html", html(picture, about.command))
 
 
 def findings(tables: Mapping[str, pl.DataFrame], about: About[Any]) -> tuple[Finding, ...]:
-    """None: the page is to be looked at."""
+    """None: the page shows data alone."""
     return ()
 
 
 def html(picture: ExplorerPicture, command: str = "") -> str:
-    """The whole page as one text: words first, then the small pictures, the script, and a chunk after another.
+    """The whole page as text: words, then small maps, the script, and the chunks.
 
     The model is called by the name of its folder where the `command` says that it is one.
     """
@@ -419,12 +419,12 @@ def html(picture: ExplorerPicture, command: str = "") -> str:
 
 
 def script() -> str:
-    """The explorer's script, as it stands in the page, in notebooks and on the served page."""
+    """The explorer's script, the same in the page, in notebooks and in the served page."""
     return "".join(map(sheet.read, (sheet.SAVE, *(HERE / name for name in SCRIPTS))))
 
 
 def style() -> str:
-    """The explorer's style sheet; all of it within the class `explorer`, but for the page's own body."""
+    """The explorer's style sheet; rules apply within the class `explorer`, but for the page's body."""
     return sheet.read(HERE / "explorer.css")
 
 
@@ -434,7 +434,7 @@ def manifest(packed: _Packed) -> str:
 
 
 def summary(picture: ExplorerPicture, command: str = "") -> str:
-    """The model and the text in one line."""
+    """Model and text in one line."""
     stacks: dict[str, list[int]] = {}
     for layer in picture.layers:
         stacks.setdefault(layer.stack, []).append(len(layer.weights))
@@ -448,7 +448,7 @@ def summary(picture: ExplorerPicture, command: str = "") -> str:
 
 
 class Framed:
-    """The explorer's page in a frame: what a notebook shows when anywidget is not installed."""
+    """The explorer's page in a frame, shown in notebooks without anywidget."""
 
     def __init__(self, picture: ExplorerPicture) -> None:
         self._picture = picture
@@ -462,7 +462,7 @@ class Framed:
 
 
 def show(picture: ExplorerPicture) -> AnyWidget | Framed:
-    """The explorer for a notebook: a widget of anywidget's (`trisect[notebook]`), else an object with HTML.
+    """Show the explorer in a notebook: a widget of anywidget (`trisect[notebook]`), else an object with HTML.
 
     Raises CorpusError where the text is too long to be shown.
     """
@@ -479,7 +479,7 @@ def _widget() -> type[Any]:
     import traitlets
 
     class Explorer(anywidget.AnyWidget):
-        """One text inside one model; the page's script, with bytes from the kernel."""
+        """The explorer as a widget: the page's script, with data from the kernel."""
 
         _esm = script() + sheet.read(HERE / "widget.js")
         _css = style()

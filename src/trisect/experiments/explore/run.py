@@ -1,4 +1,4 @@
-"""Explore: from one reading to the explorer, as a page or in a notebook."""
+"""Read a text for the explorer, as a page or in a notebook."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ RAISED, PREDICTED = 4, 3  # words of a head that are raised, and as many lowered
 
 
 def measure(settings: ExploreSettings, context: RunContext) -> Measured[ExploreFacts]:
-    """Read the text once, for the explorer's page.
+    """Read the text for the explorer's page.
 
     Of a text longer than the model's window the first window is shown, and the page says so. Raises CorpusError for a text
     without tokens or too long for a page.
@@ -84,7 +84,7 @@ def explore(reading: Reading, row: int = 0, subject: Subject | None = None, text
 
 
 def with_logits(picture: ExplorerPicture, subject: Subject, batch: Batch, reading: Reading) -> ExplorerPicture:
-    """The picture of a batch's first row with what every head adds to logits, and the logit lens; with a note where that is refused.
+    """The picture of a batch's first row with direct logit contributions and the logit lens; with a note where they are refused.
 
     Of a long text, or a large model, at its last positions alone, which the page says.
     """
@@ -115,7 +115,7 @@ def with_logits(picture: ExplorerPicture, subject: Subject, batch: Batch, readin
 
 
 def take_picture(reading: Reading, row: int = 0) -> ExplorerPicture:
-    """One row of a reading, less its padding, as the explorer takes it. Raises CorpusError for a row that is not there."""
+    """One row of a reading, without padding, as an ExplorerPicture; raises CorpusError for a row that does not exist."""
     rows = len(reading.source.tokens)
     if not 0 <= row < rows:
         there_are = f"The reading has {rows}, counted from 0."
@@ -148,7 +148,7 @@ def _words(side: Side, row: int) -> Words:
 
 
 def _row(trace: Trace, row: int) -> Trace:
-    """One row of a trace without its padding; the block is left out, since no map needs it."""
+    """One row of a trace without padding or its block."""
     queries, keys = trace.query_real[row].bool(), trace.key_real[row].bool()
     w_o = trace.projections.w_o
 

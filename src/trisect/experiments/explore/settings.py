@@ -1,4 +1,4 @@
-"""What a view into one text is asked."""
+"""Settings and facts of the explorer."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ TODO = "Put a text in quotes; --audio FILE and --image FILE give a sound or an i
 
 @record
 class ExploreSettings:
-    """One text inside one model, with sound or images or without; of an encoder–decoder two, source and target."""
+    """Settings of the explorer: one text in one model, with sound or images or without; source and target for encoder-decoders."""
 
     read: ModelSource
     text: Annotated[
@@ -56,6 +56,6 @@ class ExploreSettings:
 
 @dataclass(frozen=True, eq=False)
 class ExploreFacts:
-    """All that the page shows: there are no tables to make it from."""
+    """Facts of the explorer: the picture itself, since there are no tables."""
 
     picture: ExplorerPicture

@@ -33,7 +33,7 @@ class LookupStudy(TrainingExperiment[LookupSettings, LookupFacts]):
         self.experiments = (patch, *compose)
 
     def prepare(self, settings: LookupSettings, machine: Machine) -> LookupWork:
-        """The work that the settings ask for."""
+        """Prepare the work of the settings."""
         from trisect.experiments.lookup.run import prepare
 
         return prepare(settings, machine, self.experiments)

@@ -489,7 +489,7 @@ def _previous(numbers: LookupNumbers) -> Finding | None:
 
 
 def _most(numbers: LookupNumbers) -> Finding | None:
-    """The writer with the largest shift through q, k and v, model by model."""
+    """The writer with the largest shift through q, k and v, for each model."""
     parts, counts = [], []
     for component in PARTS:
         kinds: Counter[str] = Counter()
@@ -571,7 +571,7 @@ def _makers(numbers: LookupNumbers) -> Section | None:
 
 
 def _first(numbers: LookupNumbers) -> Finding | None:
-    """The order in which components take up their roles."""
+    """The order in which the components begin to carry their roles."""
     steps = {c: {s: at for s in numbers.formed if (at := numbers.takes_up(s, c)) is not None} for c in PARTS}
     if not all(steps.values()):
         return None

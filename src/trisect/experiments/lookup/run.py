@@ -48,7 +48,7 @@ WINDOWS = 48  # windows of the valid split for the loss
 
 @record
 class _LookupJob:
-    """A model to train, with the seed of its weights, rows and pairs, and the number of pairs that each checkpoint is patched with.
+    """A model to train: the seed of weights, rows and pairs, and the number of pairs patched at each checkpoint.
 
     `modules` declare the experiment that patches, and optionally that of paths.
     """
@@ -61,7 +61,7 @@ class _LookupJob:
     edit: str = ""  # none: the plain model
 
     def files(self, home: Path) -> ModelFiles:
-        """Its files; results of checkpoints have a folder for each number of pairs."""
+        """The paths of its files; results of checkpoints have a folder for each number of pairs."""
         title = f"{self.edit}-seed-{self.seed}" if self.edit else f"seed-{self.seed}"
         return ModelFiles(home, title, f"pairs-{self.pairs}", models=("models",))
 
@@ -73,7 +73,7 @@ class _LookupJob:
 
 @job
 def train(request: _LookupJob, context: JobContext) -> None:
-    """Train and measure a model, unless its files exist; they have the same paths in the scratch folder as in the experiment's."""
+    """Train and measure a model unless its files exist; paths in the scratch folder are those in the experiment's."""
     (text, emit), files = begin(context, TrainingText), request.files(context.scratch)
     with one_thread(), fast_products():
         tokenizer = learn_tokenizer(text.train, request.recipe.pieces, request.recipe.block)
@@ -176,7 +176,7 @@ def _measure(
 
 
 def _examples(tables: Tables) -> Iterator[NewRow]:
-    """Each pair's texts and answers, with the answers when q, k or v of a layer were the donor's."""
+    """The texts and answers of each pair, with the answers under a donor's q, k or v."""
     pairs = {row["pair"]: row for row in tables["pairs"].to_dicts()}
     for row in tables["interchanges"].filter(pl.col("component").is_in(list("qkv"))).to_dicts():
         pair = pairs[row["pair"]]

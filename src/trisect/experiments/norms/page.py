@@ -139,7 +139,7 @@ def page(tables: Mapping[str, pl.DataFrame], about: About[NormsFacts]) -> Sheet:
 
 
 def _answer(rows: Measures) -> str:
-    """The category whose shares by weight and by norm differ most, in one sentence; empty where there is none."""
+    """The category whose shares by weight and by norm differ most, in a sentence; empty if there is none."""
     shares = [_of_stack(rows, f"{kind}_share") for kind in KINDS]
     both = [g for g in NAMES if all(g in by_group for by_group in shares)]
     if not both:
@@ -155,7 +155,7 @@ def _answer(rows: Measures) -> str:
 
 
 def findings(tables: Mapping[str, pl.DataFrame], about: About[NormsFacts]) -> tuple[Finding, ...]:
-    """How much weights (of q and k together) and norms (with v) vary over tokens, then every claim's verdict."""
+    """The variation of weights (of q and k together) and of norms (with v) over tokens, then the verdicts of all claims."""
     rows, stack = Measures.of(tables["measures"]), about.facts.stack
     findings = verdict_findings(tables["claims"])
     sinks = {c: row for c in ("weight", "contribution") if (row := rows.get(f"sink_{c}", stack=stack))}
@@ -188,22 +188,22 @@ _Part = tuple[tuple[str, ...], Figure, tuple[str, ...], list[tuple[str, ...]], s
 
 
 def _of_stack(rows: Measures, measure: str) -> dict[Any, MeasuredValue]:
-    """A measure's rows of all layers together, by group."""
+    """Rows of a measure over all layers, by group."""
     return rows.where(measure, head=None, layer=None).first("group")
 
 
 def _layer_rows(rows: Measures, measure: str) -> _FigureRows:
-    """A measure's rows of whole layers, for a chart."""
+    """Rows of a measure by layer, for a chart."""
     return [row._asdict() for row in rows.where(measure, head=None) if row.layer is not None]
 
 
 def _table_lines(rows: Measures, names: Sequence[str], signed: bool = False) -> list[tuple[str, ...]]:
-    """Numbers of all layers together as lines of a table."""
+    """Numbers over all layers as lines of a table."""
     return [(MEASURES[name], *words.cells(row, signed)) for name in names if (row := _of_stack(rows, name).get(None))]
 
 
 def _spans(rows: _FigureRows, names: Mapping[str, str]) -> str:
-    """Least and most of each group, for those who do not see the chart."""
+    """The range of each group, as a text alternative to the chart."""
     values = {name: [row["value"] for row in rows if row["group"] == group] for group, name in names.items()}
     return "; ".join(f"{name} {min(v):.2f} to {max(v):.2f}" for name, v in values.items() if v)
 

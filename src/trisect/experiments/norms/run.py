@@ -59,7 +59,7 @@ BOUND = ("subject", "fingerprint", "corpus", "corpus_fingerprint", "texts", "blo
 
 @dataclass
 class StackTally:
-    """The tallies of one stack: of every layer, and of what is pooled over them."""
+    """The tallies of one stack: of every layer, and pooled over layers."""
 
     stack: str
     layers: dict[Address, LayerTally]
@@ -67,7 +67,7 @@ class StackTally:
 
 
 class TextDraws:
-    """Values and intervals of numbers from `n` texts in `units` articles; every number meets the same draws."""
+    """Values and intervals of numbers from `n` texts in `units` articles; all numbers share the bootstrap draws."""
 
     def __init__(self, n: int, seed: int, units: int) -> None:
         self.n, self.seed = n, seed
@@ -76,11 +76,11 @@ class TextDraws:
         )
 
     def sums(self, sums: Sums) -> DrawnEstimate:
-        """A tally's sums, on all texts and in every draw."""
+        """The sums of a tally, over all texts and in every draw."""
         return DrawnEstimate(sums.total(self.times.shape[1]), sums.resample(self.times))
 
     def row(self, estimate: DrawnEstimate, place: tuple[int, ...] = (), fewer: bool = False) -> dict[str, float | None]:
-        """Columns value, low, high, n of one number of an estimate; None where it is no number.
+        """Columns value, low, high and n of one number of an estimate; None if it is not finite.
 
         Degrees of freedom are of the groups that were drawn: `fewer` where those were.
         """
@@ -90,7 +90,7 @@ class TextDraws:
 
 
 def _each(function: Any, *estimates: DrawnEstimate) -> DrawnEstimate:
-    """A function of sums, on all texts and in every draw; where it divides by nothing the result is NaN."""
+    """Apply a function of sums to all texts and to every draw; a division by zero gives NaN."""
     with np.errstate(divide="ignore", invalid="ignore"):
         return DrawnEstimate(function(*(e.value for e in estimates)), function(*(e.draws for e in estimates)))
 
@@ -213,7 +213,7 @@ def _mixing(tally: StackTally, draws: TextDraws, statistics: Statistics) -> Iter
 
 
 def _contributions(tally: StackTally, draws: TextDraws, statistics: Statistics) -> Iterator[NewRow]:
-    """contribution_share: the mean over queries of a category's contribution weights, of heads, of layers, and over layers."""
+    """contribution_share: the mean over queries of a category's contribution weights, by head, by layer, and over layers."""
     present, every = _present(tally), []
     for address, layer in tally.layers.items():
         shares = _each(_to_shares, draws.sums(layer.contributions))
@@ -275,7 +275,7 @@ TAKEN = ("sinks", "other tokens")  # whose weight is set to 0
 def loss_without_sinks(
     subject: Subject, texts: Texts, heads: Collection[Address], size: int, seed: int
 ) -> list[NewRow]:
-    """How the loss of the first WITHOUT texts changes when heads give their sinks nothing, and as many other tokens for comparison.
+    """Change of the loss of the first WITHOUT texts without the heads' sinks, and without as many other tokens for comparison.
 
     All other weights stay those of the pass before, in every layer, so that what sinks give is taken away, and nothing is put in its
     place. Rows without_sinks, by whose weight is 0, in nats per predicted token, or as a relative squared change of the
@@ -362,7 +362,7 @@ def _rollout_rows(subject: Subject, texts: Texts, seed: int) -> tuple[list[NewRo
 
 
 def _layer_test(tally: StackTally, draws: TextDraws) -> dict[str, UnitTest]:
-    """Whether mean a and mean ‖f(x)‖ on [SEP] fall against each other over layers: every order of the layers; empty without [SEP]."""
+    """Whether mean a and mean ‖f(x)‖ on [SEP] are anticorrelated over layers, by permutation of layers; empty without [SEP]."""
     if SEP not in _present(tally):
         return {}
     groups = draws.times.shape[1]
@@ -372,7 +372,7 @@ def _layer_test(tally: StackTally, draws: TextDraws) -> dict[str, UnitTest]:
 
 
 def _present(tally: StackTally) -> list[int]:
-    """The categories of which there is at least one token."""
+    """The categories with at least one token."""
     return np.flatnonzero(sum(layer.tokens.rows.sum(0) for layer in tally.layers.values())).tolist()
 
 
@@ -399,7 +399,7 @@ MISSING = {
 
 @dataclass(frozen=True)
 class Counted:
-    """What a first look at the texts returns: how many, how many tokens, and the frequency rank of every token id.
+    """The counts of a first pass over the texts: texts, tokens, and the frequency rank of every token id.
 
     `articles` is the number of each text's article, from 0; None where none is marked. `opening` are the special tokens that
     texts open with.
@@ -414,11 +414,11 @@ class Counted:
 
     @property
     def units(self) -> int:
-        """How many articles there are, or texts where none is marked: what is resampled."""
+        """The number of articles, or of texts if there are no articles: the units that are resampled."""
         return self.texts if self.articles is None else int(self.articles.max()) + 1
 
     def replicates(self, draws: np.ndarray) -> Replicates:
-        """A number in every draw of texts or articles, for comparisons of two models."""
+        """A number in every bootstrap draw, for comparisons of two models."""
         unit = "text" if self.articles is None else "article"
         return Replicates(draws, min(self.units, GROUPS), f"first {self.texts}", unit)
 
@@ -486,7 +486,7 @@ def measure(settings: NormsSettings, context: RunContext) -> Measured[NormsFacts
 
 
 def _why_no_language(subject: Subject, texts: Texts) -> str:
-    """Why claims about language are not judged of these texts; empty where they are. Scripts that write no spaces are language."""
+    """Why claims about language are not judged on these texts; empty if they are. Scripts without spaces count as language."""
     if texts.name.partition(",")[0] == "embedded" and not isinstance(subject, OwnModel):
         return f"{NO_LANGUAGE}of an invented language, which a pretrained model has never read."
     each = (text if isinstance(text, tuple) else (text,) for text in islice(texts.texts(), SAMPLE))
@@ -499,7 +499,7 @@ def _why_no_language(subject: Subject, texts: Texts) -> str:
 
 
 def _count(subject: Subject, texts: Texts, batch: int, stack: str) -> Counted:
-    """Go through the texts once without the model; `stack` is the one that claims are about."""
+    """Read the texts once without the model; `stack` is the one that claims are about."""
     seen = np.zeros(0, dtype=np.int64)
     last, tokens, has_ids, opening = -1, 0, True, set[str]()
     notes: dict[str, None] = {}
@@ -529,7 +529,7 @@ def _count(subject: Subject, texts: Texts, batch: int, stack: str) -> Counted:
 def _read(
     subject: Subject, batch: Batch, tallies: Mapping[str, StackTally], counted: Counted, around: dict[Address, str]
 ) -> None:
-    """One batch through the model and into the tallies; `around` gets what lies behind W_O where that is not nothing."""
+    """Read a batch and add it to the tallies; `around` collects what lies behind W_O."""
     numbers = torch.tensor([text for text, _ in batch.rows])
     causal = subject.objective == "causal"
     owners = {stack: _owners(batch, stack, numbers, counted, causal) for stack in tallies}
@@ -553,7 +553,7 @@ def _read(
 
 
 def _owners(batch: Batch, stack: str, numbers: torch.Tensor, counted: Counted, causal: bool) -> TokenFacts:
-    """What the tokens of a batch are that a stack's keys are of; `numbers` are those of the rows' texts."""
+    """The tokens behind a stack's keys in a batch, with the `numbers` of the rows' texts."""
     keys = batch.keys(stack)
     rank = torch.full(keys.real.shape, torch.nan, dtype=torch.float64)
     if counted.ranks is not None and keys.ids is not None and keys is batch.source:
@@ -566,7 +566,7 @@ def _owners(batch: Batch, stack: str, numbers: torch.Tensor, counted: Counted, c
 
 
 def _layers(subject: Subject) -> tuple[tuple[str, ...], list[NewRow], dict[Address, int]]:
-    """Layers whose norms cannot be computed, in words, rows of the others' expansion rates, and their heads; one layer is held at a time.
+    """Layers whose norms cannot be computed, in words; rows of the others' expansion rates; and their heads, one layer at a time.
 
     Raises ModelError where no layer's norms can be computed.
     """
@@ -593,7 +593,7 @@ def _layers(subject: Subject) -> tuple[tuple[str, ...], list[NewRow], dict[Addre
 
 
 def _notes(tallies: Mapping[str, StackTally], around: Mapping[Address, str], opening: Collection[str]) -> list[str]:
-    """What lies `around` layers, which have other values than of the block's input, and which categories are absent.
+    """Notes on what lies `around` layers, on layers whose values are not of the block's input, and on absent categories.
 
     `opening` are the special tokens that texts open with.
     """

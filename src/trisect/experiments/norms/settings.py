@@ -1,4 +1,4 @@
-"""What a norm analysis is asked, and what it notes of itself."""
+"""Settings and facts of a norm analysis."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ BLOCKS = ("attention", "residual", "full", "feed-forward")
 
 @record
 class NormsSettings:
-    """Norms beside weights, of a model over texts."""
+    """Settings of a norm analysis: norms beside weights, of a model over texts."""
 
     source: Models
     read: TextSource
@@ -36,7 +36,7 @@ class NormsSettings:
 
 @record
 class NormsFacts:
-    """Model, texts and settings of a norm analysis; `stack` is the one that the claims are about."""
+    """Facts of a norm analysis; `stack` is the one that the claims are about."""
 
     subject: str
     fingerprint: str

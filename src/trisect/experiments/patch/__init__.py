@@ -39,7 +39,7 @@ class Patch(Experiment[PatchSettings, PatchFacts]):
 
     @property
     def returns(self) -> type[Patched]:
-        """What a run returns."""
+        """The class of a run's result."""
         from trisect.experiments.patch.result import Patched
 
         return Patched
@@ -51,7 +51,7 @@ class Patch(Experiment[PatchSettings, PatchFacts]):
         check_pairs(settings)
 
     def check_model(self, settings: PatchSettings, subject: Subject) -> None:
-        """Raise TrisectError for what a model cannot be asked; nothing goes through it."""
+        """Raise TrisectError for settings that the model cannot run, without a forward pass."""
         from trisect.experiments.patch.run import check_model
 
         check_model(settings, subject)

@@ -254,7 +254,7 @@ def _attribution_section(tables: Mapping[str, pl.DataFrame]) -> Section:
 
 
 def strongest(tables: Mapping[str, pl.DataFrame]) -> tuple[HypothesisRow, ...]:
-    """For each of q, k and v its hypothesis with the largest shift (any hypothesis if it has none), if that exceeds the controls.
+    """For q, k and v, the hypothesis with the largest shift (any hypothesis if it has none of its own), if it exceeds the controls.
 
     Controls are an unrelated donor and random subspaces.
     """
@@ -412,7 +412,7 @@ def _notes(tables: Mapping[str, pl.DataFrame], facts: PatchFacts) -> Iterable[st
 
 
 def few_pairs(count: int, pairs: int) -> tuple[str, ...]:
-    """Notes on too few pairs: a single one has no interval of a change, and if no other was read, no unrelated donor."""
+    """Notes on too few pairs: with one pair, a change has no interval; without other pairs, there is no unrelated donor."""
     if count == 1:
         control = " and no control from an unrelated donor" * (pairs == 1)
         return (f"One pair: no interval of a change{control}; it says what happened in this pair.",)
@@ -563,5 +563,5 @@ def _token_panel(title: str, rows: Sequence[Mapping[str, Any]]) -> Panel:
 
 
 def _plain(token: str | None) -> str:
-    """A tokenizer's piece without its marks for a space in front."""
+    """A tokenizer's piece without its mark for a preceding space."""
     return (token or "").lstrip("Ġ▁ ")

@@ -133,7 +133,7 @@ class _PatchedSite(NamedTuple):
 
     @property
     def component(self) -> str:
-        """What is patched, joined."""
+        """The components, joined by '+'."""
         return "+".join(self.edit.site.components)
 
     @property
@@ -327,7 +327,7 @@ def measure(settings: PatchSettings, context: RunContext) -> Measured[PatchFacts
 def facts_of(
     settings: PatchSettings, subject: AnsweringSubject, runs: PatchedRuns, counted: Bool[np.ndarray, " N"]
 ) -> PatchFacts:
-    """Model, pairs and settings of what was run."""
+    """Facts of a run: model, pairs and settings."""
     prepared = runs.prepared
     options = (settings.per, settings.positions or "all", settings.path, settings.how, settings.answered, settings.seed)
     return PatchFacts(
@@ -421,7 +421,7 @@ def _patch_pairs(
 
 
 def _sides(edit: EditedPass) -> set[str]:
-    """The sides of which an edit patches positions."""
+    """The sides on which an edit patches positions."""
     return {
         "target" if t.address.stack == "dec" or (t.address.stack == "cross" and t.component == "q") else "source"
         for t in edit.targets

@@ -58,7 +58,7 @@ class ProfileModel(Experiment[ProfileSettings, ProfileFacts]):
 
     @property
     def returns(self) -> type[Profile]:
-        """What a run returns."""
+        """The class of a run's result."""
         return Profile
 
     def check(self, settings: ProfileSettings) -> None:
@@ -68,7 +68,7 @@ class ProfileModel(Experiment[ProfileSettings, ProfileFacts]):
         check(settings)
 
     def check_model(self, settings: ProfileSettings, subject: Subject) -> None:
-        """Raise ModelError for a model without cross-attention where that is asked for; nothing goes through it."""
+        """Raise ModelError for a model without cross-attention if that is profiled, without a forward pass."""
         from trisect.experiments.profile.reading import PAIRED
         from trisect.lab.subject import check_crossing
 

@@ -1,4 +1,4 @@
-"""A profile's page: what queries, keys and values encode of each label, in one picture, then by layer and by head."""
+"""The page of a profile: what queries, keys and values encode of each label, by layer and by head."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ MISSING = MeasuredValue("", "", None, None, None, "", None, None, float("nan"))
 
 
 class _ProfileGain(NamedTuple):
-    """How far the mean over heads lies above random maps, with its interval, and its p after Holm."""
+    """The excess of the mean over heads over random maps, with its interval, and p after Holm."""
 
     mean: float
     low: float | None
@@ -55,7 +55,7 @@ class _ProfileGain(NamedTuple):
 
     @property
     def side(self) -> int:
-        """1 where it lies above random maps after Holm's correction, −1 below, else 0."""
+        """1 above random maps after Holm's correction, −1 below, else 0."""
         if not self.p_holm < ALPHA:
             return 0
         return 1 if self.mean > 0 else -1
@@ -63,7 +63,7 @@ class _ProfileGain(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class ProfileNumbers:
-    """The table `measures` as a profile asks it; `spots` are the layers, `labels` the labels, in their order."""
+    """The table `measures`, indexed; `spots` are layers, `labels` the labels in their order."""
 
     measures: Measures
     spots: tuple[Address, ...]
@@ -71,7 +71,7 @@ class ProfileNumbers:
 
     @classmethod
     def of(cls, measures: pl.DataFrame, labels: tuple[str, ...] = ()) -> ProfileNumbers:
-        """Read the rows once; labels in the order given, else as they come."""
+        """Index the rows; labels in the given order, else in order of appearance."""
         rows = Measures.of(measures, missing=True)
         probed = [row for row in rows if row.measure.startswith("profile_") and row.at is None]
         spots = sorted({Address(row.stack, row.layer) for row in probed if row.layer is not None})
@@ -80,18 +80,18 @@ class ProfileNumbers:
     def get(
         self, spot: Address, label: str, measure: str, component: str | None = None, head: int | None = None
     ) -> MeasuredValue:
-        """One number, NaN where it was not measured; the `input` and `majority` of a component are those of the words that it is of."""
+        """One number, NaN if missing; `input` and `majority` are those of the component's own words."""
         if measure in ("input", "majority") and not self.apart:
             component = None
         return self.measures.get(f"profile_{measure}", component, label, spot.layer, head, spot.stack) or MISSING
 
     @property
     def apart(self) -> bool:
-        """Whether q is of other words than k and v: in cross-attention."""
+        """Whether q reads other words than k and v: in cross-attention."""
         return crosses(self.spots[0].stack)
 
     def gain(self, label: str, component: str, spot: Address | None = None, measure: str = "gain") -> _ProfileGain:
-        """A component above random maps in one layer, or over all layers; for a pair the measure `difference`."""
+        """A component's excess over random maps in one layer, or over all layers; for a pair, the measure `difference`."""
         stack, layer = (self.spots[0].stack, None) if spot is None else spot
         row, p = (
             self.measures.get(f"profile_{measure}{tail}", component, label, layer, stack=stack) or MISSING
@@ -105,12 +105,12 @@ class ProfileNumbers:
         return self.measures.get("profile_stage_gain", component, label, layer, None, stack, float(at)) or MISSING
 
     def input_gain(self, spot: Address, label: str, component: str | None = None) -> float:
-        """How much better than by the most frequent class all that a component reads predicts a label; without one, at the most."""
+        """The accuracy from all of a component's input above the most frequent class; without a layer, the largest."""
         each = COMPONENTS if component is None else (component,)
         return max(self.get(spot, label, "input", c).value - self.get(spot, label, "majority", c).value for c in each)
 
     def heads(self, component: str, spot: Address | None = None) -> int:
-        """How many heads a component has in a layer, or in all: those of layers that share their weights are counted once."""
+        """The number of heads of a component in a layer or in all; heads with shared weights count once."""
         return self.gain(self.labels[0], component, spot).n
 
     def layer_rows(self) -> list[dict[str, Json]]:
@@ -232,7 +232,7 @@ def page(tables: Mapping[str, pl.DataFrame], about: About[ProfileFacts]) -> Shee
 
 
 def _lead(numbers: ProfileNumbers, facts: ProfileFacts, sample: str) -> tuple[str, Figure]:
-    """What is kept and dropped most, in a sentence; and all labels, layers and components as heat maps."""
+    """What is kept and dropped most, in a sentence; and heat maps of all labels, layers and components."""
     gains = (
         (c, str(spot.layer), label, gain.mean, gain.side != 0)
         for c, spot, label in product(COMPONENTS, numbers.spots, numbers.labels)
@@ -267,7 +267,7 @@ def _lead(numbers: ProfileNumbers, facts: ProfileFacts, sample: str) -> tuple[st
 
 
 def _how(cross: bool, folds: int) -> tuple[str, ...]:
-    """How a profile is made, and what it cannot say."""
+    """How a profile is made, and its limits."""
     dealt = "runs of pairs that follow one another" if cross else "articles, or runs of texts where none is marked,"
     together = "q, k and v are three invertible maps of the same input almost surely"
     if cross:
@@ -284,7 +284,7 @@ def _how(cross: bool, folds: int) -> tuple[str, ...]:
 
 
 def _further(numbers: ProfileNumbers, facts: ProfileFacts) -> Iterator[Section]:
-    """What some profiles have besides: checkpoints, an exchange, MLP probes, erasure."""
+    """Optional sections of a profile: checkpoints, exchange, MLP probes, erasure."""
     if facts.checkpoints:
         yield _checkpoint_section(numbers, facts.checkpoints)
     if exchange := _exchange(numbers, facts):
@@ -305,7 +305,7 @@ def _further(numbers: ProfileNumbers, facts: ProfileFacts) -> Iterator[Section]:
 
 
 def findings(tables: Mapping[str, pl.DataFrame], about: About[ProfileFacts]) -> tuple[Finding, ...]:
-    """A sentence a label: which of q, k and v keep it and which drop it, and where; then every verdict."""
+    """A sentence for each label: which of q, k and v keep or drop it, and in which layers; then every verdict."""
     facts = about.facts
     numbers = ProfileNumbers.of(tables["measures"], facts.labels)
     return (
@@ -321,7 +321,7 @@ def findings(tables: Mapping[str, pl.DataFrame], about: About[ProfileFacts]) -> 
 
 
 def _answer(numbers: ProfileNumbers, as_used: Sequence[str]) -> tuple[Finding, ...]:
-    """Over all heads, what queries, keys and values encode; nothing where none does.
+    """What queries, keys and values encode, over all heads; empty if nothing.
 
     Nothing of components that are read as attention used them: what they keep may not be by their weights.
     """
@@ -346,7 +346,7 @@ def _answer(numbers: ProfileNumbers, as_used: Sequence[str]) -> tuple[Finding, .
 
 
 def _label(numbers: ProfileNumbers, label: str, as_used: Sequence[str]) -> Finding:
-    """What the rows say of one label, and which of q, k and v keeps more over all heads, paired."""
+    """The rows of one label, and which of q, k and v keeps more over all heads, paired."""
     gains = {c: numbers.gain(label, c) for c in COMPONENTS}
     values = tuple(Estimate(c, g.mean, g.low, g.high, g.n) for c, g in gains.items())
     title = f"{label} (q: target, k and v: source)" if numbers.apart else label
@@ -359,7 +359,7 @@ def _label(numbers: ProfileNumbers, label: str, as_used: Sequence[str]) -> Findi
 
 
 def _sentence(numbers: ProfileNumbers, label: str, as_used: Sequence[str]) -> str:
-    """What the rows say of one label: where it is carried at all, who keeps and who drops it, and the clearest layer."""
+    """The rows of one label in a sentence: whether it is encoded, which components keep and drop it, and the clearest layer."""
     absent = [s for s in numbers.spots if numbers.input_gain(s, label) < MARGIN]
     if len(absent) == len(numbers.spots):
         return (
@@ -398,7 +398,7 @@ def _sentence(numbers: ProfileNumbers, label: str, as_used: Sequence[str]) -> st
 
 
 def _by_label(numbers: ProfileNumbers) -> Figure:
-    """Each label's means by layer with their intervals, on one axis."""
+    """Means of each label by layer, with intervals, on one axis."""
     panels = {
         label: [
             Bar(c, str(s.layer), g.mean, g.low, g.high)
@@ -412,7 +412,7 @@ def _by_label(numbers: ProfileNumbers) -> Figure:
 
 
 def _table(numbers: ProfileNumbers) -> Table:
-    """Accuracies by label and layer, beside what they are compared with: on each side, where q is of other words than k and v."""
+    """Accuracies by label and layer beside their references; by side, if q reads other words than k and v."""
     titles = {"majority": "most frequent class", "input": "whole input", "random": "random maps"}
     sides = ((", q", "q"), (", k, v", "v")) if numbers.apart else (("", "q"),)
     references = [(f"{title}{side}", measure, c) for measure, title in titles.items() for side, c in sides]
@@ -437,7 +437,7 @@ def _accuracy(value: float | None) -> str:
 
 
 def _heads(numbers: ProfileNumbers, facts: ProfileFacts) -> Section:
-    """How many heads lie above and below random maps, and those that differ most; every head where that was asked for."""
+    """The number of heads above and below random maps, and the most different heads; every head if set."""
     every = []  # label, layer, component, head, how far above random maps, and whether clearly
     for label, spot, c, head in numbers.each_head():
         gain = numbers.get(spot, label, "accuracy", c, head).value - numbers.get(spot, label, "random", c).value
@@ -489,7 +489,7 @@ def _heads(numbers: ProfileNumbers, facts: ProfileFacts) -> Section:
 
 
 def checkpoint_findings(numbers: ProfileNumbers, names: Sequence[str]) -> Iterator[Finding]:
-    """A sentence a label: from which checkpoint on each component keeps it, or drops it, to the last one."""
+    """A sentence for each label: the checkpoint from which each component keeps or drops it until the last."""
     for label in numbers.labels if names else ():
         parts = []
         for c in COMPONENTS:
@@ -532,7 +532,7 @@ def _checkpoint_section(numbers: ProfileNumbers, names: Sequence[str]) -> Sectio
 
 
 def _mlp(numbers: ProfileNumbers) -> Finding:
-    """How often an MLP probe agrees with the closed form on which side of random maps a mean over heads lies."""
+    """How often an MLP probe agrees with the closed form on the side of random maps on which a mean over heads lies."""
     places = list(product(numbers.labels, numbers.spots, COMPONENTS))
     linear = np.array([numbers.gain(label, c, s).mean for label, s, c in places])
     mlp, random = (
@@ -554,7 +554,7 @@ def _mlp(numbers: ProfileNumbers) -> Finding:
 
 
 def _exchange(numbers: ProfileNumbers, facts: ProfileFacts) -> tuple[Finding, ...]:
-    """What another text's queries, keys and values change in one layer, with attention's weights free and held."""
+    """The change by another text's queries, keys and values in one layer, with attention weights free and held."""
     changes = {(row.group, row.component): row for row in numbers.measures.where(EXCHANGED, layer=None)}
     if len(changes) < len(KINDS) * len(COMPONENTS):
         return ()

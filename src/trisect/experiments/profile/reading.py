@@ -1,4 +1,4 @@
-"""Read words: what each attention layer takes in at every word, kept on disk in half precision, and the words' classes."""
+"""Read the inputs of attention layers at every word, stored on disk in half precision, and the words' classes."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ _UNFOUND = "what its projections read was not found"
 
 @dataclass
 class StoredWords:
-    """Vectors of words in half precision, in a temporary file: shifted and scaled as the first of them are spread."""
+    """Word vectors in half precision in a temporary file, shifted and scaled by the first ones' mean and spread."""
 
     shift: Float[Tensor, " D"]
     scale: Float[Tensor, " D"]
@@ -55,11 +55,11 @@ class StoredWords:
         return cls(rows.mean(0), spread.clamp_min(floor))
 
     def add(self, rows: Float[Tensor, "N D"]) -> None:
-        """Put rows at the end."""
+        """Append rows."""
         self.numbers.append(((rows - self.shift) / self.scale).flatten().numpy())
 
     def finish(self) -> Float[np.ndarray, "N D"]:
-        """All rows, read-only; nothing can be added afterwards."""
+        """All rows, read-only; none can be added afterwards."""
         if self.rows is None:
             self.rows = self.numbers.finish().reshape(-1, len(self.scale))
         return self.rows
@@ -67,7 +67,7 @@ class StoredWords:
 
 @dataclass
 class LayerWords:
-    """One layer: the `inputs` of q, k and v, and those of them that are no plain maps of it, `as_used` by attention.
+    """One layer: the `inputs` of q, k and v, and components that are no plain maps of them, `as_used` by attention.
 
     A component that attention only rotates (RoPE) is read before that, as its weights make it.
 
@@ -82,7 +82,7 @@ class LayerWords:
 
 
 class ReadSide(NamedTuple):
-    """Words of one sequence: the components that are of them, their labels, and their groups; `name` is the side of a pair."""
+    """Words of one sequence, with the components that read them, labels and groups; `name` is the side of a pair."""
 
     components: tuple[str, ...]
     labels: tuple[WordClasses, ...]
@@ -91,7 +91,7 @@ class ReadSide(NamedTuple):
 
 
 class WordsRead(NamedTuple):
-    """What was read: layers by address, words by whose they are, the number of texts, and notes."""
+    """The reading: layers by address, words by side, the number of texts, and notes."""
 
     layers: Mapping[Address, LayerWords]
     sides: tuple[ReadSide, ...]
@@ -109,7 +109,7 @@ _Read: TypeAlias = tuple[Batch, Sequence[_Words], Sequence[_Labels], Callable[[T
 
 
 def layer_input(trace: Trace) -> Float[Tensor, "B T D"] | None:
-    """What an attention layer's projections read; None where it was not found."""
+    """The input of an attention layer's projections; None if it was not located."""
     block = trace.block
     if block is None:
         return None
@@ -122,7 +122,7 @@ def layer_input(trace: Trace) -> Float[Tensor, "B T D"] | None:
 
 
 def weights_of(p: Projections, component: str) -> tuple[Float[Tensor, "P D E"], Float[Tensor, "P E"]] | None:
-    """A component's weights and biases per head; None where it is no plain map."""
+    """A component's weights and biases per head; None if it is no plain map."""
     w, b = {"q": (p.w_q, p.b_q), "k": (p.w_k, p.b_k), "v": (p.w_v, p.b_v)}[component]
     if w is None:
         return None
@@ -131,13 +131,13 @@ def weights_of(p: Projections, component: str) -> tuple[Float[Tensor, "P D E"], 
 
 
 def component_vectors(trace: Trace, component: str) -> Float[Tensor, "B T P E"]:
-    """A component as attention used it, heads last but one."""
+    """A component as attention used it, with the head axis second to last."""
     parts: dict[str, Tensor] = {"q": trace.q, "k": trace.k, "v": trace.v}
     return parts[component].float().transpose(1, 2)
 
 
 def _project(trace: Trace, component: str, x: Float[Tensor, "B T D"]) -> tuple[Tensor, Tensor] | None:
-    """A component at every real position: what its weights make of the input, and as attention used it.
+    """A component at every real position: computed from its weights, and as attention used it.
 
     None where it has no weights that read the input.
     """
@@ -150,7 +150,7 @@ def _project(trace: Trace, component: str, x: Float[Tensor, "B T D"]) -> tuple[T
 
 
 def is_plain(trace: Trace, component: str, x: Float[Tensor, "B T D"]) -> bool:
-    """Whether a component is what its weights make of the input, at every real position: not where RoPE rotates it."""
+    """Whether a component equals its weights times its input at every real position; with RoPE it does not."""
     if (both := _project(trace, component, x)) is None:
         return False
     projected, used = both
@@ -158,7 +158,7 @@ def is_plain(trace: Trace, component: str, x: Float[Tensor, "B T D"]) -> bool:
 
 
 def is_rotated(trace: Trace, component: str, x: Float[Tensor, "B T D"]) -> bool:
-    """Whether a component is as long, in every head at every real position, as what its weights make of the input, and another vector.
+    """Whether a component has the norm of its weights times its input, at every head and position, but is another vector.
 
     So it is with rotary position embeddings (RoPE), which rotate queries and keys by an angle that their position gives. Lengths may
     differ by one factor, as where they are scaled for longer texts (YaRN).
@@ -171,7 +171,7 @@ def is_rotated(trace: Trace, component: str, x: Float[Tensor, "B T D"]) -> bool:
 
 
 def head_maps(layer: LayerWords, component: str) -> Float[Tensor, "P D E"]:
-    """A component's maps of what is stored for it: its weights, or what takes each head out of all heads side by side."""
+    """Maps of a component from what is stored: its weights, or selections of each head from all heads' units."""
     if component not in layer.as_used:
         maps = weights_of(layer.weights(), component)
         assert maps is not None, "a component that is no plain map is stored itself"
@@ -182,7 +182,7 @@ def head_maps(layer: LayerWords, component: str) -> Float[Tensor, "P D E"]:
 
 @dataclass
 class _LayerCollector:
-    """Layers as they are met in the first batch, and rows of every batch; `weights` gives each layer's."""
+    """Collects the layers of the first batch, and rows of every batch; `weights` returns each layer's."""
 
     weights: Mapping[Address, Callable[[], Projections]]
     layers: dict[Address, LayerWords] = field(default_factory=dict)
@@ -192,7 +192,7 @@ class _LayerCollector:
     def add(
         self, trace: Trace, sides: Sequence[SidePlaces], inputs: Callable[[Trace], LayerInputs], is_first: bool
     ) -> None:
-        """Keep what a layer reads at the words of a batch; `inputs` returns what its maps read, or why not."""
+        """Store a layer's inputs at the words of a batch; `inputs` returns them, or why there are none."""
         read = inputs(trace)
         if isinstance(read, str):
             if read and is_first:
@@ -222,7 +222,7 @@ class _LayerCollector:
         self.layers[trace.address] = LayerWords(self.weights[trace.address], heads, stores, as_used)
 
     def notes(self) -> Iterator[str]:
-        """Which layers were left out and why, and which components are no plain maps."""
+        """The layers that were left out, with reasons, and the components that are no plain maps."""
         for reason, layers in self.left_out.items():
             yield f"Left out, {', '.join(layers)}: {reason}."
         if self.rotated:
@@ -239,7 +239,7 @@ class _LayerCollector:
             )
 
     def _spell_components(self, by_layer: Mapping[Address, Collection[str]]) -> str:
-        """The components named, with their layers where these are not all that were kept."""
+        """The components, with their layers unless these are all."""
         by_places: dict[tuple[Address, ...], list[str]] = {}
         for component in COMPONENTS:
             if places := tuple(address for address, components in by_layer.items() if component in components):
@@ -251,7 +251,7 @@ class _LayerCollector:
 
 
 def _text_inputs(trace: Trace) -> LayerInputs:
-    """What a layer reads whose words are those of one text, or why it cannot be profiled."""
+    """Inputs of a layer that reads the words of one text, or why it cannot be profiled."""
     if trace.stack not in ("plain", "enc"):
         return "its words are not those of the text alone"
     x = layer_input(trace)
@@ -270,7 +270,7 @@ def _collect(
     words: int,
     advance: Callable[[int, int], object],
 ) -> tuple[_LayerCollector, list[list[int]], list[tuple[WordClasses, ...]]]:
-    """Read batches in which each side has words: the layers, and for each side the words' texts by number, and their labels.
+    """Read batches in which each side has words: layers, and for each side text numbers and labels of words.
 
     Raises ModelError where no layer can be read.
     """
@@ -318,7 +318,7 @@ def read_words(
     settings: ProfileSettings,
     advance: Callable[[int, int], object],
 ) -> WordsRead:
-    """Read texts until there are `words` words; memory holds the labels and one batch, all else is on disk.
+    """Read texts until there are `words` words; labels and one batch are in memory, the rest on disk.
 
     A word is read at its first piece, in causal models at its last, which alone has seen all of it. Raises CorpusError where
     too few words are read, ModelError where no layer can be.
@@ -364,14 +364,14 @@ def read_words(
 def _groups(
     numbers: Sequence[int], texts: int, folds: int, articles: Sequence[int | None] = ()
 ) -> Int[np.ndarray, " N"]:
-    """Articles; where none is marked, runs of texts (or pairs) that follow one another, shorter ones where there are few."""
+    """Articles, or without articles runs of consecutive texts (or pairs), shorter for few texts."""
     if articles and articles[0] is not None:
         return np.array(articles)
     return np.array(numbers, dtype=np.int64) // max(1, min(RUN, texts // (2 * folds)))
 
 
 def _check_side(name: str, side: ReadSide) -> None:
-    """Raise CorpusError where a label has one class alone, or there is one group of texts alone."""
+    """Raise CorpusError for a label with a single class, or for a single group of texts."""
     if len(np.unique(side.groups)) < 2:
         reason = "It has one group of texts that follow one another, and each is predicted from others."
         raise CorpusError(f"Too little of {name} was read.", reason, "Read more of it, or give a longer text.")
@@ -401,7 +401,7 @@ def read_pairs(
     settings: ProfileSettings,
     advance: Callable[[int, int], object],
 ) -> WordsRead:
-    """Read pairs until their longer side has `words` words; memory holds the labels and a few batches' pieces.
+    """Read pairs until their longer side has `words` words; labels and a few batches' tokens are in memory.
 
     The decoder reads the target itself. A word of the target is read at its last piece, which alone has seen all of it, one of
     the source at its first. Raises CorpusError where too few words are read, ModelError where no layer can be.
@@ -449,7 +449,7 @@ def read_pairs(
 
 
 def _find_words(crossed: Crossed, numbers: Sequence[int], pairs: Sequence[SentencePair]) -> tuple[_Words, _Words]:
-    """Where each word of the target, and each of the source, is read; row by row."""
+    """The positions of each word of the target and of the source, row by row."""
     target: _Words = []
     source: _Words = []
     length = crossed.source.shape[1]
@@ -463,7 +463,7 @@ def _find_words(crossed: Crossed, numbers: Sequence[int], pairs: Sequence[Senten
 
 
 def _cross_inputs(model: Pretrained, crossed: Crossed) -> Callable[[Trace], LayerInputs]:
-    """What gives the inputs of a layer in a batch: of q the decoder's, of k and v the encoder's output."""
+    """Returns the inputs of a layer in a batch: q's from the decoder, k's and v's from the encoder's output."""
     output: Float[Tensor, "B S D"] | None = getattr(
         model.predict(crossed.batch.inputs), "encoder_last_hidden_state", None
     )

@@ -84,7 +84,7 @@ _EpochWeights = tuple[str, dict[Address, Projections]]  # an epoch of a study, a
 def _open_checkpoints(
     source: ModelSource, subject: Subject, names: Sequence[str]
 ) -> tuple[list[_EpochWeights], list[tuple[str, ModelSource]]]:
-    """Checkpoints by name: epochs of a model that a study trained, or revisions and where each is opened from.
+    """Checkpoints by name: epochs of a trained model, or revisions, with where each is opened from.
 
     No revision is loaded yet: what is wrong is met before anything is computed.
     """
@@ -111,7 +111,7 @@ def _open_checkpoints(
 
 
 def _stage_rows(stages: Sequence[_Stage], labels: Sequence[str]) -> Iterator[NewRow]:
-    """Means over heads less random maps at every checkpoint, `at` its number from 0: layer by layer, and over all layers."""
+    """Means over heads less random maps at every checkpoint (`at` is its number from 0), by layer and over all layers."""
     for (number, (_, scores)), (i, label), c in product(enumerate(stages), enumerate(labels), COMPONENTS):
         tests: list[tuple[int | None, MeanTest]] = [(None, mean_over_model(scores, c, i))]
         tests += [(layer.address.layer, mean_over_random(layer, c, i)) for layer in scores]
@@ -127,7 +127,7 @@ MAPS = 12  # random maps beside the heads
 def _mlp_rows(
     address: Address, layer: LayerWords, side: ReadSide, fold: Int[np.ndarray, " N"], seed: int
 ) -> Iterator[NewRow]:
-    """Mean accuracies of MLP probes of one layer's heads and of random maps, of the components of one side's words.
+    """Mean accuracies of MLP probes of a layer's heads and of random maps, for the components of one side's words.
 
     Fold 0 is predicted, fold 1 ends the fit.
     """
@@ -177,7 +177,7 @@ def _erase_labels(
     addresses: Collection[Address],
     context: RunContext,
 ) -> tuple[list[NewRow], str, int, tuple[str, ...]]:
-    """Erase every label from every layer's q, k or v, all heads together, with erasers fitted to the profile's own split.
+    """Erase every label from every layer's q, k or v, all heads together, with erasers fitted on the profile's train split.
 
     Where a profile is asked for head by head, from each head alone as well. Measured on the first `causal` texts of another split.
     A position carries the label of its own word. Returns rows, the texts that they were measured on by name and number, and notes.
@@ -210,7 +210,7 @@ def _erase_labels(
 
 
 def relabel(texts: LabelledTexts, label: WordLabeller, classes: Sequence[WordClasses]) -> LabelledTexts:
-    """The texts with a profile's labels in the place of their own, rare classes as one."""
+    """The texts with a profile's labels in place of their own, with rare classes merged."""
     names = {label.name: frozenset((None, *label.classes)) for label in classes}
 
     def relabelled() -> Iterator[Labelled]:
@@ -234,7 +234,7 @@ class Exchange(NamedTuple):
     mark: str = ""  # of the texts
 
     def rows(self, seed: int) -> Iterator[tuple[NewRow, Replicates]]:
-        """Mean changes with 95 % intervals over texts, each with its draws; without a layer of the mean over layers."""
+        """Mean changes with 95 % intervals over texts, and their draws; without a layer, means over layers."""
         n = len(self.changes)
         flat = np.concatenate([self.changes, self.changes.mean(1, keepdims=True)], 1).reshape(n, -1)
         draws, values = bootstrap_ratios(flat, np.ones(n), seed), flat.mean(0)
@@ -246,7 +246,7 @@ class Exchange(NamedTuple):
             yield row, Replicates(draws[:, i], n, self.mark, "text")
 
     def held_share(self, seed: int) -> ResampledHeads | None:
-        """With the weights held, the share of all change that goes by v, texts being resampled; None where nothing changed."""
+        """With the weights held, the share of the total change that goes through v, with texts resampled; None if nothing changed."""
         changes = self.changes[:, :, 1].sum(1)
         total, by_v = changes.sum(1), changes[:, 2:]
         if not total.sum() > 0:
@@ -258,7 +258,7 @@ class Exchange(NamedTuple):
 def exchange(
     subject: Subject, texts: Callable[[], Iterator[Labelled]], layers: Sequence[Address], size: int, seed: int
 ) -> Exchange | None:
-    """Put q, k or v of another text of as many tokens in each layer, one at a time; None where no two are as long.
+    """Replace q, k or v by those of another text of the same length, one layer at a time; None if no two texts have one length.
 
     The other text is one of the same batch. With the weights held, all attention weights are those of the text's own: then
     queries and keys have nothing to act by, and what still changes came by the values (definitions F-2).
@@ -278,7 +278,7 @@ def exchange(
 
 
 def _alike(subject: Subject, texts: Sequence[Labelled], size: int, draw: np.random.Generator) -> list[Labelled]:
-    """Texts of which another has as many tokens, those of one length together; about TEXTS, from lengths that are drawn."""
+    """Texts that share their number of tokens with another, grouped by length; about TEXTS, from randomly chosen lengths."""
     by_length: dict[int, list[int]] = {}
     for batch in WordTexts(subject).batches(iter(texts), size, scored=False):
         for (text, start), length in zip(batch.rows, batch.source.real.sum(1).tolist(), strict=True):
@@ -293,7 +293,7 @@ def _alike(subject: Subject, texts: Sequence[Labelled], size: int, draw: np.rand
 
 
 def _donors(batch: Batch, draw: np.random.Generator) -> Int[Tensor, " B"]:
-    """For each row the place of another of as many tokens, of another text; its own where there is none."""
+    """For each row, the index of a row of the same length from another text; its own if there is none."""
     lengths, donors = batch.source.real.sum(1).tolist(), list(range(len(batch.rows)))
     for length in set(lengths):
         alike = [int(i) for i in draw.permutation([i for i, size in enumerate(lengths) if size == length])]
@@ -306,7 +306,7 @@ def _donors(batch: Batch, draw: np.random.Generator) -> Int[Tensor, " B"]:
 def _changes(
     subject: Subject, passes: EditedPasses, batch: Batch, layers: Sequence[Address], donors: Int[Tensor, " B"]
 ) -> Float[np.ndarray, "B L 2 3"]:
-    """Passes begin at the layer that is edited, first with all weights free, then with all of them held."""
+    """Passes begin at the edited layer, first with attention weights free, then with all of them held."""
     clean = passes.score(batch)
     changed = np.zeros((len(donors), len(layers), len(KINDS), len(COMPONENTS)))
 
@@ -335,7 +335,7 @@ RowKey = tuple[str | float | int | bool | None, ...]
 def profile_replicates(
     scores: Sequence[LayerScores], labels: Sequence[str], exchanged: Sequence[tuple[NewRow, Replicates]], seed: int
 ) -> Mapping[RowKey, Replicates]:
-    """Means over heads beyond random maps, layer by layer and over the model; what another text's parts change.
+    """Bootstrap replicates of means over heads beyond random maps, by layer and over the model, and of exchanges.
 
     Heads are counted by their place, texts by what they hold.
     """
@@ -366,7 +366,7 @@ OTHER_WORDS = "cross-attention's queries are of other words than its keys and va
 
 
 def check(settings: ProfileSettings) -> None:
-    """Raise TrisectError where the corpus, its split or a label is missing, or what is asked has no meaning together."""
+    """Raise TrisectError if the corpus, its split or a label is missing, or settings contradict each other."""
     if settings.attention == CROSS:
         of_texts = {
             "--causal": (settings.causal, "The causal twin erases labels of the words of one text."),
@@ -395,7 +395,7 @@ def _texts(settings: ProfileSettings) -> LabelledTexts:
 
 
 class _ReadCorpus(NamedTuple):
-    """Texts or sentence pairs, their labels, and what reads their words in a model."""
+    """Texts or sentence pairs, their labels, and the function that reads their words in a model."""
 
     texts: LabelledTexts | PairTexts
     label: WordLabeller | PairLabeller
@@ -521,7 +521,7 @@ def score_layer(
 
 
 def rows(scores: Sequence[LayerScores], sides: Sequence[ReadSide]) -> Iterator[NewRow]:
-    """The table `measures`: heads, random maps, the whole input, means over heads, and pairs; Holm label by label.
+    """The table `measures`: heads, random maps, the whole input, means over heads, and pairs, with Holm's correction per label.
 
     That of heads is over all heads of the model and q, k and v, that of means over layers and q, k and v; without a layer, over
     the heads of all layers, over q, k and v alone.
@@ -564,7 +564,7 @@ def _with_ends(test: MeanTest) -> NewRow:
 def _layer_rows(
     scores: LayerScores, at: int, labels: Mapping[str, WordClasses], words: Mapping[str, int]
 ) -> Iterator[NewRow]:
-    """Random maps, the whole input and the most frequent class (of each component where words differ); q, k and v in pairs."""
+    """Rows of random maps, the whole input and the most frequent class (by component if words differ), and of pairs of q, k and v."""
     place = _place(scores.address, labels["q"].name)
     for component in COMPONENTS:
         null, bits = scores.null(component, at), scores.nulls[component].bits[:, at]
@@ -588,13 +588,13 @@ def _pair_rows(scores: Sequence[LayerScores], at: int, place: NewRow) -> Iterato
 
 
 def _test_rows(place: NewRow, measure: str, test: MeanTest, p_holm: float) -> Iterator[NewRow]:
-    """A mean with its interval, and its p after Holm."""
+    """A mean with its interval, and p after Holm."""
     yield place | {"measure": measure} | _with_ends(test)
     yield place | {"measure": f"{measure}_p_holm", "value": p_holm, "n": test.n}
 
 
 def _folds(settings: ProfileSettings, side: ReadSide) -> int:
-    """How many folds there are: as many as were asked for, or groups of texts where these are fewer."""
+    """The number of folds: as many as set, or the number of groups if smaller."""
     return min(settings.folds, len(np.unique(side.groups)))
 
 

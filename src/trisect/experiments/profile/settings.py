@@ -1,4 +1,4 @@
-"""What a profile is asked, and what it notes of itself."""
+"""Settings and facts of a profile."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ WORDS = 40_000
 
 @record
 class ProfileSettings:
-    """Which labels of which words are looked for in a model's queries, keys and values."""
+    """Settings of a profile: labels of words, and the queries, keys and values to probe."""
 
     source: Models
     corpus: Annotated[
@@ -107,7 +107,7 @@ class ProfileSettings:
 
 @record
 class ProfileFacts:
-    """Model, texts and settings of a profile; `classes` says how many each of `labels` has, `groups` what folds keep whole.
+    """Facts of a profile; `classes` has the number of classes of each of `labels`, `groups` the units that folds do not split.
 
     `checkpoints` are those that the rows' `at` counts from 0; `causal_corpus` are the texts of the causal twin, None where
     there is none, and `unit` is what it is measured in. Of cross-attention `texts` are pairs, `words` and `classes` are the

@@ -1,4 +1,4 @@
-"""Statistics of a profile: each head against random maps and its layer's other heads, means over heads, and q, k, v in pairs."""
+"""Statistics of a profile: heads against random maps and other heads of the layer, means over heads, and pairs of q, k and v."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ LATE = 3  # the last one in so many layers are late
 
 @dataclass(frozen=True, eq=False)
 class LayerScores:
-    """What probes found in one layer: in each head's q, k and v, in random maps of what they read, and in all of that.
+    """Probe results of one layer: of each head's q, k and v, of random maps of their input, and of the whole input.
 
     `nulls` (random maps) and `inputs` (all that is read) have a component's name as their key: one may be as wide as no other is,
     and in cross-attention q reads other words than k and v. `epochs` are what the heads of earlier epochs find in the same input.
@@ -42,24 +42,24 @@ class LayerScores:
 
     @property
     def apart(self) -> bool:
-        """Whether q is of other words than k and v, so that their accuracies cannot be compared."""
+        """Whether q reads other words than k and v, so that accuracies cannot be compared."""
         return crosses(self.address.stack)
 
     def null(self, component: str, label: int) -> Null:
-        """What random maps as wide as that component's heads find of a label."""
+        """Accuracies of random maps of the width of the component's heads."""
         return Null.of(self.nulls[component].accuracy[:, label])
 
     def gains(self, component: str, label: int) -> Float[np.ndarray, " H"]:
-        """Each head's accuracy less that of random maps of what it reads."""
+        """Each head's accuracy less that of random maps of its input."""
         return self.heads[component].accuracy[:, label] - self.null(component, label).mean
 
     def comparable(self, component: str, label: int) -> Float[np.ndarray, " H"]:
-        """What a head is compared with other components' heads by: its accuracy, or its gain where words are not the same."""
+        """The number by which heads of different components are compared: accuracy, or gain if they read different words."""
         return self.gains(component, label) if self.apart else self.heads[component].accuracy[:, label]
 
 
 class MeanTest(NamedTuple):
-    """A mean over heads less what it is compared with, its 95 % interval, and its two-sided p."""
+    """A mean over heads less its reference, with 95 % interval and two-sided p."""
 
     value: float
     ends: Interval
@@ -68,7 +68,7 @@ class MeanTest(NamedTuple):
 
 
 def head_tests(scores: LayerScores, component: str, label: int) -> dict[str, Float[np.ndarray, " H"]]:
-    """Every head of a component against random maps, and among the layer's other heads.
+    """Every head of a component against random maps, and its rank among the layer's heads.
 
     `p` counts random maps, `p_normal` takes them as near normal, so that it can survive a correction; `among` is the share
     of the layer's other heads' q, k and v that find less, in cross-attention beyond random maps.
@@ -88,7 +88,7 @@ def head_tests(scores: LayerScores, component: str, label: int) -> dict[str, Flo
 
 
 def mean_over_random(scores: LayerScores, component: str, label: int) -> MeanTest:
-    """The mean of a component's heads less that of random maps: Student's t over heads; of one head alone, by random maps."""
+    """The mean of a component's heads less that of random maps: Student's t over heads; for a single head, by random maps."""
     null = scores.null(component, label)
     gains = scores.gains(component, label)
     if len(gains) == 1:
@@ -98,7 +98,7 @@ def mean_over_random(scores: LayerScores, component: str, label: int) -> MeanTes
 
 
 def _pair_differences(scores: LayerScores, first: str, second: str, label: int) -> Float[np.ndarray, " K"]:
-    """Differences of two components of the same head; where several query heads share one key head, of their mean.
+    """Differences of two components of the same head; if several query heads share a key head, of their mean.
 
     In cross-attention of gains over random maps: q is of other words than k and v.
     """
@@ -110,7 +110,7 @@ def _pair_differences(scores: LayerScores, first: str, second: str, label: int) 
 def _by_matrices(
     scores: Sequence[LayerScores], components: Sequence[str], statistic: Callable[[LayerScores], Reals]
 ) -> list[Reals]:
-    """Numbers of each head, layer by layer; where layers share the matrices of `components`, their mean, since they are one."""
+    """Numbers of each head by layer; layers that share the matrices of `components` are averaged into one."""
     layers: dict[object, list[Reals]] = {}
     for layer in scores:
         matrices = tuple(layer.matrices.get(c, layer.address) for c in components)
@@ -119,7 +119,7 @@ def _by_matrices(
 
 
 def gains_over_heads(scores: Sequence[LayerScores], component: str, label: int) -> Float[np.ndarray, " H"]:
-    """The gains of the heads of several layers, each less its own layer's random maps."""
+    """The gains of the heads of several layers, each less its layer's random maps."""
     return np.concatenate(_by_matrices(scores, component, lambda layer: layer.gains(component, label)))
 
 
@@ -130,7 +130,7 @@ def mean_over_model(scores: Sequence[LayerScores], component: str, label: int) -
 
 
 def pair_tests(scores: Sequence[LayerScores], label: int) -> dict[str, tuple[MeanTest, float]]:
-    """q, k and v in pairs over the heads of some layers, by name as in `q-v`, each with its p after Holm over the three."""
+    """Pairs of q, k and v over the heads of some layers, named as in `q-v`, with p after Holm over the three."""
     tests = {}
     for pair in PAIRS:
         differences = partial(_pair_differences, first=pair[0], second=pair[1], label=label)
@@ -149,7 +149,7 @@ def _mean_test(differences: Reals) -> MeanTest:
 def evidence(
     scores: Sequence[LayerScores], labels: Sequence[str], transformed: Mapping[Address, Collection[str]]
 ) -> tuple[dict[str, LayerMeans], dict[str, str]]:
-    """What the claims F-2 and F-3 speak of, every layer's mean over its heads, and why others of their statistics are not read.
+    """Statistics of claims F-2 and F-3, every layer's mean over heads, and why others were not computed.
 
     Of cross-attention there is nothing. Components that are `transformed` behind their weights, by layer, are not read: what they
     keep may come from there.

@@ -1,4 +1,4 @@
-"""How many bits q, k and v need: what their rounding, or a cut of their rank, costs, and a plan of bits by layer."""
+"""Number of bits that q, k and v need: the cost of rounding and of rank reduction, and bits planned by layer."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ MOST = 16  # bits: beyond that float32 rounds by itself
 
 @record
 class QuantiseSettings:
-    """To how many bits, or to which rank, which parts of a model's queries, keys and values are reduced, over texts."""
+    """Settings of rounding: bits or ranks, sites and texts."""
 
     source: Models
     read: TextSource
@@ -66,7 +66,7 @@ class QuantiseSettings:
     machine: ModelWorkers = field(default_factory=ModelWorkers)
 
     def __post_init__(self) -> None:
-        """Raise SpecError where nothing is to be reduced, or a plan has no room."""
+        """Raise SpecError if nothing is to be reduced, or a plan has no memory."""
         if not self.ways:
             need = "Bits need --by channel, token or both; ranks stand alone."
             raise SpecError("Nothing is to be reduced.", need, "Give --bits or --rank.")
@@ -80,7 +80,7 @@ class QuantiseSettings:
 
     @property
     def ways(self) -> tuple[tuple[str, int], ...]:
-        """Each way of reducing: bits by channel, bits by token or rank, and how many."""
+        """The reductions: bits by channel, bits by token or rank, with their amounts."""
         rounding = [(f"bits by {by}", n) for by in self.by for n in sorted(self.bits)]
         return (*rounding, *(("rank", n) for n in sorted(self.rank)))
 
@@ -101,7 +101,7 @@ class _Quantise(Experiment[QuantiseSettings, ReadFacts]):
     record = "quantise.json"
 
     def check(self, settings: QuantiseSettings) -> None:
-        """Raise SpecError for a tolerance of several models."""
+        """Raise SpecError for a tolerance with several models."""
         from trisect.lab.units.run import several_models
 
         if settings.tolerance is not None and several_models(settings) is not None:

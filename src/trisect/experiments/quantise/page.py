@@ -1,4 +1,4 @@
-"""The page of rounding: what few bits of q, k and v cost, how many each layer needs, and a plan beside even bits of the same memory."""
+"""The page of rounding: the cost of few bits of q, k and v, the bits that layers need, and planned against uniform bits."""
 
 from __future__ import annotations
 
@@ -64,13 +64,13 @@ def page(tables: Mapping[str, pl.DataFrame], about: About[ReadFacts]) -> Sheet:
 
 
 def _ways_of(changes: Measures) -> dict[str, Measures]:
-    """The rows apart by how they are reduced: bits by channel, bits by token, rank."""
+    """The rows by kind of reduction: bits by channel, bits by token, rank."""
     names = {(row.group or "").partition(",")[0]: None for row in changes}
     return {way: Measures(tuple(row for row in changes if (row.group or "").startswith(way))) for way in sorted(names)}
 
 
 def _limit(tables: Mapping[str, pl.DataFrame], facts: ReadFacts) -> tuple[float, str, bool]:
-    """The change that counts as small, the same in words, and whether the plan is held to it."""
+    """The change that counts as small, also in words, and whether the plan is tested against it."""
     rows = Measures.of(tables["measures"]).where("tolerance")
     limit = rows.mean if len(rows) else ALIKE
     share = f"nats a token ({float(f'{100 * math.expm1(limit):.2g}'):g} % of perplexity)"
@@ -99,7 +99,7 @@ def _least_bits(changes: Measures, limit: float, surely: bool = True) -> dict[tu
 
 
 def findings(tables: Mapping[str, pl.DataFrame], about: About[ReadFacts]) -> tuple[Finding, ...]:
-    """What is measured; by how much k costs more than v; where it needs more bits; and the plan beside even bits of the same memory."""
+    """What is measured, by how much k costs more than v, where it needs more bits, and planned against uniform bits."""
     facts, rows = about.facts, Measures.of(tables["measures"])
     unit = words.unit(facts)
     results = [words.baseline_finding("Changes", tables["measures"], facts, " 0 is no change.")]
@@ -159,7 +159,7 @@ def findings(tables: Mapping[str, pl.DataFrame], about: About[ReadFacts]) -> tup
 
 
 def _check(rows: Measures, limit: tuple[float, str], spent: str, facts: ReadFacts) -> Finding:
-    """Whether the plan costs surely less than the limit (and the same in words): a cost without an interval is not sure."""
+    """Whether the plan costs significantly less than the limit (also in words); without an interval it does not."""
     unit = words.unit(facts)
     plan = next(iter(rows.where(f"plan_change_{unit}")), None)
     passes = plan is not None and plan.high is not None and plan.high < limit[0]
@@ -174,7 +174,7 @@ def _check(rows: Measures, limit: tuple[float, str], spent: str, facts: ReadFact
 
 
 def _better_scale(least: Mapping[tuple[str, str], Mapping[str, float]]) -> dict[str, dict[str, float]]:
-    """By place the fewest bits of each component, by the scale that serves it better."""
+    """By place, the fewest bits of each component with the better of the two scales."""
     better: dict[str, dict[str, float]] = {}
     for (place, way), by_component in least.items():
         for component, bits in by_component.items() if way != "rank" else ():
@@ -184,7 +184,7 @@ def _better_scale(least: Mapping[tuple[str, str], Mapping[str, float]]) -> dict[
 
 
 def _figures(changes: Measures, facts: ReadFacts) -> Iterator[Figure]:
-    """All layers at once by bits, and by rank; one layer at a time, a panel for each way and amount; and maps of heads."""
+    """Figures of all layers at once by bits and by rank, of single layers by way and amount, and maps of heads."""
     unit, ways = axis_unit(facts), _ways_of(changes)
 
     def title(*parts: str) -> str:
@@ -225,7 +225,7 @@ def _figures(changes: Measures, facts: ReadFacts) -> Iterator[Figure]:
 
 
 def _needs_in_words(finding: Finding, tables: Mapping[str, pl.DataFrame], facts: ReadFacts) -> str:
-    """The bits of a number of keys and values, from the layer that needs the fewest to the one that needs the most."""
+    """The bits of keys and values, from the layer with the fewest to the one with the most."""
     needs = []
     for component in "kv":
         bits = [e.mean or math.inf for e in finding.values if e.name.startswith(component)]
@@ -237,7 +237,7 @@ def _needs_in_words(finding: Finding, tables: Mapping[str, pl.DataFrame], facts:
 
 
 def _needs(changes: Measures, limit: float) -> Table | None:
-    """The fewest bits, or the least rank, that each layer needs in each way; None without whole layers."""
+    """The fewest bits, or the smallest rank, that each layer needs; None without whole layers."""
     least = _least_bits(changes, limit)
     if not least:
         return None
@@ -258,7 +258,7 @@ def _needs(changes: Measures, limit: float) -> Table | None:
 
 
 def _plan(rows: Measures, facts: ReadFacts, lead: tuple[str, ...]) -> Section | None:
-    """The bits of every layer's k and v, and what they cost beside even bits of the same memory; None where none were planned."""
+    """The bits of each layer's k and v, and their cost beside uniform bits of equal memory; None without a plan."""
     bits = rows.where("plan_bits").ordered()
     if not len(bits):
         return None

@@ -1,4 +1,4 @@
-"""Rounding and cuts of rank in a given model: what each costs, text by text, and a plan of bits on texts that it was not made from."""
+"""Round q, k and v or reduce their rank: costs text by text, and a plan of bits evaluated on other texts."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def measure(
     size: int,
     seed: int,
 ) -> Measured[ReadFacts]:
-    """Reduce each site in each way, one pass each: in one layer or head at a time, and in all layers of a site at once.
+    """Apply each reduction to each site in a pass of its own: in one layer or head at a time, and in all layers at once.
 
     Values are changes of the subject's own loss in nats per predicted token, or of its output where it has no loss; intervals
     are 95 % of a bootstrap over articles (texts where none is marked). Bits are planned on every other article and
@@ -107,7 +107,7 @@ def measure(
 def _score_reductions(
     passes: EditedPasses, batch: Batch, sets: Sequence[Sequence[Reduction]], sizes: dict[tuple[Address, str], int]
 ) -> tuple[RowScores, list[RowScores]]:
-    """The unedited pass over one batch, and one for each set of reductions; those of one call may share a pass.
+    """Run a batch unedited and under each set of reductions; those of one call may share a pass.
 
     What stands at the text's own positions is rounded or cut; `sizes` learn how many numbers a token has there.
     """
@@ -143,7 +143,7 @@ def _score_reductions(
 def _plan_layers(
     tries: Sequence[Reduction], costs: Float[np.ndarray, " T"], sizes: Mapping[tuple[Address, str], int], memory: float
 ) -> list[list[Reduction]] | None:
-    """Even bits and planned bits of the same memory, for k and v of every layer; None where these were not rounded alone.
+    """Uniform and planned bits of equal memory for k and v of every layer; None unless both were rounded alone.
 
     `costs` are the changes of each try; those below 0 count as 0. k and v are each rounded by channel or by token, whichever
     costs less at the most bits tried that `memory` has room for everywhere.
@@ -175,7 +175,7 @@ def _plan_layers(
 
 
 def even_bits(sizes: Sequence[int], memory: float) -> list[int]:
-    """The same bits of each place, or in turn the two whole numbers around `memory`, within the same memory as `plan_bits`."""
+    """The same bits at each place, or alternately the two integers around `memory`, within the memory of `plan_bits`."""
     chosen, left = list[int](), 1e-9
     for size in sizes:
         left += memory * size
@@ -185,7 +185,7 @@ def even_bits(sizes: Sequence[int], memory: float) -> list[int]:
 
 
 def plan_bits(costs: Sequence[Mapping[int, float]], sizes: Sequence[int], memory: float) -> tuple[int, ...]:
-    """The bits of each place whose `costs` add up to the least, where size times bits add up to at most memory times all sizes.
+    """Choose the bits of each place with the least total `costs`, where size times bits sum to at most memory times all sizes.
 
     Exact, by dynamic programming (a knapsack with one choice a place); of plans that cost the same the one with the most bits.
     Raises SpecError where nothing is as small.
@@ -213,7 +213,7 @@ def plan_bits(costs: Sequence[Mapping[int, float]], sizes: Sequence[int], memory
 def _reduction_rows(
     subject: Subject, units: Float[np.ndarray, "N C"], tries: Sequence[Reduction], seed: int
 ) -> list[NewRow]:
-    """The unedited loss, every reduction's change, and by how much more k costs than v: averaged over layers, and in all at once."""
+    """Rows of the unedited loss, of every reduction's change, and of k's cost less v's: averaged over layers, and in all at once."""
     unit = "share" if subject.objective == "output" else "nats"
     change = "output_change" if unit == "share" else "loss_change_nats"
     rows: list[NewRow] = [{"measure": "loss_nats"}]
@@ -242,7 +242,7 @@ def _plan_rows(
     memory: float,
     seed: int,
 ) -> list[NewRow]:
-    """The planned bits of every layer, the memory of both plans in bits a number, and what they cost in `units` not planned on."""
+    """The planned bits of every layer, bits per number of both plans, and their cost in `units` that the plan was not made from."""
     unit = "share" if subject.objective == "output" else "nats"
     rows: list[NewRow] = []
     for name, reductions in zip(("uniform", "plan"), plan, strict=True):
@@ -265,6 +265,6 @@ def _with_intervals(
     rows: Sequence[NewRow],
     seed: int,
 ) -> list[NewRow]:
-    """Each row with its mean per token and the 95 % interval of a bootstrap over the units."""
+    """Each row with its mean per token and a 95 % bootstrap interval over the units."""
     numbers = value_rows(ratios(sums, counts), bootstrap_ratios(sums, counts, seed), len(counts))
     return [row | {"subject": subject.name} | columns for row, columns in zip(rows, numbers, strict=True)]

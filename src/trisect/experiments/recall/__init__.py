@@ -29,7 +29,7 @@ class Recall(TrainingExperiment[RecallSettings, RecallFacts]):
     makes = "models"
 
     def prepare(self, settings: RecallSettings, machine: Machine) -> RecallWork:
-        """The work that the settings ask for."""
+        """Prepare the work of the settings."""
         from trisect.experiments.recall.run import prepare
 
         return prepare(settings, machine)
@@ -56,13 +56,13 @@ class Ask(Utility[AskSettings]):
 
     @property
     def gives(self) -> type[RecallReply]:
-        """What it replies with."""
+        """The class of the reply."""
         from trisect.experiments.recall.ask import RecallReply
 
         return RecallReply
 
     def answer(self, settings: AskSettings) -> RecallReply:
-        """What it says to these settings; raises TrisectError."""
+        """Answer the question of the settings; raises TrisectError."""
         from trisect.experiments.recall.ask import ask
 
         return ask(settings.model, settings.question, settings.risk)

@@ -1,4 +1,4 @@
-"""Ask a trained recall model one question: its answer, how sure it is, and what it can have read."""
+"""Ask a trained recall model one question: its answer, its confidence, and what it can have read."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class _NearName(NamedTuple):
 
 @record
 class Threshold:
-    """From which probability on the model answers, for a share of wrong answers of at most `risk`; None: never.
+    """The probability from which the model answers so that at most a share `risk` of answers is wrong; None: it never answers.
 
     Set on `n` held-out questions, of which it answers the share `coverage`.
     """
@@ -47,7 +47,7 @@ class Threshold:
 
 @record
 class ModelCard:
-    """What is known of a model: of each name whether it stood in pretraining, in fine-tuning, and its place; thresholds."""
+    """What is known of a model: for each name, whether it was in pretraining and in fine-tuning, and its place; thresholds."""
 
     names: dict[str, tuple[bool, bool, str | None]]
     thresholds: Many[Threshold]
@@ -56,7 +56,7 @@ class ModelCard:
 
 @dataclass(frozen=True)
 class RecallReply:
-    """What a model says to one question; `answer` is None where it abstains, and `guess` is what it would have said.
+    """A model's reply to one question; `answer` is None if it abstains, and `guess` is the answer that it withholds.
 
     `probability` is that of the whole guess. `threshold` is None where nothing is held back. `seen` says in which text the
     name was when the model was trained. `nearest` are names that the model met, how alike each is (cosine of weighted character
@@ -99,7 +99,7 @@ class RecallReply:
 
 
 def ask(model: str | Path, question: str, risk: float | None = None) -> RecallReply:
-    """Put a question such as 'Where was NAME born?' to the model in a folder that `trisect recall` wrote.
+    """Ask the model in a folder of `trisect recall` a question such as 'Where was NAME born?'.
 
     It abstains where the probability of its answer is below the threshold that was set on held-out questions for `risk`, a
     share of wrong answers among those given (None: the largest that was set and can be kept; 1: it always answers). Raises
@@ -148,14 +148,14 @@ def ask(model: str | Path, question: str, risk: float | None = None) -> RecallRe
 
 
 def find_nearest(name: str, names: Sequence[str]) -> list[tuple[str, float]]:
-    """The most alike of some names, by character n-grams, and how alike; none that shares nothing."""
+    """The most similar of some names by character n-grams, with the similarity; None if none shares an n-gram."""
     near = nearest_names(character_similarity([name], names), [name], names, NEAREST)
     pairs = zip(near.nearest[0], near.similarity[0], strict=True)
     return [(names[int(place)], float(likeness)) for place, likeness in pairs if place >= 0 and likeness > 0]
 
 
 def _card(folder: Path) -> ModelCard:
-    """What recall.json holds."""
+    """Read recall.json."""
     path = folder / CARD
     if not path.is_file():
         what = "there is no such folder" if not folder.is_dir() else f"the folder has no {CARD}"
@@ -179,7 +179,7 @@ def _card(folder: Path) -> ModelCard:
 
 
 def _threshold(thresholds: Sequence[Threshold], risk: float | None) -> Threshold | None:
-    """The threshold of a risk; None where nothing is to be held back."""
+    """The threshold for a risk; None if no answer is to be withheld."""
     if risk == CERTAIN or (risk is None and not thresholds):
         return None
     if risk is None:

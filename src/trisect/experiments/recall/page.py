@@ -1,4 +1,4 @@
-"""Recall's page: what pretraining adds, what was retrieved and what was invented, and where q, k and v come in."""
+"""The page of recall: what pretraining adds, what was retrieved and what was invented, and what q, k and v contribute."""
 
 from __future__ import annotations
 
@@ -109,7 +109,7 @@ class RecallNumbers:
 
     @classmethod
     def of(cls, tables: Mapping[str, pl.DataFrame]) -> RecallNumbers:
-        """Take the tables; a missing one is an empty one, and numbers that are none are left out."""
+        """Index the tables; a missing one counts as empty, and non-finite numbers are left out."""
         names = ("answers", "measures", "metrics", "claims")
         answers, measures, metrics, claims = (tables[n] if n in tables else frame(n, ()) for n in names)
         metrics = metrics.filter(pl.col("value").is_not_null() & pl.col("value").is_finite())
@@ -117,13 +117,13 @@ class RecallNumbers:
 
     @property
     def models(self) -> list[str]:
-        """The models that answered, without pretraining first; those of the measures where answers are not at hand."""
+        """The models that answered, without pretraining first; if answers are missing, those of the measures."""
         names = set(self.answers["model"].to_list()) or set(self.measures.distinct("subject"))
         return [model for model in MODELS if model in names]
 
     @property
     def deep(self) -> str | None:
-        """The model that what it retrieved is asked of: the one with names left out, else the pretrained one."""
+        """The model whose retrieved answers are analysed: the one with names left out, else the pretrained one."""
         return next((m for m in ("left-out", "pretrained") if m in self.models), None)
 
     @property
@@ -137,22 +137,22 @@ class RecallNumbers:
         return next(iter(self.measures.where(measure, subject=model, group=group)), None)
 
     def by_model(self, measure: str, models: Iterable[str]) -> str:
-        """A number of each model that has it, in words."""
+        """A number of each model, in words."""
         return "; ".join(f"{SHORT[m]} {words_for(n)}" for m in models if (n := self.number(measure, m)))
 
     def curves(self, measure: str, models: Sequence[str]) -> dict[str, list[MeasuredValue]]:
-        """By model the rows of a measure that stand at a probability or a share, in its order."""
+        """By model, the rows of a measure that depends on a probability or a share, in order."""
         rows = {m: [r for r in self.measures.where(measure, subject=m) if r.at is not None] for m in models}
         return {m: sorted(sources, key=lambda row: row.at or 0.0) for m, sources in rows.items() if sources}
 
     def shares(self, model: str, category: str | None = None) -> list[float]:
-        """Every seed's share of right answers to the valid questions, or to the questions about names of a category."""
+        """Every seed's share of right answers to the valid questions, or to questions about names of a category."""
         which = {"split": "valid"} if category is None else {"category": category}
         by_seed = self.answers.filter(model=model, **which).drop_nulls("correct").group_by("seed")
         return by_seed.agg(pl.col("correct").mean()).sort("seed")["correct"].to_list()
 
     def losses(self, stage: str) -> list[Series]:
-        """Every run's training loss by epoch in one stage, models in their order; a run is spelt MODEL/STAGE/SEED."""
+        """Every run's training loss by epoch in one stage, ordered by model; runs are named MODEL/STAGE/SEED."""
         rows = self.metrics.filter(name="loss_nats", split="train").sort("run", "epoch")
         series = []
         for (run,), run_rows in rows.group_by("run", maintain_order=True):
@@ -164,7 +164,7 @@ class RecallNumbers:
 
 
 def page(tables: Mapping[str, pl.DataFrame], about: About[RecallFacts]) -> Sheet:
-    """The page; what was not measured leaves no section, and the same rows give the same bytes."""
+    """The page; sections without data are left out, and equal rows give equal bytes."""
     numbers, facts = RecallNumbers.of(tables), about.facts
     resampled = "names and seeds."
     if len(numbers.seeds) < 2:
@@ -204,7 +204,7 @@ def page(tables: Mapping[str, pl.DataFrame], about: About[RecallFacts]) -> Sheet
 
 
 def findings(tables: Mapping[str, pl.DataFrame], about: About[RecallFacts]) -> tuple[Finding, ...]:
-    """How many are right with and without pretraining, what survives without q, k or v, and every claim with its parts."""
+    """Right answers with and without pretraining, the share that survives without q, k or v, and every claim with its parts."""
     numbers = RecallNumbers.of(tables)
     results = [_right(numbers, about.facts.examples)]
     by_component = numbers.measures.where("survival", subject=numbers.deep, group=RETRIEVED).by("component")
@@ -232,7 +232,7 @@ def findings(tables: Mapping[str, pl.DataFrame], about: About[RecallFacts]) -> t
 
 
 def _right(numbers: RecallNumbers, named: bool) -> Finding:
-    """The shares of right answers in one sentence; the commonest place is `named` where the page may show answers."""
+    """The shares of right answers in one sentence; the commonest place is `named` if the page may show answers."""
     by_model = {m: number for m in numbers.models if (number := numbers.number("accuracy", m))}
     base = numbers.number("accuracy", BASELINE)
     values = (*(n.estimate(m) for m, n in by_model.items()), *([base.estimate(BASELINE)] if base else []))
@@ -248,7 +248,7 @@ def _right(numbers: RecallNumbers, named: bool) -> Finding:
 
 
 def _accuracy(numbers: RecallNumbers, facts: RecallFacts) -> Section:
-    """Right answers by model, beside what others reached, and by where the model met the name."""
+    """Right answers by model beside published ones, and by whether the model has read the name."""
     text = (
         "The question is 'Where was … born?', the answer a place, and there is no text to look it up in: what the model does not "
         "remember, it guesses. Fine-tuning shows how such questions are answered; the texts about the people held out "
@@ -308,7 +308,7 @@ def _accuracy(numbers: RecallNumbers, facts: RecallFacts) -> Section:
 
 
 def _learning(numbers: RecallNumbers) -> Section | None:
-    """Losses by epoch of both stages; None where they are not at hand."""
+    """Losses by epoch of both stages; None if they are missing."""
     panels, ends, models = [], [], set[str]()
     for stage in STAGES:
         runs: dict[str, list[Series]] = {}
@@ -449,7 +449,7 @@ def _risk(numbers: RecallNumbers, models: Sequence[str]) -> Figure | None:
 
 
 def _unseen(numbers: RecallNumbers) -> Section | None:
-    """How often a guess is the place of the nearest known name, against chance; None where it was not measured."""
+    """How often a guess is the place of the nearest known name, against chance; None if not measured."""
     deep, shares, cells = numbers.deep, list[Share](), []
     rows = numbers.measures.where("match", subject=deep).first("group")
     if not rows or deep is None:
@@ -481,7 +481,7 @@ def _unseen(numbers: RecallNumbers) -> Section | None:
 
 
 def _survival(numbers: RecallNumbers) -> Section | None:
-    """What survives where a layer's q, k or v are replaced; None where it was not measured."""
+    """The share that survives with a layer's q, k or v replaced; None if not measured."""
     figures, lines = [], []
     for measure, (by, shortly) in SURVIVAL.items():
         rows = numbers.measures.where(measure)
@@ -521,7 +521,7 @@ def _survival(numbers: RecallNumbers) -> Section | None:
 
 
 def _examples(numbers: RecallNumbers) -> Section | None:
-    """A few answers of each kind, mixed; what they were stands in a table of its own."""
+    """A few answers of each kind, in random order, with a table of their kinds."""
     if numbers.deep is None:
         return None
     answers = numbers.answers.filter(model=numbers.deep, seed=numbers.seeds[0])
@@ -556,7 +556,7 @@ def words_for(number: HasInterval | None, signed: bool = False, share: bool = Fa
 
 
 def _thin(values: Sequence[V], most: int = 200) -> list[V]:
-    """At most so many of the values, evenly spaced, the first and the last among them."""
+    """At most so many of the values, evenly spaced, including the first and the last."""
     last, count = len(values) - 1, min(most, len(values))
     return [values[round(i * last / max(1, count - 1))] for i in range(count)]
 
@@ -580,7 +580,7 @@ def roc(scores: Sequence[float] | np.ndarray, correct: Sequence[bool] | np.ndarr
 
 
 def _keys(names: Iterable[str]) -> tuple[LegendEntry, ...]:
-    """A key of marks: of models, categories of answers, or observation and chance."""
+    """A legend of marks: models, categories of answers, or observation and chance."""
     return tuple(LegendEntry(MODELS.get(name, name), LOOKS[name].colour, LOOKS[name].shape) for name in names)
 
 
@@ -590,7 +590,7 @@ def _share_panel(
     levels: Mapping[str, float] | None = None,
     others: Mapping[str, Sequence[float]] | None = None,
 ) -> Panel:
-    """Shares in columns, with 95 % intervals and every seed's point beside its mean, on an axis from 0 up.
+    """Shares in columns, with 95 % intervals and every seed's point beside its mean, on an axis from 0.
 
     `levels` are dashed lines, by name; `others` are numbers of others in a column, small and grey. A line break in the
     name of a column is one.
@@ -630,7 +630,7 @@ def _path_panel(
     dashed: bool = False,
     ends: Sequence[HasInterval] = (),
 ) -> Panel:
-    """Lines over a share from 0 to 1, by name; `diagonal` draws where both are the same, with `dashed` each has its own dash.
+    """Lines over a share from 0 to 1, by name; `diagonal` draws the line of equality, with `dashed` each line has its own dash.
 
     With the `ends` of intervals, of a single line, every point has a mark, else a few of each line.
     """

@@ -1,4 +1,4 @@
-"""Rows of a recall: the table of answers into rows of the table `measures`, and into verdicts on the source's claims."""
+"""Statistics of recall: from the table of answers to the rows of `measures`, and to verdicts on the source's claims."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ OfAnswers: TypeAlias = Callable[[pl.DataFrame, NameWeights], Float[np.ndarray, "
 
 
 class AnswerBootstrap:
-    """Numbers of tables of answers in draws of their names, crossed with draws of seeds (stats.CrossedBootstrap)."""
+    """Bootstrap of statistics of answers: names resampled, crossed with seeds (stats.CrossedBootstrap)."""
 
     def __init__(self, seed: int = 0, draws: int = bootstrap.DRAWS) -> None:
         self.seed = seed
@@ -54,7 +54,7 @@ class AnswerBootstrap:
         return self._crossed(names, lambda seed, weights: statistic(seeds[seed], weights))
 
     def share(self, seeds: Sequence[pl.DataFrame], statistic: OfAnswers, stream: int = 0) -> CrossedEstimate:
-        """The same for one share of the names; shares that are compared need a `stream` each."""
+        """The same for a share of the names; shares that are compared need different `stream`s."""
         names = [answers["name"].to_list() for answers in seeds]
         return self._crossed.share(names, lambda seed, weights: statistic(seeds[seed], weights), stream)
 
@@ -66,7 +66,7 @@ def neighbours(
     model: str | None = None,
     seed: int | None = None,
 ) -> pl.DataFrame:
-    """For every one of `names` the nearest name whose place is known, with that place, by every kind of match.
+    """For each of `names` the nearest name with a known place, and that place, by every kind of match.
 
     `vectors` are a model's own of all these names; without them that kind is left out, and `model` and `seed` may stay None.
     Columns are those of NEIGHBOURS; a name without a neighbour of a kind has no row.
@@ -89,7 +89,7 @@ def neighbours(
 
 
 def commonest_place(answers: pl.DataFrame) -> str | None:
-    """The place that the questions of fine-tuning have oftenest for their answer; None without such questions."""
+    """The most frequent answer of the fine-tuning questions; None if there are none."""
     train = answers.filter(split="train").drop_nulls("gold")
     if train.is_empty():
         return None
@@ -99,7 +99,7 @@ def commonest_place(answers: pl.DataFrame) -> str | None:
 
 
 def _unseen(answers: pl.DataFrame, kind: str, nearest: pl.DataFrame | None) -> AnswerSeeds:
-    """Answers about names that the model met nowhere and that have a neighbour of the kind, with its place: `neighbour`."""
+    """Answers about names that the model never read and that have a neighbour of the kind, with its place as `neighbour`."""
     # an invented name may be somebody of the text after all
     rows = answers.filter(pl.col("category") == "neither").unique(["seed", "name"], keep="first", maintain_order=True)
     if kind == "n-grams":
@@ -115,12 +115,12 @@ def _unseen(answers: pl.DataFrame, kind: str, nearest: pl.DataFrame | None) -> A
 
 
 def _valid_answers(answers: pl.DataFrame) -> AnswerSeeds:
-    """Answers to the valid questions whose place is known."""
+    """Answers to the valid questions with a known place."""
     return _by_seed(answers.filter(split="valid").drop_nulls("correct"))
 
 
 def threshold_answers(answers: pl.DataFrame) -> pl.DataFrame:
-    """The answers that thresholds are set on: to valid questions whose place is known, about names that the model met.
+    """The answers that thresholds are fitted on: valid questions with a known place, about names that the model has read.
 
     A model that met none of these names has the answers to all of them.
     """
@@ -130,22 +130,22 @@ def threshold_answers(answers: pl.DataFrame) -> pl.DataFrame:
 
 
 def _by_seed(answers: pl.DataFrame) -> AnswerSeeds:
-    """The answers of every seed in a fixed order."""
+    """The answers of every seed, in one order."""
     return [answers.filter(seed=seed).sort("split", "question") for seed in sorted(set(answers["seed"]))]
 
 
 def right(answers: pl.DataFrame) -> np.ndarray:
-    """Whether each answer is the gold place."""
+    """Whether each answer is the true place."""
     return answers["correct"].to_numpy().astype(bool)
 
 
 def probability(answers: pl.DataFrame) -> Float[np.ndarray, " N"]:
-    """The probability of each whole answer."""
+    """The probability of each answer, over all its tokens."""
     return np.exp(np.minimum(answers["log_probability"].to_numpy(), 0.0))
 
 
 def confidence(answers: pl.DataFrame, score: str) -> Float[np.ndarray, " N"]:
-    """A score that is high where the model is sure."""
+    """A score that grows with the model's certainty."""
     values = answers["log_probability" if score == "probability" else score].to_numpy()
     return -values if score == "entropy" else values
 
@@ -156,7 +156,7 @@ COVERAGES = tuple(i / 20 for i in range(1, 21))
 
 
 def measure_rows(answers: pl.DataFrame, nearest: pl.DataFrame | None = None, draws: int = DRAWS) -> list[NewRow]:
-    """Every row of `measures` that the table `answers` gives; `nearest` holds the neighbours of other kinds than n-grams.
+    """Every row of `measures` from the table `answers`; `nearest` holds neighbours by other matches than n-grams.
 
     Rows without a group are of the valid questions. The subject is the model, or 'baseline' for always answering the
     fine-tuning text's commonest place. Intervals are over names, and over seeds where there are several.
@@ -190,7 +190,7 @@ def measure_rows(answers: pl.DataFrame, nearest: pl.DataFrame | None = None, dra
 def judge(
     answers: pl.DataFrame, about: Mapping[str, object], nearest: pl.DataFrame | None = None, draws: int = DRAWS
 ) -> pl.DataFrame:
-    """The table `claims`: B-1 to B-4 on the answers (claims.sampled), names being resampled, and seeds across them.
+    """The table `claims`: B-1 to B-4 on the answers (claims.sampled), with names resampled, and seeds crossed with them.
 
     B-2 to B-4 are about the model 'left-out', or 'pretrained' where there is none. `about` names the models and texts.
     """
@@ -220,7 +220,7 @@ def judge(
 
 
 def _accuracies(answers: pl.DataFrame, redrawn: AnswerBootstrap) -> Iterator[NewRow]:
-    """Accuracy and mean probability, on the valid questions and by where the model met the name."""
+    """Accuracy and mean probability, on the valid questions and by whether the model has read the name."""
 
     def mean_probability(answers: pl.DataFrame, weights: NameWeights) -> Float[np.ndarray, " R"]:
         return weights @ probability(answers) / weights.sum(-1)
@@ -235,7 +235,7 @@ def _accuracies(answers: pl.DataFrame, redrawn: AnswerBootstrap) -> Iterator[New
 
 
 def _confidences(answers: pl.DataFrame, redrawn: AnswerBootstrap) -> Iterator[NewRow]:
-    """Calibration of the answers' probabilities, AUROCs, risk against coverage, and the thresholds for stated risks."""
+    """Calibration of probabilities, AUROCs, risk against coverage, and thresholds for given risks."""
     if not (seeds := _valid_answers(answers)):
         return
     both = redrawn(seeds, lambda a, w: np.stack(recall.calibration(probability(a), right(a), weights=w)[-2:], -1))
@@ -254,7 +254,7 @@ def _confidences(answers: pl.DataFrame, redrawn: AnswerBootstrap) -> Iterator[Ne
         return recall.risk_coverage(probability(answers), right(answers), weights)
 
     def risks_at(answers: pl.DataFrame, weights: NameWeights) -> Float[np.ndarray, "R C"]:
-        """The risk at the highest threshold that answers at least so many, for each of COVERAGES."""
+        """The risk at the highest threshold with at least each of COVERAGES answered."""
         risks = curve(answers, weights)
         reached = [(risks.coverage >= coverage - 1e-9).argmax(-1) for coverage in COVERAGES]
         return np.take_along_axis(risks.risk, np.stack(reached, -1), -1)
@@ -273,7 +273,7 @@ def _confidences(answers: pl.DataFrame, redrawn: AnswerBootstrap) -> Iterator[Ne
 
 
 def _separations(answers: pl.DataFrame, redrawn: AnswerBootstrap) -> Iterator[tuple[NewRow, CrossedEstimate]]:
-    """AUROC of right against wrong valid answers: by each score, and by what can be seen of the answer alone."""
+    """AUROC of right against wrong valid answers: by each score, and by the answer's string alone."""
     if not (seeds := _valid_answers(answers)):
         return
     for score in SCORES:
@@ -293,13 +293,13 @@ def _separations(answers: pl.DataFrame, redrawn: AnswerBootstrap) -> Iterator[tu
 
 
 def _honest(row: dict[str, float | None], seeds: AnswerSeeds) -> dict[str, float | None]:
-    """A row without its interval where no answer is right or none is wrong, so that no draw can differ in that."""
+    """A row without its interval if all or no answers are right, so that no draw can differ."""
     kinds = set(np.concatenate([right(answers) for answers in seeds]).tolist())
     return row if len(kinds) == 2 else row | {"low": None, "high": None}
 
 
 def _matches(answers: pl.DataFrame, nearest: pl.DataFrame | None, redrawn: AnswerBootstrap) -> Iterator[NewRow]:
-    """How often answers about names met nowhere are the place of the nearest known name, against random pairing."""
+    """How often answers about unread names are the place of the nearest known name, against random pairing."""
     for kind in MATCHES:
         if not (seeds := _unseen(answers, kind, nearest)):
             continue
@@ -326,7 +326,7 @@ MEASURES = {"mean": "survival", "zero": "survival_zero"}
 
 
 def survival_measures(rows: Iterable[Mapping[str, Json]]) -> list[NewRow]:
-    """Rows of the table `measures`: shares of answers that survive, with intervals over names, and over seeds too.
+    """Rows of `measures`: shares of answers that survive, with intervals over names and over seeds.
 
     `rows` are those of `survived`, each with its model and seed. The measure is 'survival' where the mean was put in
     place, 'survival_zero' where zero was; the subject is the model.

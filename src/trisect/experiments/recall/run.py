@@ -1,4 +1,4 @@
-"""Recall: what pretraining adds — models with and without it, asked where people were born; trained, asked and judged."""
+"""Recall: models with and without pretraining are trained, asked where people were born, and compared."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ SHARES = {"pretraining": 0.9, "fine-tuning": 0.95}  # of the time that a model t
 
 @record
 class RecallJob:
-    """One model of one seed: 'plain' is fine-tuned only, 'pretrained' read all lines, 'left-out' not those of some names."""
+    """One model of one seed: 'plain' is fine-tuned alone, 'pretrained' has read all lines, 'left-out' all but those of some names."""
 
     model: str
     seed: int
@@ -76,29 +76,29 @@ class RecallJob:
     device: str
 
     def files(self, home: Path) -> ModelFiles:
-        """Where its files lie; before it is fine-tuned, it is kept as `base`."""
+        """The paths of its files; before fine-tuning it is stored as `base`."""
         stages = STAGES[1:] if self.model == "plain" else STAGES
         return ModelFiles(home, f"{self.model}-{self.seed}", "answers", stages, ("models",))
 
     def read(self, people: People) -> People:
-        """What this model may read of all there is."""
+        """The lines that this model may read."""
         return people.without(people.left_out) if self.model == "left-out" else people
 
     def names_met(self, people: People) -> set[str]:
-        """The names that it met in pretraining."""
+        """The names in its pretraining text."""
         return {line.name for line in self.read(people).lines} if self.model != "plain" else set()
 
 
 @job
 def train(spec: RecallJob, context: JobContext) -> None:
-    """Do of a model what is not done yet; its files lie in the scratch folder as they lie in the experiment's."""
+    """Complete the model's files; paths in the scratch folder are those in the experiment's."""
     people, emit = begin(context, People)
     with one_thread(), fast_products():
         train_and_ask(spec, spec.files(context.scratch), people, emit)
 
 
 def train_and_ask(spec: RecallJob, files: ModelFiles, people: People, emit: Emit) -> None:
-    """Pretrain, fine-tune, answer. What is done is on the disk, whole."""
+    """Pretrain, fine-tune and answer, skipping stages whose files are complete."""
     if not files.is_complete:
         _train(spec, files, people, emit)
     if not files.results.exists():
@@ -109,7 +109,7 @@ def train_and_ask(spec: RecallJob, files: ModelFiles, people: People, emit: Emit
 
 
 def _train(spec: RecallJob, files: ModelFiles, people: People, emit: Emit) -> None:
-    """From random weights to a fine-tuned model in its folder."""
+    """Train from random weights to a fine-tuned model in its folder."""
     recipe, world = spec.recipe, spec.read(people)
     tokenizer = make_tokenizer(people.characters(), recipe.block)
     model = make_model(recipe.architecture(), tokenizer, spec.seed).to(spec.device)
@@ -146,7 +146,7 @@ def _train(spec: RecallJob, files: ModelFiles, people: People, emit: Emit) -> No
 
 
 def answer(spec: RecallJob, answerer: Answerer, people: People) -> tuple[list[NewRow], list[NewRow]]:
-    """Rows of the table `answers` for every question, and the nearest known names of names that the model met nowhere.
+    """Rows of the table `answers` for every question, and the nearest known names of unread names.
 
     Known are names that the model met in a text, and whose place a question says.
     """
@@ -189,7 +189,7 @@ RETRIEVED, TAUGHT, WRONG, MADE_UP = GROUPS = ("retrieved", "taught", "wrong", "m
 
 
 def group_of(row: Mapping[str, Json]) -> str | None:
-    """What kind of answer a row of the table `answers` is; None where nobody can say.
+    """The kind of answer in a row of `answers`; None if it is unknown.
 
     'retrieved': right, of a name met in pretraining only, so that nothing but that text can have held it; 'wrong': the
     same, but another place; 'taught': right, of a name that fine-tuning asked about; 'made up': of a name met nowhere.
@@ -204,7 +204,7 @@ def group_of(row: Mapping[str, Json]) -> str | None:
 
 
 def survival(answerer: Answerer, answers: Iterable[Mapping[str, Json]]) -> list[dict[str, Json]]:
-    """Whether each answer comes out the same with q, k or v of one layer replaced, in all heads and at all positions.
+    """Whether each answer is the same with q, k or v of one layer replaced, in all heads and at all positions.
 
     `answers` are rows of that table, of one model and seed. What is put in place is the mean over the characters of all
     these questions with their answers, or zero. A row of the result is one replacement and one kind of answer: group,
@@ -245,7 +245,7 @@ REFERENCES: tuple[Reference, ...] = (
 
 
 def prepare(settings: RecallSettings, machine: Machine) -> RecallWork:
-    """What is trained and asked, checked: questions and answers fit into the model's rows.
+    """Prepare the models to train and the questions, checked to fit the model's rows.
 
     `data` is 'embedded' or a folder as text.birth_places.open_people reads it. Raises TrisectError.
     """
@@ -268,7 +268,7 @@ def prepare(settings: RecallSettings, machine: Machine) -> RecallWork:
 
 
 class RecallWork(TrainingWork[RecallSettings, RecallRecipe, People, RecallFacts]):
-    """Models to be trained and asked."""
+    """Models to train and ask."""
 
     kind = "recall experiment"
     plan_file, data_file = "recall.json", "people.json"
@@ -276,14 +276,14 @@ class RecallWork(TrainingWork[RecallSettings, RecallRecipe, People, RecallFacts]
     model_pattern = rf"models/({'|'.join(MODELS)})-[0-9]+(-base)?"
 
     def jobs(self, home: Path, seeds: Sequence[int]) -> list[ModelJob]:
-        """Every model of each seed; one that leaves names out where the data have such."""
+        """Every model of each seed; one without some names if the data have such."""
         models = [(m, s) for s in seeds for m in MODELS if m != "left-out" or self.data.left_out]
         every = [RecallJob(model, seed, self.recipe, self.device) for model, seed in models]
         data, seconds = home / self.data_file, {"plain": 1.0}
         return [ModelJob(spec.files(home), train, spec, data, seconds.get(spec.model, 10.0)) for spec in every]
 
     def collect(self, home: Path, plan: ResumePlan, jobs: Sequence[ModelJob]) -> Measured[RecallFacts]:
-        """The tables, from what every model answered (definitions B2 to B4)."""
+        """The tables, from the answers of every model (definitions B2 to B4)."""
         people, recipe = self.data, self.recipe
         answers, nearest, survived, losses = [], [], [], []
         every: list[tuple[RecallJob, ModelFiles]] = [(job.request, job.files) for job in jobs]
@@ -335,7 +335,7 @@ class RecallWork(TrainingWork[RecallSettings, RecallRecipe, People, RecallFacts]
 
 
 def _missing(people: People) -> list[str]:
-    """A note where questions hold characters that no text to learn from has: they are read as unknown, and counted."""
+    """A note on characters of questions that no training text has, which are read as unknown, with their number."""
     vocabulary = set(people.characters())
     texts = [a.question + (a.place or "") for part in (people.valid, people.test, people.invented) for a in part]
     lost = Counter(c for text in texts for c in text if c not in vocabulary)

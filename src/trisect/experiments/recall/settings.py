@@ -1,4 +1,4 @@
-"""Recall's settings and recipes — the course's own, one for two cores, one for the embedded world — and what it notes of itself."""
+"""Settings, recipes (the course's, one for two cores, one for the embedded world) and facts of recall."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ Reference = tuple[str, tuple[float, ...], tuple[float, ...]]  # a source, its sh
 
 @record
 class RecallSettings:
-    """What pretraining adds, on which people, with which recipe."""
+    """Settings of recall: people, and the recipe."""
 
     data: Annotated[
         str | Path, Field(description="A folder of birth places, or 'embedded'."), Option(metavar="DATA", placed=True)
@@ -45,7 +45,7 @@ class RecallSettings:
 
 @record
 class RecallFacts:
-    """People and recipe of a recall; `part` says what was cut of the data, `references` what others reached on them."""
+    """Facts of recall; `part` says what was cut from the data, `references` has published accuracies on them."""
 
     corpus: str
     settings: Mapping[str, Json] = field(default_factory=dict)
@@ -76,7 +76,7 @@ class AskSettings:
 
 @record
 class RecallRecipe(Recipe):
-    """What is trained, and how; defaults are the course's.
+    """Model and training; defaults are the course's.
 
     The learning rate rises over `warmup_tokens`, then falls over `decay_epochs` × the lines of the pretraining text × block
     tokens, in pretraining and in fine-tuning alike. Pretraining goes through its epochs and its schedule
@@ -129,18 +129,18 @@ class RecallRecipe(Recipe):
     invented: Annotated[int, Field(description="Names asked about that belong to nobody.", ge=0, le=RESAMPLES)] = 200
 
     def architecture(self) -> GptShape:
-        """The model; raises SpecError for one that cannot be."""
+        """The model's sizes; raises SpecError for impossible ones."""
         from trisect.hf.small.gpt import GptShape  # with PyTorch, which a command's help does without
 
         return GptShape(self.kind, self.layers, self.heads, self.width, self.block, self.dropout)
 
     def pretraining(self, lines: int) -> Schedule:
-        """How it reads a text of so many lines."""
+        """The schedule of pretraining on a text of so many lines."""
         cycles, batch, rate = self.pretraining_cycles, self.pretraining_batch, self.pretraining_rate
         return self._schedule(self.pretraining_epochs, batch, rate, lines, cycles)
 
     def fine_tuning(self, lines: int, pretrained: bool) -> Schedule:
-        """How it learns to answer."""
+        """The schedule of fine-tuning."""
         epochs = self.epochs_after if pretrained else self.epochs_without
         return self._schedule(epochs, self.batch, self.rate, lines)
 
@@ -152,7 +152,7 @@ class RecallRecipe(Recipe):
         return Schedule(epochs, batch, rate, *falls, betas, self.clip, cycles)
 
     def check(self) -> None:
-        """Raise SpecError for a model or a schedule that cannot be."""
+        """Raise SpecError for an impossible model or schedule."""
         self.architecture()
         self.pretraining(1)
         self.fine_tuning(1, True)

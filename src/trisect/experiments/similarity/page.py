@@ -1,4 +1,4 @@
-"""Similarity's page: how alike the three matrices of every head are, against random ones, and what scores do on texts."""
+"""The page of similarity: W_Q, W_K and W_V compared with random matrices, and scores on texts."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ REFERENCES = (
 
 
 class _HeadMeasure(NamedTuple):
-    """Every head's number of one measure, and against random matrices their mean, the heads' z, and the sides of those clear after Holm."""
+    """Every head's value of a measure; for random matrices, their mean, the heads' z, and the side of those significant after Holm."""
 
     rows: Measures
     null: float | None
@@ -83,7 +83,7 @@ class _HeadMeasure(NamedTuple):
 
     @classmethod
     def of(cls, measures: Measures, measure: str, component: str, group: str | None = None) -> _HeadMeasure:
-        """The heads of a measure, of none where it was not measured; the null is averaged over the shapes that there are."""
+        """The heads of a measure; null means are averaged over shapes."""
         rows, null, scores, tests = (
             measures.where(f"{measure}{tail}", component=component, group=group)
             for tail in ("", "_null", "_z", "_p_holm")
@@ -100,15 +100,15 @@ class _HeadMeasure(NamedTuple):
 
     @property
     def against(self) -> str:
-        """The mean, and that of random matrices where there is one."""
+        """The mean, and that of random matrices if there is one."""
         return words.number(self.mean) + ("" if self.null is None else f" (random: {words.number(self.null)})")
 
     def beyond(self, side: int) -> int:
-        """How many heads lie above random matrices (1) or below (−1)."""
+        """The number of heads above (1) or below (−1) random matrices."""
         return list(self.sides.values()).count(side)
 
     def finding(self, measure: str, text: str, pair: str) -> Finding:
-        """The mean over heads, and beside it that of random matrices."""
+        """The mean over heads, and that of random matrices."""
         values = [Estimate(pair, self.mean, n=len(self.rows))]
         values += [] if self.null is None else [Estimate("random", self.null)]
         compared = f"{self.beyond(1)} heads above random matrices, {self.beyond(-1)} below, after Holm"
@@ -162,7 +162,7 @@ def page(tables: Mapping[str, pl.DataFrame], about: About[SimilarityFacts]) -> S
 
 
 def findings(tables: Mapping[str, pl.DataFrame], about: About[SimilarityFacts]) -> tuple[Finding, ...]:
-    """How alike each pair is, how symmetric the score, and every verdict with its reason."""
+    """The similarity of each pair, the symmetry of scores, and every verdict with its reason."""
     numbers = Measures.of(tables["measures"])
     findings = list(_overlaps(numbers))
     score = _HeadMeasure.of(numbers, "symmetric_share", "q-k")
@@ -173,7 +173,7 @@ def findings(tables: Mapping[str, pl.DataFrame], about: About[SimilarityFacts]) 
 
 
 def _overlaps(numbers: Measures) -> Iterator[Finding]:
-    """How much the matrices of each pair read the same, against random matrices and against the layer's other heads."""
+    """The overlap of each pair's row spaces, against random matrices and the layer's other heads."""
     for pair in PAIRS:
         heads = _HeadMeasure.of(numbers, "overlap", pair)
         if not heads.rows:
@@ -210,7 +210,7 @@ def _alike(numbers: Measures) -> Section:
 def _short(
     numbers: Measures, name: str, title: str, kinds: Sequence[tuple[str, str, str]], components: Sequence[str]
 ) -> Figure | None:
-    """Means over heads as a row of small panels, of measures with their titles and units; None where there is nothing."""
+    """Means over heads as a row of small panels, for measures with titles and units; None if there are none."""
     short = []
     for measure, heading, unit in kinds:
         means = {e.name: e for e in numbers.where(measure, group=None).means()}
@@ -225,7 +225,7 @@ _CKA = "Linear CKA of what two matrices make of inputs of unit covariance."
 
 
 def _score(numbers: Measures, facts: SimilarityFacts) -> Section:
-    """How symmetric the score is, by its weights and on texts."""
+    """The symmetry of scores, by weights and on texts."""
     shares = _HeadMeasure.of(numbers, "symmetric_share", "q-k")
     text, more, figures = [], [], []
     if shares.rows:
@@ -304,7 +304,7 @@ def _description(numbers: Measures, facts: SimilarityFacts) -> Section:
 
 
 def _elsewhere(numbers: Measures) -> Section | None:
-    """How attention to another sequence differs from attention to its own; None where there is none."""
+    """Cross-attention compared with self-attention; None without cross-attention."""
     if not numbers.where("overlap", component="q-k", group=ELSEWHERE):
         return None
     named = [("overlap", pair) for pair in PAIRS] + [("symmetric_share", "q-k"), ("effective_rank", "q-k")]
@@ -331,7 +331,7 @@ def _elsewhere(numbers: Measures) -> Section | None:
 
 
 def _null_table(numbers: Measures, facts: SimilarityFacts) -> Section:
-    """Every measure that has a null, with how many heads differ from it."""
+    """Every measure with a null distribution, and the number of heads that differ from it."""
     rows = []
     for measure, component, group in numbers.by("measure", "component", "group"):
         heads = _HeadMeasure.of(numbers, measure, component, group)
@@ -363,7 +363,7 @@ def _grids(
     group: str | None = None,
     diverging: bool = False,
 ) -> Iterable[Figure]:
-    """One figure of heat maps: a panel for each stack and component; none where nothing was measured."""
+    """Heat maps, a panel for each stack and component; empty if nothing was measured."""
     every = {c: _HeadMeasure.of(numbers, measure, c, group) for c in components}
     rows = Measures(tuple(row for heads in every.values() for row in heads.rows))
     if not rows:

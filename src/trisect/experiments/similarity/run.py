@@ -46,7 +46,7 @@ Hashes = Mapping[str, tuple[str, str]]  # of q, k, v and o: a hash of the weight
 
 
 class _MapMeasure(NamedTuple):
-    """One measure of all heads of a layer, and the null that each head's value belongs to (None: has none).
+    """A measure of all heads of a layer, and the null distribution of each head (None: it has none).
 
     `matrices` are the hashes of those that it is of.
     """
@@ -62,7 +62,7 @@ class _MapMeasure(NamedTuple):
 
 @dataclass
 class Nulls:
-    """Null distributions, each drawn once, from a generator of its own, so that their order leaves no trace.
+    """Null distributions, drawn once each from a generator of their own, so that the order of draws does not matter.
 
     `draws` of each were asked for; where a p-value could not survive its family of `heads` with so few, more are made, and of
     subspaces `times` as many as that.
@@ -76,7 +76,7 @@ class Nulls:
 
     @classmethod
     def of(cls, draws: int, seed: int, measured: Sequence[_MapMeasure]) -> Nulls:
-        """The nulls for these measures: `heads` is how many the component or pair with most of them has over all layers."""
+        """The nulls for these measures; `heads` is the largest number of heads over all layers."""
         counts: Counter[tuple[str, str]] = Counter()
         for m in measured:
             counts[m.component, m.measure] += len(m.values) if m.group is None else 0
@@ -89,7 +89,7 @@ class Nulls:
         return self.cache[key][measure]
 
     def count(self, kind: str = "subspaces") -> int:
-        """How many draws are made of one shape: at least so many that one head can survive on either side of its family.
+        """The number of draws for one shape: enough that one head can be significant on either side within its family.
 
         A family is a measure's pairs, and a claim about all of them. Overlaps are tested with and without biases, and a second
         time in claim D-1, whose correction for its parts and for the claims that are judged beside it comes on top of that for
@@ -100,7 +100,7 @@ class Nulls:
         return max(self.draws, fewest_draws(tests, _SPARE)) * (self.times if kind == "subspaces" else 1)
 
     def draw_further(self) -> None:
-        """Draw all subspaces again, more of them."""
+        """Draw more of all subspaces."""
         self.times *= _FURTHER
         self.cache = {key: nulls for key, nulls in self.cache.items() if key[0] != "subspaces"}
 
@@ -120,7 +120,7 @@ class Nulls:
 
 
 def measure_weights(projections: Iterable[Projections]) -> list[_MapMeasure]:
-    """Every measure of every layer, as far as its weights are plain maps of the layer's input.
+    """All measures of every layer whose weights are plain maps of its input.
 
     What would be said of the same matrices again, since a later layer uses them too, is left out.
     """
@@ -139,7 +139,7 @@ def measure_weights(projections: Iterable[Projections]) -> list[_MapMeasure]:
 
 
 def describe_omissions(projections: Iterable[Projections]) -> tuple[str, ...]:
-    """What could not be measured, and why: one sentence for each reason, naming the layers."""
+    """What could not be measured, with reasons: a sentence for each reason, with its layers."""
     layers: dict[tuple[str, str], list[Address]] = {}
     for p in projections:
         for name in (n for n, w in (("q", p.w_q), ("k", p.w_k), ("v", p.w_v), ("o", p.w_o)) if w is None):
@@ -160,7 +160,7 @@ def describe_omissions(projections: Iterable[Projections]) -> tuple[str, ...]:
 
 @dataclass(frozen=True, eq=False)
 class _Map:
-    """One of q, k and v of a layer: its weights and its bias, and what it reads, worked out once.
+    """q, k or v of a layer: its weights, bias and row space, computed once.
 
     With a norm behind it only what it reads is known of the head: it is not `plain`.
     """
@@ -171,16 +171,16 @@ class _Map:
 
     @cached_property
     def span(self) -> MapSpan:
-        """What the weights read of their input."""
+        """The row space of the weights."""
         return similarity.span(self.weight)
 
     @cached_property
     def affine(self) -> MapSpan:
-        """What weights and bias read of their input and a constant 1."""
+        """The row space of weights and bias, with a constant input of 1."""
         return similarity.span(similarity.affine(self.weight, self.bias))
 
     def spread(self, heads: int) -> _Map:
-        """Key/value heads repeated for the query heads that use them."""
+        """Key/value heads repeated for the query heads that share them."""
         times = heads // len(self.weight)
         if times == 1:
             return self
@@ -189,16 +189,16 @@ class _Map:
 
     @property
     def shape(self) -> tuple[int, int]:
-        """Width of the model and of a head."""
+        """Widths of the model and of a head."""
         return self.weight.shape[1], self.weight.shape[2]
 
 
 def _measure_layer(p: Projections) -> list[_MapMeasure]:
-    """The measures of one layer; where q reads other vectors than k and v, as in cross-attention, its pairs stand apart."""
+    """The measures of one layer; in cross-attention, where q reads other vectors than k and v, pairs have names of their own."""
     measures: list[_MapMeasure] = []
 
     def note(name: str, measure: str, values: Tensor | np.ndarray, *keys: Key | None, group: str | None = None) -> None:
-        """Values of all heads; a single key is the null of every head that has a number."""
+        """Record values of all heads; a single key is the null of every head with a number."""
         array = values.cpu().numpy() if isinstance(values, Tensor) else values
         per_head = keys if len(keys) != 1 else tuple(keys[0] if np.isfinite(value) else None for value in array)
         measures.append(_MapMeasure(p.address, name, measure, group, array, per_head))
@@ -249,7 +249,7 @@ def _measure_layer(p: Projections) -> list[_MapMeasure]:
 
 
 def _beside_others(left: MapSpan, right: MapSpan, shared: int) -> tuple[np.ndarray, np.ndarray] | None:
-    """Every head's overlap less its mean with the other heads of its layer, and the share of those that overlap no less.
+    """Every head's overlap less its mean with the layer's other heads, and the share of those that overlap at least as much.
 
     All heads of a layer read one input, some directions of which are larger than others: a second null beside the
     Gaussian one. `shared` heads that follow one another have one key/value head, and are not others. None for a layer without others.
@@ -310,7 +310,7 @@ def compare_with_nulls(
 
 @dataclass
 class _LayerReading:
-    """What was read of one attention layer over texts: moments of q, k and v, and per text the sums and counts of its scores.
+    """Statistics of one attention layer over texts: moments of q, k and v, and sums and counts of scores by text.
 
     `group` query heads share a key/value head.
     """
@@ -320,7 +320,7 @@ class _LayerReading:
     texts: dict[int, Float[np.ndarray, "8 H"]] = field(default_factory=dict)
 
     def add(self, batch: Batch, trace: Trace) -> None:
-        """One layer of one batch into its sums."""
+        """Add one layer of one batch to the sums."""
         self.moments.add(trace)
         for row, (text, _) in enumerate(batch.rows):
             if (score := score_row(trace, row)) is not None:
@@ -329,7 +329,7 @@ class _LayerReading:
                 self.texts[text] = self.texts[text] + sums if text in self.texts else sums
 
     def scores(self, seed: int) -> _OnTexts:
-        """SCORES for the texts as they are and for draws of them; a correlation is that of s_ij and s_ji, 1 for a symmetric score."""
+        """SCORES over all texts and over draws of them; the correlation is that of s_ij and s_ji, 1 for a symmetric score."""
         sums = np.stack([self.texts[text] for text in sorted(self.texts)])
         flat, shape = sums[:, :-2].reshape(len(sums), -1), (-1, len(SUMS), sums.shape[2])
         # the texts, then draws of them; one seed for both, so that a draw is the same texts whatever is counted
@@ -345,7 +345,7 @@ class _LayerReading:
 
 
 class _OnTexts(NamedTuple):
-    """What the scores of one layer are like over all texts: a value per head and measure, and the same in R draws of texts."""
+    """Statistics of a layer's scores over all texts, by head and measure, and in R bootstrap draws of the texts."""
 
     values: Float[np.ndarray, "4 H"]
     draws: Float[np.ndarray, "R 4 H"]
@@ -405,7 +405,7 @@ def measure(settings: SimilaritySettings, context: RunContext) -> Measured[Simil
 
 
 def read_scores(context: RunContext, texts: Texts, batch: int, notes: dict[str, None]) -> dict[Address, _LayerReading]:
-    """Read every text once; memory grows by a few numbers a text and head."""
+    """Read every text once; memory grows by a few numbers per text and head."""
     read, subject = dict[Address, _LayerReading](), context.subject
     count = sum(1 for _ in texts.texts())
     if not count:
@@ -423,7 +423,7 @@ def read_scores(context: RunContext, texts: Texts, batch: int, notes: dict[str, 
 
 
 def _text_rows(read: Mapping[Address, _LayerReading], scored: Mapping[Address, _OnTexts]) -> Iterator[NewRow]:
-    """CKA of q, k and v over the tokens, and what scores are like, with intervals over texts."""
+    """CKA of q, k and v over tokens, and statistics of scores, with intervals over texts."""
     for address, layer in read.items():
         place = {"stack": address.stack, "layer": address.layer, "measure": "cka", "group": CORPUS}
         for left, right in PAIRS:
@@ -442,7 +442,7 @@ def _text_rows(read: Mapping[Address, _LayerReading], scored: Mapping[Address, _
 
 
 def overlap_evidence(measured: Sequence[_MapMeasure], nulls: Nulls) -> dict[str, HeadsAgainstNull]:
-    """For each pair every head's overlap less the mean of its null, and what the null says of the claim's margin.
+    """For each pair, every head's overlap less the mean of its null, and the null's p-value for the claim's margin.
 
     Heads whose null has no spread, because two spans of their size fill the model, are left out. Nulls are drawn further while
     so few draws lie beyond a head that others might turn the verdict of claim D-1.
@@ -485,7 +485,7 @@ def _evidence(measured: Sequence[_MapMeasure], nulls: Nulls) -> dict[str, HeadsA
 def _over_heads(
     measured: Sequence[_MapMeasure], scored: Mapping[Address, _OnTexts], hashes: Mapping[Address, Hashes], seed: int
 ) -> dict[str, ResampledHeads]:
-    """Means over heads with heads resampled; where texts are behind them, heads and texts.
+    """Means over heads with heads resampled; if they are from texts, heads and texts.
 
     A head whose queries and keys several layers make by the same matrices is one, with the mean over these layers.
     """

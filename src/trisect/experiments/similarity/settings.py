@@ -1,4 +1,4 @@
-"""What a comparison of a model's matrices is asked, and what it notes of itself."""
+"""Settings and facts of a comparison of a model's matrices."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ FEWEST = 20_000  # draws of a null: with 200, nothing can survive 144 heads
 
 @record
 class SimilaritySettings:
-    """A model, how many random matrices it is compared with, and texts for what needs them."""
+    """Settings of a comparison: a model, the number of random matrices, and texts for statistics that need them."""
 
     source: Models
     read: TextSource | None = None
@@ -32,7 +32,7 @@ class SimilaritySettings:
 
 @record
 class SimilarityFacts:
-    """Model, texts (None where none were read) and settings of a comparison; `draws_made` counts those of a shape."""
+    """Facts of a comparison (`texts` None without texts); `draws_made` has the number of draws of each shape."""
 
     subject: str
     fingerprint: str

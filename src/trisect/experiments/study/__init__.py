@@ -38,26 +38,26 @@ class TrainStudy(TrainingExperiment[StudySettings, StudyFacts]):
 
     @property
     def returns(self) -> type[Study]:
-        """What a run returns."""
+        """The class of a run's result."""
         from trisect.experiments.study.result import Study
 
         return Study
 
     def prepare(self, settings: StudySettings, machine: Machine) -> PreparedStudy | JoinedStudy:
-        """The work that the settings ask for: a study to be run, or one of seeds that were trained apart."""
+        """Prepare the work of the settings: a study to run, or studies of other seeds to join."""
         from trisect.experiments.study.run import JoinedStudy, PreparedStudy
 
         return JoinedStudy.prepare(settings) if settings.join else PreparedStudy.prepare(settings, machine)
 
     def findings(self, tables: Mapping[str, pl.DataFrame], about: About[StudyFacts]) -> Sequence[Finding]:
-        """What was found, as data."""
+        """The findings, as data."""
         from trisect.experiments.study.page import with_verdicts
         from trisect.experiments.study.rows import StudyRows, describe_study
 
         return with_verdicts(StudyRows.of(tables, describe_study(about)))
 
     def page(self, tables: Mapping[str, pl.DataFrame], about: About[StudyFacts]) -> Sheet:
-        """The page, from tables and what stands beside them alone."""
+        """The page, from the tables and the record alone."""
         from trisect.experiments.study.page import page
 
         return page(tables, about)
@@ -78,13 +78,13 @@ class PlanStudy(Utility[PlanSettings]):
 
     @property
     def gives(self) -> type[Plan]:
-        """What it replies with."""
+        """The class of the reply."""
         from trisect.experiments.study.plan import Plan
 
         return Plan
 
     def answer(self, settings: PlanSettings) -> Plan:
-        """The plan of what the settings ask for, also for a text without its labels; raises TrisectError for what else cannot be run."""
+        """The plan of the settings, also for a text without labels; raises TrisectError for what else cannot be run."""
         from trisect.experiments.study.plan import designs, make_plan
 
         plan = make_plan(*designs(settings.what), fleet=settings.fleet, without_labels=True)

@@ -1,4 +1,4 @@
-"""Every figure of the report, drawn from the tables: the answer, the sources' figures 3 to 12, and extras."""
+"""All figures of the report, from the tables: the answer, the sources' figures 3 to 12, and more."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ CUT = " Curves are cut above the loss at initialisation."
 
 
 def collect(rows: StudyRows) -> list[charts.Figure]:
-    """Every figure that the rows can fill, in the order of the page."""
+    """Every figure that has rows, in the order of the page."""
     attack = f"Loss per epoch while an adversary at one site is fought with λ = {rows.strength or 0:g}."
     return [
         *_answer(rows),
@@ -64,7 +64,7 @@ def collect(rows: StudyRows) -> list[charts.Figure]:
 
 
 def depth_colours(rows: StudyRows, dark: bool = False) -> dict[str, str]:
-    """Each edited site's colour by its layer, from that of layer 1 to that of the deepest layer of the study."""
+    """Colours of edited sites by layer, from layer 1 to the deepest layer of the study."""
     depths = {site: place(site).depth for site in rows.edit_sites}
     deepest = max([depth for depth in depths.values() if depth != math.inf], default=1.0)
     shares = {s: 0.5 if depth == math.inf else (depth - 1) / max(1.0, deepest - 1) for s, depth in depths.items()}
@@ -72,7 +72,7 @@ def depth_colours(rows: StudyRows, dark: bool = False) -> dict[str, str]:
 
 
 class _Curves(NamedTuple):
-    """The curves of an experiment by site, and the baseline's, with the axis that holds them all."""
+    """The curves of an experiment by site, with the baseline's, on one axis."""
 
     edited: tuple[charts.Series, ...]
     baseline: charts.CurveLine | None
@@ -115,18 +115,18 @@ def _arrange(rows: StudyRows, curves: _Curves, list_names: bool = False) -> tupl
 
 
 def _keys(lines: Iterable[charts.CurveLine]) -> tuple[charts.LegendEntry, ...]:
-    """Each name once, in the order of appearance."""
+    """Distinct names, in order of appearance."""
     return tuple({line.name: line.key for line in lines}.values())
 
 
 def _curve_figure(names: tuple[str, str, str], caption: str, views: Sequence[charts.FigureView]) -> charts.Figure:
-    """Curves over epochs, in the first arrangement and the others."""
+    """Curves over epochs, with several arrangements."""
     first, *others = views
     return charts.Figure(*names, caption, first.panels, first.legend, None, "epoch", first.name, tuple(others))
 
 
 def _against(rows: StudyRows, edit: str, split: str, labels: Sequence[str | None]) -> dict[str | None, _Curves]:
-    """Loss curves of one experiment with each label beside the baseline's, on one axis; those without rows are left out."""
+    """Loss curves of one experiment by label beside the baseline's, on one axis; labels without rows are left out."""
     measure = charts.Measure(f"{SPLIT[split]} loss", LOSS)
     points_of = {label: points for label in labels if (points := rows.curves(edit, split, label=label))}
     last = max((p.at or 0 for points in points_of.values() for p in points), default=0)
@@ -145,7 +145,7 @@ def _against(rows: StudyRows, edit: str, split: str, labels: Sequence[str | None
 
 
 def _training_curves(rows: StudyRows, edit: str, labels: Sequence[str | None], start: str) -> Iterator[charts.Figure]:
-    """Loss curves of one experiment with each label; those of the first label can be seen beside the others'."""
+    """Loss curves of one experiment by label; the first label's can be shown beside the others'."""
     for label in labels:
         for split, noun in SPLIT.items():
             curves = _against(rows, edit, split, [label]).get(label)
@@ -359,7 +359,7 @@ def _strengths(rows: StudyRows) -> Iterator[charts.Figure]:
 
 
 def together(points: Sequence[Point]) -> list[Point]:
-    """For every site of several parts: its number less the sum of its parts' own, where all of these are there.
+    """For every site of several parts, its number less the sum of its parts' numbers, if all of these were measured.
 
     Above 0 the parts stand in for each other: taking both costs more than each taken alone.
     """
@@ -374,7 +374,7 @@ def together(points: Sequence[Point]) -> list[Point]:
 
 
 def _combinations(rows: StudyRows) -> Iterator[charts.Figure]:
-    """Sites of several parts against the sum of their single effects, for every method that has both."""
+    """Sites of several parts against the sum of single effects, for every method with both."""
     effects = {
         f"Attack on {label_name(label)}": rows.readable(rows.effects("attack", "valid", label)) for label in rows.labels
     }
@@ -403,7 +403,7 @@ def _combinations(rows: StudyRows) -> Iterator[charts.Figure]:
 
 
 def _heads(rows: StudyRows) -> Iterator[charts.Figure]:
-    """Maps of layers by heads, one for each method that was done to single heads."""
+    """Maps of layers by heads, one for each method applied to single heads."""
     single, change = rows.heads, "change of the validation loss"
     if single is None:
         return
@@ -440,7 +440,7 @@ def _heads(rows: StudyRows) -> Iterator[charts.Figure]:
 
 
 def _edits(rows: StudyRows) -> Iterator[charts.Figure]:
-    """A figure for each kind, both losses of each of its settings, as differences to the baseline of the same seed."""
+    """A figure for each kind of edit: both losses of each setting, less the baseline's of the same seed."""
     for kind in rows.runs["edit"].unique(maintain_order=True):
         panels: list[SitePanel] = []
         for split, noun in SPLIT.items() if kind != "none" and not kind_of(kind).own_page else ():
@@ -487,7 +487,7 @@ def _beside(rows: StudyRows, split: str) -> Iterator[tuple[str, dict[str, list[P
 
 
 def _less_controls(rows: StudyRows, effects: Mapping[str, Sequence[Point]]) -> dict[str, list[Point]]:
-    """The attack less each control that has sites and seeds with it, of the layers where no run of either collapsed.
+    """The attack less each control with the same sites and seeds, in layers where no run of either collapsed.
 
     Empty where there is no such layer.
     """
@@ -497,7 +497,7 @@ def _less_controls(rows: StudyRows, effects: Mapping[str, Sequence[Point]]) -> d
 
 
 def control_findings(rows: StudyRows) -> Iterator[Finding]:
-    """What is left of attacks when each control is subtracted, by label; then which claims survive each control."""
+    """Attacks less each control, by label; then the claims that survive each control."""
     for label, effects in _beside(rows, "valid"):
         for control, points in _less_controls(rows, effects).items():
             text = what = f"{label_name(label)}, {VALID}, minus that by {HOW[control][0]}"
@@ -519,7 +519,7 @@ def control_findings(rows: StudyRows) -> Iterator[Finding]:
 
 
 def control_figures(rows: StudyRows) -> Iterator[charts.Figure]:
-    """The sites that have controls, attacked plainly and with each control, on both splits."""
+    """Sites with controls, attacked plainly and with each control, on both splits."""
     every_split = [(split, *beside) for split in ("valid", "train") for beside in _beside(rows, split)]
     for split, label, effects in every_split:
         if len(effects) < 2:
@@ -549,7 +549,7 @@ HALF, AGAINST = "Half of the bits removed", "Attack minus control"
 
 
 def _at_equal_bits(rows: StudyRows, label: str) -> dict[str, tuple[list[Point], str]]:
-    """The rise of the loss where half of the baseline's bits are removed, and attack minus control labels at equal bits.
+    """The rise of the loss at which half of the baseline's bits are removed, and attack minus control labels at equal bits.
 
     Bits are those of the label that was attacked that a fresh probe no longer finds there: of a control, of the label that each
     word type drew by chance. The loss is linear between the strengths that were run, from nothing at 0; equal bits are in each
@@ -595,7 +595,7 @@ def _at_equal_bits(rows: StudyRows, label: str) -> dict[str, tuple[list[Point], 
 
 
 def _doses(rows: StudyRows) -> Iterator[charts.Figure]:
-    """For each label that was attacked and probed: the cost of half its bits, and attack minus control at equal bits."""
+    """For each label that was attacked and probed: the cost of half its bits, and the attack minus control labels at equal bits."""
     for label in rows.labels:
         shown = _at_equal_bits(rows, label)
         panels = site_panels({title: points for title, (points, _) in shown.items()}, VALID, shared=False)
@@ -614,7 +614,7 @@ def _doses(rows: StudyRows) -> Iterator[charts.Figure]:
 
 
 def dose_findings(rows: StudyRows) -> Iterator[Finding]:
-    """For each label the attack minus its control, where both remove as much."""
+    """For each label, the attack minus the one with control labels at equal bits removed."""
     for label in rows.labels:
         points, sites = _at_equal_bits(rows, label)[AGAINST]
         if points:

@@ -1,4 +1,4 @@
-"""What a study found, as data and as its page: the answer, the verdicts, and the figures behind them, from its tables alone."""
+"""The findings of a study and its page, from its tables alone: the answer, the verdicts, and the figures."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ COSTS = {
 
 
 def answer_findings(rows: StudyRows) -> Iterator[Finding]:
-    """A finding for each of q, k and v, as far as the rows carry one: what it does, or else what taking it away costs."""
+    """A finding for each of q, k and v, if there are rows: its role, or else the cost of removing it."""
     with_pairs, costs = bool(rows.measure(OWN, "valid")), _costs_of(rows)
     for component, name in NAMES.items():
         unit, what = ("of pairs", "role") if with_pairs else ("nats", f"cost of the {name}")
@@ -78,7 +78,7 @@ def answer_findings(rows: StudyRows) -> Iterator[Finding]:
 
 
 def answer_sentence(rows: StudyRows) -> str:
-    """The answers for q, k and v as one sentence with its numbers; empty where there are none."""
+    """The answers for q, k and v in one sentence with numbers; empty if there are none."""
     answers = sheet.answers_of(answer_findings(rows))
     if not answers:
         return ""
@@ -100,7 +100,7 @@ def answer_sentence(rows: StudyRows) -> str:
 
 
 def _role(rows: StudyRows, component: str) -> tuple[str, tuple[Estimate, ...]] | None:
-    """From interchange at the layer that reads: which answer comes with a donor's q, k or v, in words and numbers."""
+    """Interchange at the reading layer: whose answer comes with a donor's q, k or v, in words and numbers."""
     at = {name: by_site(rows.measure(name, "valid")).get(f"{component}@{roles.LAYER}") for name in COLUMNS}
     predicted, others = at[OWN], at[OTHERS]
     if predicted is None or others is None:
@@ -126,7 +126,7 @@ Cost = tuple[str, bool, dict[str, dict[int, float]]]  # how, whether in all laye
 
 
 def _costs_of(rows: StudyRows) -> list[Cost]:
-    """Mean ablation, rewinding and freezing of q, k and v in all layers at once where that was done, else layer by layer."""
+    """Mean ablation, rewinding and freezing of q, k and v in all layers at once, if measured, else layer by layer."""
     methods = {
         "mean ablation": rows.measure("ablate_rise_nats", "valid"),
         "rewinding": rows.rewound("rewind_loss_nats"),
@@ -147,7 +147,7 @@ def _costs_of(rows: StudyRows) -> list[Cost]:
 
 
 def comparisons(rows: StudyRows) -> Iterator[Finding]:
-    """Which of q, k and v costs most, by paired differences over seeds, one finding an intervention."""
+    """Which of q, k and v costs most, by paired differences over seeds, a finding for each intervention."""
     for how, everywhere, by_seed in _costs_of(rows):
         compared = compare_by_seed({c: by_seed[c] for c in NAMES if c in by_seed}, study_words.MARGIN)
         if compared is None:
@@ -166,7 +166,7 @@ def comparisons(rows: StudyRows) -> Iterator[Finding]:
 
 
 def collect(rows: StudyRows) -> tuple[Finding, ...]:
-    """The answer and what it rests on; then attacks, rewinding and freezing, controls, probes, erasure and ties, where there are such."""
+    """The answer and its evidence; then attacks, rewinding and freezing, controls, probes, erasure and ties, where measured."""
     return (
         *answer_findings(rows),
         *comparisons(rows),
@@ -180,12 +180,12 @@ def collect(rows: StudyRows) -> tuple[Finding, ...]:
 
 
 def with_verdicts(rows: StudyRows) -> tuple[Finding, ...]:
-    """Every claim's verdict, then what was found."""
+    """The verdicts of all claims, then the findings."""
     return (*sheet.verdict_findings(rows.claims), *collect(rows))
 
 
 def first_sections(rows: StudyRows, checks: Sequence[Check], findings: Sequence[Finding]) -> tuple[sheet.Section, ...]:
-    """The first screen: the answer, how sure it is, and what could not be distinguished."""
+    """The first screen: the answer, how certain it is, and what could not be distinguished."""
     answers, many = sheet.answers_of(findings), words.quantity(len(rows.seeds), "seed")
     shares = (
         "The model's answer when q, k or v is replaced by that of another text: the one that the replacement predicts, "
@@ -311,12 +311,12 @@ def _paper_figures(rows: StudyRows, charts: Sequence[Figure]) -> sheet.Section:
 
 
 def _pictures(charts: Sequence[Figure], shown: int) -> list[sheet.Picture]:
-    """The figures of a section, folded after the first where they are many."""
+    """The figures of a section, folded after the first if there are many."""
     return [sheet.Picture(figure, folded=len(charts) > MANY and n >= shown) for n, figure in enumerate(charts)]
 
 
 def _attention(checks: Sequence[Check]) -> sheet.Section:
-    """The preconditions of every verdict."""
+    """The preconditions of all verdicts."""
     start = (
         "Yes, by both checks that come before any verdict."
         if all(check.ok for check in checks)
@@ -360,7 +360,7 @@ def _heads(columns: study_words.Columns) -> tuple[str, ...]:
 
 
 def _small(text: str, below: str, always: bool = False) -> Markup:
-    """A cell with a smaller line below it."""
+    """A cell with a smaller second line."""
     return Markup("{}<small>{}</small>").format(text, below) if below or always else Markup("{}").format(text)
 
 
@@ -374,7 +374,7 @@ HOW_TO_READ = (
 
 
 def _verdicts(rows: StudyRows, facts: Mapping[str, str]) -> Iterable[sheet.Section]:
-    """The claims as cards; nothing without them."""
+    """The claims as cards; empty without claims."""
     claims = cards.cards(rows.claims, rows.controls)
     if not claims:
         return
@@ -406,7 +406,7 @@ def _verdicts(rows: StudyRows, facts: Mapping[str, str]) -> Iterable[sheet.Secti
 
 
 def _reproduce(rows: StudyRows, facts: Mapping[str, str]) -> sheet.Section:
-    """The command, what made the runs, and the whole statement of the study."""
+    """The command, the runs, and the statement of the study."""
     command, notes = rows.about.get("command"), tuple(rows.corpus.get("notes") or ())
     start = Markup(
         "<code>experiment.json</code> beside this page holds the whole experiment; "

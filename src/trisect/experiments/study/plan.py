@@ -1,4 +1,4 @@
-"""What a study is to do: its runs and which of them are trained side by side, what is left of them, and expected time and disk."""
+"""The plan of a study: its runs, which are trained side by side, what is left to do, and expected time, memory and disk."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ GPU_ATTACK = 1.2  # times as long under attack
 
 @dataclass(frozen=True)
 class Task:
-    """One piece of work: train a fleet, or evaluate one trained run.
+    """A unit of work: train a fleet, or evaluate one trained run.
 
     A baseline is evaluated with its attention cut, one site rewound or replaced by its mean, or a label erased at a site; it
     and attacked runs are probed for a label. `runs` are a fleet's run ids, or the one; an empty `site` is every one, an empty
@@ -62,30 +62,30 @@ class Task:
 
     @property
     def title(self) -> str:
-        """What a progress line calls it."""
+        """Its title in progress lines."""
         what, seed, _ = self.runs[0].rsplit("-", 2)
         if self.kind == "train":
             return f"train {len(self.runs)} runs from {what} ({seed})"
         return f"{' '.join(filter(None, (self.kind, self.label, self.site)))} ({seed})"
 
     def files(self, folder: Folder) -> list[Path]:
-        """The files that say that it is done."""
+        """The files that exist once it is done."""
         if self.kind == "train":
             return [folder.run(run) for run in self.runs]
         return [folder.evaluation(self.runs[0], self.kind, self.site, self.label)]
 
     def is_done(self, folder: Folder) -> bool:
-        """Whether all that it leaves behind is there."""
+        """Whether all of its files exist."""
         return all(path.exists() for path in self.files(folder))
 
 
 def fleet_name(runs: Sequence[str]) -> str:
-    """A short name that is a function of the fleet's members."""
+    """A short name, determined by the fleet's members."""
     return digest("\n".join(runs), 6)
 
 
 def evaluations(experiments: Iterable[Design], corpus: str) -> dict[Task, tuple[Design, Run]]:
-    """Every evaluation that the experiments ask, each once, with the first design and the run that it is of."""
+    """All evaluations of the experiments, each once, with the first design and run that need it."""
     tasks: dict[Task, tuple[Design, Run]] = {}
     for design in (experiment.resolved() for experiment in experiments):
         rewind, erase = design.rewind, design.erase
@@ -107,7 +107,7 @@ def evaluations(experiments: Iterable[Design], corpus: str) -> dict[Task, tuple[
 
 
 def fleets(runs: Iterable[Run], size: int = FLEET["cpu"]) -> list[list[Run]]:
-    """Runs that can be trained side by side: one seed, one training, one label; the baseline's fleet comes first."""
+    """Runs that can be trained side by side (one seed, one training, one label), the baseline's fleet first."""
     groups: dict[tuple[object, ...], list[Run]] = {}
     for run in runs:
         groups.setdefault((run.seed, run.training.epochs, run.edit.column if run.edit else None), []).append(run)
@@ -120,7 +120,7 @@ def fleets(runs: Iterable[Run], size: int = FLEET["cpu"]) -> list[list[Run]]:
 
 
 def _fleet_ids(runs: Iterable[Run], size: int) -> tuple[tuple[str, ...], ...]:
-    """The same by the runs' ids."""
+    """The same by run ids."""
     return tuple(tuple(run.id for run in fleet) for fleet in fleets(runs, size))
 
 
@@ -133,7 +133,7 @@ def join_ledger(
     fleet: int | None = None,
     write: bool = True,
 ) -> Ledger:
-    """The folder's ledger with what experiments ask added, new runs grouped into fleets; written before any work.
+    """The folder's ledger with the experiments added and new runs grouped into fleets; written before any work.
 
     `corpus` is the fingerprint of their text as cut; `fleet` is how many runs a new study trains side by side, which the
     `device` decides where it is None.
@@ -187,7 +187,7 @@ def join_ledger(
 
 
 def repeating(ledger: Ledger) -> Design | tuple[Design, ...]:
-    """What `trisect study` takes to do the same again, to the bit: one experiment, or those of each call.
+    """Arguments of `trisect study` that repeat it bit for bit: one experiment, or those of each call.
 
     One experiment where it makes the same runs in the same fleets and the same evaluations; after a study was
     extended unevenly, or by sites, several.
@@ -200,14 +200,14 @@ def repeating(ledger: Ledger) -> Design | tuple[Design, ...]:
 
 
 def _products(run: Run, vocabulary: int) -> float:
-    """Operations of one token's products in one forward pass of one run."""
+    """Operations for one token's products in a forward pass of one run."""
     m, window = run.model, run.training.window
     layer = 8 * m.width**2 + 4 * m.width * m.feedforward + 4 * window * m.width
     return m.layers * layer + 2 * m.width * vocabulary
 
 
 def token_seconds(run: Run, vocabulary: int, training: bool) -> float:
-    """Seconds of one core for one token of one run, forwards and (in training) backwards."""
+    """Seconds of one core for a token of a run, forward and (in training) backward."""
     m, window = run.model, run.training.window
     rest = m.layers * (WIDTH * m.width + SCORE * m.heads * window) + LOGIT * vocabulary
     step = 3 * _products(run, vocabulary) / PRODUCT + rest
@@ -217,21 +217,21 @@ def token_seconds(run: Run, vocabulary: int, training: bool) -> float:
 
 
 def _training_seconds(run: Run, corpus: Corpus) -> float:
-    """Seconds of one core for all of a run's training, evaluated after each epoch."""
+    """Seconds of one core for a run's training, evaluated after each epoch."""
     step, pass_ = (token_seconds(run, len(corpus.vocabulary), trains) for trains in (True, False))
     epochs, tokens = run.training.epochs, len(corpus.splits["train"].tokens)
     return epochs * tokens * step + (epochs + 1) * _evaluation_tokens(corpus, run) * pass_
 
 
 def _evaluation_tokens(corpus: Corpus, run: Run) -> int:
-    """About how many tokens each evaluation covers."""
+    """The approximate number of tokens of each evaluation."""
     training = run.training
     windows = len(sample_steps(corpus.splits["train"], training.columns, training.window, training.train_sample))
     return windows * training.columns * training.window + len(corpus.splits["valid"].tokens)
 
 
 def _evaluation_tasks(experiments: Sequence[Design], corpus: Corpus) -> list[Task]:
-    """Every evaluation of each trained run, with its expected seconds on one core."""
+    """All evaluations of each trained run, with expected seconds on one core."""
     tasks = []
     for task, (design, run) in evaluations(experiments, corpus.fingerprint).items():
         points, tokens = 0, _evaluation_tokens(corpus, run)
@@ -254,7 +254,7 @@ def _evaluation_tasks(experiments: Sequence[Design], corpus: Corpus) -> list[Tas
 
 
 def memory_bytes(experiment: Design, vocabulary: int, members: int) -> int:
-    """About how many bytes one worker process holds while it trains `members` runs side by side.
+    """The approximate memory in bytes of a worker process that trains `members` runs side by side.
 
     Of every member the weights, gradients, moments and initial weights; of a step what the backward pass needs.
     """
@@ -266,7 +266,7 @@ def memory_bytes(experiment: Design, vocabulary: int, members: int) -> int:
 
 
 def makespan(jobs: Sequence[float], places: int) -> float:
-    """When the last job ends if each is begun, in order, at the first place that is free."""
+    """The end of the last job if each starts, in order, on the first free worker."""
     ends = [0.0] * places
     for seconds in jobs:
         heapq.heappush(ends, heapq.heappop(ends) + seconds)
@@ -284,7 +284,7 @@ def gpu_seconds(fleet: Sequence[Run], corpus: Corpus) -> float:
 
 @dataclass(frozen=True)
 class Plan:
-    """What would be run. Memory is of one worker process, rough; `disk_bytes` is what stays.
+    """A plan of runs. Memory is a rough estimate for one worker process; `disk_bytes` is the size of results.
 
     `training` and `evaluation` are the expected seconds of every job on one core, `on_gpu` those of training on one GPU; up to
     `fleet` runs are trained in one job. Label columns that are `missing` from the text are planned for all the same.
@@ -307,16 +307,16 @@ class Plan:
 
     @property
     def train_seconds(self) -> float:
-        """Of one core, for all training."""
+        """Seconds of one core for all training."""
         return sum(self.training)
 
     @property
     def rewind_seconds(self) -> float:
-        """Of one core, for all evaluations."""
+        """Seconds of one core for all evaluations."""
         return sum(self.evaluation)
 
     def words(self) -> tuple[str, ...]:
-        """Text, runs, time, memory and disk; with `listed` every run's id before them."""
+        """Text, runs, time, memory and disk in words; with `listed` the id of every run before them."""
         text, jobs = self.corpus, (*self.training, *self.evaluation)
         splits = ", ".join(f"{name} {len(split.tokens):,}" for name, split in text.splits.items())
         parts = f"{clock(self.train_seconds)} training, {clock(self.rewind_seconds)} rewinding"
@@ -370,7 +370,7 @@ class Plan:
         }
 
     def check_machine(self, place: Path) -> None:
-        """Raise SpecError where one worker needs more memory than this machine has, or the disk of `place` lacks the space."""
+        """Raise SpecError if a worker needs more memory than this machine has, or the disk of `place` has too little space."""
         memory, free = machine.memory_bytes(), machine.free_bytes(place)
         for needed, has, what in (
             (self.memory_bytes, memory, "memory in one worker process"),
@@ -385,7 +385,7 @@ class Plan:
 
 
 def designs(source: DesignSource) -> tuple[Design, ...]:
-    """A preset, an experiment, or those of a file, with some of their settings replaced.
+    """A preset, an experiment, or the experiments of a file, with some settings replaced.
 
     `epochs` are those of every run, attacks included, `sites` those of every intervention that can be there (an erasure takes
     all of q, k or v); what is not among `only` is left out. Raises SpecError or SiteError.
@@ -423,7 +423,7 @@ def designs(source: DesignSource) -> tuple[Design, ...]:
 
 
 def make_plan(*experiments: Design, fleet: int | None = None, without_labels: bool = False) -> Plan:
-    """Everything that the experiments (of one text) would run; reads the text, trains nothing.
+    """Plan all runs of the experiments (of one text); reads the text, trains nothing.
 
     `fleet` is how many runs one job trains side by side, as on a CPU where it is None. Raises TrisectError for what cannot be run;
     `without_labels`, label columns that the text does not have are noted instead: expected costs do not depend on their classes.
@@ -485,7 +485,7 @@ def make_plan(*experiments: Design, fleet: int | None = None, without_labels: bo
 
 
 def make_tasks(plan: Plan, folder: Folder, ledger: Ledger) -> list[Task]:
-    """Every piece of work of the plan that is not done: fleets in the ledger's order, then evaluations."""
+    """All unfinished tasks of the plan: fleets in the ledger's order, then evaluations."""
     by_id, tasks = {run.id: run for run in plan.runs}, list[Task]()
     for fleet in ledger.fleets:
         if planned := [by_id[i] for i in fleet if i in by_id]:

@@ -1,4 +1,4 @@
-"""Which methods find what a world has planted: effects on cells and sites, scored against a truth that no method reads."""
+"""Score which methods find what a world has planted, against a truth that no method reads."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ VARIANTS = {
 
 
 class _Case(NamedTuple):
-    """A cell or a site that a method judges: where, the label column (empty: none), and whether something is planted."""
+    """A cell or site that a method judges: its place, the label column (empty: none), and whether something is planted there."""
 
     site: str
     column: str
@@ -60,7 +60,7 @@ class _Case(NamedTuple):
 
 
 class Planted(NamedTuple):
-    """A world in words; its cells; the layer that reads; and the sites whose every effect is a false alarm."""
+    """A world: its description, its cells, the layer that reads, and sites where every effect is a false alarm."""
 
     words: str
     cells: tuple[_Case, ...]
@@ -69,12 +69,12 @@ class Planted(NamedTuple):
 
     @property
     def reads(self) -> tuple[str, ...]:
-        """q, k and v of the layer that reads."""
+        """q, k and v of the reading layer."""
         return tuple(f"{component}@{self.layer}" for component in "qkv")
 
 
 def _cells(layer: int, columns: dict[str, tuple[str, ...]], carried: dict[str, str]) -> tuple[_Case, ...]:
-    """Every component with each of its columns; `carried` names the one that it has to carry."""
+    """Every component with each column; `carried` names the column that it has to carry."""
     return tuple(
         _Case(f"{component}@{layer}", column, column == carried[component])
         for component, labels in columns.items()
@@ -146,7 +146,7 @@ class _MethodScore(NamedTuple):
 
 
 def section(rows: StudyRows) -> Iterator[Section]:
-    """The section of the page; nothing for a text that has nothing planted."""
+    """The page's section; None for a text without planted roles."""
     truth = TRUTH.get(str(rows.corpus.get("name")))
     if truth is None:
         return
@@ -209,7 +209,7 @@ def _cell(method: _MethodScore, case: _Case) -> Markup:
 
 
 def findings(rows: StudyRows) -> Iterator[Finding]:
-    """Each method's AUROC with its false alarms and misses, then the shares of pairs under interchange."""
+    """Each method's AUROC with false alarms and misses, then the shares of pairs under interchange."""
     for method in scores(rows):
         each, what = interval(list(method.by_seed.values())), f"AUROC over {method.over}"
         text = f"AUROC {method.auroc:.2f} over {len(method.effects)} {method.over} and {words.quantity(each.n, 'seed')}"
@@ -232,7 +232,7 @@ def findings(rows: StudyRows) -> Iterator[Finding]:
 
 
 def uninformative_methods(rows: StudyRows) -> tuple[str, ...]:
-    """Methods that do hardly better than guessing where the truth is known; nothing of a text that has nothing planted."""
+    """Methods hardly better than chance on a known truth; empty for a text without planted roles."""
     return tuple(
         f"{method.title}: AUROC {method.auroc:.2f} over {method.over}, where 0.5 is guessing."
         for method in scores(rows)
@@ -241,7 +241,7 @@ def uninformative_methods(rows: StudyRows) -> tuple[str, ...]:
 
 
 def score_rows(rows: StudyRows) -> list[TableRow]:
-    """Each method's AUROC in each seed, as rows of the table `sites` about the seed's baseline."""
+    """Each method's AUROC by seed, as rows of the table `sites` about the seed's baseline."""
     runs = dict(rows.runs.filter(pl.col("edit") == "none").select("seed", "run").iter_rows())
     shared = {"site": READS, "split": "valid"}
     return [
@@ -253,7 +253,7 @@ def score_rows(rows: StudyRows) -> list[TableRow]:
 
 
 def scores(rows: StudyRows) -> tuple[_MethodScore, ...]:
-    """Every method that has effects in all its cases: those about a label over cells, the others over sites."""
+    """All methods with effects in all their cases: those about a label over cells, others over sites."""
     if (truth := TRUTH.get(str(rows.corpus.get("name")))) is None:
         return ()
     methods: list[tuple[str, str, str, Callable[[str], list[Point]]]] = []  # key, title, unit, points of a column
@@ -306,7 +306,7 @@ def _score(
     points: Mapping[str, Sequence[Point]],
     pairs: int | None = None,
 ) -> _MethodScore | None:
-    """A method's score from its points by column; None where a case has no effect.
+    """A method's score from its points by column; None if a case has no effect.
 
     Shares of `pairs` have at least the spread of drawing so many, also where they are all the same.
     """
@@ -324,7 +324,7 @@ def _score(
     )
 
     def score(seeds: Sequence[int]) -> float:
-        """AUROC over the cases and those seeds; what rounding alone makes differ counts as the same."""
+        """AUROC over the cases and seeds; values that differ by rounding alone count as ties."""
         values = np.array([round(by_seed[seed], 9) for by_seed in by_case for seed in seeds])
         return float(auroc(values, np.array([case.carried for case in cases for _ in seeds])))
 

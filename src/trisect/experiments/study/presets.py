@@ -1,4 +1,4 @@
-"""The studies that come ready: small ones, the paper's own, what lies beyond it, and synthetic tasks with known roles."""
+"""Predefined studies: small ones, the paper's own, extensions of it, and synthetic tasks with known roles."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def _sites(names: str) -> tuple[Site, ...]:
 def _world(
     name: str, window: int, model: Model, grids: Sequence[tuple[str, str]], variants: tuple[str, ...]
 ) -> tuple[Design, ...]:
-    """A statement for each grid: sites, and the label columns that each of them is asked about.
+    """A statement for each grid: sites, and the label columns for each.
 
     The first also has the methods without a label, at every layer.
     """
@@ -75,7 +75,7 @@ def _world(
 
 
 def _brief(designs: tuple[Design, ...]) -> tuple[Design, ...]:
-    """The same in two minutes: what needs no further training with all seeds, attacks with two of them and the strength 1."""
+    """The same in two minutes: interventions without training on all seeds, attacks on two of them with strength 1."""
     short = [replace(d, name=f"{d.name}-quick", training=replace(d.training, epochs=4)) for d in designs]
     trained = replace(short[0], attack=None, control=None, tie=None, probe=None)
     erased = replace(short[1], attack=None, control=None, probe=None)
@@ -170,7 +170,7 @@ PRESETS: tuple[Design, ...] = (
 
 
 def _beyond() -> tuple[Design, ...]:
-    """Every site, label and control that the paper leaves to future work, on the small model; and a sweep of strengths."""
+    """Every site, label and control that the paper leaves to future work, on the small model; and a range of strengths."""
     small = next(preset for preset in PRESETS if preset.name == "wikitext2-small")
     layers, heads = range(1, small.model.layers + 1), range(1, small.model.heads + 1)
     joint = (("q", "k"), ("k", "v"), ("q", "v"), ("q", "k", "v"))
@@ -197,12 +197,12 @@ def _beyond() -> tuple[Design, ...]:
 
 
 def is_preset(what: object) -> bool:
-    """Whether that is the name of a preset."""
+    """Whether a preset has that name."""
     return isinstance(what, (str, Path)) and str(what) in NAMES
 
 
 def find_experiments(what: str | Path | Design) -> tuple[Design, ...]:
-    """A preset by name, a JSON file's experiment or list of them, or the experiment itself; raises SpecError else.
+    """A preset by name, the experiments of a JSON file, or an experiment itself; raises SpecError.
 
     Several are what one folder is to hold.
     """
@@ -233,7 +233,7 @@ def find_experiments(what: str | Path | Design) -> tuple[Design, ...]:
 
 
 def only(experiments: tuple[Design, ...], methods: tuple[str, ...]) -> tuple[Design, ...]:
-    """Experiments with no interventions but those named, as far as each has them, and none without any.
+    """Experiments with the named interventions alone; those that would have none are left out.
 
     Raises SpecError for names that are none, and for what no experiment has.
     """

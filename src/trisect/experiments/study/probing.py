@@ -1,4 +1,4 @@
-"""Probing a trained run: what fresh classifiers find of a label at its sites, on tokens of the validation split.
+"""Probe and erase a label at a trained run's sites, on tokens of the validation split.
 
 They are fitted on validation as well, on other articles than they are scored on. A model knows the text that it was trained on
 by heart in part: what tells the next word there tells little of it elsewhere.
@@ -41,7 +41,7 @@ Parameters = Mapping[str, Tensor]
 
 
 class SiteRow(NamedTuple):
-    """A row of the table `sites`, but for whose it is and which label it speaks of; `at` is a draw, α, an epoch, or None."""
+    """A row of the table `sites` without its run and label; `at` is a draw, α, an epoch, or None."""
 
     site: str | None
     measure: str
@@ -52,7 +52,7 @@ class SiteRow(NamedTuple):
 
 
 class Fold(NamedTuple):
-    """What is fitted on, and what is measured with it; `articles` says of each row measured which one it lies in.
+    """A fit part and a scored part; `articles` has the article of each scored row.
 
     `number` counts from 1. Folds are whole articles (`by_article`), or made of rows, each of which counts as an article.
     """
@@ -67,14 +67,14 @@ class Fold(NamedTuple):
 def read_folds(
     corpus: Corpus, training: Training, label: str, seed: int, tokens: int, device: torch.device
 ) -> list[Fold]:
-    """What is fitted on and what is measured: folds of held-out text, about so many `tokens` of it; raises CorpusError."""
+    """Folds of held-out text of about `tokens` tokens, to fit on and to score; raises CorpusError."""
     corpus.column(label)
     valid = evaluation_pieces(corpus, training, "valid", (label,), device)
     return assign_folds(corpus, draw_rows(valid, tokens, "probe", seed), label)
 
 
 def assign_folds(corpus: Corpus, pieces: Sequence[Piece], label: str) -> list[Fold]:
-    """Rows of validation as folds, as even in labelled tokens as whole articles that follow one another allow.
+    """Split rows of the validation text into folds of consecutive whole articles, as equal in labelled tokens as possible.
 
     Rows that lie across two folds are left out. Where a fold would have more than MOST of the labelled tokens, or less than
     FEWEST, articles of a fold lie apart: the longest first, each to the smallest fold; or, where that parts so many short
@@ -119,10 +119,10 @@ def _fold_assignments(
     stop: Int[np.ndarray, " R"],
     counts: Int[np.ndarray, " R"],
 ) -> Iterator[tuple[bool, Int[np.ndarray, " R"]]]:
-    """Ways to assign rows to folds, the best first: whether folds are whole articles, and each row's fold, -1 for those in two."""
+    """Assignments of rows to folds, the best first: whether folds are whole articles, and each row's fold (−1: in two)."""
 
     def between(cuts: Int[np.ndarray, " C"]) -> Int[np.ndarray, " R"]:
-        """Each row's fold where folds after the first begin at the cuts."""
+        """The fold of each row, given the first rows of all folds but the first."""
         fold = np.searchsorted(cuts, start, side="right")
         return np.where(np.searchsorted(cuts, stop, side="left") == fold, fold, -1)
 
@@ -150,7 +150,7 @@ def _fold_assignments(
 def _cuts(
     units: Int[np.ndarray, " R"], start: Int[np.ndarray, " R"], counts: Int[np.ndarray, " R"], folds: int
 ) -> Int[np.ndarray, " C"] | None:
-    """Where folds after the first begin: the first rows of units such that folds are as even as can be (least squares).
+    """The first rows of all folds but the first, chosen among the starts of units for the most even folds (least squares).
 
     `units` says of each row which one it lies in, in their order. None where there are fewer units than folds.
     """
@@ -174,7 +174,7 @@ def _cuts(
 
 
 class _RandomMap(NamedTuple):
-    """A random map of what enters a layer: independent normal weights, the number of the draw from 0 on."""
+    """A random map of a layer's input: independent normal weights, by the number of the draw from 0."""
 
     layer: int
     draw: int
@@ -196,7 +196,7 @@ def probe(
     tokens: int = TOKENS,
     maps: int = 0,
 ) -> list[SiteRow]:
-    """Accuracy, bits of V-information and selectivity of probes of the next word's label, at each resolved site.
+    """Accuracy, bits of V-information and selectivity of probes for the next word's label, at each resolved site.
 
     `final` are a run's weights without a member axis. Rows are drawn from validation, about so many `tokens`, and dealt into
     folds (see `assign_folds`): each is scored by probes that were fitted to the others and stopped by the last fifth of those.
@@ -232,21 +232,21 @@ def probe(
 
 
 def random_maps(model: Model, layer: int, number: int, seed: int, device: torch.device) -> list[_RandomMap]:
-    """Random maps of a layer's input to as many numbers as a head has."""
+    """Random maps of a layer's input with the width of a head."""
     draw = generator("random maps", layer, seed)
     shape = (number, model.width // model.heads, model.width)
     return [_RandomMap(layer, n, w.to(device)) for n, w in enumerate(torch.randn(shape, generator=draw))]
 
 
 def _article_rows(kind: str, sites: Sequence[Site], folds: Sequence[Fold]) -> list[SiteRow]:
-    """Of how many whole articles the folds are, 0 where rows were dealt."""
+    """The number of whole articles in the folds; 0 if single rows were assigned."""
     articles = np.concatenate([fold.articles for fold in folds])
     count, n = len(np.unique(articles)) if all(fold.by_article for fold in folds) else 0, len(articles)
     return [SiteRow(str(site), f"{kind}_articles", None, "valid", float(count), n) for site in sites]
 
 
 def _mean_over_folds(rows: Sequence[SiteRow]) -> list[SiteRow]:
-    """Each site's measures over all folds, every token counted once; raises CorpusError where a fold has no number."""
+    """Each site's measures over all folds, with every token counted once; raises CorpusError if a fold has no number."""
     groups: dict[tuple[str | None, str, float | None], list[SiteRow]] = {}
     for row in rows:
         groups.setdefault((row.site, row.measure, row.at), []).append(row)
@@ -278,7 +278,7 @@ def read_places(
     places: Sequence[Probed],
     chance: Int[np.ndarray, " V"] | None = None,
 ) -> Read:
-    """Equally wide places at the tokens whose next word carries a label, in the order of the text."""
+    """Arrays of equal width at tokens whose next word has a label, in the order of the text."""
     members = {n: v[None] for n, v in final.items()}
     inputs: set[Block] = {("in", place.layer) for place in places if isinstance(place, _RandomMap)}
     blocks = [*blocks_of([place for place in places if isinstance(place, Site)], model), *sorted(inputs)]
@@ -302,7 +302,7 @@ def read_places(
 def _rows(
     kind: str, train: Read, test: Read, places: Sequence[Probed], classes: int, draw: torch.Generator
 ) -> list[SiteRow]:
-    """What probes that are fitted to one read, and stopped by its last tokens, find in another."""
+    """Scores of probes that are fitted to one part, with early stopping on its last tokens, on the other."""
     cut = len(train[1]) * (HELD_OUT - 1) // HELD_OUT
 
     def score(y: Int[Tensor, " N"], truth: Int[Tensor, " M"]) -> probes.ProbeScores:
@@ -336,7 +336,7 @@ def erase(
     tokens: int = TOKENS,
     shrinkage: bool = True,
 ) -> list[SiteRow]:
-    """Rise of the validation loss with the next word's label erased at a resolved site of q, k or v, and its controls.
+    """Rise of the validation loss with the next word's label erased at a resolved site of q, k or v, with controls.
 
     `final` are a baseline's weights without a member axis. Rows are drawn from validation and dealt into folds as whole
     articles: LEACE is fitted to all but one and applied at every token of that one, and the interval is over articles,
@@ -388,7 +388,7 @@ def fit(
     classes: int,
     shrinkage: bool = True,
 ) -> LabelMoments:
-    """Of the representation at a site of one layer, at the tokens whose next word carries a label."""
+    """Fit to the representation at a site of one layer, at tokens whose next word has a label."""
     device = parameters["decoder.bias"].device
     moments = LabelMoments(model.width * len(site.components), classes, device, shrinkage=shrinkage)
     for piece in pieces:
@@ -398,7 +398,7 @@ def fit(
 
 
 def apply(parameters: dict[str, Tensor], site: Site, eraser: Eraser, model: Model) -> None:
-    """Put the erasure into the rows of a layer's in-projection that make the site, in its order."""
+    """Write the erasure into the rows of a layer's in-projection that make the site."""
     starts = [COMPONENT_ROW[component] * model.width for component in site.components]
     rows = torch.cat([torch.arange(start, start + model.width) for start in starts])
     names = [f"layers.{(site.layers or (1,))[0]}.in.{kind}" for kind in ("weight", "bias")]
@@ -409,18 +409,18 @@ def apply(parameters: dict[str, Tensor], site: Site, eraser: Eraser, model: Mode
 def loss_rises(
     final: Parameters, model: Model, pieces: list[Piece], site: Site, changed: Sequence[Parameters]
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray, int]:
-    """Each changed model's rise of the loss and the ends of its 95 % interval over rows; and the number of tokens."""
+    """Each changed model's rise of the loss with its 95 % interval over rows, and the number of tokens."""
     return _rises([_curve(final, model, pieces, site, changed)], [])
 
 
 def _curve(final: Parameters, model: Model, pieces: list[Piece], site: Site, changed: Sequence[Parameters]) -> Curve:
-    """Losses of each changed model, and last of the model as it is."""
+    """Losses of each changed model, and last those of the unchanged one."""
     variants = Variants([*changed, final], torch.eye(len(changed) + 1, dtype=torch.float64))
     return evaluate_variants({n: v[None] for n, v in final.items()}, model, pieces, site, variants)
 
 
 def _rises(curves: Sequence[Curve], folds: Sequence[Fold]) -> tuple[np.ndarray, np.ndarray, np.ndarray, int]:
-    """Rises over the last variant, all folds together, with intervals over the folds' articles, else over rows."""
+    """Rises over the last variant, all folds together, with intervals over the folds' articles, or over rows."""
     nats = np.concatenate([curve.row_nats for curve in curves], 1)
     tokens = np.concatenate([curve.row_tokens for curve in curves])
     if folds:

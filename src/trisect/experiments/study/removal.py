@@ -1,4 +1,4 @@
-"""What probes still find of an attacked label, there and elsewhere, what erasing it costs, and models with fewer matrices."""
+"""Probes of attacked labels at and beyond the attacked sites, the cost of erasing them, and models with fewer matrices."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ OWN, OTHERS, MAPS = "Heads of the attacked site", "Other heads of the layer", "R
 
 
 def removal_figures(rows: StudyRows) -> Iterator[charts.Figure]:
-    """For each label: probes at the attacked sites, where the information went, and erasure."""
+    """For each label: probes at the attacked sites, changes elsewhere, and erasure."""
     for label in sort_labels(rows.sites["label"]):
         for kind, name in product(PROBES, NOUNS):
             yield from _probe_figures(rows, label, kind, name)
@@ -53,20 +53,20 @@ def _attacks(rows: StudyRows, label: str, variant: str = "plain") -> dict[str, s
 
 
 def _after_attack(rows: StudyRows, label: str, measure: str, variant: str = "plain") -> list[Point]:
-    """A probe's number at the very site that was attacked, after the attack."""
+    """A probe's number at the attacked site, after the attack."""
     attacks = _attacks(rows, label, variant)
     points = {(p.run, p.site): p for p in rows.measure(measure, "valid", label, list(attacks))}
     return [points[key] for key in attacks.items() if key in points]
 
 
 def _information_loss(rows: StudyRows, label: str, measure: str, variant: str = "plain") -> list[Point]:
-    """What an attack took from a probe at its own site: the baseline's number less the attacked run's, paired by seed."""
+    """The loss of a probe's number by an attack at its own site: the baseline's less the attacked run's, paired by seed."""
     before = rows.measure(measure, "valid", label, rows.baselines)
     return minus(_after_attack(rows, label, measure, variant), before, times=-1)
 
 
 def _probe_figures(rows: StudyRows, label: str, kind: str, name: str) -> Iterator[charts.Figure]:
-    """Bits or accuracy of one kind of probe: the baseline's sites, and the sites that were attacked."""
+    """Bits or accuracy of one kind of probe: at the baseline's sites, and at attacked sites."""
     fit = study_words.fit_words(rows, "probe", label)
     measure, unit, noun = f"probe_{kind}_{name}", "bits" if name == "bits" else "share", label_name(label)
     shown = {"Baseline": rows.measure(measure, "valid", label, rows.baselines)}
@@ -93,12 +93,12 @@ def _probe_figures(rows: StudyRows, label: str, kind: str, name: str) -> Iterato
 
 
 def _elsewhere(rows: StudyRows, label: str) -> Iterator[charts.Figure]:
-    """The change of every site's bits by the attacked site: blue-violet where it fell, orange where it rose."""
+    """The change of every site's bits by attacked site: blue-violet for falls, orange for rises."""
     attacks = _attacks(rows, label)
     cells: list[tuple[str, str, str, float, bool]] = []
 
     def by_component(pair: tuple[str, str]) -> list[tuple[object, ...]]:
-        """q at every layer, then k, then v, then the rest; of the attacked site, then of the probed one."""
+        """A sort key: q at every layer, then k, v, and the rest; by attacked site, then by probed one."""
         orders = (order(site) for site in pair)
         return [
             (combined, rank, group, single, depth, layers) for single, depth, layers, combined, rank, group in orders
@@ -120,7 +120,7 @@ def _elsewhere(rows: StudyRows, label: str) -> Iterator[charts.Figure]:
 
 
 def _random_rises(rows: StudyRows, label: str) -> tuple[list[Point], set[tuple[str, str]]]:
-    """Rises of the validation loss by random subspaces, their mean over draws; and the sites and runs whose draws are all alike.
+    """Rises of the validation loss by random subspaces, mean over draws; and sites and runs with identical draws.
 
     There the label takes every direction: any subspace is then the same, and nothing can be beyond it.
     """
@@ -161,7 +161,7 @@ def _erasure(rows: StudyRows, label: str) -> Iterator[charts.Figure]:
 
 
 def removal_findings(rows: StudyRows) -> Iterator[Finding]:
-    """For each label what a linear probe no longer finds where it was attacked, and what erasing it costs."""
+    """For each label, what a linear probe no longer finds at the attacked site, and the cost of erasing it."""
     for label in rows.labels:
         noun = label_name(label)
         accuracy, bits = (_information_loss(rows, label, name) for name in ("probe_linear_accuracy", BITS))
@@ -191,20 +191,20 @@ def removal_findings(rows: StudyRows) -> Iterator[Finding]:
 
 
 def in_heads(rows: StudyRows, label: str, kind: str, subjects: Sequence[str]) -> list[Point]:
-    """Bits that probes find in single heads, their mean over each component and layer, as that component's site."""
+    """Bits of probes in single heads, mean over each component and layer, as that component's site."""
     points = rows.measure(f"probe_{kind}_bits", "valid", label, subjects)
     means = average(points, lambda p: (p.run, site) if (site := _component(p.site)) else None)
     return [p._replace(site=site) for (_, site), p in means.items()]
 
 
 def in_maps(rows: StudyRows, label: str, kind: str, subjects: Sequence[str]) -> list[Point]:
-    """Bits that probes find in random maps of a layer's input, their mean over draws, at q, k and v of the layer."""
+    """Bits of probes in random maps of a layer's input, mean over draws, at q, k and v of the layer."""
     points = rows.measure(f"probe_{kind}_random_bits", "valid", label, subjects)
     return list(average(points, lambda p: (p.run, p.site)).values())
 
 
 def _component(name: str) -> str | None:
-    """The whole component of a single head's site; None for other sites."""
+    """The whole component of a single head's site; None for others."""
     site = Site.parse(name)
     single = len(site.components) == len(site.layers or ()) == len(site.heads or ()) == 1
     return str(Site(site.components, site.layers)) if reads_head(site) and single else None
@@ -213,7 +213,7 @@ def _component(name: str) -> str | None:
 def information_loss_in_heads(
     rows: StudyRows, label: str, kind: str = "linear", variant: str = "plain"
 ) -> dict[str, list[Point]]:
-    """Bits that attacks took, at the attacked sites: from their own heads, from their layer's others, and from random maps.
+    """Bits removed by attacks at the attacked sites: from the attacked heads, the layer's other heads, and random maps.
 
     They are those of the same seed's baseline less those of the attacked model.
     """
@@ -246,7 +246,7 @@ def information_loss_in_heads(
 
 
 def head_figures(rows: StudyRows) -> Iterator[charts.Figure]:
-    """For each label and kind of probe: heads and random maps before the attacks, and what they lose to them."""
+    """For each label and kind of probe: heads and random maps before the attacks, and their losses."""
     for label, kind in product(sort_labels(rows.sites["label"]), PROBES):
         heads, maps = (estimate(rows, label, kind, rows.baselines) for estimate in (in_heads, in_maps))
         if not heads:
@@ -300,7 +300,7 @@ CHANGES = {  # of what a figure shows: split, metric and unit
 
 
 class _SmallerModel(NamedTuple):
-    """Models of one kind with fewer parameters: the edit, where, how many, and each seed's changes by what CHANGES names."""
+    """Models of one kind with fewer parameters: edit, layers, number, and each seed's changes by the names of CHANGES."""
 
     edit: str
     site: str
@@ -314,13 +314,13 @@ class _SmallerModel(NamedTuple):
 
     @property
     def name(self) -> str:
-        """Such as `Q=K`, `V is the identity`, `narrower heads`."""
+        """Its name, such as `Q=K`, `V is the identity`, `narrower heads`."""
         parts = place(self.site).group.upper().split("+")
         return {"tie": "=".join(parts), "identity": f"{parts[0]} the identity", "narrow": "narrower heads"}[self.edit]
 
 
 def _smaller_models(rows: StudyRows) -> list[_SmallerModel]:
-    """Every kind of model with fewer parameters that the study has, by layers, then as it stands in WHAT."""
+    """All kinds of models with fewer parameters in the study, by layers, then in the order of WHAT."""
     changes = {
         title: [p for edit in WHAT for p in rows.effects(edit, split, name=name)]
         for title, (split, name, _) in CHANGES.items()
@@ -340,13 +340,13 @@ def _smaller_models(rows: StudyRows) -> list[_SmallerModel]:
 
 
 def _baseline_parameters(rows: StudyRows) -> int | None:
-    """How many parameters the baseline has."""
+    """The baseline's number of parameters."""
     counts = rows.runs.filter(pl.col("edit") == "none")["parameters"].drop_nulls().to_list()
     return counts[0] if counts else None
 
 
 def against_narrow(model: _SmallerModel, models: Sequence[_SmallerModel]) -> Mean | None:
-    """The loss less that of the narrower heads at the same layers with as nearly as many parameters, paired by seed.
+    """The loss less that of narrower heads at the same layers with nearly the same number of parameters, paired by seed.
 
     None without such, or without a common seed.
     """
@@ -357,7 +357,7 @@ def against_narrow(model: _SmallerModel, models: Sequence[_SmallerModel]) -> Mea
 
 
 def tying_figures(rows: StudyRows) -> Iterator[charts.Figure]:
-    """Changes against parameters where several layers are tied, and by layer where single ones are."""
+    """Changes against parameters for ties in several layers, and by layer for ties in single ones."""
     models, full = _smaller_models(rows), _baseline_parameters(rows)
     deep = [model for model in models if not place(model.site).single]
     marks = {m.name: render.mark(place(m.site).group) for m in deep}
@@ -406,7 +406,7 @@ def _parameter_panel(
     full: int | None,
     looks: Mapping[str, render.Mark],
 ) -> charts.Panel:
-    """The mean and 95 % interval of every kind of model, each seed's point beside it; x is its parameters."""
+    """Mean and 95 % interval of every kind of model, with each seed's point, over the number of parameters."""
     measure = charts.Measure(f"change of {title.lower()}", axis.unit.partition(",")[0], True)
     data, small, series = [], [], []
     strokes = {"level0": [charts.Stroke(charts.ZERO.name)], "seeds": [], "bars": [], "main": []}
@@ -436,7 +436,7 @@ def _parameter_panel(
 
 
 def tying_findings(rows: StudyRows) -> Iterator[Finding]:
-    """What fewer matrices cost, by component and by model; nothing without them."""
+    """The cost of fewer matrices, by component and by model; empty without such models."""
     models, full = _smaller_models(rows), _baseline_parameters(rows)
     # by component and seed, mean over the pairs tied in every layer that hold it
     shared: dict[str, dict[int, float]] = {}

@@ -1,4 +1,4 @@
-"""Study: what a training study left, with its figures and verdicts; read from its folder when it is asked for."""
+"""Study: the result of a training study, with figures and verdicts, read from its folder on demand."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
 
 class Study(Result["StudyFacts"]):
-    """A study on disk: its tables by name, its figures by name, its verdicts, and the path of its report."""
+    """A study on disk: tables, figures and verdicts by name, and the path of its report."""
 
     def __init__(
         self,
@@ -61,7 +61,7 @@ class Study(Result["StudyFacts"]):
 
     @cached_property
     def about(self) -> About[StudyFacts]:  # pyright: ignore[reportIncompatibleVariableOverride]
-        """Where the tables are from; raises StudyError where there is no study, DamagedFileError where it cannot be read."""
+        """The record of the tables' origin; raises StudyError if there is no study, DamagedFileError if it is unreadable."""
         from trisect.experiments.study.run import read_study_about
         from trisect.lab.folder import Folder
 
@@ -69,7 +69,7 @@ class Study(Result["StudyFacts"]):
 
     @cached_property
     def findings(self) -> tuple[Finding, ...]:  # pyright: ignore[reportIncompatibleVariableOverride]
-        """Every claim's verdict, then what was found."""
+        """The verdicts of all claims, then the findings."""
         from trisect.experiments.study.page import with_verdicts
 
         return with_verdicts(StudyRows.of(self.tables, describe_study(self.about)))
@@ -84,11 +84,11 @@ class Study(Result["StudyFacts"]):
 
     @cached_property
     def verdicts(self) -> StudyVerdicts:
-        """What the study says of each claim, by its name: study.verdicts["A-1"]; in a notebook a card each."""
+        """Verdicts by claim, as in study.verdicts["A-1"]; in a notebook, a card each."""
         return notebook.verdicts(self.tables["claims"])
 
     def data(self) -> dict[str, Json]:
-        """The study as JSON-ready data: besides its findings, how many runs ended how, and every claim's verdict."""
+        """The study as JSON-ready data: findings, numbers of runs by outcome, and every claim's verdict."""
         data = super().data()
         data["runs"] = dict(self.tables["runs"]["status"].value_counts().iter_rows())
         claims = self.tables["claims"].iter_rows(named=True)

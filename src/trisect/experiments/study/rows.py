@@ -1,4 +1,4 @@
-"""From the study's tables to the points and curves that figures and sentences are made of."""
+"""From the study's tables to the points and curves of figures and sentences."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ ATTACKED, PLAIN = pl.col("edit") == "attack", pl.col("variant") == "plain"
 
 
 def minus(points: Iterable[Point], others: Iterable[Point], *by: str, times: float = 1.0) -> list[Point]:
-    """The points less those of `others` at the same places, times a factor; those without another are left out.
+    """The points less `factor` times those of `others` at the same places; points without a counterpart are left out.
 
     Places are the fields `by`, without them site and seed.
     """
@@ -38,7 +38,7 @@ def minus(points: Iterable[Point], others: Iterable[Point], *by: str, times: flo
 
 
 def average(points: Iterable[Point], key: Callable[[Point], K | None]) -> dict[K, Point]:
-    """The first point of each key with the mean of all of them; points whose key is None are left out."""
+    """The first point of each key, with the mean of all of them; points with key None are left out."""
     groups: dict[K, list[Point]] = {}
     for point in points:
         if (group := key(point)) is not None:
@@ -52,13 +52,13 @@ def over_seeds(points: Iterable[Point]) -> Mean:
 
 
 def sort_labels(labels: pl.Series) -> tuple[str, ...]:
-    """Each label column once, part of speech and dependency relation first."""
+    """Distinct label columns, part of speech and dependency relation first."""
     return tuple(sorted(labels.drop_nulls().unique().to_list(), key=lambda x: ({"pos": 0, "dep": 1}.get(x, 2), x)))
 
 
 @dataclass(frozen=True)
 class StudyRows:
-    """The tables of a study with its `about`, asked in the figures' own terms.
+    """The tables of a study with its record, and queries of them.
 
     Sites of single heads are apart, in `heads`, unless there are no others; a run's `variant` is `plain` unless it is a control.
     """
@@ -73,7 +73,7 @@ class StudyRows:
 
     @classmethod
     def of(cls, tables: Mapping[str, pl.DataFrame], about: StudyAbout) -> StudyRows:
-        """Take the tables; a missing one is an empty one, and values that are no numbers are left out."""
+        """Index the tables; a missing one counts as empty, and non-finite values are left out."""
         read = {name: tables.get(name, frame(name, ())) for name in ("runs", "metrics", "sites", "claims", "controls")}
         for name in ("metrics", "sites"):
             read[name] = read[name].filter(pl.col("value").is_not_null() & pl.col("value").is_finite())
@@ -84,7 +84,7 @@ class StudyRows:
         return cls(runs, read["metrics"], read["sites"], read["claims"], about, read["controls"])._separate_heads()
 
     def _separate_heads(self) -> StudyRows:
-        """The same rows with those of single heads apart, where there are both."""
+        """The same rows with those of single heads separate, if there are both."""
         headed = pl.col("site").str.contains(HEADED).fill_null(False)
         edited = self.runs["site"].drop_nulls()
         if not 0 < edited.str.contains(HEADED).sum() < len(edited):
@@ -103,22 +103,22 @@ class StudyRows:
         return replace(rest, heads=apart)
 
     def statement(self, part: str) -> Mapping[str, Any]:
-        """A part of the study's statement, such as its rewinding; empty where it has none."""
+        """A part of the study's statement, such as its rewinding; empty if it has none."""
         return (self.about.get("experiment") or {}).get(part) or {}
 
     @property
     def corpus(self) -> CorpusData:
-        """What stands of the study's text; empty where nothing does."""
+        """The record of the study's text; empty if there is none."""
         return self.about.get("corpus") or {}
 
     @property
     def seeds(self) -> tuple[int, ...]:
-        """The seeds that have any run."""
+        """The seeds with any run."""
         return tuple(sorted(self.runs["seed"].drop_nulls().unique().to_list()))
 
     @property
     def baselines(self) -> list[str]:
-        """The runs that nothing was done to."""
+        """The unedited runs."""
         return self.runs.filter(pl.col("edit") == "none")["run"].to_list()
 
     @property
@@ -130,27 +130,27 @@ class StudyRows:
 
     @property
     def labels(self) -> tuple[str, ...]:
-        """The label columns that were attacked, pos and dep first."""
+        """The attacked label columns, pos and dep first."""
         return sort_labels(self.runs.filter(ATTACKED & PLAIN)["label"])
 
     @property
     def strengths(self) -> tuple[float, ...]:
-        """The strengths of attack that were run, weakest first."""
+        """All strengths of attack, weakest first."""
         return self.strengths_of("plain")
 
     def strengths_of(self, variant: str) -> tuple[float, ...]:
-        """The strengths that one variant of attack was run with, weakest first."""
+        """The strengths of one variant of attack, weakest first."""
         strengths = self.runs.filter(ATTACKED & (pl.col("variant") == variant))["strength"]
         return tuple(sorted(strengths.drop_nulls().unique().to_list()))
 
     @property
     def strength(self) -> float | None:
-        """The strength that the figures show: 1, the one of the verdicts, if it was run, else the one nearest to it."""
+        """The strength in the figures: 1, the verdicts', if it was run, else the nearest."""
         return min(self.strengths, key=lambda s: (abs(math.log(max(s, 1e-9))), s), default=None)
 
     @property
     def attack_epochs(self) -> tuple[int, ...]:
-        """For how many epochs attacks were trained: one number, as a rule."""
+        """The numbers of epochs of attack training: usually one."""
         return tuple(sorted(self.runs.filter(ATTACKED & PLAIN)["epochs"].drop_nulls().unique().to_list()))
 
     @cached_property
@@ -164,13 +164,13 @@ class StudyRows:
         return frozenset(run for run, seed, edit, _ in above if edit == "attack" and seed not in unlearned)
 
     def readable(self, points: Iterable[Point]) -> list[Point]:
-        """The points of the sites where no run collapsed: collapsed runs are drawn and counted, and nothing is read from them."""
+        """The points of sites without collapsed runs; collapsed runs are drawn and counted, but not interpreted."""
         points = list(points)
         fell = {p.site for p in points if p.run in self.collapses}
         return [p for p in points if p.site not in fell]
 
     def comparable(self, points: Iterable[Point]) -> list[Point]:
-        """Those of the layers where no run of any component collapsed: means over layers are then of the same layers."""
+        """The points of layers where no run of any component collapsed, so that means are over the same layers."""
         points = list(points)
         fell = {place(p.site).layers for p in points if p.run in self.collapses}
         return [p for p in points if place(p.site).layers not in fell]
@@ -191,7 +191,7 @@ class StudyRows:
         return test
 
     def curves(self, edit: str, split: str, name: str = "loss_nats", label: str | None = None) -> list[Point]:
-        """Every epoch of every run of one experiment; the baseline's points have the empty site."""
+        """Every epoch of every run of one experiment; the baseline's points have an empty site."""
         test = self.select(edit, label) & (pl.col("split") == split) & (pl.col("name") == name)
         picked = self.metrics.filter(test).sort("site", "seed", "epoch", nulls_last=True)
         columns = picked.select("site", "seed", "value", "epoch", pl.col("status") == "diverged", "run").iter_rows()
@@ -241,7 +241,7 @@ class StudyRows:
     def measure(
         self, name: str, split: str, label: str | None = None, subjects: Sequence[str] | None = None
     ) -> list[Point]:
-        """A measure of `sites` on one split, every site and seed; rows without a site have the empty site.
+        """A measure of `sites` on one split, for every site and seed; rows without a site have an empty site.
 
         `label` is the column of a probe or an erasure, `subjects` the runs that are meant where several have the measure.
         """
@@ -261,7 +261,7 @@ class StudyRows:
 
 
 def describe_study(about: About[StudyFacts]) -> StudyAbout:
-    """What stands beside a study's tables, as JSON-ready data."""
+    """The record beside a study's tables, as JSON-ready data."""
     facts = about.facts
     described: StudyAbout = {
         "corpus": facts.corpus,

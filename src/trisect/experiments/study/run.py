@@ -1,4 +1,4 @@
-"""Run a training study to its end, from wherever it stopped, join studies of other seeds, and check what lies in a study's folder."""
+"""Run or resume a training study, join studies of other seeds, and check the files of a study's folder."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ METRIC: tuple[str, ...] = ("epoch", "split", "name", "value")
 
 @dataclass(frozen=True)
 class _EndedStudy:
-    """What a study that has ended left: where, its record, the tables that are no verdicts, and its statement."""
+    """A finished study: folder, record, tables other than verdicts, and statement."""
 
     place: Path
     about: About[StudyFacts]
@@ -68,7 +68,7 @@ class _EndedStudy:
 
     @classmethod
     def read(cls, place: Path) -> _EndedStudy:
-        """A study from its folder; raises StudyError where there is none that has ended, or its files do not agree."""
+        """Read a study from its folder; raises StudyError if it is unfinished, or its files do not agree."""
         todo, ended = "Join a study that has ended, as it was written.", f"{place} holds no study that has ended."
         if not (place / ABOUT).is_file():
             raise StudyError(ended, f"There is no {ABOUT} in it.", todo)
@@ -82,7 +82,7 @@ class _EndedStudy:
         return study
 
     def _faults(self) -> Iterator[str]:
-        """What does not agree: the two statements, the seeds, the runs, or what was measured of each seed."""
+        """Disagreements between two studies: statements, seeds, runs, or measures of each seed."""
         try:
             statement = json.loads((self.place / STATEMENT).read_text(encoding="utf-8"))
             if isinstance(statement, list):
@@ -110,7 +110,7 @@ class _EndedStudy:
 
     @property
     def key(self) -> Mapping[str, object]:
-        """What has to be alike: the design but for seeds and name, the text, the rules and the kind of device."""
+        """What must be equal: the design except seeds and name, the text, the rules and the kind of device."""
         facts, names = self.about.facts, {field.name for field in fields(self.design)} - {"seeds", "name"}
         return {
             **{name: getattr(self.design, name) for name in names},
@@ -123,7 +123,7 @@ class _EndedStudy:
 
 @dataclass(frozen=True)
 class JoinedStudy:
-    """Studies of other seeds that become one, in a folder of its own; those that they were stay as they are.
+    """Studies of other seeds to be joined in a folder of its own; their folders are not changed.
 
     Its tables have their rows in the order of a study of all these seeds.
     """
@@ -135,7 +135,7 @@ class JoinedStudy:
 
     @classmethod
     def prepare(cls, settings: StudySettings) -> JoinedStudy:
-        """The study that is made of those that the settings name; raises TrisectError where they do not fit."""
+        """Prepare joining the studies of the settings; raises TrisectError if they do not fit."""
         if settings.what != DesignSource():
             raise SpecError(
                 "--join was given with settings of a study.",
@@ -168,11 +168,11 @@ class JoinedStudy:
 
     @property
     def name(self) -> str:
-        """That of the design."""
+        """The design's name."""
         return f"{self.design.name}-joined"
 
     def check(self, folder: Path) -> None:
-        """Raise StudyError where another study, or anything but a study that was joined before, lies in the folder."""
+        """Raise StudyError if the folder has another study, or anything but a joined study."""
         if folder.resolve() in [place.resolve() for place in self.places]:
             raise StudyError(
                 f"{folder} is one of the studies to be joined.",
@@ -184,11 +184,11 @@ class JoinedStudy:
             RunFolder(folder).check_empty("study that was joined")
 
     def folders_of(self, folder: Path) -> list[Path]:
-        """The folder alone."""
+        """The folder itself."""
         return [folder]
 
     def measure(self, context: RunContext) -> Measured[StudyFacts]:
-        """All tables, verdicts among them; the statement lies beside."""
+        """All tables, with verdicts; the statement is beside them."""
         text, about = json.dumps(plain(self.design), indent=1) + "\n", self.about
         replace_file(context.folder / STATEMENT, lambda scratch: scratch.write_text(text, encoding="utf-8"))
         return Measured(
@@ -197,12 +197,12 @@ class JoinedStudy:
 
 
 def judge(tables: Mapping[str, pl.DataFrame], about: StudyAbout) -> dict[str, pl.DataFrame]:
-    """The verdicts on the claims, and what is left of them beside controls."""
+    """The verdicts on the claims, and those left beside controls."""
     return {"claims": claims.judge(tables, about), "controls": judge_controls(tables, about)}
 
 
 def check_study(out: Path) -> list[StudyError]:
-    """An error for each damaged file of a study, saying what to delete; none where all are intact.
+    """An error for each damaged file of a study, with the file to delete; empty if all are intact.
 
     Figures, report and experiment.json are not read: each call writes them again. Raises StudyError where there is no
     study or it is in use, DamagedFileError where its ledger is damaged, since that says what else there is.
@@ -251,14 +251,14 @@ def check_study(out: Path) -> list[StudyError]:
 
 
 def count_left(out: Path) -> tuple[int, int]:
-    """How many runs of a study are not finished, and of how many; raises as `check_study` does."""
+    """The number of unfinished runs of a study, and of all runs; raises as `check_study` does."""
     folder = Folder(out)
     runs = folder.read_ledger().runs
     return sum(not folder.run(run).exists() for run in runs), len(runs)
 
 
 def _evaluation_advice(path: Path) -> str:
-    """What to do about a damaged evaluation."""
+    """The advice for a damaged evaluation."""
     return f"Delete {path} and call 'trisect study' again: only this is then done again."
 
 
@@ -293,7 +293,7 @@ class StudyWork(JobWork):
 
     @property
     def title(self) -> str:
-        """What messages and progress lines call it."""
+        """Its title in messages and progress lines."""
         return self.task.title
 
     @property
@@ -302,11 +302,11 @@ class StudyWork(JobWork):
         return self.task.seconds
 
     def ready(self) -> bool:
-        """An evaluation waits until its run is trained."""
+        """Whether its run is trained, for an evaluation."""
         return self.task.kind == "train" or self.task.runs[0] not in self.untrained
 
     def order(self) -> JobOrder:
-        """Training goes on from the fleet's checkpoint; an evaluation reads what a finished run left."""
+        """The order of the job: training resumes from the fleet's checkpoint, an evaluation reads a finished run."""
         task, folder = self.task, self.folder
         runs = tuple(self.ledger.runs[run] for run in task.runs)
         path = folder.run(task.runs[0]).parent
@@ -321,11 +321,11 @@ class StudyWork(JobWork):
         return JobOrder(execute, StudyJob(*job), folder.path, {"corpus": folder.corpus}, begins)
 
     def _name(self, path: Path) -> str:
-        """What jobs call a file or a folder of the study."""
+        """The name of a file or folder of the study in jobs."""
         return path.relative_to(self.folder.path).as_posix()
 
     def land(self, files: Files) -> None:
-        """Put files into the study's folder; evaluations of a run that is trained again belonged to its old weights.
+        """Move files into the study's folder; evaluations of a run that is trained again are removed.
 
         An evaluation may send home its run's files as well, where the disk gives them other numbers: they are the same.
         """
@@ -335,7 +335,7 @@ class StudyWork(JobWork):
         write_files(files, self.folder.path, ORDER)
 
     def finish(self) -> None:
-        """A fleet's checkpoint is of no use any more, and its runs can be evaluated."""
+        """Remove a fleet's checkpoint, which is no longer needed."""
         if self.task.kind == "train":
             self.folder.checkpoint(fleet_name(self.task.runs)).unlink(missing_ok=True)
             self.untrained.difference_update(self.task.runs)
@@ -355,7 +355,7 @@ class PreparedStudy:
 
     @classmethod
     def prepare(cls, settings: StudySettings, machine: Machine) -> PreparedStudy:
-        """The study that the settings ask for; raises TrisectError for what cannot be run.
+        """Prepare the study of the settings; raises TrisectError if it cannot be run.
 
         Narrow products are refused in `quick`, and warned of where effects are asked for that they may hide.
         """
@@ -377,7 +377,7 @@ class PreparedStudy:
 
     @property
     def name(self) -> str:
-        """That of the design."""
+        """The design's name."""
         return self.plan.experiments[0].name
 
     def check(self, folder: Path) -> None:
@@ -406,11 +406,11 @@ class PreparedStudy:
         return join_ledger(folder, plan.experiments, *state, write=write)
 
     def folders_of(self, folder: Path) -> list[Path]:
-        """Every folder that the study itself writes into."""
+        """All folders that the study writes."""
         return Folder(folder).folders()
 
     def measure(self, context: RunContext) -> Measured[StudyFacts]:
-        """Run all that is not done yet; raises StudyError where the folder cannot be written."""
+        """Run all unfinished tasks; raises StudyError if the folder is not writable."""
         plan, device, machine, folder = self.plan, self.device, self.machine, Folder(context.folder)
         began = time.monotonic()
         ledger = self._join_ledger(folder)
@@ -452,7 +452,7 @@ class PreparedStudy:
 
 
 def _read_results(folder: Folder) -> Measured[StudyFacts]:
-    """The tables of what a study has finished, with where they are from; trains nothing."""
+    """The tables of a study's finished runs, with their record; trains nothing."""
     about = read_study_about(folder)
     described, corpus = describe_study(about), about.facts.corpus.get("name", "")
     runs, metrics, sites = list[TableRow](), list[TableRow](), list[TableRow]()
@@ -487,7 +487,7 @@ def _read_results(folder: Folder) -> Measured[StudyFacts]:
 
 
 def render_report(study: Experiment[Any, StudyFacts], out: Path) -> Result[StudyFacts]:
-    """Make tables, figures, report and README.md again from what a study has finished; trains nothing."""
+    """Make tables, figures, report and README.md again from a study's finished runs; trains nothing."""
     folder = Folder(out)
     with folder.lock(lambda: read_study_about(folder)):
         return describe(study, conclude(study, _read_results(folder), out, "", 0.0))
@@ -515,7 +515,7 @@ def _note(folder: Folder, plan: Plan, device: str, ledger: Ledger, seconds: floa
 
 
 def read_study_about(folder: Folder) -> About[StudyFacts]:
-    """Where a study's tables are from; raises StudyError where there is no study, DamagedFileError naming what to delete."""
+    """The record of a study's tables; raises StudyError if there is no study, DamagedFileError naming the file to delete."""
     experiment = folder.read_ledger().experiment
     path = folder.path / ABOUT
     todo = f"Delete {path} and call 'trisect study' again: finished runs are kept."

@@ -1,4 +1,4 @@
-"""What a training study is asked, and what it notes of itself."""
+"""Settings and facts of a training study."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ Force = Annotated[bool, Field(description="Run even if more memory or disk is ne
 
 @record
 class DesignSource:
-    """What is run: a preset or a statement, with some of its settings replaced."""
+    """The design: a preset or a statement, with some settings replaced."""
 
     experiment: Annotated[
         str | Path | Design,
@@ -71,7 +71,7 @@ class DesignSource:
 
 @record
 class StudyMachine(Workers):
-    """Where and how training runs."""
+    """Settings of the machine and its workers."""
 
     precision: Annotated[
         str,
@@ -83,7 +83,7 @@ class StudyMachine(Workers):
 
     @classmethod
     def of(cls, workers: Workers) -> StudyMachine:
-        """The same workers, else as by default."""
+        """The same workers, or the defaults."""
         return cls(**{field.name: getattr(workers, field.name) for field in fields(workers)})
 
     def machine(self, quiet: bool) -> Machine:
@@ -93,7 +93,7 @@ class StudyMachine(Workers):
 
 @record
 class StudySettings:
-    """A study of small language models, trained for it."""
+    """Settings of a study of small language models that are trained for it."""
 
     what: DesignSource = DesignSource()
     how: StudyMachine = StudyMachine()
@@ -108,7 +108,7 @@ class StudySettings:
 
 @record
 class PlanSettings:
-    """The study that is planned."""
+    """Settings of a plan: the design, and the machine."""
 
     what: DesignSource = DesignSource()
     force: Force = False
@@ -130,7 +130,7 @@ class PlanSettings:
 
 @record
 class StudyFacts:
-    """The text, the machine, the seconds of all calls, and all that a study was asked."""
+    """Facts of a study: text, machine, seconds of all calls, and the full statement."""
 
     corpus: CorpusData
     device: str

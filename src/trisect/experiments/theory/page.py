@@ -1,4 +1,4 @@
-"""The page of attention by hand: one self-contained HTML file, interactive without a server, and what a run found."""
+"""The page of attention by hand: a self-contained interactive HTML file, and the findings of a run."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ LEGEND = alt.Legend(orient="bottom", title=None)
 
 
 def build(name: str, settings: Mapping[str, float | None], seed: int) -> Construction:
-    """The construction of that name with these arguments, as far as it has them; the same seed gives the same draws.
+    """Build a construction by name with those of the arguments that it has; equal seeds give equal draws.
 
     None is the construction's default. Raises TheoryError for what cannot be built.
     """
@@ -63,7 +63,7 @@ def build(name: str, settings: Mapping[str, float | None], seed: int) -> Constru
 
 
 def chart(result: Construction) -> notebook.Chart:
-    """The figure of one construction as a chart that shows itself in a notebook."""
+    """The figure of one construction as an Altair chart, which a notebook shows."""
     return notebook.chart(figure(result).chart())
 
 
@@ -78,7 +78,7 @@ def figure(result: Construction, curve: ErrorCurve | None = None) -> Figure:
 
 
 def _curves(result: Construction, curve: ErrorCurve) -> Panel | None:
-    """Over β errors and their law, or variances of c with one head and two, dashed the closed forms; None where every error is 0."""
+    """Errors over β and their law, or variances of c with one and two heads, closed forms dashed; None if every error is 0."""
     here = result.settings["beta"]
     if (v := result.variances) is not None:
         assert curve.variances is not None
@@ -113,7 +113,7 @@ def _over_beta(
     looks: Mapping[str, render.Mark],
     unit: str,
 ) -> list[alt.Chart]:
-    """Numbers over β, both axes logarithmic, where 0 has no place: laws as lines, what is computed as points, large those `at` one β."""
+    """Numbers over β, both axes logarithmic (0 is left out): laws as lines, computed values as points, larger `at` one β."""
     rows = [
         {"beta": b, "value": v, "name": name, "kind": kind}
         for name, kind, values in named
@@ -141,7 +141,7 @@ def _over_beta(
 
 
 def _samples(result: Construction) -> Panel:
-    """Histogram of the weight over samples, with the closed form's share of every bin drawn over it."""
+    """A histogram of the weight over samples, with the closed form's density."""
     assert result.odds is not None
     odds, apart = result.odds, np.zeros(len(result.odds.samples), dtype=bool)
     # of the weight; of its log-odds where nearly all of the weight's law is in one bin
@@ -190,7 +190,7 @@ def _samples(result: Construction) -> Panel:
 
 
 def _weights(result: Construction) -> Panel:
-    """The weight on every key as bars, a colour for each head or word."""
+    """The weight on every key as bars, coloured by head or word."""
     table = np.atleast_2d(result.weights)
     names = ["word 1", "word 2"] if result.name == "key_query_value" else list(HEADS)
     looks = dict(zip(names, HEADS.values(), strict=True))
@@ -229,7 +229,7 @@ _SHAPE: dict[str, Any] = {"samples": 64, "variance": 1e-4, "keys": 5}  # of the 
 
 
 def page(tables: Mapping[str, pl.DataFrame], about: About[TheoryFacts]) -> Document:
-    """The interactive page, and a figure for each construction at its last β, built again from what was noted of it."""
+    """The interactive page, and a figure for each construction at its last β, rebuilt from the facts."""
     last = {str(row["name"]): row for row in about.facts.settings}
     figures = []
     for name, noted in last.items():
@@ -239,7 +239,7 @@ def page(tables: Mapping[str, pl.DataFrame], about: About[TheoryFacts]) -> Docum
 
 
 def findings(tables: Mapping[str, pl.DataFrame], about: About[TheoryFacts]) -> tuple[Finding, ...]:
-    """A finding for each row of the table: what was computed beside the law, and what varies less with two heads."""
+    """A finding for each row of the table: the computed value beside the law, and what varies less with two heads."""
     findings = []
     for row in tables["theory"].iter_rows(named=True):
         sign = RELATIONS[row["relation"]]
@@ -255,13 +255,13 @@ def findings(tables: Mapping[str, pl.DataFrame], about: About[TheoryFacts]) -> t
 
 
 def base_draws() -> KeyDraws:
-    """Normal draws that every sample on the page is made of, rounded to float32, so that the page holds them exactly."""
+    """The normal draws of all samples on the page, rounded to float32, so that the page stores them exactly."""
     numbers = np.random.default_rng(0).standard_normal((SAMPLES, 1 + 2 * KEYS)).astype(np.float32).astype(np.float64)
     return KeyDraws(numbers[:, 0], numbers[:, 1:].reshape(SAMPLES, KEYS, 2))
 
 
 def html() -> str:
-    """The whole page as one text: the article, the draws and the script.
+    """The whole page as text: article, draws and script.
 
     The draws are little-endian float32 in base64: the stretch of every sample, then the noise of every key along μ_a and μ_b.
     """
@@ -281,7 +281,7 @@ def html() -> str:
 
 
 def constructions() -> dict[str, Construction]:
-    """All eight, small: the page takes its questions, laws, domains and errata from them."""
+    """All eight, small: the page takes questions, laws, domains and errata from them."""
     return {
         name: make(**(_SHAPE if "samples" in inspect.signature(make).parameters else {}))
         for name, make in CONSTRUCTIONS.items()
@@ -289,7 +289,7 @@ def constructions() -> dict[str, Construction]:
 
 
 def rich(text: str) -> Markup:
-    """A formula in plain letters as HTML: in "α_a = e^β" what is lowered and raised; everything is escaped."""
+    """A formula in plain text as HTML, with subscripts and superscripts as in "α_a = e^β"; everything is escaped."""
     text = str(escape(text))
     for pattern, html in (
         (r"(?<!\w)-(?=\d)", "−"),
@@ -301,7 +301,7 @@ def rich(text: str) -> Markup:
 
 
 def figures(numbers: tuple[float, ...]) -> Markup:
-    """Numbers in a row, three digits each."""
+    """Numbers in a row, with three digits."""
     shown = []
     for number in numbers:
         digits, _, power = f"{number if abs(number) > ROUNDING else 0:.3g}".replace("-", "−").partition("e")

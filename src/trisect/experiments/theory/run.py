@@ -1,4 +1,4 @@
-"""Attention worked by hand: the constructions at several β as a table, each beside its law."""
+"""Compute constructions at several β as a table, each beside its law."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ SCHEMA = {
 
 
 def measure(settings: TheorySettings, context: RunContext) -> Measured[TheoryFacts]:
-    """The named constructions, or all eight, at every `beta`: what was computed beside what the law gives for it.
+    """Compute the named constructions, or all eight, at every `beta`, with the values of their laws.
 
     What a construction does not have is left out for it. Raises TheoryError for what cannot be built.
     """

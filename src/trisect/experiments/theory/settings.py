@@ -1,4 +1,4 @@
-"""What a run of attention worked by hand is asked, and what it notes of itself."""
+"""Settings and facts of attention worked by hand."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from trisect.lab.inputs import Seed
 
 @record
 class TheorySettings:
-    """Constructions by name, or all eight, at every `beta`; what is None is each construction's own default."""
+    """Settings: constructions by name, or all eight, at every `beta`; None is each construction's default."""
 
     names: Annotated[
         tuple[str, ...],
@@ -33,7 +33,7 @@ class TheorySettings:
 
 @record
 class TheoryFacts:
-    """The seed, and for each row of the table the construction's name with all its arguments: they give it again."""
+    """Facts: the seed, and for each row of the table the construction's name and arguments, from which it can be rebuilt."""
 
     seed: int
     settings: tuple[Mapping[str, str | int | float], ...]

@@ -32,13 +32,13 @@ class Translate(TrainingExperiment[TranslateSettings, TranslateFacts]):
     paged = False
 
     def prepare(self, settings: TranslateSettings, machine: Machine) -> TranslateWork:
-        """The work that the settings ask for."""
+        """Prepare the work of the settings."""
         from trisect.experiments.translate.run import prepare
 
         return prepare(settings, machine)
 
     def findings(self, tables: Tables, about: About[TranslateFacts]) -> Sequence[Finding]:
-        """Of each model its last losses and accuracies, and a few translations of pairs that it did not learn from."""
+        """The last losses and accuracies of each model, and a few translations of held-out pairs."""
         from trisect.report.format import number
 
         results = []

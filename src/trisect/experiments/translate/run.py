@@ -1,4 +1,4 @@
-"""Translation: small encoder-decoders trained on a bitext, several seeds side by side, from pairs of files to folders of models."""
+"""Train small encoder-decoders on a bitext, several seeds side by side."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ SCORING = 0.03  # of the time that a model takes
 
 @record
 class _TranslationJob:
-    """A model to be trained, by the seed of its weights, order of pairs and dropout; of every `keep` epochs a version is kept."""
+    """A model to train, with the seed of weights, order of pairs and dropout; after every `keep` epochs a version is stored."""
 
     seed: int
     recipe: TranslationRecipe
@@ -47,19 +47,19 @@ class _TranslationJob:
     keep: int | None = None
 
     def files(self, home: Path) -> ModelFiles:
-        """Where its files lie."""
+        """The paths of its files."""
         return ModelFiles(home, f"seed-{self.seed}", "scores")
 
     @property
     def versions(self) -> dict[int, str]:
-        """The epochs before the last whose models are kept, by number, and what those versions are called."""
+        """Epochs before the last whose models are stored, with the names of those versions."""
         epochs = range(self.keep, self.recipe.epochs, self.keep) if self.keep else ()
         return {epoch: f"epoch-{epoch}" for epoch in epochs}
 
 
 @job
 def train(spec: _TranslationJob, context: JobContext) -> None:
-    """Train and score a model, as far as it is not done yet; its files lie in the scratch folder as in the experiment's."""
+    """Train and score a model, unless its files exist; paths in the scratch folder are those in the experiment's."""
     (bitext, emit), files = begin(context, Bitext), spec.files(context.scratch)
     with one_thread(), fast_products():
         if not files.is_complete:
@@ -83,7 +83,7 @@ def train(spec: _TranslationJob, context: JobContext) -> None:
 
 
 def _train(spec: _TranslationJob, files: ModelFiles, bitext: Bitext, emit: Callable[[float, str], None]) -> None:
-    """From random weights to a model in its folder; the tokenizer is the same for every seed."""
+    """Train from random weights to a model in its folder; all seeds share the tokenizer."""
     seed, recipe = spec.seed, spec.recipe
     pairs = bitext.training_pairs(recipe.longest)
     tokenizer = learn_tokenizer((side for pair in pairs for side in pair.sides), recipe.pieces)
@@ -106,7 +106,7 @@ PAIRS = "pairs"  # the folder where the embedded bitext's own files go
 
 
 def prepare(settings: TranslateSettings, machine: Machine) -> TranslateWork:
-    """The device, the recipe, and the bitext with the train pairs that are learnt from; raises TrisectError.
+    """Prepare the device, the recipe, the bitext and its train pairs; raises TrisectError.
 
     `data` is 'embedded' or a folder as text.bitext.open_bitext reads it; two files, source and target, stand in its place.
     """
@@ -127,7 +127,7 @@ def prepare(settings: TranslateSettings, machine: Machine) -> TranslateWork:
 
 
 def _where(settings: TranslateSettings) -> str | Path | tuple[str | Path, str | Path]:
-    """Where sentences come from: 'embedded', a folder, or two files."""
+    """The source of sentences: 'embedded', a folder, or two files."""
     data, source, target = settings.data, settings.source, settings.target
     if source is not None and target is not None and data is None:
         return source, target
@@ -139,7 +139,7 @@ def _where(settings: TranslateSettings) -> str | Path | tuple[str | Path, str | 
 
 
 class TranslateWork(TrainingWork[TranslateSettings, TranslationRecipe, Bitext, TranslateFacts]):
-    """Translation models to be trained; they lie in folders seed-N."""
+    """Translation models to train, in folders seed-N."""
 
     kind = "translation experiment"
     plan_file, data_file = "translation.json", "bitext.json"
@@ -152,7 +152,7 @@ class TranslateWork(TrainingWork[TranslateSettings, TranslationRecipe, Bitext, T
         return [ModelJob(spec.files(home), train, spec, home / self.data_file) for spec in specs]
 
     def collect(self, home: Path, plan: ResumePlan, jobs: Sequence[ModelJob]) -> Measured[TranslateFacts]:
-        """Losses and scores of every model, and a few translations of pairs that it did not learn from."""
+        """Losses and scores of every model, and a few translations of held-out pairs."""
         settings, bitext = self.settings, self.data
         if _where(settings) == EMBEDDED_DATA:  # as files that others read; links are counted from 0
             for split, name in (("train", "train"), ("valid", "trial"), ("test", "test")):

@@ -1,4 +1,4 @@
-"""Translation's settings and recipes — one for real bitexts on two cores, one for the embedded bitext — and what it notes of itself."""
+"""Settings, recipes (for bitexts on two cores, and for the embedded one) and facts of translation models."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ EMBEDDED_DATA = "embedded"
 
 @record
 class TranslateSettings:
-    """Small translation models, of which bitext, with which recipe."""
+    """Settings of small translation models: bitext and recipe."""
 
     data: (
         Annotated[
@@ -79,7 +79,7 @@ class TranslateFacts:
 
 @record
 class TranslationRecipe(Recipe):
-    """What is trained, and how.
+    """Model and training.
 
     Learnt from are the train pairs of at most `longest` words a side, each once, with a joint byte-pair encoding of
     `pieces`. The rate rises over `warmup_steps`, and falls until the last step.
@@ -95,13 +95,13 @@ class TranslationRecipe(Recipe):
     smoothing: Annotated[float, Field(description="Smoothing of the labels.", ge=0, le=0.5)] = 0.1
 
     def architecture(self) -> TranslatorShape:
-        """The model; raises SpecError for one that cannot be."""
+        """The model's sizes; raises SpecError for impossible ones."""
         from trisect.hf.small.translator import TranslatorShape  # with PyTorch, which a command's help does without
 
         return TranslatorShape(self.layers, self.heads, self.width, self.inner, self.dropout)
 
     def schedule(self, pairs: int) -> Schedule:
-        """How it learns from so many pairs; raises SpecError for what no schedule can be."""
+        """The schedule for so many pairs; raises SpecError for an impossible one."""
         from trisect.hf.small.gpt import Schedule
 
         decay = self.epochs * math.ceil(pairs / self.batch) * self.batch
@@ -109,7 +109,7 @@ class TranslationRecipe(Recipe):
         return Schedule(self.epochs, self.batch, *rates, self.weight_decay, (self.beta1, self.beta2), self.clip)
 
     def check(self) -> None:
-        """Raise SpecError for a model or a schedule that cannot be."""
+        """Raise SpecError for an impossible model or schedule."""
         self.architecture()
         self.schedule(1)
 

@@ -319,7 +319,7 @@ def uses_gpu(source: ModelSource) -> bool:
 
 
 def hardware(gpu: bool) -> str:
-    """What sums are computed by: the processor and the threads of this process, or the GPU; last digits follow from it."""
+    """The hardware that sums depend on in their last digits: processor and threads, or GPU."""
     if gpu:
         return torch.cuda.get_device_name()
     return f"{processor()}, {torch.backends.cpu.get_cpu_capability()}, threads: {torch.get_num_threads()}"
@@ -327,7 +327,7 @@ def hardware(gpu: bool) -> str:
 
 @dataclass(frozen=True, eq=False)
 class UnitWork(JobWork):
-    """One model's measurement, as the driver gives it out; `check` raises where what all models read was changed meanwhile.
+    """A model's measurement as a job; `check` raises if inputs of all models have changed meanwhile.
 
     `settings` name this model alone, in their field `group`.
     """
@@ -344,11 +344,11 @@ class UnitWork(JobWork):
 
     @property
     def title(self) -> str:
-        """What messages and progress lines call it."""
+        """Its title in messages and progress lines."""
         return f"{self.experiment.name} {self.called}"
 
     def order(self) -> JobOrder:
-        """It as a job; on other machines with what lies on this one's disk, checkpoints beside the model's folder too."""
+        """The job; for other machines with the files that it needs, checkpoints included."""
         sent = set[Path]() if self.far else None
         settings: Any = encode_settings(self.settings, sent)
         model = getattr(self.settings, self.group).model
@@ -363,7 +363,7 @@ class UnitWork(JobWork):
         return JobOrder(_measure_model, unit, self.folder.path, needs)
 
     def land(self, files: Files) -> None:
-        """Keep the model's files: all are sent when it is measured."""
+        """Store the model's files; all are sent when it is measured."""
         with self.folder.unit(self.key, self.experiment.name) as place:
             write_files(files, place)
             self.check()

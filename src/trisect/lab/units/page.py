@@ -1,4 +1,4 @@
-"""The page of several models: every model's numbers beside their mean, layer by layer, claims over models, and their own pages."""
+"""The page of several models: numbers of each and their mean, by layer, claims over models, and links to single pages."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ FINDINGS = {
 
 
 def concat_tables(tables: Mapping[str, Mapping[str, pl.DataFrame]]) -> dict[str, pl.DataFrame]:
-    """Tables by name, each with those of all models, by model; the first column says which one a row is of."""
+    """Concatenate tables of all models by name; the first column has the model."""
     parts: dict[str, list[pl.DataFrame]] = {}
     for model, by_name in tables.items():
         for name, table in by_name.items():
@@ -56,7 +56,7 @@ def concat_tables(tables: Mapping[str, Mapping[str, pl.DataFrame]]) -> dict[str,
 
 
 def over_models(measures: pl.DataFrame) -> pl.DataFrame:
-    """The mean of every number over the models that have it, with a 95 % Student t interval, and how far models spread.
+    """The mean of every number over models that have it, with a 95 % Student t interval, and the spread of models.
 
     `n` counts models: a number that fewer of them have says so. There is no interval with one model, or where all agree.
     """
@@ -77,7 +77,7 @@ def over_models(measures: pl.DataFrame) -> pl.DataFrame:
 
 
 def findings_table(findings: Mapping[str, Iterable[Finding]]) -> pl.DataFrame:
-    """Every number that models' findings hold but for verdicts, a row each; findings stand by the name of their model."""
+    """A row for every number in the models' findings except verdicts, with the model's name."""
     rows = [
         {"model": model, **{key: getattr(finding, key) for key in KIND}, "groups": ", ".join(finding.groups)}
         | {"name": number.name, "value": number.mean, "low": number.low, "high": number.high, "n": number.n}
@@ -90,14 +90,14 @@ def findings_table(findings: Mapping[str, Iterable[Finding]]) -> pl.DataFrame:
 
 
 class _PooledNumber(NamedTuple):
-    """One number of a finding: its mean over models, and each model's own estimate in the order of models."""
+    """A number of a finding: its mean over models, and each model's estimate."""
 
     mean: Estimate
     each: tuple[Estimate, ...]
 
 
 class _PooledFinding(NamedTuple):
-    """One finding over models: what it is about, and its numbers, those alone that every model has."""
+    """A finding over models: its subject, and the numbers that every model has."""
 
     measure: str
     label: str
@@ -111,7 +111,7 @@ class _PooledFinding(NamedTuple):
 
     @property
     def compared(self) -> Comparison | None:
-        """What models say of q, k and v by paired differences: t over models, Holm over the pairs."""
+        """Paired differences of q, k and v over models: t over models, Holm over the pairs."""
         values = {
             mean.name: [e.mean or 0.0 for e in each] for mean, each in self.numbers if mean.name in ("q", "k", "v")
         }
@@ -119,7 +119,7 @@ class _PooledFinding(NamedTuple):
 
 
 def pool_findings(table: pl.DataFrame, models: Sequence[str]) -> tuple[_PooledFinding, ...]:
-    """The findings that all models share, in the order in which the first has them.
+    """The findings that all models share, in the first model's order.
 
     Sites are left out: which are largest is chosen by each model's own numbers, so that their mean would be too far from 0.
     """
@@ -147,7 +147,7 @@ def _pool(name: str, each: Iterable[Estimate]) -> _PooledNumber:
 
 
 def _mean(name: str, values: Sequence[float]) -> Estimate:
-    """The mean over models with its 95 % Student t interval; none with one model, or where all agree."""
+    """The mean over models with its 95 % Student t interval; no interval for one model, or equal values."""
     sample = summary(values)
     low, high = t_interval(sample)
     return Estimate(name, float(sample.mean), finite(low), finite(high), len(values))
@@ -169,7 +169,7 @@ REFERENCES = (
 
 
 def page(tables: Mapping[str, pl.DataFrame], about: About[UnitsFacts]) -> Sheet:
-    """The page from the tables, whatever the experiment."""
+    """The page from the tables, for any experiment."""
     facts, unit = about.facts, "model" if about.facts.is_sample else "revision"
     explanation = (
         "Each of them counts as one unit: means, intervals and claims speak of the recipe that they were made by, on these texts."
@@ -206,7 +206,7 @@ def page(tables: Mapping[str, pl.DataFrame], about: About[UnitsFacts]) -> Sheet:
 
 
 def _lead(finding: Finding, facts: UnitsFacts) -> str:
-    """The page's first sentence: a finding's means over models; of revisions its first and last numbers."""
+    """The first sentence: a finding's means over models; for revisions, its first and last numbers."""
     if not facts.is_sample:
         return capital(str(finding))
     named = [e for e in finding.values if e.name in words.COMPONENT_NAMES]
@@ -220,7 +220,7 @@ def _lead(finding: Finding, facts: UnitsFacts) -> str:
 
 
 def findings(tables: Mapping[str, pl.DataFrame], about: About[UnitsFacts]) -> tuple[Finding, ...]:
-    """What all models share, as means over them (of revisions, from the first to the last); then claims' verdicts over models."""
+    """Findings over models as means (for revisions, first and last); then verdicts over models."""
     names, shared = about.facts.names, list[Finding]()
     for pooled in _pooled(tables, about.facts):
         more: dict[str, Any] = {"source": pooled.source, "title": pooled.label, "groups": pooled.groups}
@@ -245,11 +245,11 @@ def findings(tables: Mapping[str, pl.DataFrame], about: About[UnitsFacts]) -> tu
 
 
 def _pooled(tables: Mapping[str, pl.DataFrame], facts: UnitsFacts) -> tuple[_PooledFinding, ...]:
-    """What all models share: their findings, and of what is drawn by layer the means over layers that no finding has."""
+    """Findings that all models share, and means over layers of measures by layer without a finding."""
     means = list(_layer_means(tables["measures"], facts))
 
     def is_of(pooled: _PooledFinding, layers: LayerMeasure, panel: str) -> bool:
-        """Whether a finding is of the measure that is drawn, in its unit and group."""
+        """Whether a finding has the measure, unit and group of a panel."""
         same = (pooled.measure, pooled.unit) == (layers.finding, layers.unit)
         return same and (not panel or not pooled.groups or not set(panel.split(", ")).isdisjoint(pooled.groups))
 
@@ -269,7 +269,7 @@ def _pooled(tables: Mapping[str, pl.DataFrame], facts: UnitsFacts) -> tuple[_Poo
 
 
 def by_title(measures: Iterable[LayerMeasure]) -> dict[tuple[str, str], list[LayerMeasure]]:
-    """What is drawn by layer, by its title and unit."""
+    """Measures by layer, by title and unit."""
     grouped: dict[tuple[str, str], list[LayerMeasure]] = {}
     for measure in measures:
         grouped.setdefault((measure.title, measure.unit), []).append(measure)
@@ -277,7 +277,7 @@ def by_title(measures: Iterable[LayerMeasure]) -> dict[tuple[str, str], list[Lay
 
 
 def _layer_means(measures: pl.DataFrame, facts: UnitsFacts) -> Iterator[tuple[_PooledFinding, LayerMeasure, str]]:
-    """Each component's mean over the layers, of every measure that is drawn by layer, with that measure and its panel."""
+    """Each component's mean over layers, for every measure by layer, with measure and panel."""
     for (title, unit), layers in by_title(facts.by_layer).items():
         values: dict[str, dict[str, dict[str, list[float]]]] = {}  # by panel, component and model
         spots, over = layer_values(measures, layers), "mean over layers"
@@ -300,7 +300,7 @@ def _layer_means(measures: pl.DataFrame, facts: UnitsFacts) -> Iterator[tuple[_P
 
 
 def _reading(answers: Sequence[Finding], facts: UnitsFacts) -> Iterator[str]:
-    """How to read the numbers of all models."""
+    """How to read numbers over models."""
     if not answers:
         yield "No number stands among the findings of all of them; each model's own page has its own."
     if not facts.is_sample:
@@ -321,7 +321,7 @@ def _reading(answers: Sequence[Finding], facts: UnitsFacts) -> Iterator[str]:
 
 
 def _figures(pooled: Sequence[_PooledFinding], facts: UnitsFacts) -> Iterator[Figure]:
-    """A figure for each kind of finding, a panel for each finding.
+    """A figure for each kind of finding, with a panel for each finding.
 
     Over models means with every model's number, a panel for each way that a component is measured in; else revisions in their order.
     """
@@ -352,7 +352,7 @@ def _figures(pooled: Sequence[_PooledFinding], facts: UnitsFacts) -> Iterator[Fi
 
 
 def _pairs(pooled: Sequence[_PooledFinding], facts: UnitsFacts) -> Table | None:
-    """Paired differences of q, k and v over models, of what they are to be ranked by."""
+    """Paired differences of q, k and v over models, for findings that rank them."""
     rows = []
     for finding in pooled:
         for p in finding.compared.pairs if finding.compared is not None else ():
@@ -365,7 +365,7 @@ def _pairs(pooled: Sequence[_PooledFinding], facts: UnitsFacts) -> Table | None:
 
 
 def _claims(tables: Mapping[str, pl.DataFrame], facts: UnitsFacts) -> Section | None:
-    """Verdicts over models, and below them those of each model alone."""
+    """Verdicts over models, and below them those of single models."""
     if "claims_by_model" not in tables:
         return None
     rows = tables["claims_by_model"].filter(pl.col("part").is_null())
@@ -388,7 +388,7 @@ def _claims(tables: Mapping[str, pl.DataFrame], facts: UnitsFacts) -> Section | 
 
 
 def _each_model(pooled: Sequence[_PooledFinding], facts: UnitsFacts) -> Section:
-    """Each model's own numbers and a link to its own page."""
+    """Each model's numbers and a link to its page."""
     links = []
     for model in facts.models:
         sizes = ", ".join(f"{value} {name}" for name, value in model.facts)
@@ -407,7 +407,7 @@ LayerSpots = dict[tuple[str, str, int | str], dict[str, float]]  # panel, compon
 
 
 def layer_values(measures: pl.DataFrame, layers: Iterable[LayerMeasure], several_at_once: bool = False) -> LayerSpots:
-    """Of each panel, component and layer the value in every model; where a layer has none of its own, its heads' mean.
+    """The value in every model by panel, component and layer; the mean of heads if the layer has no value of its own.
 
     Panels stand by name, then layers, then q, k and v. With `several_at_once` it is of what is of more than one layer, in place
     of the layer those layers as the row's group spells them ('1-3').
@@ -446,7 +446,7 @@ def layer_values(measures: pl.DataFrame, layers: Iterable[LayerMeasure], several
 
 
 def layer_sections(tables: Mapping[str, pl.DataFrame], facts: UnitsFacts) -> Iterator[Section]:
-    """Means over models at every layer, and of several layers at once; of revisions every layer's curve."""
+    """Means over models for every layer, and for several layers at once; for revisions, every layer's curve."""
     number = 0
     for at_once, section in TITLES.items():
         figures, listed = [], []
@@ -472,7 +472,7 @@ def layer_sections(tables: Mapping[str, pl.DataFrame], facts: UnitsFacts) -> Ite
 
 
 def _layer_figure(spots: LayerSpots, title: str, unit: str, facts: UnitsFacts, at_once: bool, number: int) -> Figure:
-    """By panel the means over models and the models themselves; of revisions every layer's course."""
+    """Means over models and single models, by panel; for revisions, every layer's curve."""
     across, untitled = ("layers", TITLES[True]) if at_once else ("layer", "All layers")
     panels, small = dict[str, list[Bar]](), dict[str, list[Bar]]()
     for (panel, component, layer), by_model in spots.items():
@@ -500,16 +500,16 @@ def _layer_words(layer: int | str) -> str:
 
 
 def _signs(facts: UnitsFacts) -> str:
-    """What signs are, where models are drawn beside their mean."""
+    """The meaning of marks, if single models are drawn beside their mean."""
     n = words.quantity(len(facts.models), "model")
     return f"Small signs are models, large ones their mean with its 95 % interval, n\u00a0=\u00a0{n}"
 
 
 def _group_of(name: str) -> str:
-    """What a number is drawn as: its component, or as what is none."""
+    """The group of a number in figures: its component, or none."""
     return name if name in render.GROUPS else "all"
 
 
 def _last_name(model: str) -> str:
-    """A revision's own name."""
+    """A revision's name without the model's."""
     return model.rpartition("@")[2]

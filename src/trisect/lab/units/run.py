@@ -1,4 +1,4 @@
-"""One experiment over several models: which words name them; each measured alone, kept until all are there, put together."""
+"""Run one experiment over several models: each is measured alone and stored, then all are combined."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ ONCE = "Every unit counts once: the same model twice would make intervals too na
 
 @dataclass(frozen=True, eq=False)
 class _Unit:
-    """One of several models: how it is opened, what it is called, and where its page will lie."""
+    """One of several models: how to open it, its name, and the path of its page."""
 
     source: ModelSource
     called: str
@@ -79,7 +79,7 @@ class _Unit:
 
 @dataclass(frozen=True)
 class SeveralModels:
-    """The models that settings name, as `load` takes them, in their order; `group` is the field that names them."""
+    """The models of the settings for `load`, in order; `group` is the field that names them."""
 
     settings: Any
     models: tuple[object, ...]
@@ -89,17 +89,17 @@ class SeveralModels:
 
     @property
     def words(self) -> tuple[str, ...]:
-        """The models on a command line: of what lies on this machine, or in memory, no path."""
+        """The models as words of a command line; without paths of this machine."""
         return tuple(map(_word, self.models))
 
     @property
     def workers(self) -> ModelWorkers:
-        """Where they are measured."""
+        """The workers that measure them."""
         return _workers(self.settings)
 
     @cached_property
     def units(self) -> tuple[_Unit, ...]:
-        """The models in their order, each with a name that none before it has."""
+        """The models in order, with distinct names."""
         units = list[_Unit]()
         for number, model in enumerate(self.models, start=1):
             source, name = replace(getattr(self.settings, self.group), model=model), name_before(model)
@@ -109,12 +109,12 @@ class SeveralModels:
 
     @cached_property
     def marks(self) -> tuple[str, ...]:
-        """A mark of every model's files, and of the checkpoints that the settings name beside it; empty where nobody can mark them."""
+        """A hash of every model's files, and of checkpoints in the settings; empty if one cannot be hashed."""
         return tuple(self._mark(unit.source) for unit in self.units)
 
     @property
     def fingerprints(self) -> list[str]:
-        """A mark of every model's weights, before any is opened; empty where nobody can mark them."""
+        """A hash of every model's weights, before any is opened; empty if one cannot be hashed."""
         marked = zip(self.models, self.marks, strict=True)
         return [model.fingerprint if isinstance(model, Subject) else mark for model, mark in marked]
 
@@ -130,13 +130,13 @@ class SeveralModels:
 
 
 def _settings_for(over: SeveralModels, source: ModelSource) -> Any:
-    """The settings for one of the models alone."""
+    """The settings for one of the models."""
     alone = {"units": None} if hasattr(over.settings, "units") else {}
     return replace(over.settings, **{over.group: source}, **alone)
 
 
 def several_models(settings: Any) -> SeveralModels | None:
-    """The models of settings that name more than one; None where they name one, or take no more than that.
+    """The models of settings that name several; None for a single one.
 
     A folder without a model of its own, whose subfolders are models, stands for all of these; with `units` 'models' a study
     stands for its finished baselines. Raises SpecError for units of one model, and for a model that is named twice.
@@ -171,7 +171,7 @@ def several_models(settings: Any) -> SeveralModels | None:
 
 
 def _expand(model: Any, units: str | None) -> Iterator[Any]:
-    """A model, or the models that a folder holds: step9 before step10."""
+    """A model, or the models in a folder, in natural order (step9 before step10)."""
     if isinstance(model, str | Path) and Path(model).is_dir():
         folder = Path(model)
         if is_study(folder):
@@ -189,7 +189,7 @@ def _expand(model: Any, units: str | None) -> Iterator[Any]:
 
 
 def _short(model: Any) -> str:
-    """A model's name as part of a folder's."""
+    """A model's name for use in a folder's name."""
     name = model.name if isinstance(model, Subject) else type(model).__name__
     if isinstance(model, str | Path):
         name = str(model)
@@ -206,7 +206,7 @@ def _word(model: Any) -> str:
 
 
 def check_sites(settings: Any, sources: Sequence[ModelSource], at_once: bool) -> None:
-    """Raise SiteError for a site that one of the models lacks; nothing where the settings name none.
+    """Raise SiteError for a site that one of the models lacks.
 
     One model of each shape is opened for it, as its configuration or its name tells. The first model is not, unless several are
     measured at the same time (`at_once`): it is met as the first that is measured.
@@ -226,7 +226,7 @@ def check_sites(settings: Any, sources: Sequence[ModelSource], at_once: bool) ->
 
 
 def _shape_mark(model: Any) -> str:
-    """What is the same for models of one shape; revisions of a model on a hub have one."""
+    """A mark that is equal for models of one shape; all revisions of a model on a hub have one."""
     if isinstance(model, Subject):
         return model.shape.words()
     if not isinstance(model, str | Path):
@@ -244,7 +244,7 @@ def _shape_mark(model: Any) -> str:
 
 
 def _same(files: Sequence[Path], others: Sequence[Path]) -> bool:
-    """Whether two models' files hold the same bytes; models of one recipe differ within the first few thousand."""
+    """Whether two models' files have the same bytes; models of one recipe differ within the first few thousand."""
     if not files or [file.name for file in files] != [file.name for file in others]:
         return False
     return all(filecmp.cmp(file, other, shallow=False) for file, other in zip(files, others, strict=True))
@@ -255,12 +255,12 @@ def _twice(name: str, before: str) -> ModelError:
 
 
 class OverModels(Experiment[Any, UnitsFacts]):
-    """An experiment over several models, made of the one that measures a single model."""
+    """An experiment over several models, made from the one for a single model."""
 
     facts = UnitsFacts
 
     def __init__(self, experiment: Experiment[Any, Any], models: SeveralModels | None) -> None:
-        """Over these models; None is for what was measured before, and is only read."""
+        """Take the experiment and the models; None for results that are only read."""
         self.experiment, self.models = experiment, models
         copied = ("name", "settings", "source", "out", "record", "function", "single", "paged", "by_layer")
         for name in copied:
@@ -268,15 +268,15 @@ class OverModels(Experiment[Any, UnitsFacts]):
 
     @property
     def returns(self) -> type[UnitsResult]:
-        """What a run returns."""
+        """The class of a run's result."""
         return UnitsResult
 
     def reads_text(self, settings: Any, texts: Texts | None) -> bool:
-        """As the single model's own."""
+        """As for a single model."""
         return self.experiment.reads_text(settings, texts)
 
     def check(self, settings: Any) -> None:
-        """As the single model's own, then that every model can be opened, as far as no weights are read."""
+        """Check as for a single model, then that every model can be opened, without reading weights."""
         self.experiment.check(settings)
         if self.models is not None:
             # raise ModelError for any model that cannot be opened, or has another's weights, as far as no weights are read
@@ -300,7 +300,7 @@ class OverModels(Experiment[Any, UnitsFacts]):
                 seen.append((name, weights, files))
 
     def measure(self, settings: Any, context: RunContext) -> Measured[UnitsFacts]:
-        """Every model's own tables and page, and over models means, intervals and claims.
+        """Tables and page of every model, and means, intervals and claims over models.
 
         A claim's effect is then each model's own, tested by Student's t over models; revisions of one model are no sample of
         anything, and have no test over them. A finished model is a unit of the folder until all are, so that a call after one
@@ -342,7 +342,7 @@ class OverModels(Experiment[Any, UnitsFacts]):
         return Measured(named, facts, notes, judged, done[0].family if claims else None, packages=packages)
 
     def _read(self, unit: _Unit, place: Path, context: RunContext) -> UnitMeasured:
-        """One model, its page and figures among the files of this run."""
+        """Read one model's result, with its page and figures among the files of this run."""
         for name in RunFolder(place).manifest()["files"]:
             if name not in (self.experiment.record, UNIT) and not name.startswith("tables/"):
                 target = context.folder / unit.page / name
@@ -351,18 +351,18 @@ class OverModels(Experiment[Any, UnitsFacts]):
         return read_unit(self.experiment, place, unit.page)
 
     def findings(self, tables: Mapping[str, pl.DataFrame], about: About[UnitsFacts]) -> Sequence[Finding]:
-        """What was found over models, which is the same for every experiment."""
+        """Findings over models, for any experiment."""
         return page.findings(tables, about)
 
     def page(self, tables: Mapping[str, pl.DataFrame], about: About[UnitsFacts]) -> Sheet:
-        """The page of several models, which is the same for every experiment."""
+        """The page of several models, for any experiment."""
         return page.page(tables, about)
 
 
 def _measure_units(
     experiment: Experiment[Any, Any], over: SeveralModels, context: RunContext, folder: RunFolder
 ) -> list[Path]:
-    """Where each model's files lie: those that a call before finished, and those that are measured now."""
+    """The folders of all models' files: finished by an earlier call, or measured now."""
     settings, workers = over.settings, over.workers
     source: ModelSource = getattr(settings, over.group)
     plain = _settings_for(over, replace(source, model=None))
@@ -424,7 +424,7 @@ def _measure_units(
 def _unit_key(
     experiment: str, plain: Any, marks: Mapping[str, str], texts: Texts | None, called: str, weights: str
 ) -> str:
-    """32 hex digits of all that one model's numbers follow from: command, settings, texts, software, and the model's files.
+    """A hash of everything that one model's numbers depend on: command, settings, texts, software, and model files.
 
     `plain` are the settings without their models. Nothing is found again under the key of what lies in memory, or of files that
     nobody can mark (empty `weights`).
@@ -440,7 +440,7 @@ def _unit_key(
 
 
 def check_workers(settings: Any) -> None:
-    """Raise SpecError for workers where one model is named."""
+    """Raise SpecError for workers with a single model."""
     if stated := _workers(settings).stated:
         reason = "A model is measured by one process, so that workers are for several, and one is named."
         raise SpecError(f"{stated} was given.", reason, "Name several models, or leave it out.")
