@@ -1,4 +1,4 @@
-"""One folder an experiment; EXPERIMENTS and UTILITIES list them all, `find_command` imports the one that is asked for."""
+"""One folder per experiment; EXPERIMENTS and UTILITIES list all, `find_command` imports one."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def __getattr__(name: str) -> Any:
 
 
 def find_command(name: str) -> Experiment[Any, Any] | Utility[Any]:
-    """The experiment or utility of a command, by its name; no other is imported."""
+    """Find the experiment or utility of a command by name; no other is imported."""
     return _import_command(name)
 
 

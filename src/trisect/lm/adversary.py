@@ -1,4 +1,4 @@
-"""The attackers of a fleet: one small classifier a member, predicting the next word's label at a site.
+"""The adversaries of a fleet: a small classifier per member that predicts the next word's label at a site.
 
 Axes: A attacker, I width of its input, N token, C class; F, B, T, W as in fleet.py.
 """
@@ -32,19 +32,19 @@ Mode = Literal["learn", "judge", "eval"]
 
 
 class _Weighted(NamedTuple):
-    """Inputs and labels of a window, and each token's weight in its means; None where they count alike."""
+    """Inputs and labels of a window, and each token's weight in means; None for equal weights."""
 
     x: Float[Tensor, "A I N"]
     y: Int[Tensor, " N"]
     weight: Float[Tensor, " N"] | None
 
     def mean(self, values: Shaped[Tensor, "A N"]) -> Float[Tensor, " A"]:
-        """Of each attacker, over labelled tokens."""
+        """The mean over labelled tokens, for each adversary."""
         return values.mean(1) if self.weight is None else torch.mv(values, self.weight.to(values))
 
 
 def _weigh_labels(x: Float[Tensor, "A I N"], y: Int[Tensor, " N"], labelled: Tensor, masked: bool) -> _Weighted:
-    """Labelled tokens alone; or, `masked`, all of them, those without a label (below 0) with a weight of 0."""
+    """Labelled tokens alone; with `masked`, all tokens, those without a label (below 0) with weight 0."""
     if not masked:
         return _Weighted(x[..., labelled], y[labelled], None)
     weight = (y >= 0).to(x.dtype)
@@ -57,7 +57,7 @@ REDRAWS = 5_000  # of single types in each round
 
 
 def _labelled_tokens(corpus: Corpus, column: str) -> tuple[Int[np.ndarray, " N"], Int[np.ndarray, " N"]]:
-    """The labelled tokens of the train split, and their labels."""
+    """The labelled tokens of the train split, with their labels."""
     split = corpus.splits["train"]
     labels = np.asarray(split.labels[column])
     return np.asarray(split.tokens)[labels >= 0], labels[labels >= 0]
@@ -108,7 +108,7 @@ def control_labels(corpus: Corpus, column: str, seed: int) -> tuple[Int[np.ndarr
 
 
 def _pick(shares: Float[np.ndarray, " C"], uniform: Float[np.ndarray, " N"]) -> Int[np.ndarray, " N"]:
-    """Numbers from 0 on, each as likely as its share, by their cumulative shares."""
+    """Random indices with probabilities given by cumulative shares."""
     edges = np.cumsum(shares)
     return np.searchsorted(edges / edges[-1], uniform, side="right")
 
@@ -119,7 +119,7 @@ STATE = ("flat", "mean", "variance")  # what training changes, beside the optimi
 
 
 class Attackers:
-    """All attackers of one fleet that do the same to equally wide representations for the same label, side by side.
+    """All adversaries of a fleet with the same label, width of representation and settings, side by side.
 
     `targets` are slot, resolved site and strength λ of each. With `control` the labels are those that word types drew by chance.
     Each is `DEPTH` linear layers with leaky ReLU and then batch normalisation in between; width = the model's.
@@ -177,12 +177,12 @@ class Attackers:
         self.optimizer = torch.optim.AdamW([self.flat], lr=RATE, fused=True, capturable=self.flat.is_cuda)
 
     def answers(self, words: Int[Tensor, " N"], labels: Mapping[str, Int[Tensor, " N"]]) -> Int[Tensor, " N"]:
-        """What is to be predicted of those words: their labels, or the control labels of those that have one."""
+        """The targets for these words: their labels, or the control labels of those that have one."""
         y = labels[self.label]
         return y if self.control is None else torch.where(y >= 0, self.control[words], y)
 
     def _logits(self, p: Mapping[str, Tensor], inputs: _Weighted, mode: Mode) -> Float[Tensor, "A C N"]:
-        """What each attacker predicts of each token."""
+        """Each adversary's logits for each token."""
         x, weight = inputs.x, inputs.weight
         for n in range(1, DEPTH):
             x = F.leaky_relu(torch.bmm(p[f"{n}.weight"], x).add_(p[f"{n}.bias"][..., None]), SLOPE)
@@ -219,7 +219,7 @@ class Attackers:
     def learn(
         self, x: Float[Tensor, "A I N"], y: Int[Tensor, " N"], labelled: Int[Tensor, " K"] | None = None
     ) -> tuple[Float[Tensor, " A"], Float[Tensor, " A"]] | None:
-        """One step on each attacker's own cross-entropy, representations held still; None without two labelled tokens.
+        """One step on each adversary's cross-entropy, with fixed representations; None with fewer than two labelled tokens.
 
         Returns means over the labelled tokens, before the step: of cross-entropy in nats, and of correctness. `labelled` are
         the positions of tokens with a label, where the caller has them.
@@ -242,7 +242,7 @@ class Attackers:
         labels: Mapping[str, Int[Tensor, " N"]],
         into: Mapping[Block, Tensor],
     ) -> dict[int, dict[str, Tensor]]:
-        """Learn from one window, then add the gradient of the attacks to that of the blocks (see `Objective`)."""
+        """Learn from a window, then add the gradient of the attacks to that of the blocks (see `Objective`)."""
         x, y, labelled = self.read.read(blocks), self.answers(words, labels), label_positions(labels, self.label)
         means = self.learn(x, y, labelled)
         if means is None:
@@ -254,7 +254,7 @@ class Attackers:
     def gradient(
         self, x: Float[Tensor, "A I N"], y: Int[Tensor, " N"], labelled: Int[Tensor, " K"] | None = None
     ) -> Float[Tensor, "A I N"]:
-        """Gradient of −λ·CE(A(x), y) with respect to x, attackers held still (definitions A4).
+        """Gradient of −λ·CE(A(x), y) with respect to x, with fixed adversaries (definitions A4).
 
         Where the attack is bounded, that of λ·KL(prior ‖ A(x)).
         """
@@ -286,12 +286,12 @@ class Attackers:
         return dict(zip(self.slots, sums, strict=True))
 
     def summary(self, sums: Float[Tensor, "3"]) -> list[tuple[str, float]]:
-        """Means over labelled tokens; nothing where there are none."""
+        """Means over labelled tokens; empty if there are none."""
         loss, correct, count = sums
         return list(zip(NAMES, (float(loss / count), float(correct / count)), strict=True)) if count > 0 else []
 
     def start_rows(self) -> dict[int, list[tuple[str, str, float]]]:
-        """Of an attack on control labels, how far their shares are from the true labels'."""
+        """For control labels, the distance of their shares from the true labels'."""
         if self.control is None:
             return {}
         return {slot: [("train", "control_distance", self._control_distance)] for slot in self.slots}
@@ -301,19 +301,19 @@ class Attackers:
         return {name: getattr(self, name) for name in STATE} | moments(self.optimizer, self.flat)
 
     def restore(self, state: Mapping[str, Tensor]) -> None:
-        """Go on from a snapshot."""
+        """Resume from a snapshot."""
         for name in STATE:
             getattr(self, name).copy_(state[name])
         restore_moments(self.optimizer, self.flat, state)
 
 
 def _divergence(logits: Float[Tensor, "A C N"], prior: Float[Tensor, " C"]) -> Float[Tensor, "A N"]:
-    """KL(prior ‖ softmax(logits)) of each token, in nats: 0 where the output is the prior, and nowhere less."""
+    """KL(prior ‖ softmax(logits)) of each token, in nats."""
     return torch.special.xlogy(prior, prior).sum() - torch.einsum("c,acn->an", prior, F.log_softmax(logits, 1))
 
 
 def _score(logits: Float[Tensor, "A C N"], y: Int[Tensor, " N"]) -> tuple[Float[Tensor, "A N"], Bool[Tensor, "A N"]]:
-    """Cross-entropy in nats and correctness; tokens without a label (below 0) have a loss of 0 and are never right."""
+    """Cross-entropy in nats and correctness; tokens without a label (below 0) have loss 0 and are never correct."""
     loss = F.cross_entropy(logits, y.expand(logits.shape[0], -1), reduction="none", ignore_index=-1)
     return loss, logits.detach().argmax(1) == y
 

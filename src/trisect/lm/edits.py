@@ -1,4 +1,4 @@
-"""The kinds of edits that our own language models can be trained with."""
+"""The edits that small language models can be trained with."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 @record
 class _WeightEdit(TrainingEdit):
-    """An edit of weights alone: its member reads no labels, has the language loss alone, and costs what the baseline does."""
+    """An edit of weights alone, without labels or further losses, at the cost of the baseline."""
 
     own_page: ClassVar[bool] = True
 
@@ -52,13 +52,13 @@ class FreezeEdit(_WeightEdit):
         return in_study(site, cls.kind)
 
     def prepare(self, member: Member) -> None:
-        """Hold the site's weights and biases."""
+        """Freeze the site's weights and biases."""
         member.hold(member.mark(self.site))
 
 
 @record
 class _TieEdit(_WeightEdit):
-    """The site's components are one parameter in each layer; the first of q, k, v gives its initial values."""
+    """The site's components share one parameter in each layer, initialised as the first of q, k, v."""
 
     kind: ClassVar[str] = "tie"
     title: ClassVar[str] = "Tying"
@@ -76,7 +76,7 @@ class _TieEdit(_WeightEdit):
 
 @record
 class _IdentityEdit(_WeightEdit):
-    """The site's component is the identity, held so; it has no settings."""
+    """The site's component is kept at the identity; it has no settings."""
 
     kind: ClassVar[str] = "identity"
     title: ClassVar[str] = "Identity"
@@ -88,7 +88,7 @@ class _IdentityEdit(_WeightEdit):
         return matrices(site, len(site.components) == 1, cls.kind, reason, "q@all")
 
     def prepare(self, member: Member) -> None:
-        """Set the site's rows of each in-projection to those of the identity and its bias to 0, and hold them."""
+        """Set the site's rows of each in-projection to the identity and its bias to 0, and freeze them."""
         marks = member.mark(self.site)
         member.row[marks.to(member.row.device)] = 0.0
         matrices, marked = member.views(member.row), member.views(marks)
@@ -100,7 +100,7 @@ class _IdentityEdit(_WeightEdit):
 
 @record
 class NarrowEdit(_WeightEdit):
-    """Heads keep their first `width` dimensions; the others' weights are 0. Scores keep the scale of the full width."""
+    """Heads use their first `width` dimensions; the weights of others are 0. Scores keep the scale of the full width."""
 
     width: Annotated[int, Field(ge=1, le=WHOLE)]
 
@@ -114,7 +114,7 @@ class NarrowEdit(_WeightEdit):
         return matrices(site, len(site.components) == 3 and not site.heads, cls.kind, reason, "q+k+v@all")
 
     def prepare(self, member: Member) -> None:
-        """Set all that lies beyond the kept dimensions to 0, and hold it."""
+        """Set everything beyond the kept dimensions to 0, and freeze it."""
         marks, model = member.blank(), member.model
         named, each = member.views(marks), (model.heads, model.width // model.heads)
         for n in self.site.layers or ():
@@ -129,7 +129,7 @@ SECONDS = 8e-8  # of one 2.6 GHz core for each token and unit of width, fitted t
 
 
 def _parse_variant(text: str) -> str:
-    """Its one spelling; raises SpecError for a text that is none."""
+    """The canonical spelling of a variant; raises SpecError for an unknown one."""
     if (variant := canonical_variant(text)) is None:
         reason = f"Variants of an attack are {', '.join(VARIANTS)}, or several of the last {len(VARIANTS) - 1} joined by '+'."
         raise SpecError(f"variant is {shorten(text)}.", reason, "Use one of them, as in bounded+site.")
@@ -165,17 +165,17 @@ class AttackEdit(TrainingEdit):
 
     @property
     def uses_control(self) -> bool:
-        """Whether the labels are those that each word type drew by chance."""
+        """Whether the labels are control labels, drawn at random for each word type."""
         return "control" in self.variant.split("+")
 
     @property
     def aim(self) -> Aim:
-        """Where the adversary's output is pushed: away from the right label, or towards the label prior."""
+        """The target of the adversary's output: away from the right label, or towards the label prior."""
         return "prior" if "bounded" in self.variant.split("+") else "wrong"
 
     @property
     def reach(self) -> Reach:
-        """What the attack trains: its site's own projection alone, or all below the site as well."""
+        """What the attack trains: its site's projection alone, or everything below the site too."""
         return "site" if "site" in self.variant.split("+") else "below"
 
     @property
@@ -190,7 +190,7 @@ class AttackEdit(TrainingEdit):
         return SECONDS * width
 
     def prepare(self, member: Member) -> None:
-        """All parameters are free."""
+        """Leave all parameters free."""
 
     @classmethod
     def objectives(cls, edits: Mapping[int, TrainingEdit], fleet: Trained) -> Sequence[Objective]:

@@ -1,4 +1,4 @@
-"""Windows of a corpus as tensors: one for each training step, larger pieces for evaluation."""
+"""Windows of a corpus as tensors: one per training step, larger pieces for evaluation."""
 
 from __future__ import annotations
 
@@ -47,24 +47,24 @@ class Piece(NamedTuple):
 
     @property
     def gold(self) -> Int[Tensor, " M"]:
-        """The next words that are to be predicted."""
+        """The next words, which are predicted."""
         return self.targets if self.scored is None else self.targets[self.scored]
 
     def target_states(self, hidden: Float[Tensor, "F N D"]) -> Float[Tensor, "F M D"]:
-        """The states from which they are to be predicted."""
+        """The states from which they are predicted."""
         return hidden if self.scored is None else hidden[:, self.scored]
 
     @property
     def tokens(self) -> int:
-        """How many are to be predicted."""
+        """The number of predicted words."""
         return self.targets.numel() if self.scored is None else self.scored.numel()
 
     def label_words(self, columns: Sequence[str]) -> Int[Tensor, " N"]:
-        """The words that those columns label: what is read, or what comes next."""
+        """The words of label columns: input words, or next words."""
         return self.inputs.flatten() if columns and set(columns) <= set(self.input_labels) else self.targets
 
     def some_rows(self, rows: Sequence[int]) -> Piece:
-        """The piece with those rows alone."""
+        """The piece with the given rows alone."""
         chosen = list(rows)
 
         def select(flat: Tensor) -> Tensor:
@@ -102,7 +102,7 @@ def _piece(batches: Sequence[WindowBatch], corpus: Corpus, device: torch.device 
 
 
 class Windows:
-    """The windows of training; off the CPU each is copied once and stays on the device (32 bytes a token and label column)."""
+    """The windows of training; on a GPU each is copied once and stays there (32 bytes per token and label column)."""
 
     def __init__(self, corpus: Corpus, training: Training, labels: tuple[str, ...], device: torch.device | str) -> None:
         self.corpus, self.training, self.labels, self.device = corpus, training, labels, device
@@ -122,7 +122,7 @@ class Windows:
 def evaluation_pieces(
     corpus: Corpus, training: Training, split: str, labels: tuple[str, ...], device: torch.device | str
 ) -> list[Piece]:
-    """All of a split (of train: a fixed sample of whole windows), windows of equal length put together."""
+    """All of a split (of train, a fixed sample of whole windows), with windows of equal length joined."""
     columns = training.columns if split == "train" else training.eval_columns
     sample = training.train_sample if split == "train" else None
     pieces, pending = [], list[WindowBatch]()

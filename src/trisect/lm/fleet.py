@@ -125,7 +125,7 @@ BLOCKS = {"o": ("out",), "attn": ("in", "out"), "ffn": ("up", "down")}  # compon
 
 
 class Place(NamedTuple):
-    """Where one parameter lies in a member's flat row, and its shape."""
+    """The place of a parameter in a member's flat row, and its shape."""
 
     start: int
     stop: int
@@ -217,7 +217,7 @@ def weights_of(site: Site, model: Model, n: int) -> list[tuple[str, Index]]:
 
 
 def mark(site: Site, model: Model, places: Mapping[str, Place]) -> Bool[Tensor, " P"]:
-    """Which of a member's parameters are the weights and biases of a resolved site."""
+    """Masks of a member's parameters that are the weights and biases of a resolved site."""
     marks = torch.zeros(max(p.stop for p in places.values()), dtype=torch.bool)
     matrices = views(marks[None], places)
     for n in site.layers or ():
@@ -227,7 +227,7 @@ def mark(site: Site, model: Model, places: Mapping[str, Place]) -> Bool[Tensor, 
 
 
 class Member:
-    """One member before its first step, as its edit sees and sets it: P parameters in one row, some held, some shared.
+    """A member before its first step: P parameters in one row, which its edit may freeze or share.
 
     `constants` are places in the row with the values that stay there; `ties` are places of the components that are one parameter.
     """
@@ -238,31 +238,31 @@ class Member:
         self.ties: list[list[Tensor]] = []
 
     def blank(self) -> Bool[Tensor, " P"]:
-        """Marks of no parameter, on the CPU."""
+        """An empty mask of parameters, on the CPU."""
         return torch.zeros(len(self.row), dtype=torch.bool)
 
     def views(self, row: Tensor) -> dict[str, Tensor]:
-        """Views of a row, of values or of marks, by the parameters' names and in their shapes."""
+        """Views of a row of values or masks, by the parameters' names and in their shapes."""
         return {name: view[0] for name, view in views(row[None], self.places).items()}
 
     def mark(self, site: Site) -> Bool[Tensor, " P"]:
-        """Marks of the weights and biases of a resolved site, on the CPU."""
+        """A mask of the weights and biases of a resolved site, on the CPU."""
         return mark(site, self.model, self.places)
 
     def hold(self, marks: Bool[Tensor, " P"]) -> None:
-        """Keep what is marked at the value that it has now: through every update, and of the gradient's norm no part."""
+        """Freeze the masked parameters: they are not updated, and do not count in the gradient's norm."""
         where = marks.nonzero()[:, 0]
         self.constants.append((where, self.row[where.to(self.row.device)]))
 
     def share(self, site: Site) -> None:
-        """Make the components of a resolved site one parameter in each layer; the first of q, k, v gives its values."""
+        """Make the components of a resolved site one parameter in each layer, initialised as the first of q, k, v."""
         sites = [Site((component,), site.layers, site.heads) for component in site.components]
         self.ties.append([self.mark(part).nonzero()[:, 0] for part in sites])
 
 
 @functools.lru_cache(maxsize=8)
 def _positions(length: int, width: int, dtype: torch.dtype, device: torch.device | str) -> Float[Tensor, "T D"]:
-    """Sinusoidal positions (Vaswani et al. 2017, section 3.5); kept, so not to be written to."""
+    """Sinusoidal positions (Vaswani et al. 2017, section 3.5), cached; do not write to them."""
     rates = torch.exp(torch.arange(0, width, 2, dtype=torch.float64) * (-math.log(10_000.0) / width))
     angles = torch.arange(length, dtype=torch.float64)[:, None] * rates
     return torch.stack((angles.sin(), angles.cos()), -1).view(length, width).to(device, dtype)
@@ -286,7 +286,7 @@ class Dropout:
         self.draw = draw
 
     def factor(self, shape: tuple[int, ...], dtype: torch.dtype) -> Tensor | None:
-        """The next mask: 0 where dropped, 1 / (share kept) elsewhere; None where nothing is ever dropped."""
+        """The next mask: 0 for dropped elements, 1 / (share kept) elsewhere; None without dropout."""
         if self.cut == 0:
             return None
         count = math.prod(shape)
@@ -319,7 +319,7 @@ def _norm(x: Float[Tensor, "X N D"], w: Float[Tensor, "F D"], b: Float[Tensor, "
 
 
 def embedding_rows(table: Float[Tensor, "F V D"], inputs: Int[Tensor, "B T"]) -> Float[Tensor, "F B T D"]:
-    """The rows of each member's embedding that the inputs name; a gradient of these alone spares one of the table."""
+    """The rows of each member's embedding for the inputs, whose gradient avoids one of the whole table."""
     return table.index_select(1, inputs.flatten()).view(table.shape[0], *inputs.shape, table.shape[2])
 
 
@@ -331,7 +331,7 @@ def embed(rows: Float[Tensor, "F B T D"], inputs: Int[Tensor, "B T"], drop: Drop
 
 
 def project(p: Mapping[str, Tensor], n: int, x: Float[Tensor, "X B T D"]) -> Float[Tensor, "G B T W"]:
-    """q, k and v of layer n, side by side, all heads concatenated: what enters the dot product."""
+    """q, k and v of layer n, side by side, all heads concatenated, as they enter the dot product."""
     flat = linear(x.flatten(1, 2), p[f"layers.{n}.in.weight"], p[f"layers.{n}.in.bias"])
     return flat.view(flat.shape[0], *x.shape[1:3], -1)
 
@@ -369,7 +369,7 @@ def finish(
 
 
 class _Pass(NamedTuple):
-    """What one forward pass leaves: the last hidden states, and what it read on the way.
+    """The result of a forward pass: the last hidden states, and the blocks that were read.
 
     A layer's blocks are in, what enters it; qkv, side by side; o, what enters the output projection; attn and ffn, what the
     attention block and the feed-forward block add to the residual stream (before dropout).
@@ -389,7 +389,7 @@ def forward(
     rows: Float[Tensor, "F B T D"] | None = None,
     put: Mapping[int, Float[Tensor, "F B T W"]] | None = None,
 ) -> _Pass:
-    """All layers, for every member at once; `blocks` names what is returned of the way.
+    """All layers, for all members at once; `blocks` names what is returned besides.
 
     Dropout is applied where `drop` is given (training) and nowhere else; `mask` defaults to the causal one; `rows`
     stands in for the rows of the embedding where the caller wants their gradient alone; `put` for q, k and v, side by
@@ -408,7 +408,7 @@ def forward(
 
 
 def _cuts(site: Site, model: Model) -> list[tuple[Block, slice]]:
-    """The columns of blocks that make the representation of a resolved site: component by component, head by head."""
+    """The columns of blocks that make the representation of a resolved site, by component and head."""
     cuts, each = [], model.width // model.heads
     for part in site.parts():
         component, layer = part.components[0], part.layers[0] if part.layers else 0
@@ -428,12 +428,12 @@ def width_of(site: Site, model: Model) -> int:
 
 
 def blocks_of(sites: Iterable[Site], model: Model) -> list[Block]:
-    """The blocks that a forward pass has to keep for those resolved sites."""
+    """The blocks that a forward pass has to keep for the resolved sites."""
     return sorted({block for site in sites for block, _ in _cuts(site, model)})
 
 
 def representation(blocks: Mapping[Block, Tensor], slot: int, site: Site, model: Model) -> Float[Tensor, "I N"]:
-    """One member's representation at a resolved site, its parts one below the other, one column a token (batch-major)."""
+    """One member's representation at a resolved site, with its parts stacked, one column per token (batch-major)."""
     return torch.cat([blocks[block][slot, ..., columns].flatten(0, 1).T for block, columns in _cuts(site, model)])
 
 
@@ -461,13 +461,13 @@ class Representations:
         self.back = None if in_order else torch.argsort(order).to(device)
 
     def read(self, blocks: Mapping[Block, Tensor]) -> Float[Tensor, "A I N"]:
-        """What `representation` returns of each member."""
+        """The `representation` of each member."""
         rows = torch.cat([_flat(blocks[block])[slots, :, columns] for block, (slots, columns) in self.at.items()])
         rows = rows if self.back is None else rows[self.back]
         return rows.view(-1, self.width, rows.shape[1])
 
     def add(self, gradient: Float[Tensor, "A I N"], into: Mapping[Block, Tensor]) -> None:
-        """Add a gradient with respect to what `read` returns to gradients of the blocks; no place is written twice."""
+        """Add a gradient of `read` to the gradients of the blocks; no element is written twice."""
         rows = gradient.flatten(0, 1)
         rows = rows if self.rows is None else rows[self.rows]
         parts = rows.split([len(slots) for slots, _ in self.at.values()])

@@ -1,4 +1,4 @@
-"""Decoder and cross-entropy in one, a block of rows at a time, and losses of many variants of one hidden state."""
+"""Decoder and cross-entropy in one, block by block of rows, and losses of many variants of a hidden state."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ FEW = {"cpu": 300_000, "cuda": 500_000_000}  # logits that softmax and sums go o
 
 
 class Scores(NamedTuple):
-    """Cross-entropy in nats per token, and whether no word was likelier than the gold word."""
+    """Cross-entropy in nats per token, and whether no word was more likely than the true one."""
 
     loss: Float[Tensor, "F N"]
     correct: Bool[Tensor, "F N"]
 
 
 class _Gradients(NamedTuple):
-    """Of each member's mean loss, with respect to hidden states, decoder weights and decoder biases."""
+    """Gradients of each member's mean loss with respect to hidden states, decoder weights and decoder biases."""
 
     hidden: Float[Tensor, "F N D"]
     weight: Float[Tensor, "F V D"]
@@ -34,7 +34,7 @@ class _Gradients(NamedTuple):
 
 
 def workspace(rows: int, vocabulary: int, like: Tensor) -> Float[Tensor, " S"]:
-    """Room for one block of logits, to be handed to every call: on a CPU fresh pages cost more than the sums in them."""
+    """Memory for a block of logits, reused by all calls: on a CPU new pages cost more than the sums."""
     most = max(BLOCK[like.device.type], TALL[like.device.type])
     return like.new_empty(max(min(most, rows * vocabulary), vocabulary))
 
@@ -68,7 +68,7 @@ def loss_and_gradients(
     into: tuple[Float[Tensor, "F V D"], Float[Tensor, "F V"]] | None = None,
     work: Float[Tensor, " S"] | None = None,
 ) -> tuple[Scores, _Gradients]:
-    """Scores of every token, and the gradients of each member's mean loss, formed while a block is at hand.
+    """Scores of every token, and gradients of each member's mean loss, computed while a block is in cache.
 
     p = softmax(h Wᵀ + b); with r = p - onehot(y): dh = r W / N, dW = rᵀ h / N, db = sum of r over rows / N.
     dW and db are written into `into` where it is given. `work` is room for a block of logits (see `workspace`).
@@ -96,7 +96,7 @@ def loss_and_gradients(
 def _scores_in_place(
     z: Float[Tensor, "F N V"], b: Float[Tensor, "F V"], y: Int[Tensor, " N"], db: Float[Tensor, "F V"], gold: bool
 ) -> Scores:
-    """Scores of products that lack their biases; they become p, or with `gold` p - onehot(y), in place.
+    """Scores from products without biases, which become p, or with `gold` p - onehot(y), in place.
 
     The sums of that over rows are added to `db`. A few rows at a time, so that every pass over them but the first finds them in cache;
     products narrower than the biases are widened, and p narrowed again, within the same rows.
@@ -131,13 +131,13 @@ def _softmax(z: Float[Tensor, "F N V"], y: Int[Tensor, " N"]) -> Scores:
 
 
 def _room(h: Float[Tensor, "F N D"], vocabulary: int, work: Float[Tensor, " S"] | None) -> Float[Tensor, "F N V"]:
-    """Where the logits of those states go."""
+    """The memory for the logits of the states."""
     count = h.shape[0] * h.shape[1] * vocabulary
     return (h.new_empty(count) if work is None else work[:count]).view(h.shape[0], h.shape[1], vocabulary)
 
 
 def _blocks(members: int, rows: int, vocabulary: int, most: int, tall: int) -> Iterator[tuple[slice, slice]]:
-    """Member and row slices whose logits fit a block; rows are only cut when one member alone does not fit `tall`."""
+    """Member and row slices whose logits fit a block; rows are split only if one member does not fit `tall`."""
     together = max(1, most // (rows * vocabulary))
     # even heights: a thin last block costs as much as a full one
     height = min(-(-rows // -(-rows * vocabulary // tall)), max(1, tall // vocabulary))
@@ -147,7 +147,7 @@ def _blocks(members: int, rows: int, vocabulary: int, most: int, tall: int) -> I
 
 
 class NarrowDecoder:
-    """`loss_and_gradients` with narrower factors in its three products; it keeps room for them from step to step.
+    """`loss_and_gradients` with bfloat16 factors in its three products; its memory is reused from step to step.
 
     With p = softmax(h Wᵀ + b): dh = (p W - W[y]) / N and dW = (pᵀ h - onehot(y)ᵀ h) / N. The products with p are narrow; the
     terms of the gold words, where most of a young model's gradient lies, are sums of few numbers in the precision of `h`
@@ -166,7 +166,7 @@ class NarrowDecoder:
         y: Int[Tensor, " N"],
         into: tuple[Float[Tensor, "F V D"], Float[Tensor, "F V"]],
     ) -> tuple[Scores, _Gradients]:
-        """Scores of every token, and gradients of each member's mean loss; those of the decoder go into `into`."""
+        """Scores of every token, and gradients of each member's mean loss; the decoder's are written to `into`."""
         members, count, vocabulary, kind = h.shape[0], h.shape[1], w.shape[1], h.device.type
         loss, correct = h.new_empty(h.shape[:2]), torch.empty(h.shape[:2], dtype=torch.bool, device=h.device)
         dh, (dw, db) = torch.empty_like(h), into
@@ -196,7 +196,7 @@ class NarrowDecoder:
         return Scores(loss, correct), _Gradients(dh.div_(count), dw, db.div_(count))
 
     def _room(self, name: str, shape: tuple[int, ...], like: Tensor) -> Tensor:
-        """Room that was used before where it is large enough: on a CPU fresh pages cost more than what is done in them."""
+        """Reused memory if it is large enough: on a CPU new pages cost more than the work in them."""
         size = torch.Size(shape).numel()
         room = self._rooms.get(name)
         if room is None or room.numel() < size:
@@ -215,7 +215,7 @@ SAFE = (1e-25, 1e30)  # sums of exp outside which a token is scored the plain wa
 
 
 def extend_decoder(weight: Float[Tensor, "V D"], bias: Float[Tensor, " V"]) -> Float[Tensor, "V K"]:
-    """The decoder's weights beside its biases and a column of ones, so that one product makes whole logits."""
+    """The decoder's weights with its biases and a column of ones, so that one product gives logits."""
     return torch.cat([weight, bias[:, None], torch.ones_like(bias)[:, None]], 1)
 
 
@@ -277,7 +277,7 @@ def _score(
     y: Int[Tensor, " N"],
     room: Float[Tensor, " M"],
 ) -> tuple[Float[Tensor, "N A"], Bool[Tensor, "N A"]]:
-    """Losses (not a number where exp left the SAFE range) and correctness, a block of words at a time."""
+    """Losses (NaN if exp left the SAFE range) and correctness, block by block of words."""
     count = len(y), (basis if shares is None else shares).shape[1]
     left, mix = _extend(basis, shares, basis.new_zeros(len(y)))
     shift = _variants_logits(left, mix, wide[:PROBE], None).amax((1, 2))
@@ -297,7 +297,7 @@ def _score(
 def _extend(
     basis: Float[Tensor, "N R D"], shares: Float[Tensor, "N A R"] | None, shift: Float[Tensor, " N"]
 ) -> tuple[Float[Tensor, "N S K"], Float[Tensor, "N A S"] | None]:
-    """The same with the bias and the shift, which every variant has once."""
+    """The same with the bias, and the shift of every variant."""
     tokens, rank, width = basis.shape
     left = basis.new_zeros(tokens, rank + (shares is not None), width + 2)
     left[:, :rank, :width] = basis
@@ -326,6 +326,6 @@ def _variants_logits(
 
 
 def slices(count: int, size: int) -> Iterator[slice]:
-    """The numbers from 0 to count, that one left out, in pieces of `size`, the last one shorter; never less than 1."""
+    """Slices from 0 to count, without the excluded one, of at most `size`; never less than 1."""
     for start in range(0, count, max(1, size)):
         yield slice(start, min(start + max(1, size), count))

@@ -1,4 +1,4 @@
-"""Matrix products in float32 and sums over repeated rows: the fastest way that is exact and in a fixed order."""
+"""Products in float32 and sums over repeated rows: the fastest that are accurate and in a fixed order."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ TOLERANCE = 1e-5  # oneDNN in float32 is within 6e-7; bfloat16 products err by 3
 
 
 def _error(precision: str) -> float:
-    """Relative error of a 256² product under that setting, against float64."""
+    """Relative error of a product of 256 × 256 matrices under a setting, against float64."""
     draw = torch.Generator().manual_seed(0)
     a, b = (torch.rand(256, 256, generator=draw, dtype=torch.float64) - 0.5 for _ in range(2))
     exact = a @ b
@@ -27,7 +27,7 @@ def _error(precision: str) -> float:
 
 @contextlib.contextmanager
 def fast_products() -> Iterator[str]:
-    """Within the context, float32 products on the CPU run at the fastest setting that keeps float32's accuracy.
+    """Context in which float32 products on the CPU use the fastest setting with float32's accuracy.
 
     On processors where PyTorch's 'medium' moves the product to another library that still computes in float32 this
     is up to twice as fast; where 'medium' means bfloat16 the check fails and nothing changes. Yields the setting.
@@ -42,7 +42,7 @@ def fast_products() -> Iterator[str]:
 
 
 def numerics(device: str, precision: str, setting: str) -> str:
-    """What trains a run beside its statement: the step's revision, the products' precision and library, and on what.
+    """What a run's numbers depend on besides its statement: the step's revision, precision and library of products, device.
 
     On a CPU that is the instruction set that PyTorch uses, on a GPU the device's name. Versions of libraries and drivers are not
     in it, nor what a library chooses by the model of the processor: two machines that agree may still differ in last bits.
@@ -61,7 +61,7 @@ def numerics(device: str, precision: str, setting: str) -> str:
 
 
 def check_numerics(before: str | None, here: str) -> None:
-    """Raise StudyError where a study would go on otherwise than what trained it before (None: not noted)."""
+    """Raise StudyError if a study would resume with other numerics than before (None: unknown)."""
     if before not in (None, here):
         reason = f"Here it would be: {here}. That moves effects, and the runs of a study are compared with one another."
         todo = "Go on where the study began, or choose another folder with --out."
@@ -70,7 +70,7 @@ def check_numerics(before: str | None, here: str) -> None:
 
 @contextlib.contextmanager
 def one_thread() -> Iterator[None]:
-    """Within the context sums are computed by one thread, as in every worker, so that they come out the same."""
+    """Context in which sums are computed by one thread, as in every worker, so that they are equal."""
     before = torch.get_num_threads()
     try:
         torch.set_num_threads(1)
@@ -82,7 +82,7 @@ def one_thread() -> Iterator[None]:
 def add_at(
     table: Float[Tensor, "F V ..."], places: Int[Tensor, " N"], rows: Float[Tensor, "F N ..."], alpha: float = 1.0
 ) -> Float[Tensor, "F V ..."]:
-    """table[:, places] += alpha · rows, in place; places that repeat get the sum of their rows.
+    """table[:, places] += alpha · rows, in place; repeated places get the sum of their rows.
 
     CUDA's `index_add_` adds in no fixed order where a place repeats, so that elsewhere than on a CPU no place gets two rows that are
     not zero. That takes a product of N × N with the rows, under one per cent of a step of the paper's model.
@@ -92,7 +92,7 @@ def add_at(
 
 
 def _sum_repeats(places: Int[Tensor, " N"], rows: Float[Tensor, "F N ..."]) -> Float[Tensor, "F N ..."]:
-    """The sum of all rows of a place in the place's first row, and zero in its others; shapes do not depend on what repeats."""
+    """The sum of all rows of a place in its first row, and 0 in its others; shapes do not depend on repetitions."""
     same = places[:, None] == places
     first = ~same.tril(-1).any(1)
     sums = (same & first[:, None]).to(rows.dtype)

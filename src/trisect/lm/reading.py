@@ -1,4 +1,4 @@
-"""Read a language model that a study trained, with the measures of any pretrained one."""
+"""Read a language model of a study with the measures of pretrained models."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ SHOWN = 8  # words that a message names
 
 @dataclass(frozen=True, eq=False)
 class OwnModel:
-    """A trained member of a fleet, ready to be read, scored and edited; `parameters` have a member axis of 1.
+    """A trained member of a fleet, to read, score and edit; `parameters` have a member axis of 1.
 
     Texts are split by the `basic_english` rules and lower-cased; a word that the vocabulary lacks becomes its unknown
     word. Where there is none it is left out, and a text with more than a quarter of such words is refused. Notes of the
@@ -74,7 +74,7 @@ class OwnModel:
 
     @property
     def notes(self) -> tuple[str, ...]:
-        """What this thread's open edits are."""
+        """Notes on this thread's active edits."""
         return tuple(f"Measured with an edit: {block.words}." for block in _edits_here(self))
 
     @property
@@ -104,7 +104,7 @@ class OwnModel:
         return tuple(_projections(self.model, self.parameters, n) for n in range(1, self.model.layers + 1))
 
     def batches(self, texts: Iterable[TextOrPair], size: int = 8, scored: bool = False) -> Iterator[Batch]:
-        """Texts as batches of at most `size` windows; `scored` makes no difference, since nothing has to be hidden."""
+        """Texts as batches of at most `size` windows; `scored` has no effect, since nothing is masked."""
         rows: list[tuple[int, int, list[int]]] = []
         lacking, named = list[str](), set[str]()
         for number, text in enumerate(map(as_sample, texts)):
@@ -124,7 +124,7 @@ class OwnModel:
             yield self._batch(rows, _unknown_notes(self._ids, lacking, named))
 
     def _word_ids(self, number: int, text: PlainText, words: Sequence[str], lacking: Sequence[str]) -> list[int]:
-        """The ids of a text's words; raises ModelError where too few of them are in the vocabulary."""
+        """The ids of a text's words; raises ModelError if too few are in the vocabulary."""
         if words and (UNKNOWN in self._ids or len(lacking) <= LEFT_OUT * len(words)):
             unknown = self._ids.get(UNKNOWN)
             return [i for word in words if (i := self._ids.get(word, unknown)) is not None]
@@ -148,7 +148,7 @@ class OwnModel:
         return Batch({"ids": ids}, Side(tokens, real, ~real, ids), None, tuple((t, s) for t, s, _ in rows), notes)
 
     def read(self, texts: TextOrPair | Iterable[TextOrPair], size: int = 1_000) -> Reading:
-        """Read a text or several as one Reading; raises ModelError where they are more than `size` windows."""
+        """Read one or several texts as one Reading; raises ModelError for more than `size` windows."""
         texts = [cast(TextOrPair, texts)] if isinstance(texts, (str, tuple, InputSample)) else texts
         batches = list(self.batches(texts, size))
         if not batches:
@@ -161,13 +161,13 @@ class OwnModel:
         return self.trace(batches[0])
 
     def each(self, batch: Batch, see: Callable[[Trace], object]) -> None:
-        """Read one batch, and hand its layers over one by one; models of this size are read whole."""
+        """Read a batch, and yield its layers one by one; small models are read as a whole."""
         for trace in self.trace(batch).traces:
             see(trace)
 
     @torch.no_grad()
     def trace(self, batch: Batch, write: Mapping[Address, Writer] | None = None) -> Reading:
-        """Read one batch: a Trace per layer, with what writers put in place of q, k and v."""
+        """Read a batch: a Trace per layer, after writes to q, k and v."""
         real, traces, seen = batch.source.real, [], []
         self._pass(batch.inputs["ids"], write or {}, {}, seen)
         scale = (self.model.width // self.model.heads) ** -0.5
@@ -233,7 +233,7 @@ class OwnModel:
         write: Mapping[Address, Writer] | None = None,
         places: Int[Tensor, "B ..."] | None = None,
     ) -> Float[Tensor, "B T V"]:
-        """As `outputs`, with what enters a layer's block replaced; raises ModelError for another point of the stream."""
+        """`outputs` with the input of a layer's block replaced; raises ModelError for other points of the stream."""
         if other := [point for point in streams if point.where != "input"]:
             reason = "Its norms stand behind the sums, so that what a layer adds is no part of the next layer's input."
             problem = f"The writers of {self.name} do not add up to its residual stream, asked for at {other[0].where}."
@@ -243,7 +243,7 @@ class OwnModel:
     def path_gradients(
         self, batch: Batch, places: Int[Tensor, " B"], answers: Int[Tensor, " B"], layers: Sequence[int]
     ) -> dict[tuple[int, str, int], Float[Tensor, "B T D"]]:
-        """None: raises ModelError, since what a layer adds is no part of the next layer's input."""
+        """None: raises ModelError, since writers do not add up in a residual stream."""
         reason = "Its norms stand behind the sums."
         raise ModelError(f"The writers of {self.name} do not add up.", reason, "Choose a pretrained model.")
 
@@ -296,7 +296,7 @@ class OwnModel:
 
 
 class _Edit:
-    """The functions of one block of edits on an OwnModel, the thread that they hold for, and how many passes they ran in."""
+    """The functions of one block of edits on an OwnModel, their thread, and the number of passes that they ran in."""
 
     def __init__(self, words: str, writers: Mapping[Address, Writer]) -> None:
         self.words, self.writers, self.thread, self.passes = words, writers, threading.get_ident(), 0
@@ -306,13 +306,13 @@ OPEN: WeakKeyDictionary[OwnModel, list[_Edit]] = WeakKeyDictionary()
 
 
 def _edits_here(model: OwnModel) -> list[_Edit]:
-    """The open edits of this thread."""
+    """The active edits of this thread."""
     return [block for block in OPEN.get(model, ()) if block.thread == threading.get_ident()]
 
 
 @contextmanager
 def edit_own(model: OwnModel, edits: Mapping[str, EditFunction]) -> Iterator[None]:
-    """Functions run at sites in every pass of this thread inside, those of outer blocks first.
+    """Context in which functions run at sites in every pass of this thread, those of outer blocks first.
 
     Raises SiteError, SpecError; and ModelError where no pass was made to its end.
     """
@@ -328,7 +328,7 @@ def edit_own(model: OwnModel, edits: Mapping[str, EditFunction]) -> Iterator[Non
 
 
 def _unknown_notes(ids: Mapping[str, int], lacking: Sequence[str], named: set[str]) -> list[str]:
-    """Notes on words that the vocabulary lacks, less those that are named already; `named` grows by the others."""
+    """Notes on words that the vocabulary lacks, except those in `named`, which grows by the others."""
     how = f"read as {UNKNOWN}" if UNKNOWN in ids else "left out"
     vocabulary = f"the {len(ids):,} words of the vocabulary (trisect.load('STUDY').vocabulary)"
     lead, rest = f"Not among {vocabulary}, and {how}", f"Other words that the vocabulary lacks are {how} as well."

@@ -19,10 +19,10 @@ _Work = Callable[[], tuple[Tensor, ...]]
 
 @runtime_checkable
 class Recorder(Protocol):
-    """What records a piece of work so that it can be run again on the same tensors."""
+    """Records work so that it can be repeated on the same tensors."""
 
     def record(self, work: _Work, draw: torch.Generator) -> tuple[Callable[[], None], tuple[Tensor, ...]]:
-        """The replay, and the tensors into which each replay writes."""
+        """The replay, and the tensors that each replay writes to."""
         ...
 
 
@@ -45,7 +45,7 @@ class CudaGraph:
 
 
 class Replay:
-    """One pass over windows of one shape. `usable` is false where recording failed or the replay is not the same.
+    """A pass over windows of one shape. `usable` is False if recording failed or the replay differs.
 
     `work` returns outputs, and writes the gradient in place. Recording runs it several times; the state of the objectives in
     `changing` is restored after that.

@@ -1,4 +1,4 @@
-"""Format numbers, counts, names and what a page is about as words; data points of figures."""
+"""Format numbers, counts, names and inputs as words; data points of figures."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from trisect.stats.tested import number as points_number
 
 
 class HasInterval(Protocol):
-    """What has a 95 % interval, its ends None where there is none: a Mean, an Estimate, a row of a table."""
+    """An object with a 95 % interval (ends None without one): a Mean, an Estimate, a row of a table."""
 
     @property
     def mean(self) -> float | None: ...  # noqa: D102
@@ -36,12 +36,12 @@ class HasInterval(Protocol):
 
 
 def side(estimate: HasInterval) -> int:
-    """1 or −1 where the interval lies above or below 0, else 0."""
+    """1 or −1 for an interval above or below 0, else 0."""
     return 0 if estimate.low is None or estimate.high is None else (estimate.low > 0) - (estimate.high < 0)
 
 
 class _SitePosition(NamedTuple):
-    """Where a site stands in a figure: its group (`q`, `q+k`), its layers as spelt, and their mean as depth.
+    """The position of a site in a figure: its group (`q`, `q+k`), its layers as spelled, and their mean as depth.
 
     `single` is one layer, all of its heads together.
     """
@@ -53,7 +53,7 @@ class _SitePosition(NamedTuple):
 
 
 class Point(NamedTuple):
-    """One number of one seed at one site; `at` is an epoch, an alpha, or None; `run` is the run that it is of.
+    """A number of one seed at one site; `at` is an epoch, an alpha, or None; `run` is its run.
 
     `diverged`: a run behind it diverged.
     """
@@ -67,7 +67,7 @@ class Point(NamedTuple):
 
 
 class Mean(NamedTuple):
-    """A mean over seeds with its 95 % Student interval, which is None with one seed and where all seeds agree."""
+    """A mean over seeds with its 95 % Student interval; None with one seed, or equal values."""
 
     mean: float
     low: float | None
@@ -77,7 +77,7 @@ class Mean(NamedTuple):
 
 @cache
 def place(site: str) -> _SitePosition:
-    """Read a site of the rows; combined components and several layers make a place of their own."""
+    """Parse a site of the rows; combined components and several layers have positions of their own."""
     parsed = Site.parse(site)
     group = "+".join(parsed.components)
     if parsed.layers is None:
@@ -101,12 +101,12 @@ def interval(values: Sequence[float]) -> Mean:
 
 
 def alike(a: float, b: float) -> bool:
-    """Whether two means are the same but for rounding."""
+    """Whether two means are equal but for rounding."""
     return math.isclose(a, b, rel_tol=1e-9, abs_tol=ROUNDING)
 
 
 def extreme(means: Mapping[str, Mean], way: int) -> list[str]:
-    """Where the mean is highest (`way` 1) or lowest (−1): more than one place where several are the same."""
+    """The sites with the highest (`way` 1) or lowest (−1) mean: several if equal."""
     best = max(means.values(), key=lambda m: way * m.mean)
     return [name for name, m in means.items() if alike(m.mean, best.mean)]
 
@@ -166,7 +166,7 @@ _OWN = re.compile(rf"({'|'.join(TRAINED)})-([0-9]+)")  # the folder of a model t
 
 
 def number(value: float | None, signed: bool = False, places: int | None = None) -> str:
-    """A number with a true minus sign, three decimals, and below 0.1 three digits that count; a dash where there is none.
+    """A number with a true minus sign, three decimals, and below 0.1 three significant digits; a dash for None.
 
     `places` fixes the decimals, for a column of a table.
     """
@@ -186,7 +186,7 @@ def number(value: float | None, signed: bool = False, places: int | None = None)
 def ends(
     estimate: HasInterval, signed: bool = False, places: int | None = None, text: Callable[[float], str] | None = None
 ) -> str:
-    """The ends of an interval, as in `0.191 to 0.270`, or a dash; `text` spells an end where it is no plain number.
+    """The ends of an interval, as in `0.191 to 0.270`, or a dash; `text` formats an end.
 
     Those of a share are no further apart than a share can be.
     """
@@ -203,14 +203,14 @@ def cells(
     places: int | None = None,
     text: Callable[[float], str] | None = None,
 ) -> tuple[str, str]:
-    """A number and its interval as two cells of a table; dashes where there is none."""
+    """A number and its interval as two cells of a table; dashes for None."""
     if estimate is None or estimate.mean is None:
         return "–", "–"
     return text(estimate.mean) if text else number(estimate.mean, signed, places), ends(estimate, signed, places, text)
 
 
 def p_value(value: float | None) -> str:
-    """A p-value; small ones only as such."""
+    """A p-value; small ones as `< 0.001`."""
     return "< 0.001" if value is not None and value < 0.001 else number(value)
 
 
@@ -220,13 +220,13 @@ def share(value: float) -> str:
 
 
 def decimals(values: Sequence[float]) -> int:
-    """How many decimals a column of a table needs: three, and up to five where its smallest number would hide."""
+    """The number of decimals for a column of a table: three, and up to five for small numbers."""
     sizes = [abs(v) for v in values if abs(v) > NOTHING]
     return min(5, max(3, 1 - math.floor(math.log10(min(sizes))))) if sizes else 3
 
 
 def count(value: int | None) -> str:
-    """A whole number with thin thousands."""
+    """A whole number with thin spaces between thousands."""
     return "–" if value is None else f"{value:,}".replace(",", "\u202f")
 
 
@@ -241,12 +241,12 @@ def sample(n: int, noun: str) -> str:
 
 
 def capital(text: str) -> str:
-    """The text with a capital at its beginning."""
+    """The text with a capital first letter."""
     return text[:1].upper() + text[1:]
 
 
 def display_name(name: str, command: str = "") -> str:
-    """A model by a name for people: of one that a study, recall or translate trained what it is and its seed, as in `baseline, seed 1`.
+    """A model's name for readers: for models that trisect trained, the kind and seed, as in `baseline, seed 1`.
 
     Several of one kind, as in `seed-1, seed-2`, are one name: `models of seeds 1 and 2`. A folder such as
     `model` below one with a name is left out where the `command` of a record says MODEL, as it does of folders: a hub's
@@ -265,7 +265,7 @@ def display_name(name: str, command: str = "") -> str:
 
 
 def display_names(names: Sequence[str]) -> tuple[str, ...]:
-    """Several models by names for people, or all by their own where two would be called the same."""
+    """Names of several models for readers; their own names if two would be equal."""
     shown = tuple(map(display_name, names))
     return shown if len(set(shown)) == len(shown) else tuple(names)
 
@@ -276,7 +276,7 @@ def join_words(names: Sequence[str]) -> str:
 
 
 def slug(text: str) -> str:
-    """A text as part of a file's name; what has to be replaced is distinguished by a hash."""
+    """A text as part of a file's name, with a hash if characters are replaced."""
     plain = re.sub(r"[^\w-]+", "-", text, flags=re.ASCII).strip("-")
     return plain if plain == text and len(text) <= 80 else f"{plain[:24] or 'label'}-{digest(text, 3)}"
 
@@ -290,7 +290,7 @@ def mean_words(mean: Mean, unit: str = "", signed: bool = True) -> str:
 
 
 def tally(verdicts: Mapping[str, int]) -> str:
-    """How many claims came out how."""
+    """The number of claims by verdict."""
     total = sum(verdicts.values())
     parts = [f"{verdicts.get(v, 0)} {v}" for v in ("supported", "refuted", "inconclusive")]
     parts += [f"{verdicts['not tested']} not tested"] if verdicts.get("not tested") else []
@@ -301,7 +301,7 @@ ClaimRow = dict[str, Any]  # a row of the table claims
 
 
 def verdict_lines(claims: pl.DataFrame) -> list[tuple[ClaimRow, str]]:
-    """Each claim's row with a line: its verdict, the part that speaks for it least with its bound, and why if it is inconclusive."""
+    """Each claim's row with a line: verdict, weakest part with its bound, and the reason if it is inconclusive."""
     lines = []
     for row, weakest in weakest_parts(claims):
         line = f"{row['claim']}  {row['verdict']}: {row['sentence']}" + f" {weakest}" * bool(weakest)
@@ -314,7 +314,7 @@ COUNTED = ("of pairs", "of the questions", "of the queries", "of the names")
 
 
 def weakest_parts(claims: pl.DataFrame) -> Iterator[tuple[ClaimRow, str]]:
-    """Each claim's row with the part that speaks for it least, its effect, its interval and its bound; empty where it has none.
+    """Each claim's row with its weakest part: effect, interval and bound; empty if it has none.
 
     As in `Its own answer 0.1 % of pairs (95 %: 0.0 % to 0.3 %; bound: below 5 %)`.
     """
@@ -338,7 +338,7 @@ def weakest_parts(claims: pl.DataFrame) -> Iterator[tuple[ClaimRow, str]]:
 
 
 def why_open(row: ClaimRow) -> str:
-    """Why a claim is open, in words; empty where it is not. What decides is how many units there are and were needed."""
+    """Why a claim is undecided, in words; empty if it is decided."""
     if row["reason"] is None or read_reason(row["reason"]) != UNDECIDED:
         return row["reason"] or ""
     if not row.get("seeds_needed"):
@@ -370,7 +370,7 @@ STACKS = {
 
 
 def stack_words(stack: str) -> str:
-    """A stack for people: empty for a model's only one, a tower by its name."""
+    """A stack for readers: empty for a model's only one, a tower by its name."""
     if stack in STACKS:
         return STACKS[stack]
     tower, _, role = stack.rpartition("_")
@@ -378,7 +378,7 @@ def stack_words(stack: str) -> str:
 
 
 def site_words(site: str) -> str:
-    """A site for people, as in "the values of layer 6, head 2"; a name that is no site stays as it is."""
+    """A site for readers, as in "the values of layer 6, head 2"; other names are returned unchanged."""
     try:
         spec = Site.parse(site)
     except SiteError:
@@ -395,13 +395,13 @@ def site_words(site: str) -> str:
 
 
 def stack_order(stack: str) -> tuple[int, str]:
-    """What stacks are sorted by: a model's own first, then its towers."""
+    """Sort key of stacks: a model's own first, then its towers."""
     names = list(STACKS)
     return (names.index(stack), "") if stack in names else (len(names), stack)
 
 
 def number_words(estimate: HasInterval, signed: bool = True, text: Callable[[float], str] | None = None) -> str:
-    """A number and its interval, as in `+0.120 (95 %: +0.0100 to +0.230)`; `text` spells a number that is no plain one."""
+    """A number and its interval, as in `+0.120 (95 %: +0.0100 to +0.230)`; `text` formats the number."""
     value = number(estimate.mean, signed) if text is None or estimate.mean is None else text(estimate.mean)
     return value if estimate.low is None else f"{value} (95\u00a0%: {ends(estimate, signed, text=text)})"
 
@@ -412,7 +412,7 @@ def unit(facts: ReadFacts) -> str:
 
 
 def axis_unit(facts: ReadFacts) -> str:
-    """The unit of a change as an axis or a column has it, where nothing else says what the share is of."""
+    """The unit of a change for axes and columns."""
     return "share of the output" if facts.objective == "output" else "nats"
 
 
@@ -423,19 +423,19 @@ def corpus(facts: ReadFacts) -> str:
 
 
 def sample_words(facts: ReadFacts) -> str:
-    """What a bootstrap drew: texts, or the articles that they are of."""
+    """The bootstrap's units: texts, or their articles."""
     texts = quantity(facts.texts, "text")
     return texts if facts.articles is None else f"{quantity(facts.articles, 'article')} ({texts})"
 
 
 def too_few(facts: ReadFacts) -> tuple[str, ...]:
-    """A warning where fewer units were drawn than a bootstrap needs."""
+    """A warning for fewer units than a bootstrap needs."""
     few = facts.units < FEW_TEXTS
     return (f"With fewer than {FEW_TEXTS} {facts.unit}s such intervals are too narrow to lean on.",) if few else ()
 
 
 def comparison_words(compared: Mapping[str, Json] | None, unit: str) -> str:
-    """What paired differences over texts or articles say of q, k and v, a sentence with a space before it; empty where none were made."""
+    """Paired differences of q, k and v over texts or articles, a sentence after a space; empty without them."""
     if compared is None:
         return ""
     comparison = Comparison.of(compared)
@@ -444,7 +444,7 @@ def comparison_words(compared: Mapping[str, Json] | None, unit: str) -> str:
 
 
 def read_facts(facts: ReadFacts, weights: str = "weights") -> tuple[tuple[str, str], ...]:
-    """The model, the texts and how many tokens were read, for a page's end."""
+    """The model, the texts and the number of tokens, for the end of a page."""
     return (
         ("Model", f"{facts.subject}, {weights} {facts.fingerprint}"),
         ("Texts", corpus(facts)),
@@ -453,7 +453,7 @@ def read_facts(facts: ReadFacts, weights: str = "weights") -> tuple[tuple[str, s
 
 
 def baseline_finding(what: str, measures: pl.DataFrame, facts: ReadFacts, more: str = "") -> Finding:
-    """What changes are of, and the loss of the model as it is; `what` begins the sentence, as in 'Changes'."""
+    """The reference of changes: the unedited model's loss; `what` begins the sentence, as in 'Changes'."""
     sentence = f"{what} are of {LOSSES[facts.objective]}"
     if facts.objective == "output":
         sentence += f": the squared length of the change over that of the output, averaged over tokens.{more}"

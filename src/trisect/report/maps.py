@@ -33,7 +33,7 @@ def grid(
     ends: tuple[float, float] | None = None,
     marked: Mapping[str, Collection[tuple[int, int]]] | None = None,
 ) -> Figure:
-    """Heat maps with layers downwards and heads to the right; a mapping gives a panel per title, all in one scale.
+    """Heat maps with layers downwards and heads to the right; a mapping gives a panel per title, with one scale.
 
     `values` are rows (layer, head, value), from 1; a value that is not finite is drawn as a gap. `ends` are the ends of the
     colours where several figures share them; values beyond have the end's colour. `diverging` centres the colours on 0.
@@ -56,7 +56,7 @@ def head_maps(
     marked: Callable[[MeasuredValue], bool] | None = None,
     title: Callable[[MeasuredValue], str] = lambda row: GROUP.get(row.component or "", row.component or ""),
 ) -> Figure:
-    """Maps of rows that are of one head each, a panel for each component or other `title`; a dot where a row is `marked`."""
+    """Maps of rows of single heads, a panel for each component or other `title`; a dot for `marked` rows."""
     values: dict[str, list[tuple[int, int, float]]] = {}
     dots: dict[str, set[tuple[int, int]]] = {}
     for row in rows:
@@ -76,7 +76,7 @@ def label_maps(
     across: str | None = None,
     signed: bool = True,
 ) -> Figure:
-    """Maps of labels, all in one scale, centred on 0 where numbers are `signed`: a panel for each component or other title.
+    """Maps of labels with one scale, centred on 0 if `signed`: a panel for each component or other title.
 
     `rows` are (component, layer or what `down` names, label or what `across` names, number, whether it has a dot). Each label is a
     column. A number that is not finite is a gap.
@@ -91,7 +91,7 @@ def label_maps(
 
 
 def _ends(values: Sequence[float], diverging: bool) -> tuple[float, float]:
-    """The ends of the colours: least and largest value, or the same on both sides of 0; never the same number twice."""
+    """The ends of the colour scale: least and largest value, or symmetric around 0; never equal."""
     finite = [v for v in values if math.isfinite(v)] or [0.0]
     if diverging:
         most = max(abs(v) for v in finite) or 1.0
@@ -157,7 +157,7 @@ def _scale(names: Sequence[Any]) -> alt.Scale:
 
 
 def _axis(names: Sequence[Any], spacing: float, apart: float, title: float | None = None) -> alt.Axis:
-    """Every name where they fit, else every second, fourth, eighth … from the first on; `title` moves that off the legend."""
+    """All names if they fit, else every second, fourth, eighth … from the first; `title` moves clear of the legend."""
     step = next((s for s in (1, 2, 4, 8, 16) if s * spacing >= apart), 32)
     # The theme's tickCount would thin out the values that are given.
     axis = alt.Axis(values=list(names[::step]), tickCount=len(names), minExtent=0, **TICKS)
@@ -167,7 +167,7 @@ def _axis(names: Sequence[Any], spacing: float, apart: float, title: float | Non
 
 
 def _extremes(rows: Sequence[Mapping[str, Any]], where: Callable[[Mapping[str, Any]], str]) -> str:
-    """The highest and the lowest cell for those who do not see the panel; empty where there is none."""
+    """The highest and the lowest cell as a text alternative; empty if there is none."""
     if not rows:
         return ""
     most, least = (find(rows, key=lambda row: row["value"]) for find in (max, min))

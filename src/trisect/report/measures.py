@@ -37,7 +37,7 @@ AIR = 2.0  # an interval may reach this many spans of the values beyond them bef
 
 
 class Bar(NamedTuple):
-    """A number at a layer (as spelt), of a group of components such as `q` or `q+k`; its interval's ends or None."""
+    """A number at a layer (as spelled) of a group of components such as `q` or `q+k`, with interval ends or None."""
 
     group: str
     layer: str
@@ -56,7 +56,7 @@ def layer_figure(
     units: Mapping[str, Sequence[Bar]] | None = None,
     axes: Mapping[str, SharedAxis | str] | None = None,
 ) -> Figure:
-    """A figure of panels by their titles, on one axis in `unit`; `names` are its name, number and title.
+    """A figure of panels by title, on one axis in `unit`; `names` are its name, number and title.
 
     `zero` is what the dashed line at 0 stands for, which is not drawn where it is empty; `units` are, by panel, what numbers
     are means of. `axes` has the panels that do not share the axis: the unit of an axis of their own, or one that is fixed and
@@ -85,7 +85,7 @@ def layer_panel(
     across: str = "layer",
     units: Sequence[Bar] = (),
 ) -> Panel:
-    """Every number with its 95 % interval; x is the layer, or what `across` names, colour and shape the component.
+    """Numbers with 95 % intervals; x is the layer, or the field `across`, colour and shape the component.
 
     `zero` draws the line that stands for no change; `units` are what the numbers are means of, drawn small.
     """
@@ -103,27 +103,27 @@ def layer_panel(
 
 
 def layer_key(bars: Sequence[Bar], zero: str = "no change") -> tuple[LegendEntry, ...]:
-    """The key of layer panels: a sign for each group, and the dashed line's name where it has one."""
+    """The legend of layer panels: a mark for each group, and the dashed line's name if there is one."""
     looks = [(g, render.mark(g)) for g in sort_components(bar.group for bar in bars)]
     level = (LegendEntry(zero, render.BASELINE, None, (5, 3)),) if zero else ()
     return (*(LegendEntry(g, m.colour, m.shape) for g, m in looks), *level)
 
 
 def sort_components(names: Iterable[str]) -> list[str]:
-    """Each name once: q, k and v first, then their combinations; what is no component comes last."""
+    """Distinct names: q, k and v first, then combinations, then others."""
     named = set(names)
     components = {name for name in named if name in render.GROUPS or name in render.BLOCKS}
     return [*sorted(components, key=lambda g: order(f"{g}@1")), *sorted(named - components)]
 
 
 def frame_of(bars: Sequence[Bar], unit: str) -> SharedAxis:
-    """The axis that holds the numbers, zero, and their intervals as far as these do not dwarf the numbers."""
+    """The axis for the numbers, zero, and intervals that are not much longer than the numbers' range."""
     values = [bar.value for bar in bars]
     return axis_for([*values, *near(values, bars)], unit, zero=True)
 
 
 def near(values: Sequence[float], intervals: Iterable[Bar | Mean | Estimate]) -> list[float]:
-    """The ends of intervals that do not dwarf the values."""
+    """The ends of intervals that are not much longer than the values' range."""
     if not values:
         return []
     low, high = min(values), max(values)
@@ -133,7 +133,7 @@ def near(values: Sequence[float], intervals: Iterable[Bar | Mean | Estimate]) ->
 
 
 def cut_ends(framed: Iterable[tuple[SharedAxis, Iterable[Bar | Mean | Estimate]]]) -> str:
-    """How many ends of intervals lie beyond their axes, as the end of a caption; empty where none does."""
+    """The number of interval ends beyond their axes, as the end of a caption; empty if there are none."""
     ends = sum(axis.outside(end for i in bars for end in (i.low, i.high) if end is not None) for axis, bars in framed)
     if not ends:
         return ""
@@ -141,7 +141,7 @@ def cut_ends(framed: Iterable[tuple[SharedAxis, Iterable[Bar | Mean | Estimate]]
 
 
 class MeasuredValue(NamedTuple):
-    """A row of the table: a number, its interval and over how many it is, of which measure and at which place.
+    """A row of the table: a number, its interval and n, measure and site.
 
     A `value` that is not known is NaN. A null `layer` or `head` is the whole model or
     layer, or several at once: its `group` then names them, as in 'mean, layers 1-2'.
@@ -162,18 +162,18 @@ class MeasuredValue(NamedTuple):
 
     @property
     def mean(self) -> float | None:
-        """The value, None where it is not known."""
+        """The value, None if unknown."""
         return None if math.isnan(self.value) else self.value
 
     @property
     def spot(self) -> str:
-        """Layer and heads, as a site spells them."""
+        """Layer and heads, as in a site."""
         heads = self.head or _named("heads", self.group)
         return f"{self.layer or _named('layers', self.group)}" + (f".h{heads}" if heads else "")
 
     @property
     def site(self) -> str:
-        """The whole place, as a site is spelt."""
+        """The whole site, as spelled."""
         return f"{'' if self.stack == 'plain' else f'{self.stack}.'}{self.component}@{self.spot}"
 
     @property
@@ -183,41 +183,41 @@ class MeasuredValue(NamedTuple):
 
     @property
     def side(self) -> int:
-        """1 or −1 where the interval lies above or below 0, else 0."""
+        """1 or −1 for an interval above or below 0, else 0."""
         return side(self)
 
     def estimate(self, name: str = "") -> Estimate:
-        """The number for a finding, by its site where no name is given."""
+        """The number for a finding, named by its site unless a name is given."""
         return Estimate(name or self.site, self.mean, self.low, self.high, self.n)
 
 
 def _named(what: str, group: str | None) -> str:
-    """The numbers that a group names: of 'denoise, layers 1-2, heads 1,3' the layers are '1-2'."""
+    """The numbers in a group's name: the layers of 'denoise, layers 1-2, heads 1,3' are '1-2'."""
     numbers = re.search(rf"{what} ([0-9,-]+?)(?=, [a-z]|$)", group or "")
     return numbers[1] if numbers else ""
 
 
 def component_order(component: str) -> tuple[int, int]:
-    """q, k and v before what joins them."""
+    """Sort key: q, k and v before combinations."""
     return component.count("+"), "qkv".find(component[:1])
 
 
 @dataclass(frozen=True, eq=False)
 class Measures:
-    """Rows of the table in their order."""
+    """Rows of the table, in order."""
 
     rows: tuple[MeasuredValue, ...]
 
     @classmethod
     def of(cls, table: pl.DataFrame, missing: bool = False) -> Measures:
-        """The rows of a table; those without a number only where `missing` ones are wanted."""
+        """The rows of a table; those without a number only with `missing`."""
         number = pl.col("value").fill_null(float("nan"))
         table = table.with_columns(number) if missing else table.filter(number.is_finite())
         return cls(tuple(MeasuredValue(*row) for row in table.select(MeasuredValue._fields).iter_rows()))
 
     @property
     def finite(self) -> Measures:
-        """The rows that have a number."""
+        """The rows with a number."""
         return Measures(tuple(row for row in self.rows if row.mean is not None))
 
     def __iter__(self) -> Iterator[MeasuredValue]:
@@ -227,7 +227,7 @@ class Measures:
         return len(self.rows)
 
     def where(self, *measures: str, **place: Any) -> Measures:
-        """The rows of these measures (of any, without) whose columns have these values, or one of several in a collection."""
+        """The rows of these measures (default: any) whose columns have these values, or one of a collection."""
         tests = [
             (MeasuredValue._fields.index(n), v if isinstance(v, Collection) and not isinstance(v, str) else (v,))
             for n, v in place.items()
@@ -253,11 +253,11 @@ class Measures:
         stack: str = "plain",
         at: float | None = None,
     ) -> MeasuredValue | None:
-        """The number at exactly this place; None where it was not measured."""
+        """The number at exactly this site; None if not measured."""
         return self._by_place.get((measure, stack, layer, head, component, group, at))
 
     def ordered(self) -> Measures:
-        """The rows in the order of places: by stack, layer and head, then q, k and v."""
+        """The rows ordered by stack, layer and head, then q, k and v."""
 
         def key(row: MeasuredValue) -> tuple[Any, ...]:
             component = component_order(row.component or "")
@@ -270,7 +270,7 @@ class Measures:
         return list(dict.fromkeys(getattr(row, column) for row in self.rows))
 
     def by(self, *columns: str) -> dict[Any, Measures]:
-        """The rows apart by the values of a column, or of several, in the order of first appearance."""
+        """The rows grouped by one or several columns, in order of first appearance."""
         key, groups = attrgetter(*columns), dict[Any, list[MeasuredValue]]()
         for row in self.rows:
             groups.setdefault(key(row), []).append(row)
@@ -282,42 +282,42 @@ class Measures:
 
     @property
     def mean(self) -> float:
-        """The mean of the numbers, whatever they are of: heads, layers."""
+        """The mean of the numbers."""
         return sum(row.value for row in self.rows) / len(self.rows)
 
     def means(self, column: str = "component") -> tuple[Estimate, ...]:
-        """The mean of the rows of each component, or of each value of another column, n being how many there are."""
+        """The mean of the rows of each component, or each value of another column, with n their number."""
         return tuple(Estimate(str(name), rows.mean, n=len(rows)) for name, rows in self.by(column).items())
 
     def cells(self) -> list[tuple[int, int, float]]:
-        """Layer, head and number of the rows that are of one head, for a map."""
+        """Layer, head and number of rows of single heads, for a map."""
         return [(row.layer, row.head, row.value) for row in self.rows if row.layer is not None and row.head is not None]
 
 
 def cut(shown: Iterable[tuple[SharedAxis, Sequence[Point]]]) -> str:
-    """The same as `cut_ends`, of points by site."""
+    """`cut_ends` for points by site."""
     return cut_ends((axis, by_site(points).values()) for axis, points in shown)
 
 
 def groups_of(points: Iterable[Point]) -> list[str]:
-    """The components and their combinations, in the order of figures."""
+    """The components and combinations, in the order of figures."""
     return sorted({place(p.site).group for p in points}, key=lambda g: order(f"{g}@1"))
 
 
 def with_means(points: Sequence[Point]) -> list[Point]:
-    """The points, and the ends of their sites' intervals as far as these do not dwarf them."""
+    """The points, and interval ends of their sites that are not much longer than their range."""
     return [*points, *(Point("", 0, end) for end in near([p.value for p in points], by_site(points).values()))]
 
 
 def axis_of(
     points: Sequence[Point], unit: str, zero: bool = True, bend: bool = False, more: Sequence[float] = ()
 ) -> SharedAxis:
-    """The axis that holds the points, their intervals as far as these do not dwarf them, and `more`."""
+    """The axis for the points, their intervals unless much longer, and `more`."""
     return axis_for([*(p.value for p in with_means(points)), *more], unit, zero=zero, bend=bend)
 
 
 class SitePanel(NamedTuple):
-    """One panel of a figure by site: its title, its points, what they are, its axis, and the dashed lines in it."""
+    """A panel of a figure by site: title, points, quantity, axis, and dashed lines."""
 
     title: str
     points: Sequence[Point]
@@ -335,7 +335,7 @@ def site_panels(
     levels: Sequence[Level] = (ZERO,),
     axis: SharedAxis | None = None,
 ) -> list[SitePanel]:
-    """A panel for each title that has points, on one axis or, not `shared`, each on its own; `noun` is what the numbers are.
+    """A panel for each title with points, on one axis or (not `shared`) each on its own; `noun` is the quantity.
 
     `unit` is the axis's, up to a comma that of the numbers; those that are `signed` are changes.
     """
@@ -355,7 +355,7 @@ def site_panels(
 
 
 def site_figure(names: tuple[str, str, str], caption: str, panels: Sequence[SitePanel]) -> Figure:
-    """The panels as a figure with a key; `names` are its name, number and title. The caption ends with what is cut."""
+    """The panels as a figure with a legend; `names` are its name, number and title. The caption ends with what is cut."""
     plots = tuple(site_panel(p.title, p.points, p.axis, p.levels, p.measure) for p in panels)
     looks = [(g, render.mark(g)) for g in groups_of(point for panel in panels for point in panel.points)]
     levels = {level.name: level for panel in panels for level in panel.levels}

@@ -1,4 +1,4 @@
-"""The measurement of one of several models: what it leaves, and how it travels as a job to another process or machine."""
+"""Measuring one of several models, as a job in another process or on another machine."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ S = TypeVar("S")
 
 
 class _UnitData(TypedDict):
-    """What stands beside one model's tables and record; `hardware` is the processor and how many threads, or the GPU."""
+    """The record beside a model's tables; `hardware` is the processor and its number of threads, or the GPU."""
 
     subject: str
     fingerprint: str
@@ -57,7 +57,7 @@ class _UnitData(TypedDict):
 
 
 class UnitMeasured(NamedTuple):
-    """What one model gave; `replicates` only where it was measured just now and not read back."""
+    """The result of one model; `replicates` only if it was measured by this call."""
 
     facts: UnitFacts
     tables: Mapping[str, pl.DataFrame]
@@ -69,7 +69,7 @@ class UnitMeasured(NamedTuple):
 
 
 def measure_unit(experiment: Experiment[Any, Any], settings: Any, context: RunContext, place: str = "") -> UnitMeasured:
-    """The one model of a context as an experiment measures it, with its own page, which is to lie at `place` below all models'."""
+    """Measure one model of a context, with its page, which will be at `place` below the page of all."""
     began = time.monotonic()
     context.folder.mkdir(parents=True, exist_ok=True)
     measured = context.measure(experiment, settings)
@@ -83,7 +83,7 @@ def measure_unit(experiment: Experiment[Any, Any], settings: Any, context: RunCo
 
 
 def write_unit(experiment: Experiment[Any, Any], settings: Any, context: RunContext, hardware: str) -> None:
-    """Measure the model of a context and leave all of it in its folder, for `read_unit`."""
+    """Measure the model of a context and write everything to its folder, for `read_unit`."""
     done, folder = measure_unit(experiment, settings, context), context.folder
     for name, table in done.tables.items():
         write_table(folder / "tables", name, table)
@@ -100,12 +100,12 @@ def write_unit(experiment: Experiment[Any, Any], settings: Any, context: RunCont
 
 
 def read_unit_data(folder: Path) -> _UnitData:
-    """What stands beside the tables of a unit's folder; raises DamagedFileError where it cannot be read."""
+    """Read the record beside the tables of a unit's folder; raises DamagedFileError if it is unreadable."""
     return read_record(folder / UNIT, AGAIN, _UnitData)
 
 
 def read_unit(experiment: Experiment[Any, Any], folder: Path, place: str) -> UnitMeasured:
-    """What `write_unit` left in a folder; its page will lie at `place`."""
+    """Read the result of `write_unit` from a folder; its page will be at `place`."""
     about, tables, unit = read_about(experiment, folder), read_tables(folder), read_unit_data(folder)
     findings = tuple(experiment.findings(tables, about))
     facts = _unit_facts(unit["subject"], unit["fingerprint"], f"{place}/{unit['page']}", about, findings)
@@ -119,7 +119,7 @@ def _unit_facts(name: str, mark: str, page: str, about: About[Any], findings: Se
 
 
 def notes_by_model(done: Sequence[UnitMeasured]) -> tuple[str, ...]:
-    """What all models' notes say, then what some say, with their names."""
+    """Notes that all models share, then others with the models' names."""
     shared = [note for note in done[0].about.notes if all(note in unit.about.notes for unit in done)]
     by_model = [f"{unit.facts.name}: {note}" for unit in done for note in unit.about.notes if note not in shared]
     return tuple(dict.fromkeys((*shared, *by_model)))
@@ -129,7 +129,7 @@ def notes_by_model(done: Sequence[UnitMeasured]) -> tuple[str, ...]:
 
 
 def encode_settings(value: Any, sent: set[Path] | None = None) -> Json:
-    """Settings as JSON, which `decode_settings` reads; files and folders of this machine go into `sent`, where there is one.
+    """Settings as JSON for `decode_settings`; files and folders of this machine are added to `sent`, unless None.
 
     Texts and workers are left out: texts travel as a file. Raises SpecError for what only this process can hold.
     """
@@ -162,7 +162,7 @@ def encode_settings(value: Any, sent: set[Path] | None = None) -> Json:
 
 
 def _transfer(value: str | Path, sent: set[Path]) -> Json:
-    """Where something of this machine's disk will lie; None for a text that names nothing here."""
+    """The place of a file or folder that was sent; None for a text that is no path of this machine."""
     if isinstance(value, str) and (is_built_in(value) or is_hub(value) or not value.strip() or len(value) > 1_000):
         return None
     revision = at_revision(value)
@@ -184,7 +184,7 @@ def _below_root(place: Path) -> str:
 
 
 def decode_settings(kind: type[S], data: Json, laid: Path) -> S:
-    """The settings of that class that `encode_settings` made JSON of; what was sent lies below the folder `laid` as below its root."""
+    """The settings from the JSON of `encode_settings`; sent files are below the folder `laid` as below its root."""
 
     def read(kind: Any, data: Any) -> Any:
         match data:
@@ -212,7 +212,7 @@ def decode_settings(kind: type[S], data: Json, laid: Path) -> S:
 
 
 def arrange_files(parts: Mapping[str, Path], folder: Path) -> None:
-    """Have what was sent lie below a folder as it lay below its root, without a copy where the disk allows that."""
+    """Place what was sent below a folder as it was below its root, by hard links if possible."""
 
     def place(source: str | Path, target: str | Path) -> None:
         if not Path(target).exists():  # a study brings its text, and a run of it too
@@ -231,7 +231,7 @@ def arrange_files(parts: Mapping[str, Path], folder: Path) -> None:
 
 
 def write_texts(texts: Texts, path: Path) -> None:
-    """Texts as a file: what they are called, then a line each."""
+    """Write texts to a file: their names, then a line each."""
     head = {name: getattr(texts, name) for name in ("name", "fingerprint", "notes", "options")}
     head["articles"] = texts.articles is not None
 
@@ -252,7 +252,7 @@ def write_texts(texts: Texts, path: Path) -> None:
 
 
 def read_texts(path: Path) -> Texts:
-    """The texts that `write_texts` wrote, read from the file whenever they are gone through."""
+    """The texts of `write_texts`, read from the file at each iteration."""
 
     def lines() -> Iterator[Any]:
         with path.open(encoding="utf-8") as file:
@@ -276,7 +276,7 @@ def read_texts(path: Path) -> Texts:
 
 @record
 class _UnitJob:
-    """One model to be measured: by which experiment, declared in which module, with which settings, and what it is called.
+    """A model to measure: the experiment, its module, settings, and the model's name.
 
     `laid` are the places at home of what travelled with it, by the name under which it is fetched.
     """
@@ -291,14 +291,14 @@ class _UnitJob:
 
 
 def find_experiment(module: str, name: str) -> Experiment[Any, Any]:
-    """The experiment of that name which a module declares; a job has it in words."""
+    """The experiment of a name that a module declares."""
     declared = vars(import_module(module)).values()
     return next(value for value in declared if isinstance(value, Experiment) and value.name == name)
 
 
 @job
 def _measure_model(unit: _UnitJob, context: JobContext) -> None:
-    """Open a model, measure it as if it were alone, and leave tables, record and page in the scratch folder."""
+    """Open a model, measure it alone, and write tables, record and page to the scratch folder."""
     experiment = find_experiment(unit.module, unit.experiment)
     with tempfile.TemporaryDirectory(prefix="trisect-") as laid:
         arrange_files({place: context.fetch(name) for name, place in unit.laid.items()}, Path(laid))
