@@ -1,4 +1,4 @@
-"""The command line: a command for every experiment, made from its settings, and those for studies, models and texts."""
+"""The command line: a command for every experiment, made from its settings, and commands for studies, models and texts."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ __all__ = ["main", "study"]
 
 
 class _Commands(UserDict[str, Any]):
-    """Commands by name; one that stands as a function is made by it when it is asked for."""
+    """Commands by name, created on demand."""
 
     def __getitem__(self, name: str) -> click.Command:
         command = self.data[name]

@@ -1,4 +1,4 @@
-"""The command line as a module: `python -m trisect.cli`."""
+"""Run the command line as a module: `python -m trisect.cli`."""
 
 from trisect.cli import main
 

@@ -1,4 +1,4 @@
-"""Group: the command line's frame — one message and exit 2 for bad input, 130 when interrupted."""
+"""The command group: one message and exit 2 for bad input, 130 when interrupted."""
 
 from __future__ import annotations
 
@@ -22,17 +22,17 @@ from trisect.core.printable import safe
 
 
 def say(text: object, err: bool = False) -> None:
-    """Print a line (to standard error where `err`): control characters as their signs."""
+    """Print a line (to standard error if `err`), with control characters as symbols."""
     _print(safe(str(text)), err)
 
 
 def say_step(words: str) -> None:
-    """A step of work that begins, on a line of standard error."""
+    """Print a step that begins to standard error."""
     say(words, err=True)
 
 
 def say_json(data: Any, indent: int | None = None) -> None:
-    """Print data as JSON: its characters as they are where standard output can hold them all, else as JSON's escapes."""
+    """Print data as JSON: characters unchanged if standard output can encode them, else escaped."""
     encoding = (getattr(sys.stdout, "encoding", None) or "utf-8").lower().replace("-", "")
     text = json.dumps(data, indent=indent, ensure_ascii=encoding != "utf8")
     try:
@@ -43,13 +43,13 @@ def say_json(data: Any, indent: int | None = None) -> None:
 
 
 def open_page(page: Path) -> None:
-    """Open a page in the browser of this machine, or say that it has none."""
+    """Open a page in the browser, or print that there is none."""
     if not webbrowser.open(page.resolve().as_uri()):
         say(f"No browser could be opened here. Open the page yourself: {page.resolve()}", err=True)
 
 
 def _print(text: str, err: bool = False) -> None:
-    """Print; raises StudyError where standard output cannot take it, and prints no more there."""
+    """Print; raises StudyError if standard output fails, and prints no more to it."""
     try:
         click.echo(text, err=err)
     except BrokenPipeError:
@@ -59,7 +59,7 @@ def _print(text: str, err: bool = False) -> None:
 
 
 def _output_error(error: OSError) -> StudyError:
-    """The error of standard output that takes no more; what is left to say there leads nowhere."""
+    """The error for a failed standard output, to which nothing more is printed."""
     sys.stdout = open(os.devnull, "w")  # noqa: SIM115  it would fail once more at the end
     full = error.errno in FULL
     return StudyError(
@@ -94,7 +94,7 @@ SECTIONS: Mapping[str, tuple[str, ...]] = {
 
 class _Group(click.Group):
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        """Commands by what they are for, each with the whole first sentence of its help; any other command under 'More'."""
+        """List commands by purpose, each with the first sentence of its help; others under 'More'."""
         listed = [name for names in SECTIONS.values() for name in names]
         sections = {**SECTIONS, "More": tuple(sorted(set(self.commands) - set(listed)))}
         for title, names in sections.items():
@@ -125,7 +125,7 @@ class _Group(click.Group):
             sys.exit(2)
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
-        """As click's; exit 2 for an argument that is no text in the encoding of this system's names."""
+        """As click's; exits with 2 for an argument that the system's encoding cannot represent."""
         for word in args:
             try:
                 word.encode()
@@ -137,7 +137,7 @@ class _Group(click.Group):
         return super().parse_args(ctx, args)
 
     def invoke(self, ctx: click.Context) -> Any:
-        """Print one message and leave with 2 for bad input and for what the system refuses, with 130 when interrupted."""
+        """Print one message and exit with 2 for bad input and errors of the system, with 130 when interrupted."""
         try:
             with translate_system_errors():
                 return super().invoke(ctx)
@@ -150,7 +150,7 @@ class _Group(click.Group):
 
 
 def _show_version(ctx: click.Context, _: click.Parameter, is_set: bool) -> None:
-    """Print the versions of trisect, Python, torch and transformers, without importing any of them, and leave."""
+    """Print the versions of trisect, Python, torch and transformers, without importing any of them, and exit."""
     if is_set and not ctx.resilient_parsing:
         numbers = versions("transformers")
         others = ", ".join(f"{name} {numbers[name]}" for name in ("python", "torch", "transformers"))

@@ -1,4 +1,4 @@
-"""Commands made from experiments' settings: options, parsing, and what the terminal shows at the end."""
+"""Commands from experiments' settings: options, parsing, and the summary in the terminal."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ TYPES = {int: click.INT, float: click.FLOAT, str: click.STRING}
 
 
 class _Spaced(click.Command):
-    """A command whose options that hold several sites take all words behind them that are sites: --sites q@all k@1.
+    """A command whose options for several sites take all following words that are sites: --sites q@all k@1.
 
     Those that hold files or folders take all words up to the next option: --join seed-1 seed-2.
     """
@@ -34,7 +34,7 @@ class _Spaced(click.Command):
         self.spaced, self.places = spaced, places
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
-        """Join the words behind such an option before click reads them."""
+        """Join the words after such an option before click parses them."""
         joined: list[str] = []
         for word in args:
             if len(joined) > 1 and joined[-2] in self.spaced and "@" in word and not word.startswith("-"):
@@ -47,7 +47,7 @@ class _Spaced(click.Command):
 
 
 def command(experiment: Experiment[Any, Any], show: Callable[[Result[Any]], None]) -> click.Command:
-    """The command of an experiment; `show` prints what the terminal shows beside findings and the page."""
+    """The command of an experiment; `show` prints further results beside findings and the page."""
 
     def call(out: str | None, as_json: bool, quiet: bool, opens: bool = False, **named: Any) -> None:
         from trisect.lab.jobs import screen  # with rich, which --help does without
@@ -98,7 +98,7 @@ def utility(tool: Utility[Any]) -> click.Command:
 
 
 def _exit(failed: bool) -> None:
-    """Leave with 1 where a check failed."""
+    """Exit with 1 if a check failed."""
     if failed:
         click.get_current_context().exit(1)
 
@@ -106,7 +106,7 @@ def _exit(failed: bool) -> None:
 def make(
     name: str, help: str, settings: type[Any], parameters: list[click.Parameter], call: Callable[..., None]
 ) -> click.Command:
-    """A click command with the parameters of some settings."""
+    """Make a click command with the parameters of some settings."""
     spaced, places = (
         frozenset(
             f"--{d.words}" for d in flat(settings) if d.option.many == many and d.is_many and not d.option.argument
@@ -119,7 +119,7 @@ def make(
 
 
 def parameters_of(settings: type[Any]) -> list[click.Parameter]:
-    """A click parameter for every field that the command line has: arguments first."""
+    """A click parameter for every field with an option: arguments first."""
     parameters = [_parameter(field) for field in flat(settings) if field.words or field.option.argument]
     return sorted(parameters, key=lambda parameter: isinstance(parameter, click.Option))
 
@@ -162,7 +162,7 @@ def _parameter(field: Setting) -> click.Parameter:
 
 
 def parse_options(settings: type[Any], named: Mapping[str, object]) -> dict[str, object]:
-    """What click read, as `build` takes it."""
+    """Convert click's values for `build`."""
     return {field.name: _value(field, named[field.name]) for field in flat(settings) if field.name in named}
 
 
@@ -201,7 +201,7 @@ def _value(field: Setting, value: Any) -> Any:
 
 
 def _read_seeds(text: str) -> int | tuple[int, ...]:
-    """A number of seeds, or the seeds themselves with commas and spans; raises SpecError for anything else."""
+    """A number of seeds, or a list of seeds with commas and ranges; raises SpecError for other text."""
     seeds: list[int] = []
     for piece in text.removesuffix(",").split(","):
         span = SPAN.fullmatch(piece.strip())
@@ -219,14 +219,14 @@ SAID = 3  # lines of the answer and of what else was found; the page has all
 
 
 def say_result(done: Result[Any]) -> None:
-    """The answer first, verdicts counted, then notes, where what was made lies, and the path of the page."""
+    """Print the answer, the number of verdicts, notes, paths, and the page's path."""
     for line in (*finding_lines(done.findings, done.answer, done.paged), *done.notes):
         say(line)
     _say_places(done)
 
 
 def finding_lines(findings: Sequence[Finding], answer: str = "", paged: bool = True) -> list[str]:
-    """Findings as lines of a terminal: the answer and, with a page to read on, three lines at most; then verdicts, counted."""
+    """Findings as lines for the terminal: the answer, at most three lines if there is a page; then counted verdicts."""
     answers = [str(finding) for finding in findings if finding.measure == "answer"]
     others = [str(finding) for finding in findings if finding.claim is None and finding.measure != "answer"]
     lines = list(dict.fromkeys(filter(None, (answer, *answers, *others))))
@@ -237,7 +237,7 @@ def finding_lines(findings: Sequence[Finding], answer: str = "", paged: bool = T
 
 
 def _say_places(done: Result[Any]) -> None:
-    """Where what was made lies, and the path of the page."""
+    """Print the paths of what was made, and of the page."""
     for path in done.paths.values() if done.makes else ():
         say(f"{done.makes.removesuffix('s')}  {path.resolve()}")
     if done.paged:
@@ -245,7 +245,7 @@ def _say_places(done: Result[Any]) -> None:
 
 
 def columns(rows: Sequence[Mapping[str, object]]) -> list[str]:
-    """Rows as columns side by side, as wide as they are: nothing is cut off."""
+    """Rows as aligned columns, without cutting anything off."""
     if not rows:
         return []
     lines = [list(rows[0]), *([str(value) for value in row.values()] for row in rows)]

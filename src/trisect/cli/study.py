@@ -1,4 +1,4 @@
-"""Commands beside experiments: report, claims, corpus, check and serve."""
+"""Commands other than experiments: report, claims, corpus, check and serve."""
 
 from __future__ import annotations
 
@@ -154,7 +154,7 @@ C = TypeVar("C", bound=Callable[..., object])
 
 
 def _model_options(function: C) -> C:
-    """The argument MODEL, and how it is fetched, as measures have it."""
+    """Click parameters for the argument MODEL and its fetch options, as in measuring commands."""
     parameters = [parameter for parameter in parameters_of(ModelSource) if parameter.name != "window"]
     # as click's own decorators leave theirs
     function.__dict__.setdefault("__click_params__", []).extend(reversed(parameters))

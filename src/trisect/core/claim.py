@@ -84,7 +84,7 @@ class CurveDistance:
 
 @dataclass(frozen=True)
 class Statistic:
-    """A number that a measure gives for one model on its texts, by name, as `cv_f` is; resampled, not repeated."""
+    """A number of a measure for one model on its texts, by name, such as `cv_f`; resampled over units."""
 
     name: str
 
@@ -104,7 +104,7 @@ Effect: TypeAlias = Leaf | Combination
 
 @dataclass(frozen=True)
 class Part:
-    """One effect with what is claimed of it: above `bound`, below `bound`, or within ±`bound`.
+    """An effect with what is claimed of it: above `bound`, below `bound`, or within ±`bound`.
 
     `reason` says why the bound is where it is. A part that does not decide is shown and never enters the verdict.
     """
@@ -123,7 +123,7 @@ class Part:
 
     @property
     def margin(self) -> float:
-        """The size of the bound, 0 or more."""
+        """The absolute value of the bound."""
         return abs(self.bound)
 
     @property
@@ -134,7 +134,7 @@ class Part:
         return f"{self.name} {sign}{bound} {self.unit}"
 
     def leaves(self) -> Iterator[Leaf]:
-        """The effects that this part's effect is made of."""
+        """The effects that this part's effect consists of."""
         if isinstance(self.effect, Combination):
             yield from (leaf for _, leaf in self.effect.terms)
         else:
@@ -143,7 +143,7 @@ class Part:
 
 @dataclass(frozen=True)
 class Claim:
-    """A sentence of a source and the parts that must all hold for it; `where` says where it stands there.
+    """A sentence of a source and the parts that must all hold for it; `where` is its place in the source.
 
     A claim that is `floored` needs a measure off its floor: at least one of its sites has to move the loss at full dose.
     With fewer than LEAST_SEEDS seeds or models as its units, or three layers, there is no verdict.
@@ -156,7 +156,7 @@ class Claim:
     floored: bool = False
 
     def deciding(self) -> tuple[Part, ...]:
-        """The parts that the verdict rests on."""
+        """The parts that the verdict depends on."""
         return tuple(part for part in self.parts if part.decides)
 
     def _repr_html_(self) -> str:
@@ -168,7 +168,7 @@ class Claim:
 
 @dataclass(frozen=True)
 class Source:
-    """One source: how to cite it, and its claims; those that are tested together are one family for Holm's correction.
+    """A source: its citation and its claims; those that are tested together are one family for Holm's correction.
 
     `unit` is what varies behind their intervals: 'seed' for claims about training, else what is resampled of one given
     model: 'text', 'name' or 'head', or models that were trained alike: 'model'. `needs` is the unit that more of

@@ -1,4 +1,4 @@
-"""Edit: what is done at a site throughout training, as plain data; every kind is a class of its own, registered by name.
+"""Edits at a site throughout training, as plain data; every kind is a registered class.
 
 The kinds stand in lm/edits, each in one file with all that it does. Core holds what statements need of them: reading,
 the text that is hashed into run ids, where a kind can be, and what it costs.
@@ -26,7 +26,7 @@ WHERE = ("q", "k", "v", "o", "attn", "ffn")
 
 @record
 class Edit(ABC):
-    """A site and what is done there; a kind's settings are the fields that it adds, texts, numbers or truth values.
+    """A site and its edit; a kind's settings are its own fields: strings, numbers or booleans.
 
     A setting that stands at its default is left out of the edit's data, so that a kind can gain settings and the ids of
     runs stay as they were.
@@ -44,7 +44,7 @@ class Edit(ABC):
     @classmethod
     @abstractmethod
     def place(cls, site: Site) -> Site:
-        """The site itself, if this can be done there; raises SpecError otherwise."""
+        """Return the site if it can be edited so; raises SpecError otherwise."""
 
     @property
     @abstractmethod
@@ -55,20 +55,20 @@ class Edit(ABC):
 
     @abstractmethod
     def token_seconds(self, width: int) -> float:
-        """What it costs in a model of that width beyond the baseline: seconds of one core for each token in training."""
+        """Seconds of one core beyond the baseline for each training token, in a model of that width."""
 
     @property
     def slug(self) -> str:
-        """A readable name, usable in a folder's name: the kind and its settings, then the site."""
+        """A readable name, usable for a folder: the kind and its settings, then the site."""
         values = (getattr(self, name) for name in settings_of(type(self)))
         return f"{self.kind}{'-'.join(f'{v:g}' if isinstance(v, float) else str(v) for v in values)}-{self.site}"
 
     def setting(self, name: str) -> SettingValue:
-        """One of its settings, or None where the kind has none of that name."""
+        """A setting by name; None if the kind has none of that name."""
         return getattr(self, name) if name in settings_of(type(self)) else None
 
     def data(self) -> dict[str, SettingValue]:
-        """The edit as JSON-ready data, as it is hashed into run ids; `read_edit` reads it."""
+        """The edit as JSON-ready data, which is hashed into run ids; `read_edit` reads it."""
         settings = {name: (getattr(self, name), info) for name, info in settings_of(type(self)).items()}
         changed = {
             name: value for name, (value, info) in settings.items() if info.is_required() or value != info.default
@@ -80,7 +80,7 @@ _KINDS: dict[str, type[Edit]] = {}
 
 
 def register(kinds: Iterable[type[Edit]]) -> None:
-    """Make kinds of edits known by their names; one that leaves a question open is a mistake in its file."""
+    """Register kinds of edits by name; an incomplete kind is an error in its file."""
     for kind in kinds:
         assert not inspect.isabstract(kind), f"{kind.__name__} does not answer {sorted(kind.__abstractmethods__)}"
         open_ = [name for name in ("kind", "title", "own_page") if not hasattr(kind, name)]
@@ -89,12 +89,12 @@ def register(kinds: Iterable[type[Edit]]) -> None:
 
 
 def kinds() -> tuple[str, ...]:
-    """The names of all kinds of edits, in the order in which they are registered."""
+    """The names of all kinds of edits, in order of registration."""
     return tuple(_KINDS)
 
 
 def kind_of(name: object) -> type[Edit]:
-    """The kind of edit of that name; raises SpecError where there is none."""
+    """The kind of edit with that name; raises SpecError if there is none."""
     kind = _KINDS.get(name) if isinstance(name, str) else None
     if kind is None:
         raise SpecError(unknown("edit", name, _KINDS), f"Edits are {', '.join(_KINDS)}.", "Use one of them.")
@@ -107,7 +107,7 @@ def settings_of(kind: type[Edit]) -> dict[str, FieldInfo]:
 
 
 def make_edit(kind: str, site: Site, settings: Mapping[str, object] | None = None) -> Edit:
-    """The edit of that kind, site and settings, None standing for none; raises SpecError for what does not fit."""
+    """Make the edit of a kind, site and settings (None: no setting); raises SpecError for settings that do not fit."""
     edit_class, values = kind_of(kind), settings or {}
     fields = settings_of(edit_class)
     unknown = [name for name, value in values.items() if name not in fields and value is not None]
@@ -129,7 +129,7 @@ def make_edit(kind: str, site: Site, settings: Mapping[str, object] | None = Non
 
 
 def read_edit(data: object) -> Edit:
-    """An edit as it is, or the one that `Edit.data` gave as data; raises SpecError for what is none, SiteError for its site."""
+    """The edit itself, or the one from `Edit.data`; raises SpecError for other data, SiteError for its site."""
     if isinstance(data, Edit):
         return data
     if not isinstance(data, Mapping) or not {"kind", "site"} <= set(data):
@@ -146,7 +146,7 @@ AnyEdit = Annotated[
 
 
 def place(site: Site, verb: str) -> Site:
-    """The site itself, if a study can do there what the verb says; raises SpecError otherwise."""
+    """Return the site if a study can edit it so; raises SpecError otherwise."""
     match verb:
         case "rewind" | "control" | "probe":
             return in_study(site, verb)
@@ -159,7 +159,7 @@ def place(site: Site, verb: str) -> Site:
 
 
 def in_study(site: Site, verb: str, allowed: tuple[str, ...] = WHERE, heads: bool = True) -> Site:
-    """The site itself, if its components are among those allowed and it is of the only stack; raises SpecError otherwise."""
+    """Return the site if its components are allowed and it is of the only stack; raises SpecError otherwise."""
     if any(c not in allowed for c in site.components) or site.stack or site.pre or (site.heads and not heads):
         raise SpecError(
             f"{verb} at '{site}' is not possible in a study.",
@@ -179,7 +179,7 @@ SHAPES = {  # of each component's matrices, D being the width and F the feed-for
 
 
 def matrices(site: Site, ok: bool, fault: str, facts: str, example: str) -> Site:
-    """The site itself, if it is one of q, k and v of the only stack and `ok`; raises SpecError naming the shapes otherwise."""
+    """Return the site if it is one of q, k and v of the only stack and `ok`; raises SpecError naming the shapes otherwise."""
     plain = all(c in ("q", "k", "v") for c in site.components) and not site.stack and not site.pre
     shapes = ", ".join(f"{c} is {SHAPES[c]}" for c in site.components)
     require(plain and ok, f"{fault} at '{site}' is not possible: {shapes}.", facts, f"Use a site such as {example}.")

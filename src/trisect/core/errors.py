@@ -1,4 +1,4 @@
-"""Errors: one root and its children, each with what you gave, what there is, and what to do; system errors become such."""
+"""Errors: a root class and its children, in three parts (what you gave, what there is, what to do), and errors of the system as such."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ ALIKE = 0.7  # letters in common: tset and test, but not depth and width
 
 
 class TrisectError(Exception):
-    """Root of all errors that bad input can cause; the message has three parts.
+    """Base class of all errors caused by input; the message has three parts.
 
     `problem` quotes what was given, `reason` says what there is, `todo` says what to do next.
     """
@@ -36,11 +36,11 @@ class TrisectError(Exception):
 
 
 class SiteError(TrisectError):
-    """A site is misspelt, empty, or not in the model."""
+    """A site is misspelled, empty, or not in the model."""
 
 
 class SpecError(TrisectError):
-    """An experiment, a model, a preset or a machine is stated wrongly."""
+    """An experiment, a model, a preset or a machine is specified wrongly."""
 
 
 class CorpusError(TrisectError):
@@ -52,26 +52,26 @@ class StudyError(TrisectError):
 
 
 class DamagedFileError(StudyError):
-    """A file that trisect wrote no longer holds what was written."""
+    """A file written by trisect has other content than was written."""
 
 
 class ModelError(TrisectError):
-    """A model is not there, cannot be loaded, cannot be read, or does not pass verification."""
+    """A model does not exist, cannot be loaded, cannot be read, or fails verification."""
 
 
 class TheoryError(TrisectError):
-    """A construction of attention by hand is asked for outside what can be built or computed."""
+    """A construction of attention by hand is outside what can be built or computed."""
 
 
 def check_name(what: str, name: object) -> None:
-    """Raise SpecError for an empty name of a folder or model, which would be read as the folder that one is in."""
+    """Raise SpecError for an empty name of a folder or model, which would mean the current folder."""
     if isinstance(name, str) and not name.strip():
         facts = "An empty name would mean the folder that you are in."
         raise SpecError(f"The name of {what} is {name!r}.", facts, "Write . for that folder, or name another one.")
 
 
 def unknown(what: str, name: object, names: Iterable[str]) -> str:
-    """The first part of an error about a name that is not among those there are, with the closest of them."""
+    """The first part of an error about an unknown name, with the closest known one."""
     shown = repr(name)
     if len(shown) > LONGEST:
         shown = f"{shown[:LONGEST]}…"
@@ -79,13 +79,13 @@ def unknown(what: str, name: object, names: Iterable[str]) -> str:
 
 
 def or_closest(name: object, names: Iterable[str]) -> str:
-    """The end of a sentence that quotes a name: a full stop, or the closest of the names that there are."""
+    """The end of a sentence that quotes a name: a full stop, or the closest known name."""
     close = get_close_matches(name.lower(), list(names), 1, ALIKE) if isinstance(name, str) else []
     return f"; did you mean {close[0]!r}?" if close else "."
 
 
 def list_words(words: Sequence[str]) -> str:
-    """Words as a sentence has them: 'q', 'q and k', 'q, k and v'."""
+    """Words as an enumeration: 'q', 'q and k', 'q, k and v'."""
     return words[0] if len(words) == 1 else f"{', '.join(words[:-1])} and {words[-1]}"
 
 
@@ -96,7 +96,7 @@ def require(ok: bool, fault: str, facts: str, todo: str) -> None:
 
 
 def _holds_arrays(value: object) -> bool:
-    """Whether a value is a tensor or an array, or holds one at any depth."""
+    """Whether a value is or contains, at any depth, a tensor or array."""
     if isinstance(value, (Mapping, list, tuple)):
         return any(map(_holds_arrays, value.values() if isinstance(value, Mapping) else value))
     package = type(value).__module__.partition(".")[0]
@@ -104,7 +104,7 @@ def _holds_arrays(value: object) -> bool:
 
 
 def shorten(value: object, most: int = LONGEST) -> str:
-    """A value as an error quotes it: one that would fill the screen by its beginning."""
+    """A value for an error message, shortened if long."""
     if isinstance(value, int) and abs(value) >= 10**most:  # Python spells no whole number of over 4,300 digits
         return f"a number of over {most} digits"
     if _holds_arrays(value):
@@ -117,19 +117,19 @@ _WORDS = ("can't allocate memory", "out of memory", "bad allocation", "not enoug
 
 
 def is_out_of_memory(error: BaseException) -> bool:
-    """Whether memory did not suffice; libraries of compiled code raise a RuntimeError that only its words tell from others."""
+    """Whether an error reports insufficient memory; compiled libraries raise RuntimeErrors that differ by text alone."""
     if isinstance(error, MemoryError):
         return True
     return isinstance(error, RuntimeError) and any(words in str(error).lower() for words in _WORDS)
 
 
 def is_panic(error: BaseException) -> bool:
-    """Whether code in Rust (tokenizers, polars, safetensors) met what it had not foreseen: no Exception, and a class of its own."""
+    """Whether an error is a panic of Rust code (tokenizers, polars, safetensors), which is no Exception."""
     return type(error).__module__ == "pyo3_runtime"
 
 
 def reraise_out_of_memory(error: BaseException) -> None:
-    """Raise an error again where it says that memory did not suffice: it says nothing of what was tried."""
+    """Raise an error again if it reports insufficient memory, which says nothing about what was tried."""
     if is_out_of_memory(error):
         raise error
 
@@ -141,7 +141,7 @@ _NUMBER = re.compile(r"\(os error (\d+)\)")
 
 @contextmanager
 def translate_system_errors() -> Iterator[None]:
-    """Every command and every call passes it once: what the system refuses inside is raised as a TrisectError.
+    """Decorator and context for every command and call: errors of the system are raised as TrisectError.
 
     That is each OSError (no permission, a name that is too long, a full disk, a broken link, …), also where a library
     of compiled code raises it as an error of its own; a path that no system takes; and a machine whose memory does not
@@ -175,7 +175,7 @@ def translate_system_errors() -> Iterator[None]:
 
 
 def system_error(error: BaseException) -> OSError | None:
-    """What the system refused, where an error says so: an OSError, or one of a library in Rust (safetensors, tokenizers).
+    """The TrisectError for an error of the system: an OSError, or one of a library in Rust (safetensors, tokenizers).
 
     Such a library raises an error of its own, of which only the number in its words tells that the system refused.
     """
@@ -187,7 +187,7 @@ def system_error(error: BaseException) -> OSError | None:
 
 @contextmanager
 def temporary_room(what: str) -> Iterator[None]:
-    """Say where the folder of temporary files lies, when the system refuses to keep something there."""
+    """Context that names the folder of temporary files if the system refuses to write there."""
     try:
         yield
     except Exception as raised:
@@ -204,7 +204,7 @@ def temporary_room(what: str) -> Iterator[None]:
 
 
 def file_error(error: OSError) -> StudyError:
-    """What the system said of a file, in three parts."""
+    """An error of the system about a file, in three parts."""
     names = [str(name)[:QUOTED] for name in (error.filename, error.filename2) if name is not None]
     fault = f"{' and '.join(names)} cannot be read or written." if names else "A file cannot be read or written."
     facts = "The disk is full." if error.errno in FULL else f"The system says: {error.strerror or error}."
@@ -221,7 +221,7 @@ def file_error(error: OSError) -> StudyError:
 
 
 def check_access(path: Path, error: BaseException) -> None:
-    """Raise StudyError where the system did not let a file be read, as without permission: it is not damaged, and has to stay."""
+    """Raise StudyError for a file that may not be read, for lack of permission: it is not damaged, and must stay."""
     refusal = system_error(error)
     if refusal is not None and refusal.errno in BARRED:
         raise file_error(OSError(refusal.errno, refusal.strerror, str(path))) from error
@@ -231,14 +231,14 @@ _LISTENER: ContextVar[Callable[[str], object] | None] = ContextVar("listener", d
 
 
 def report_step(words: str) -> None:
-    """A step begins; nothing happens where nobody shows progress."""
+    """Report that a step begins; does nothing if no progress is shown."""
     if (show := _LISTENER.get()) is not None:
         show(words)
 
 
 @contextmanager
 def on_step(show: Callable[[str], object]) -> Iterator[None]:
-    """While the context lasts, `show` is called with the words of every step that begins."""
+    """Context in which `show` is called with the words of every step that begins."""
     token = _LISTENER.set(show)
     try:
         yield
@@ -250,20 +250,20 @@ NAMED = {"PIL": "pillow"}  # packages that are installed by another name
 
 
 def is_installed(package: str) -> bool:
-    """Whether a package can be imported; a folder of that name in the current directory is none."""
+    """Whether a package can be imported; a folder of that name in the current directory does not count."""
     spec = importlib.util.find_spec(package)
     return spec is not None and spec.origin is not None
 
 
 def pandas_frame(columns: Mapping[str, Sequence[object]]) -> Any:
-    """Columns by name as a pandas.DataFrame, a missing value as pandas has it; raises SpecError without the package pandas."""
+    """Columns by name as a pandas.DataFrame; raises SpecError without the package pandas."""
     if not is_installed("pandas"):
         raise SpecError("to_pandas needs the package pandas.", "It is not installed here.", "Run: pip install pandas.")
     return importlib.import_module("pandas").DataFrame(columns)
 
 
 def need_extra(package: str, extra: str, what: str) -> None:
-    """Raise SpecError where a package that `what` needs is missing, naming the extra that brings it."""
+    """Raise SpecError if a package that `what` needs is missing, naming the extra that installs it."""
     if not is_installed(package):
         raise SpecError(
             f"{what} needs the package {NAMED.get(package, package.replace('_', '-'))}.",

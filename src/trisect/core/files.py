@@ -22,7 +22,7 @@ else:
 
 
 def parse(text: str, strict: bool = True) -> Json:
-    """The value that a text is; raises ValueError, with what is wrong in words, for all that is no plain JSON.
+    """Parse JSON strictly; raises ValueError, with the reason, for text that is not plain JSON.
 
     One that is not `strict` is as other programs write it: with NaN, and the last value of a key that stands twice.
     """
@@ -35,7 +35,7 @@ def parse(text: str, strict: bool = True) -> Json:
 
 
 def read_strict(path: Path, strict: bool = True) -> Json:
-    """The value in a file; raises OSError where it cannot be read, ValueError as `parse` and for a file that is too large."""
+    """Read a JSON file; raises OSError if it is unreadable, ValueError as `parse` and for a file that is too large."""
     if (size := path.stat().st_size) > JSON_BYTES:
         raise ValueError(f"It has {size:,} bytes; up to {JSON_BYTES:,} are read.")
     with path.open("rb") as file:  # a device or a pipe says nothing of its size
@@ -64,29 +64,29 @@ D = TypeVar("D")
 
 
 def canonical(value: object) -> str:
-    """One text for one value: sorted keys, no spaces, no NaN; what gets hashed into ids."""
+    """The canonical JSON text of a value: sorted keys, no spaces, no NaN; it is hashed into ids."""
     return json.dumps(value, sort_keys=True, separators=(",", ":"), allow_nan=False, ensure_ascii=True)
 
 
 def digest(text: str | bytes, size: int = 16) -> str:
-    """BLAKE2b of a text or of bytes, `size` bytes long, in hex."""
+    """BLAKE2b of a text or bytes, `size` bytes long, in hex."""
     return hashlib.blake2b(text.encode() if isinstance(text, str) else text, digest_size=size).hexdigest()
 
 
 def digest_file(path: Path, size: int = 16) -> str:
-    """The digest of a file's bytes, however many: they are not held."""
+    """The digest of a file, read in blocks."""
     with path.open("rb") as file:
         return hashlib.file_digest(file, lambda: hashlib.blake2b(digest_size=size)).hexdigest()
 
 
 def whole_files(folder: Path) -> Iterator[Path]:
-    """Every whole file below a folder; half-written ones, and folders that are nobody's results, begin with a dot."""
+    """All complete files below a folder; incomplete ones, and folders without results, begin with a dot."""
     paths = (path for path in sorted(folder.rglob("*")) if path.is_file())
     return (path for path in paths if not any(name.startswith(".") for name in path.relative_to(folder).parts))
 
 
 def digest_place(place: Path) -> str:
-    """A hash of every byte of a file or a folder, of its files' names, and of which of the two it is."""
+    """A hash of the bytes and names of a file or a folder's files, and of which of the two it is."""
     names = [place] if place.is_file() else list(whole_files(place))
     return digest(canonical([place.is_file(), [[p.relative_to(place).as_posix(), digest_file(p)] for p in names]]))
 
@@ -96,18 +96,18 @@ _SCRATCH = re.compile(r"\..+\.[0-9]+-[0-9a-f]{8}\.trisect-part", re.DOTALL)
 
 
 def is_name(text: str) -> bool:
-    """Whether a text can be the name of one file or folder: no separator, nothing unprintable, no dot in front."""
+    """Whether a text can be the name of one file or folder: no separator, nothing unprintable, no leading dot."""
     plain = text.isprintable() and not text.startswith(".") and "/" not in text and "\\" not in text
     return bool(text) and plain and len(text.encode()) <= LONGEST
 
 
 def file_name(text: str) -> str:
-    """The text itself where it can be a file's name, else a name made from its hash: another for every other text."""
+    """The text itself if it is a valid file name, else a name with its hash, distinct for distinct texts."""
     return text if is_name(text) else f"id-{digest(text.encode('utf-8', 'surrogatepass'), 8)}"
 
 
 def inside(folder: Path, *names: str) -> Path:
-    """The path of those names below a folder; raises StudyError where one of them is no name, and so might lead out."""
+    """A path below a folder; raises StudyError if a name could lead out of it."""
     for name in names:
         if not is_name(name):
             facts = (
@@ -118,12 +118,12 @@ def inside(folder: Path, *names: str) -> Path:
 
 
 def is_scratch(name: str) -> bool:
-    """Whether a file of that name is one of ours that was being written when its process ended."""
+    """Whether a file's name is that of an incomplete file of trisect."""
     return bool(_SCRATCH.fullmatch(name))
 
 
 def remove_scratch(folders: Iterable[Path]) -> None:
-    """Remove what killed processes left half written in exactly these folders: not below them, nothing of others."""
+    """Remove incomplete files of killed processes from the given folders: no subfolders, no other files."""
     for folder in folders:
         if not folder.is_dir():
             continue
@@ -133,7 +133,7 @@ def remove_scratch(folders: Iterable[Path]) -> None:
 
 
 def replace_file(path: Path, write: Callable[[Path], object], durable: bool = True) -> None:
-    """Have `write` fill a scratch file beside `path`, then rename it over `path`.
+    """Let `write` fill a scratch file beside `path`, then rename it to `path`.
 
     `durable` also waits until the bytes are on the disk. Raises StudyError when the disk is full or the place
     cannot be written; the old file, if any, is then untouched and no scratch file stays behind.
@@ -164,13 +164,13 @@ def replace_file(path: Path, write: Callable[[Path], object], durable: bool = Tr
 
 
 def write_json(path: Path, body: object) -> None:
-    """Write `body` with its checksum, whole or not at all. Floats come back bit for bit."""
+    """Write `body` with its checksum atomically. Floats are preserved bit for bit."""
     text = json.dumps({"body": body, "checksum": digest(canonical(body))}, indent=1, sort_keys=True, allow_nan=False)
     replace_file(path, lambda scratch: scratch.write_text(text, encoding="utf-8"))
 
 
 def read_json(path: Path, todo: str) -> dict[str, Json]:
-    """The object that `write_json` wrote; raises DamagedFileError with the advice `todo` when it is not that any more.
+    """Read an object of `write_json`; raises DamagedFileError with the advice `todo` if it has changed.
 
     Its values are unchecked: whoever reads a file makes a record of them before they go on.
     """
@@ -181,12 +181,12 @@ def read_json(path: Path, todo: str) -> dict[str, Json]:
 
 
 def read_record(path: Path, todo: str, kind: type[D]) -> D:
-    """The object that `write_json` wrote, as `as_record` gives it."""
+    """Read an object of `write_json` as a record (see `as_record`)."""
     return as_record(read_json(path, todo), path, todo, kind)
 
 
 def as_record(body: object, path: Path, todo: str, kind: type[D]) -> D:
-    """An object that was read from `path` as a TypedDict or a dataclass; raises DamagedFileError where it is none."""
+    """Convert an object read from `path` to a TypedDict or dataclass; raises DamagedFileError if it does not fit."""
     try:
         value = read(kind, body, path)
     except TrisectError as error:
@@ -196,7 +196,7 @@ def as_record(body: object, path: Path, todo: str, kind: type[D]) -> D:
 
 
 def read_json_list(path: Path, todo: str) -> list[Json]:
-    """The list that `write_json` wrote; raises DamagedFileError as `read_json` does."""
+    """Read a list of `write_json`; raises DamagedFileError as `read_json` does."""
     body = read_any_json(path, todo)
     if not isinstance(body, list):
         raise DamagedFileError(f"{path} is damaged.", f"It holds a {type(body).__name__}, no list.", todo)
@@ -204,7 +204,7 @@ def read_json_list(path: Path, todo: str) -> list[Json]:
 
 
 def read_any_json(path: Path, todo: str) -> Json:
-    """What `write_json` wrote, an object or anything else; raises DamagedFileError as `read_json` does."""
+    """Read any value of `write_json`; raises DamagedFileError as `read_json` does."""
     try:
         document = json.loads(path.read_text(encoding="utf-8"))
         body, checksum = document["body"], document["checksum"]

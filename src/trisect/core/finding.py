@@ -1,4 +1,4 @@
-"""Findings: what an experiment found, as data with the words made from it, and where its tables are from."""
+"""Findings of an experiment, as data with words made from them, and the origin of its tables."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ MOST_UNITS = 1000  # with more of them than that, no number is said that would t
 
 
 class Estimate(NamedTuple):
-    """One number of a finding: of what, its mean, its 95 % interval (None where there is none), and over how many units."""
+    """A number of a finding: its name, mean, 95 % interval (None without one), and the number of units."""
 
     name: str
     mean: float | None
@@ -27,7 +27,7 @@ class Estimate(NamedTuple):
 
 
 class PairedDifference(NamedTuple):
-    """`first` less `second` over paired units: mean, 95 % interval, p after Holm over all pairs, and whether they are alike.
+    """`first` less `second` over paired units: mean, 95 % interval, p after Holm over all pairs, and equivalence.
 
     `alike` is two one-sided tests against ±margin; `above` that the difference is larger than 0 after Holm and they are
     not alike, the mean being positive: `first` is always the one with the larger mean.
@@ -44,7 +44,7 @@ class PairedDifference(NamedTuple):
 
 
 class Comparison(NamedTuple):
-    """What paired units say of several components (definitions E): `n` of them, `needed` where they leave it open.
+    """Paired comparison of several components (definitions E) over `n` units; `needed` if they leave it undecided.
 
     `names` stand in the order of their means, largest first. `kind` is most (one is above all others), above (some are
     above some), alike (all pairs within the margin) or uncertain; `needed` is None where a thousand units would not tell.
@@ -59,7 +59,7 @@ class Comparison(NamedTuple):
 
     @property
     def largest(self) -> str | None:
-        """The one component above all others, or None."""
+        """The component above all others, or None."""
         return self.names[0] if self.kind == "most" else None
 
     def words(self, unit: str = "seed") -> str:
@@ -90,13 +90,13 @@ class Comparison(NamedTuple):
 
     @classmethod
     def of(cls, data: object) -> Comparison:
-        """The comparison that such data, or a record that is read back, is of."""
+        """The comparison from its data, or from a record."""
         return read(cls, data, "a comparison")
 
 
 @record
 class Finding:
-    """One thing that was found.
+    """One finding of an experiment.
 
     `measure` says what was measured, in a word that programs may ask for, `words` is the sentence made from the rest, which
     stands after `title` where there is one.
@@ -137,7 +137,7 @@ class Finding:
 
 @dataclass(frozen=True)
 class About(Generic[F]):
-    """Where tables are from: the command that repeats them, seconds of work, software, notes, and the experiment's facts.
+    """The origin of tables: the command that repeats them, seconds of work, software, notes, and the experiment's facts.
 
     `facts` is the experiment's own frozen dataclass: model, texts, settings, whatever its page says of them.
     """
@@ -153,7 +153,7 @@ class About(Generic[F]):
 
 @record
 class ReadFacts:
-    """What an experiment notes that reads one model over texts: the model, the texts, how many and how many tokens.
+    """Facts of an experiment that reads one model over texts: the model, the texts, and numbers of texts and tokens.
 
     `objective` is what the model predicts: causal, masked, seq2seq, or output for one without a loss, whose tokens are
     those read; else they are those predicted. `articles` is how many articles were resampled; None where texts were.
@@ -170,10 +170,10 @@ class ReadFacts:
 
     @property
     def unit(self) -> str:
-        """What was resampled: article or text."""
+        """The resampled unit: article or text."""
         return "text" if self.articles is None else "article"
 
     @property
     def units(self) -> int:
-        """How many were resampled."""
+        """The number of resampled units."""
         return self.texts if self.articles is None else self.articles

@@ -1,4 +1,4 @@
-"""Machine: how runs are run (device, workers, engine, precision), and what this machine and its software are."""
+"""Machine: device, workers, engine and precision of runs, and versions of hardware and software."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ PARTS = ("trisect", "torch", "numpy", "scipy", "polars")
 
 @record
 class Machine:
-    """How runs are run; nothing here enters an id, and only `precision` changes what is measured.
+    """Settings of how runs are executed; nothing here enters an id, and only `precision` changes results.
 
     `workers` of 0 runs everything in this process; None chooses one one-thread worker a core, or one a GPU.
     `precision` is of the factors in training's large products (on a CPU of the decoder's alone), one for all of a study; evaluation
@@ -47,7 +47,7 @@ class Machine:
             require((self.engine == "here") == (self.workers == 0), fault, facts, "Leave one of them out.")
 
     def cores(self) -> int:
-        """How many processor cores this process may use."""
+        """The number of processor cores available to this process."""
         return len(os.sched_getaffinity(0)) if sys.platform == "linux" else os.cpu_count() or 1
 
 
@@ -55,7 +55,7 @@ version = cache(metadata.version)  # a package that is loaded does not change; e
 
 
 def versions(*more: str) -> dict[str, str]:
-    """Versions of Python and of everything that a number depends on; `more` are packages that it needed besides."""
+    """Versions of Python and of all packages that a number depends on; `more` are further packages."""
     packages = {"python": platform.python_version()}
     for part in (*PARTS, *more):
         try:
@@ -67,7 +67,7 @@ def versions(*more: str) -> dict[str, str]:
 
 @cache
 def code_mark() -> str:
-    """A hash of all modules of trisect as they lie here: a version that is worked on has one number and many contents."""
+    """A hash of all modules of trisect, since code under development keeps its version."""
     base = Path(__file__).parents[1]
     files = sorted(base.rglob("*.py"))
     return digest("\n".join(f"{p.relative_to(base).as_posix()} {digest(p.read_bytes())}" for p in files), 4)
@@ -75,7 +75,7 @@ def code_mark() -> str:
 
 @cache
 def processor() -> str:
-    """Such as 'AMD EPYC 7763 64-Core Processor'; the architecture where the system says no more."""
+    """The processor, such as 'AMD EPYC 7763 64-Core Processor'; the architecture if unknown."""
     try:
         lines = Path("/proc/cpuinfo").read_text(encoding="utf-8", errors="replace").splitlines()
     except OSError:
@@ -85,7 +85,7 @@ def processor() -> str:
 
 
 def memory_bytes() -> int | None:
-    """Bytes of memory in all, or as many as a container is allowed; None where the system does not say."""
+    """Total memory in bytes, or a container's limit; None if unknown."""
     try:
         installed = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     except (OSError, ValueError, AttributeError):
@@ -98,7 +98,7 @@ def memory_bytes() -> int | None:
 
 
 def free_bytes(place: Path) -> int | None:
-    """Bytes that may still be written where a file or folder is, or is to be made; None where the system does not say."""
+    """Free disk space in bytes at an existing or future file or folder; None if unknown."""
     try:
         existing = next(path for path in (place.absolute(), *place.absolute().parents) if path.exists())
         return shutil.disk_usage(existing).free

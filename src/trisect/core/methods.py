@@ -1,4 +1,4 @@
-"""Statements of what an experiment does to the models that it trains: attack, rewind, freeze, tie, ablate, probe and others."""
+"""Statements of a study's interventions: attack, rewind, freeze, tie, ablate, probe and others."""
 
 from __future__ import annotations
 
@@ -113,7 +113,7 @@ class Tie:
 
 
 def reads_head(site: Site) -> bool:
-    """Whether a site is one or several heads of q, k or v."""
+    """Whether a site names one or several heads of q, k or v."""
     return site.heads is not None and set(site.components) <= {"q", "k", "v"}
 
 
@@ -123,7 +123,7 @@ def layers_with_heads(sites: Iterable[Site]) -> list[int]:
 
 
 def input_site(layer: int) -> Site:
-    """The site of a layer's random maps: q, k and v, since all of them read the layer's input."""
+    """The site of a layer's random maps: q, k and v, which all read the layer's input."""
     return Site(("q", "k", "v"), (layer,))
 
 

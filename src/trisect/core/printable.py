@@ -1,4 +1,4 @@
-"""Text made safe for XML, HTML and terminals: control characters as their signs, what is no character as U+FFFD."""
+"""Make text safe for XML, HTML and terminals: control characters as visible symbols, invalid characters as U+FFFD."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ _UNSAFE = re.compile(f"[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f\ud800-\udfff{_PLANES
 
 
 def safe(text: str) -> str:
-    """The text with every such character replaced: a control by its sign (NUL by ␀), any other by U+FFFD."""
+    """Replace control characters by their symbols (NUL by ␀), and invalid characters by U+FFFD."""
     return text if text.isascii() and text.isprintable() else _UNSAFE.sub(_sign, text)
 
 
 def safe_data(value: Json) -> Json:
-    """JSON-ready data with all its texts safe, keys as well."""
+    """JSON-ready data with all strings safe, keys included."""
     if isinstance(value, str):
         return safe(value)
     if isinstance(value, dict):
@@ -33,5 +33,5 @@ def _sign(match: re.Match[str]) -> str:
 
 
 def percent(share: float, decimals: int = 0) -> str:
-    """A share from 0 to 1, as in `41.3 %`; minus is a sign of its own."""
+    """A share from 0 to 1, as in `41.3 %`, with a true minus sign."""
     return f"{share:.{decimals}%}".replace("%", "\u00a0%").replace("-", "\u2212")

@@ -1,4 +1,4 @@
-"""The one schema: records that check their values, what stands with their fields, and what is wrong with a value, in words.
+"""The schema: records that check their values, options of their fields, and validation errors in words.
 
 Settings, statements, stored records and messages of jobs are `record` classes: pydantic dataclasses, frozen and strict. A field's
 help and bounds are pydantic's `Field`; how the command line has it is an `Option` beside that.
@@ -66,7 +66,7 @@ T = TypeVar("T")
 
 @dataclass_transform(frozen_default=True, field_specifiers=(field, Field))
 def record(kind: type[C]) -> type[C]:
-    """A frozen dataclass that checks its values against its annotations, and names what does not fit in a SpecError.
+    """A frozen dataclass that validates its values; raises SpecError naming the field.
 
     Nothing is converted but whole numbers to floats, and lists to the tuples of `Many`.
     """
@@ -96,7 +96,7 @@ def record(kind: type[C]) -> type[C]:
 
 
 def _wrong(fault: str, facts: str, todo: str) -> PydanticCustomError:
-    """What a value is wrong by, in three parts in which NAME stands for its field."""
+    """A validation error in three parts, with NAME for the field."""
     return PydanticCustomError("wrong", "{problem}", {"problem": fault, "reason": facts, "todo": todo})
 
 
@@ -107,7 +107,7 @@ def _different(values: tuple[T, ...]) -> tuple[T, ...]:
 
 
 def one_of(*names: str) -> AfterValidator:
-    """A text that is one of these."""
+    """A string that is one of the given ones."""
     return AfterValidator(lambda value: _check_choice(value, names))
 
 
@@ -126,7 +126,7 @@ Each = Annotated[Some[T], AfterValidator(_different)]
 
 @dataclass(frozen=True)
 class Option:
-    """How a field stands on the command line and in Python, and what it may be besides its type and bounds.
+    """How a field appears on the command line and in Python, besides its type and bounds.
 
     It is one of `choices`, where there are any. `name` is its name on the command line where it is not the field's (empty: Python
     alone); an `argument` has none. Several values are given one by one
@@ -201,7 +201,7 @@ class Option:
 
 
 class Setting(NamedTuple):
-    """One field of a settings class: its type without None, whether None is allowed, and its default (MISSING: none)."""
+    """A field of a settings class: its type without None, whether None is allowed, and its default (MISSING: none)."""
 
     name: str
     kind: Any
@@ -242,7 +242,7 @@ class Setting(NamedTuple):
 
 
 class Group(NamedTuple):
-    """A field that holds settings that several experiments share, such as where a model is from."""
+    """A field with settings that several experiments share, such as the source of a model."""
 
     name: str
     kind: type[Any]
@@ -252,7 +252,7 @@ class Group(NamedTuple):
 
 @cache
 def settings_of(kind: type[Any]) -> tuple[Setting | Group, ...]:
-    """Every field of a settings class, in order; a field whose type is itself one is a group."""
+    """All fields of a settings class, in order; a field whose type is a settings class is a group."""
     fields: Mapping[str, FieldInfo] = cast("Any", kind).__pydantic_fields__
     return tuple(_setting(kind, name, info) for name, info in fields.items())
 
@@ -263,12 +263,12 @@ def names_of(kind: Any) -> tuple[str, ...]:
 
 
 def flat(kind: type[Any]) -> tuple[Setting, ...]:
-    """Every field of a settings class with those of its groups in their place."""
+    """All fields of a settings class, with those of groups in their place."""
     return tuple(d for entry in settings_of(kind) for d in (entry.fields if isinstance(entry, Group) else (entry,)))
 
 
 def _without_null(info: FieldInfo) -> FieldInfo:
-    """A field as it is where it is not None."""
+    """A field without None among its types."""
     kinds = get_args(info.annotation)
     if NoneType not in kinds:
         return info
@@ -302,7 +302,7 @@ def _setting(owner: type[Any], name: str, info: FieldInfo) -> Setting | Group:
 
 
 def build(kind: type[C], values: Mapping[str, object]) -> C:
-    """The settings with these values, groups filled from theirs; checked. Raises SpecError naming the field.
+    """Build validated settings from values, groups included. Raises SpecError naming the field.
 
     A group that may be missing is None where it has no value; None that is no value stands for the default. One model is itself and
     several are a tuple, where a setting takes both. A text with half a character, which no file and no table can hold, is refused.
@@ -333,7 +333,7 @@ def build(kind: type[C], values: Mapping[str, object]) -> C:
 
 
 def read_word(setting: Setting, word: object) -> object:
-    """One value of a setting, which may be given as a word, such as '1e-3'; checked. Raises SpecError naming the field."""
+    """Parse and validate a value of a setting, which may be a string such as '1e-3'. Raises SpecError naming the field."""
     item: Any = Annotated[setting.item, *setting.info.metadata] if setting.info.metadata else setting.item
     try:
         return TypeAdapter(item, config=STRICT).validate_python(word, strict=not isinstance(word, str | float))
@@ -347,7 +347,7 @@ def _adapter(kind: Any) -> TypeAdapter[Any]:
 
 
 def read(kind: type[C], data: object, where: str | Path) -> C:
-    """A record, or a typed dictionary, from JSON-ready data; raises SpecError naming `where` for what does not fit."""
+    """Read a record, or a typed dictionary, from JSON-ready data; raises SpecError naming `where`."""
     try:
         return _adapter(kind).validate_json(json.dumps(data), strict=True)
     except ValidationError as error:
@@ -357,7 +357,7 @@ def read(kind: type[C], data: object, where: str | Path) -> C:
 
 
 def plain(value: object) -> Any:
-    """A record as JSON-ready data, which `read` reads; several as a list, None as it is."""
+    """A record as JSON-ready data for `read`; several as a list, None unchanged."""
     return (
         [plain(item) for item in value]
         if isinstance(value, list | tuple)
@@ -366,7 +366,7 @@ def plain(value: object) -> Any:
 
 
 def in_words(error: ValidationError, kind: type[Any], where: str = "") -> SpecError:
-    """What keeps values from being a record of that class, in three parts; `where` is the file that they are from."""
+    """Why values do not fit a record class, in three parts; `where` is their file."""
     errors = error.errors(include_url=False)
     first = min(errors, key=lambda detail: detail["type"] != "unexpected_keyword_argument")
     names, owner, info = _place(first["loc"], kind)
@@ -386,7 +386,7 @@ def in_words(error: ValidationError, kind: type[Any], where: str = "") -> SpecEr
 
 
 def _place(loc: tuple[int | str, ...], kind: type[Any]) -> tuple[list[str], Any, FieldInfo | None]:
-    """Where pydantic met an error: the names that lead there, the last record among them, and its field."""
+    """The place of a pydantic error: the names that lead to it, with the last record and its field."""
     names, owner, inside = list[str](), cast("Any", kind), cast("Any", kind)
     info: FieldInfo | None = None
     for number, step in enumerate(loc):

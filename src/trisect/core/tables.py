@@ -1,4 +1,4 @@
-"""Parquet tables: the columns of each, written atomically with a checksum over their bytes."""
+"""Parquet tables: their columns, written atomically with a checksum over their bytes."""
 
 from __future__ import annotations
 
@@ -150,7 +150,7 @@ SCHEMAS: dict[str, dict[str, type[pl.DataType]]] = {
 
 
 class MeasureName(StrEnum):
-    """The name of a measure, as tables have it in the column `measure` or `name`: equal to its text, with unit, meaning, equation.
+    """The name of a measure in the columns `measure` or `name`: a string with unit, meaning and equation.
 
     Any may carry an ending: `_low`, `_high` (95 % interval), `_p` (one test), `_p_holm` (after Holm over its family), `_z`
     (standard deviations from its null), `_null` (mean of the null), `_sd` (over models).
@@ -161,7 +161,7 @@ class MeasureName(StrEnum):
     equation: str
 
     def __new__(cls, name: str, unit: str, meaning: str, equation: str = "") -> Self:
-        """A member from its line."""
+        """Make a member from its line."""
         member = str.__new__(cls, name)
         member._value_, member.unit, member.meaning, member.equation = name, unit, meaning, equation
         return member
@@ -403,7 +403,7 @@ STUDY_TABLES = tuple(name for name in SCHEMAS if name not in ("measures", "answe
 
 
 def frame(name: str, rows: Iterable[TableRow | Mapping[str, object]]) -> pl.DataFrame:
-    """Rows as the table of that name: its columns and no others, sorted so that the order of work leaves no trace."""
+    """Rows as the table of that name, with its columns and sorted, so that the order of work does not matter."""
     schema = SCHEMAS[name]
     rows = list(rows)
     unknown = {key for row in rows for key in row} - set(schema)
@@ -413,7 +413,7 @@ def frame(name: str, rows: Iterable[TableRow | Mapping[str, object]]) -> pl.Data
 
 
 def write_table(folder: Path, name: str, table: pl.DataFrame, run: str = "") -> Path:
-    """Write `folder/NAME.parquet` whole or not at all, in its metadata a checksum of its bytes with zeros in its place.
+    """Write `folder/NAME.parquet` atomically, with a checksum of its bytes (with zeros in its place) in its metadata.
 
     `run` are the 32 hex digits of the run that the table belongs to, which stand there too.
     """
@@ -428,12 +428,12 @@ def write_table(folder: Path, name: str, table: pl.DataFrame, run: str = "") -> 
 
 
 def run_of_table(content: bytes) -> str | None:
-    """The run that a table's bytes say to belong to; None where they say nothing."""
+    """The run in a table's metadata; None if there is none."""
     return mark[1].decode() if (mark := RUN.search(content)) else None
 
 
 def read_table(folder: Path, name: str, again: str = "") -> pl.DataFrame:
-    """Read `folder/NAME.parquet`; raises DamagedFileError when it is missing, damaged or has other columns.
+    """Read `folder/NAME.parquet`; raises DamagedFileError if it is missing, damaged or has other columns.
 
     `again` says what to do then; a study's tables are made again from its runs.
 

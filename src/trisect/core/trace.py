@@ -32,7 +32,7 @@ WEIGHTS = tuple(f"{kind}_{name}" for kind in "wb" for name in NAMES)
 
 
 class Address(NamedTuple):
-    """One attention layer of a model; layers count from 1 within their stack."""
+    """An attention layer of a model; layers count from 1 within their stack."""
 
     stack: str
     layer: int
@@ -48,7 +48,7 @@ class Address(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class Side:
-    """One sequence axis of a batch: what stands at its positions.
+    """A sequence axis of a batch: the tokens at its positions.
 
     `tokens` [B][T] are the tokenizer's pieces; `real` is false at padding, `special` true at tokens that the tokenizer
     adds and at padding; `ids` is None where the model takes no token ids.
@@ -61,7 +61,7 @@ class Side:
 
 
 def keys_of(stack: str) -> str:
-    """The name among `sides` of a stack's keys, where they are not its queries' positions."""
+    """The name among `sides` of a stack's keys, if they are at other positions than its queries."""
     return f"{stack} keys"
 
 
@@ -88,7 +88,7 @@ def crosses(stack: str) -> bool:
 
 @dataclass(frozen=True, eq=False)
 class Origin:
-    """Where q, k, v or the output's map comes from, as the proof found it.
+    """The origin of q, k, v or the output's map, as verified.
 
     `how` is 'rows' where it is a plain selection of rows of one affine module's [out, in] weight (columns for o), else
     what it is instead: 'normed', 'mixed', 'gated', 'unknown'; `words` is the same as a phrase. `parameter` is the owning

@@ -1,4 +1,4 @@
-"""Measures: functions of traces, arrays and loss curves that return numbers and rows, without access to models."""
+"""Measures: functions of traces, arrays and loss curves to numbers and rows, without access to models."""
 
 from importlib import import_module
 from types import ModuleType

@@ -21,14 +21,14 @@ KINDS = ("weight", "norm")
 
 
 class _Views(NamedTuple):
-    """Scores of the pieces of source and target by weight and by norm; N is the layer itself, then its heads from 1."""
+    """Scores of source and target pieces by weight and by norm; N is the layer itself, then its heads from 1."""
 
     weight: Float[Tensor, "B N T S"]
     norm: Float[Tensor, "B N T S"]
 
 
 class _GoldTable(NamedTuple):
-    """Gold links of one sentence pair as tables; the last column is of no word, and never a link. P holds S."""
+    """Gold links of one sentence pair as tables; the last column is of no word, and never a link. P contains S."""
 
     sure: Bool[np.ndarray, "J I1"]
     possible: Bool[np.ndarray, "J I1"]
@@ -113,7 +113,7 @@ def word_scores(
 
 
 def best_links(scores: Float[Tensor, "*C J X"], words: int) -> Int[np.ndarray, "*C J"]:
-    """For every target word its source word of the highest score, the first of equals; −1 where that is no link.
+    """The source word with the highest score for every target word, the first of equals; −1 for no link.
 
     That is where a special piece has it, such as the end of the sentence, or where no score is above 0.
     """
@@ -135,7 +135,7 @@ def link_directions(forward: Float[Tensor, "*C J I"], backward: Float[Tensor, "*
 
 
 def diagonal(words: tuple[int, int]) -> Int[np.ndarray, " J"]:
-    """Every target word with the source word at the same share of its sentence: what needs no model."""
+    """Link every target word to the source word at the same relative position: a baseline without a model."""
     return ((np.arange(words[1]) + 0.5) * words[0] / words[1]).astype(np.int64)
 
 

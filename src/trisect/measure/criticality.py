@@ -76,7 +76,7 @@ class GridCurves(NamedTuple):
 
     @property
     def evaluations(self) -> int:
-        """How many points were evaluated."""
+        """The number of evaluated points."""
         return len(self.points)
 
 

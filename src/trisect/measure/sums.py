@@ -1,4 +1,4 @@
-"""Moments, rank correlations and norms summed over any number of texts in memory that does not grow."""
+"""Moments, rank correlations and norms summed over any number of texts in constant memory."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ ROOM = 1 << 15  # pairs, of all series together, that are kept until the bins ar
 
 
 class Sums:
-    """Sums per group of texts: a row per group, so that texts can be resampled after they are gone.
+    """Sums per group of texts, so that groups can be resampled later.
 
     `group_of` says which group a text belongs to: with no more texts than groups, a group is a text. What lies on another
     device is added up there, and leaves it when the rows are asked for.
@@ -38,7 +38,7 @@ class Sums:
         return self._rows
 
     def add(self, group: Int[Tensor, " B"], values: Float[Tensor, "B ..."]) -> None:
-        """Add a row per text of a batch to the rows of their groups."""
+        """Add a row per text of a batch to its group."""
         if values.device.type == "cpu":
             np.add.at(self._rows, group.numpy(), values.double().numpy())
             return
@@ -54,13 +54,13 @@ class Sums:
         return np.asarray(self.rows[:used].sum(0))
 
     def resample(self, times: Float[np.ndarray, "R G"]) -> Float[np.ndarray, "R ..."]:
-        """The sum in every draw of the first G groups."""
+        """The sum over the first G groups in every draw."""
         rows = self.rows[: times.shape[1]]
         return (times @ rows.reshape(len(rows), -1)).reshape(len(times), *rows.shape[1:])
 
 
 def group_of(numbers: Int[Tensor, " B"], texts: int, groups: int) -> Int[Tensor, " B"]:
-    """The group of each text by its number from 0, of `texts` in all: texts that follow one another are one group.
+    """The group of each text by its number from 0, of `texts` in total: consecutive texts form a group.
 
     Texts of one article are alike, so that dealing them to groups in turn would make intervals too narrow.
     """
@@ -92,7 +92,7 @@ class Ranks:
         self._size = 0
 
     def add(self, x: Float[Tensor, "S N"], y: Float[Tensor, "S N"], group: Int[Tensor, " N"]) -> None:
-        """Add N pairs to every series; `group` says which group of texts each is from. They are counted where the first of them lie."""
+        """Add N pairs to every series, with the group of texts of each; counted on their device."""
         if not x.shape[1]:
             return
         # of a model on several devices, where its first pairs lie
@@ -122,7 +122,7 @@ class Ranks:
         return DrawnEstimate(value, np.stack(draws, -1))
 
     def _resample(self, times: Float[np.ndarray, "R G"], counts: Int[np.ndarray, "G C"]) -> Float[np.ndarray, " R"]:
-        """ρ of one series in every draw, a block of draws at a time: all of them together would need a gigabyte.
+        """ρ of one series in every draw, in blocks of draws to limit memory.
 
         Of few pairs most cells of the joint counts are empty in every group, and are left out: whole numbers, so the same ρ.
         """
@@ -155,7 +155,7 @@ class Ranks:
 
 
 def _edges(values: Float[Tensor, "S N"], bins: int) -> Float[Tensor, "S E"]:
-    """Inner edges of bins; a value that equals an edge lies above it. Unneeded edges lie beyond all values."""
+    """Inner edges of bins; a value equal to an edge lies above it. Unused edges lie beyond all values."""
     edges = torch.full((len(values), bins - 1), torch.inf, device=values.device)
     for row, series in enumerate(values):
         distinct = torch.unique(series)
@@ -173,7 +173,7 @@ MARKS = ("Ġ", "▁", "##")  # how tokenizers write the start, or the inside, of
 
 
 def find_categories(side: Side, causal: bool = False) -> Int[Tensor, "B S"]:
-    """The category of every position, as a place in CATEGORIES; padding is 'other'.
+    """The category of every position, as an index into CATEGORIES; padding is 'other'.
 
     A special token that opens a text is its [CLS] and every later one a [SEP], whatever the tokenizer calls them (<s>,
     </s>). Where attention is `causal`, the first token of a window is 'first', special or not. Science C2.
@@ -203,7 +203,7 @@ def opening_tokens(side: Side) -> set[str]:
 
 
 def find_words(side: Side) -> Bool[Tensor, "B S"]:
-    """Which positions hold a word or a piece of one: something with a letter or a digit that the tokenizer did not add."""
+    """Positions with a word or a piece of one: a letter or digit in a token that the tokenizer did not add."""
     words = (side.real & ~side.special).cpu()
     for row, tokens in enumerate(side.tokens):
         marks = [place for place, token in enumerate(tokens) if not any(map(str.isalnum, bare(token)))]
@@ -212,7 +212,7 @@ def find_words(side: Side) -> Bool[Tensor, "B S"]:
 
 
 def bare(token: str) -> str:
-    """A tokenizer's piece without the marks and spaces of a word's start."""
+    """A token without its marks and spaces of a word's start."""
     for mark in MARKS:
         token = token.removeprefix(mark)
     return token.strip()
@@ -229,7 +229,7 @@ QUERIES = 32  # of a row, whose pairs enter the rank correlations: papers.norms.
 
 
 class TokenNorms(NamedTuple):
-    """One trace's numbers per token: ‖f(x)‖, and the weight that it gets, mean over the queries that may attend to it.
+    """Numbers of one trace per token: ‖f(x)‖, and its mean weight over the queries that may attend to it.
 
     `af` is the mean of ‖a f(x)‖ as it is added: a f, unless a norm behind W_O scales every query's parts.
     """
@@ -240,7 +240,7 @@ class TokenNorms(NamedTuple):
 
 
 class TokenFacts(NamedTuple):
-    """Whose tokens they are: category and frequency rank per position (NaN: none), and whether a tokenizer added it.
+    """Facts per position: category, frequency rank (NaN: none), and whether the tokenizer added it.
 
     `word` says which are words or pieces of words. `group` is the group of texts of each row, of GROUPS, and `fewer` of FEWER.
     """
@@ -253,12 +253,12 @@ class TokenFacts(NamedTuple):
     fewer: Int[Tensor, " B"]
 
     def on(self, device: torch.device) -> TokenFacts:
-        """The same on a device."""
+        """A copy on a device."""
         return TokenFacts(*(part.to(device) for part in self))
 
 
 class PooledTally:
-    """What is pooled over all layers of a stack: cancelling by category, and frequency, also of words alone."""
+    """Sums over all layers of a stack: cancelling by category, and frequency, also of words alone."""
 
     def __init__(self) -> None:
         self.cancel = [Ranks(1, GROUPS, FINE) for _ in CATEGORIES]  # of a_ij and ‖f(x_j)‖ over pairs, by j's category
@@ -284,7 +284,7 @@ class PooledTally:
 
 
 def find_sinks(trace: Trace) -> Bool[Tensor, "B H S"]:
-    """Which tokens get more than SINK of all the weight that a head gives in a row of at least SHORTEST tokens."""
+    """Tokens with more than SINK of all the weight of a head in a row of at least SHORTEST tokens."""
     real = trace.query_real[:, None, :, None] & trace.key_real[:, None, None]
     queries, keys = trace.query_real.sum(1), trace.key_real.sum(1)
     shares = (to_single_precision(trace.weights) * real).sum(2) / queries.clamp_min(1)[:, None, None]
@@ -292,7 +292,7 @@ def find_sinks(trace: Trace) -> Bool[Tensor, "B H S"]:
 
 
 class LayerTally:
-    """The tally of one layer; add its trace of every batch, read the sums when all texts are done.
+    """The tally of one layer; add its trace of every batch, then read the sums.
 
     `kind` adds what the norm of a block gives beside that of attention alone, which claims are about.
     """
@@ -413,7 +413,7 @@ class LayerTally:
 
 
 def _mean_weights(weights: Float[Tensor, "B H T S"]) -> Float[Tensor, "B H S"]:
-    """The weight that a token gets; one that is exactly 0 in every head stands for a mask, and does not enter the mean."""
+    """The mean weight of a token; weights of exactly 0 in every head are masked ones, and left out."""
     allowed: Bool[Tensor, "B T S"] = (weights > 0).any(1)
     return weights.sum(2) / allowed.sum(1).clamp_min(1)[:, None]
 
@@ -421,7 +421,7 @@ def _mean_weights(weights: Float[Tensor, "B H T S"]) -> Float[Tensor, "B H S"]:
 def _rank_pairs(
     values: Float[Tensor, "B H S"], facts: TokenFacts, which: Bool[Tensor, "B S"] | None = None
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """Tokens that have a rank, all or `which`: ranks and values as [H N], and the row of each."""
+    """Ranks and values as [H N] of tokens with a rank (all, or `which`), and the row of each."""
     ranked = torch.isfinite(facts.rank)
     row, place = (ranked if which is None else ranked & which).nonzero(as_tuple=True)
     pairs = values[row, :, place].T
@@ -429,7 +429,7 @@ def _rank_pairs(
 
 
 def _within_texts(values: Float[Tensor, "B 1 S"], facts: TokenFacts) -> tuple[Tensor, Tensor, Tensor]:
-    """Words with a rank, text by text: places of their frequency ranks and of their values, from −½ to ½, as [1 N], and groups.
+    """Words with a rank, by text: relative ranks of their frequency and values within it, from −½ to ½, as [1 N], and groups.
 
     A row of tokens is a text; one with fewer than LEAST words says nothing and is left out.
     """
@@ -449,7 +449,7 @@ def _within_texts(values: Float[Tensor, "B 1 S"], facts: TokenFacts) -> tuple[Te
 
 
 def frequency_ranks(counts: Int[np.ndarray, " V"]) -> Float[Tensor, " V"]:
-    """Rank of every token type by its count, 1 the commonest, ties share their mean rank; NaN for types that were not met."""
+    """Frequency rank of every token type, 1 the most frequent, ties with their mean rank; NaN for types without a token."""
     met = counts > 0
     ranks = np.full(len(counts), np.nan)
     ranks[met] = mean_ranks(-counts[met])

@@ -1,1 +1,1 @@
-"""The page that answers: type a sentence, switch q, k or v of any site, and see what changes; served on this machine alone."""
+"""The interactive page: type a sentence, replace q, k or v of any site, and see the changes; served on this machine alone."""

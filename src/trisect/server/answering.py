@@ -1,4 +1,4 @@
-"""PageModel: from a page's state to what it shows: tokens, predictions, how far outputs move, the picture of all heads, and the code."""
+"""PageModel: from a page's state to tokens, predictions, changes of outputs, the picture of all heads, and Python code."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ LONG_NUMBER = re.compile("[0-9]{5}")  # a span that long would take the memory t
 
 
 def _switch(pair: object) -> tuple[str, str]:
-    """A site in its canonical spelling, and what it is switched to."""
+    """A site in canonical spelling, and its replacement."""
     reason, todo = "It is a site and what it is switched to, two texts.", "Give for example ['q@2.h3', 'zero']."
     if not isinstance(pair, list | tuple) or len(pair) != 2 or not all(isinstance(part, str) for part in pair):
         raise SpecError(f"A switch is {shorten(pair)}.", reason, todo)
@@ -81,25 +81,25 @@ class PageState:
 
     @property
     def as_input(self) -> TextOrPair:
-        """The text as a model takes it."""
+        """The text as the model's input."""
         return self.text[0] if len(self.text) == 1 else (self.text[0], self.text[1])
 
     @property
     def donor(self) -> TextOrPair | None:
-        """The second text as a model takes it; None where there is none."""
+        """The second text as the model's input; None if there is none."""
         if not any(part.strip() for part in self.second):
             return None
         return self.second[0] if len(self.second) == 1 else (self.second[0], self.second[1])
 
     @property
     def by_site(self) -> Mapping[str, str]:
-        """What each site is switched to, in the order in which it happens."""
+        """The replacement of each site, in order."""
         return dict(self.switches)
 
 
 @record
 class PageQuestion:
-    """One request of a page: which page asks, its how-manieth question this is, the picture that it has already, and its state."""
+    """A request of a page: the page, the number of its question, the picture that it has already, and its state."""
 
     client: Annotated[str, Field(max_length=CLIENT)]
     sequence: Annotated[int, Field(ge=0, le=SEQUENCE)]
@@ -108,7 +108,7 @@ class PageQuestion:
 
 
 def read_request(body: bytes) -> PageQuestion:
-    """A request's body; raises SpecError for what is none."""
+    """Parse a request's body; raises SpecError."""
     try:
         content = files.parse(body.decode())
     except ValueError as error:
@@ -117,7 +117,7 @@ def read_request(body: bytes) -> PageQuestion:
 
 
 def python(source: str, state: PageState) -> str:
-    """A program that loads the model, switches the same sites and prints the outcome; `source` is what `trisect.load` is given."""
+    """A program that loads the model, replaces the same sites and prints the result; `source` is the argument of `trisect.load`."""
     loaded = f"model = trisect.load({source})" if source else "model = ...  # the model that trisect.serve was given"
     rest = [f"    {{{', '.join(f'{site!r}: {how!r}' for site, how in state.switches)}}},"]
     if state.donor is not None:
@@ -148,20 +148,20 @@ StillWanted = Callable[[], None]
 
 
 class PageAnswer(NamedTuple):
-    """What a page shows of a state: words and numbers, and the chunks of the picture (none where it has it already)."""
+    """The answer to a state: words and numbers, and the chunks of the picture (none if the page has it already)."""
 
     words: dict[str, Json]
     chunks: tuple[bytes, ...]
 
     def bytes(self) -> bytes:
-        """The length of the words in four bytes, the words as JSON, and the chunks one after another."""
+        """The length of the JSON in four bytes, the JSON, and the chunks."""
         head = json.dumps(self.words, ensure_ascii=False, allow_nan=False, separators=(",", ":")).encode()
         return b"".join((len(head).to_bytes(4, "big"), head, *self.chunks))
 
 
 @dataclass
 class PageModel:
-    """A model that answers pages; `source` is how `trisect.load` is called for it, empty for a loaded one.
+    """A model that answers pages; `source` is its argument for `trisect.load`, empty for a loaded one.
 
     `example` is a text of its own language to begin with, empty where any will do; `inputs` are what is no text, by name.
     """
@@ -174,11 +174,11 @@ class PageModel:
 
     @functools.cached_property
     def small(self) -> bool:
-        """Whether the model is so small that threads cost more than they bring."""
+        """Whether the model is so small that threads would slow it down."""
         return weights_in(self.subject) <= SMALL
 
     def about(self) -> dict[str, Json]:
-        """What a page has to know of the model before any text."""
+        """Facts of the model that a page needs before any text."""
         shape = self.subject.shape
         layers: list[Json] = [
             {"stack": address.stack, "layer": address.layer, "heads": [heads.query, heads.key]}
@@ -223,7 +223,7 @@ class PageModel:
         return PageAnswer(words, packed.chunks)
 
     def page(self, state: PageState, check: StillWanted = lambda: None) -> str:
-        """The offline explorer of what the page shows; `check` as for `answer`."""
+        """The explorer of the page's state as a file; `check` as for `answer`."""
         ready = self._prepared(state)
         planned, positions = ready.plan(state.by_site), ready.positions(state.positions)
         check()
@@ -271,7 +271,7 @@ class PageModel:
 
 
 def weights_in(subject: AnsweringSubject) -> int:
-    """How many numbers a model's weights are; 0 where they are not known."""
+    """The number of a model's weights; 0 if unknown."""
     match subject:
         case Pretrained():
             return sum(p.numel() for p in subject.model.parameters())
@@ -282,7 +282,7 @@ def weights_in(subject: AnsweringSubject) -> int:
 
 
 def _mark(state: PageState, planned: tuple[Planned, ...]) -> str:
-    """Hex digits of what a picture follows from."""
+    """A hash of everything that a picture depends on."""
     what = json.dumps(
         [
             state.as_input,
@@ -299,12 +299,12 @@ PARTS = ("state.js", "view.js", "board.js", "bench.js")
 
 
 def page_script(transport: str) -> str:
-    """The explorer's script, the component's, and that of the file which says how questions are asked."""
+    """The scripts of the explorer and of the component, and the one that sends questions."""
     return explorer.script() + "".join(sheet.read(HERE / name) for name in (*PARTS, transport))
 
 
 def style() -> str:
-    """The explorer's style sheet, and the component's own."""
+    """The style sheets of the explorer and of the component."""
     return explorer.style() + sheet.read(HERE / "serve.css")
 
 
@@ -313,11 +313,11 @@ CLIENTS = 64  # pages whose newest question is remembered
 
 
 class SupersededError(Exception):
-    """A newer question of the same page has come, or the page has gone: nobody waits for this one any more."""
+    """A newer question of the same page has arrived, or the page has closed: the answer is no longer needed."""
 
 
 class ReadingQueue:
-    """Work from several pages, done one after the other in a thread of its own."""
+    """Work of several pages, done in order in a thread of its own."""
 
     def __init__(self) -> None:
         self._newest: OrderedDict[str, int] = OrderedDict()
@@ -353,5 +353,5 @@ class ReadingQueue:
         return result
 
     def close(self) -> None:
-        """Wait for what is running, and take nothing more."""
+        """Finish running work, and refuse more."""
         self._thread.shutdown(cancel_futures=True)

@@ -1,4 +1,4 @@
-"""The served page over HTTP: its application in Starlette behind a guard, and connections with bounds of number, time and size."""
+"""The served page over HTTP: a Starlette application behind a guard, and limits on connections, time and size."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ CLOSED = (
 
 @dataclass(frozen=True)
 class _Guard:
-    """The app, for requests whose Host is one of `hosts` and whose path begins with the token; 403 for all others.
+    """Middleware that passes requests whose Host is one of `hosts` and whose path begins with the token; 403 for others.
 
     A page of another origin sends its own Origin, a name that was rebound to this machine sends its own Host, and neither
     knows the token. Web sockets are refused. An answer that is given before the request has ended closes the connection:
@@ -126,7 +126,7 @@ T = TypeVar("T")
 
 
 def make_app(answering: PageModel, hosts: frozenset[str], token: str) -> _Guard:
-    """The application behind its guard."""
+    """Make the application with its guard."""
     line = ReadingQueue()
 
     @asynccontextmanager
@@ -210,7 +210,7 @@ async def _unwanted(request: Request, error: Exception) -> Response:
 
 
 class BoundedProtocol(H11Protocol):
-    """uvicorn's HTTP/1.1 with bounds that hold before a token is known.
+    """uvicorn's HTTP/1.1 protocol with limits that hold before a token is checked.
 
     Beyond CONNECTIONS the one whose request has been awaited longest makes room for a new one; where all requests are
     there and being answered, the new connection is closed.
@@ -220,7 +220,7 @@ class BoundedProtocol(H11Protocol):
     _sending: asyncio.TimerHandle | None = None
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # pyright: ignore[reportIncompatibleMethodOverride]
-        """A client has come."""
+        """Accept a client."""
         super().connection_made(transport)
         if len(self.connections) > CONNECTIONS:
             others = [other for other in self.connections if isinstance(other, BoundedProtocol)]
@@ -231,28 +231,28 @@ class BoundedProtocol(H11Protocol):
         self._await_request()
 
     def data_received(self, data: bytes) -> None:
-        """A part of a request has come."""
+        """Receive a part of a request."""
         super().data_received(data)
         self._check_whole()
 
     def on_response_complete(self) -> None:
-        """An answer is written: wait for the next request, within its bound of time."""
+        """Wait for the next request, for a limited time, after an answer is written."""
         self._await_request()
         super().on_response_complete()  # which may read a request that came meanwhile
         self._check_whole()
 
     def pause_writing(self) -> None:
-        """The client receives more slowly than it is sent to."""
+        """Pause while the client receives more slowly than data is sent."""
         super().pause_writing()
         self._sending = self.loop.call_later(SENDING, self.transport.abort)
 
     def resume_writing(self) -> None:
-        """The client has received most of it."""
+        """Resume once the client has received most data."""
         self._stop_sending()
         super().resume_writing()
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """The client has gone, or was closed."""
+        """Handle the end of a connection."""
         self._stop_receiving()
         self._stop_sending()
         super().connection_lost(exc)

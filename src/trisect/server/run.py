@@ -1,4 +1,4 @@
-"""Serve a model: its address, the server in a thread, and how it ends."""
+"""Serve a model: its address, the server in a thread, and its end."""
 
 from __future__ import annotations
 
@@ -35,19 +35,19 @@ SECONDS = 10  # that a server may take to begin, or to end
 
 @dataclass
 class Served:
-    """A served page: `address` opens it, `stop()` ends it, `wait()` returns when it has ended."""
+    """A served page: `address` opens it, `stop()` ends it, `wait()` returns once it has ended."""
 
     address: str
     server: uvicorn.Server
     thread: threading.Thread = field(repr=False)
 
     def stop(self) -> None:
-        """End the server; what it is computing is finished first."""
+        """Stop the server after its current computation."""
         self.server.should_exit = True
         self.thread.join(SECONDS)
 
     def wait(self) -> None:
-        """Return when the server has ended; ends it when interrupted."""
+        """Wait until the server has ended; an interruption ends it."""
         try:
             while self.thread.is_alive():
                 self.thread.join(0.5)
@@ -63,7 +63,7 @@ def start(
     port: int = 0,
     **fetched: Any,
 ) -> Served:
-    """Load the model and begin to serve it; `fetched` are options of `trisect.load`. Raises TrisectError."""
+    """Load the model and start serving; `fetched` are options of `trisect.load`. Raises TrisectError."""
     need_extra("starlette", "serve", "trisect serve")
     need_extra("uvicorn", "serve", "trisect serve")
     from trisect.core.subject import AnsweringSubject
@@ -91,7 +91,7 @@ def start(
 
 
 def _is_text(value: object) -> bool:
-    """Whether it is a text, or texts, and no processor's output, batch or sample."""
+    """Whether a value is one or several texts, and no processor output, batch or sample."""
     return isinstance(value, str) or (isinstance(value, (list, tuple)) and all(isinstance(part, str) for part in value))
 
 
@@ -120,7 +120,7 @@ def _serve(answering: PageModel, bound: socket.socket, host: str, state: PageSta
 
 
 def _hosts(host: str, shown: str, port: int) -> frozenset[str]:
-    """What browsers send as Host to this server: HTTP's own port is left out."""
+    """The Host headers that browsers send to this server; HTTP's default port is omitted."""
     names = {shown.lower()}
     if host in (*LOOPBACK, *EVERYWHERE):
         names |= {*NAMES}
@@ -130,7 +130,7 @@ def _hosts(host: str, shown: str, port: int) -> frozenset[str]:
 
 
 def _bound(host: str, port: int) -> socket.socket:
-    """A socket that listens at the address; raises SpecError where none can."""
+    """A listening socket at the address; raises SpecError if there can be none."""
     ok = isinstance(port, int) and not isinstance(port, bool) and 0 <= port <= PORTS
     require(ok, f"port is {shorten(port)}.", f"It is a whole number from 0 to {PORTS:,}.", "Change port accordingly.")
     if not host.strip():  # which the system would read as every address of this machine
@@ -151,7 +151,7 @@ def _bound(host: str, port: int) -> socket.socket:
 
 
 def _example(model: Any) -> str:
-    """Words that a study's model knows: the first of the text that it was trained on; empty for any other model."""
+    """Words known to a study's model: the first of its training text; empty for other models."""
     from trisect.lab.folder import Folder
     from trisect.lab.run_folder import is_study
     from trisect.text.corpus import Corpus
@@ -167,7 +167,7 @@ def _example(model: Any) -> str:
 
 
 def _source(model: Any, fetched: dict[str, Any]) -> str:
-    """What `trisect.load` is given; empty for a module, which has no name."""
+    """The argument for `trisect.load`; empty for a module, which has no name."""
     if not isinstance(model, (str, Path)):
         return ""
     from trisect.lab.subject import load
@@ -178,7 +178,7 @@ def _source(model: Any, fetched: dict[str, Any]) -> str:
 
 
 def begins(text: tuple[str, ...], second: tuple[str, ...]) -> PageState | None:
-    """The state that a page begins with; None where no text is given. Raises SpecError for a second text alone."""
+    """The initial state of a page; None without text. Raises SpecError for a second text alone."""
     from trisect.server.answering import PageState
 
     if not any(text) and any(second):
@@ -188,7 +188,7 @@ def begins(text: tuple[str, ...], second: tuple[str, ...]) -> PageState | None:
 
 
 def link(state: PageState) -> str:
-    """A state as links hold it."""
+    """A state as the query string of a link."""
     switches = [list(pair) for pair in state.switches]
     content = {"text": list(state.text), "second": list(state.second), "switches": switches, "place": state.place}
     return urlsafe_b64encode(json.dumps(content, ensure_ascii=False).encode()).decode().rstrip("=")

@@ -1,1 +1,1 @@
-"""Tests, intervals, bootstraps and corrections, each once: numbers in, numbers out."""
+"""Tests, intervals, bootstraps and corrections: arrays in, numbers out."""

@@ -1,4 +1,4 @@
-"""The bootstrap: units drawn again with replacement, alone or crossed with seeds; intervals and p-values as wide as Student's t."""
+"""The bootstrap over units, alone or crossed with seeds, with intervals and p-values as wide as Student's t."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ OfSeed: TypeAlias = Callable[[int, Float[np.ndarray, "R N"]], Float[np.ndarray, 
 def draw_times(
     draw: Generator, units: int, draws: int, order: Order = "counts", size: int | None = None
 ) -> Float[np.ndarray, "R N"]:
-    """How often each unit comes up in every draw of as many units (or of `size`) with replacement.
+    """Multiplicities of units in draws of as many units (or of `size`) with replacement.
 
     Both orders are the same distribution; each takes other numbers from the generator. 'counts' draws how often each
     unit comes up, 'places' which unit stands at each place.
@@ -53,7 +53,7 @@ def draw_times(
 def bootstrap_ratios(
     sums: Float[np.ndarray, "N C"], counts: Float[np.ndarray, " N"], seed: int, draws: int = DRAWS
 ) -> Float[np.ndarray, "R C"]:
-    """Sums over counts (ratios.ratios) in every draw of N units; a draw is the same for all columns, which keeps pairs.
+    """Sums over counts (ratios.ratios) in every draw of N units; all columns share the draws, which keeps pairs.
 
     Source: Efron & Tibshirani 1993, An Introduction to the Bootstrap, chapter 6.
     """
@@ -68,13 +68,13 @@ def bootstrap_ratios(
 
 
 def bootstrap_means(values: Float[np.ndarray, "*R N"], draw: Generator, draws: int = DRAWS) -> Float[np.ndarray, " R"]:
-    """Means of N values in every draw of them; with a row of values for each draw, which were drawn from something else."""
+    """Means of N values in every draw; with a row of values for each draw, of values that were drawn too."""
     places = draw.integers(values.shape[-1], size=(draws, values.shape[-1]))
     return np.take_along_axis(np.broadcast_to(values, places.shape), places, 1).mean(1)
 
 
 def percentile_interval(replicates: Reals, n: int, level: float = 1 - ALPHA) -> Interval:
-    """Two-sided expanded percentile interval at `level` of numbers [R …] drawn over `n` units; NaN where there is none.
+    """Two-sided expanded percentile interval at `level` of numbers [R …] drawn over `n` units; NaN if there is none.
 
     There is none with fewer than two units, or where a replicate is no number. Source: Hesterberg 2015, What Teachers
     Should Know About the Bootstrap, section 5.3.
@@ -88,7 +88,7 @@ def percentile_interval(replicates: Reals, n: int, level: float = 1 - ALPHA) -> 
 
 
 def value_rows(values: Reals, replicates: Reals, n: int) -> list[dict[str, float | None]]:
-    """The columns value, low, high and n of each of several numbers [C], drawn [R C] over `n` units: see `percentile_interval`."""
+    """Columns value, low, high and n of several numbers [C], drawn [R C] over `n` units: see `percentile_interval`."""
     ends = percentile_interval(replicates, n)
     return [value_row(value, Interval(*both), n) for value, *both in zip(values, ends.low, ends.high, strict=True)]
 
@@ -108,13 +108,13 @@ def _percentile_test(replicates: Reals, n: int, direction: str, bound: float) ->
 
 
 def expand_p(reached: int, draws: int, n: int) -> Reals:
-    """A share of draws as a p-value, by Student's t where a percentile takes the normal distribution."""
+    """A share of draws as a p-value, with Student's t in place of the normal distribution of percentiles."""
     share = float(p_of_draws(reached, draws))
     return np.asarray(special.stdtr(n - 1, special.ndtri(share) * np.sqrt((n - 1) / n)) if share < 1 else 1.0)
 
 
 def draws_spread(replicates: Reals) -> float:
-    """Standard deviation of the replicates that are numbers, 0 where rounding alone could make it; NaN with fewer than two."""
+    """Standard deviation of the finite replicates; 0 if rounding alone could cause it, NaN with fewer than two."""
     numbers = replicates[np.isfinite(replicates)]
     if len(numbers) < 2:
         return float("nan")
@@ -132,7 +132,7 @@ def percentile_result(
     family: int,
     reason: Any = None,
 ) -> Tested:
-    """Everything that replicates [R] say of one claim in a family; no test is made where there is a `reason` against it.
+    """The result of replicates [R] for one claim in a family; no test is made if there is a `reason` against it.
 
     `n` units were drawn, by so many `groups` of them (as many as units, where each was drawn alone): degrees of freedom
     are those of the groups.
@@ -160,7 +160,7 @@ class DrawnEstimate(NamedTuple):
 
 
 class CrossedEstimate(NamedTuple):
-    """Numbers of one model: the mean over its seeds, the same in every draw, of how many units, with which freedom.
+    """Means over a model's seeds of several numbers, the same in every draw, the number of units, and degrees of freedom.
 
     `groups` is one more than the degrees of freedom: as many as units with one seed, fewer where seeds differ. `seeds` says
     of how many models it is.
@@ -181,14 +181,14 @@ class CrossedEstimate(NamedTuple):
         return self._replace(value=self.value - constant, draws=self.draws - constant)
 
     def row(self) -> dict[str, float | None]:
-        """Columns value, low, high and n of one number; None where it is no number."""
+        """Columns value, low, high and n of one number; None if it is not finite."""
         low, high = percentile_interval(self.draws, int(self.groups))
         # at a share of 0 or 1 an interval reaches to the value, as is the custom
         return value_row(self.value, Interval(np.minimum(low, self.value), np.maximum(high, self.value)), self.units)
 
 
 class CrossedBootstrap:
-    """Numbers in draws of units with replacement, crossed with draws of seeds; the same units meet the same draws.
+    """Numbers in draws of units with replacement, crossed with draws of seeds; the same units share draws.
 
     Of S seeds S − 1 are drawn, since the variance of S drawn from S is too small by the share 1/S. Sources: Owen 2007,
     The Pigeonhole Bootstrap; Rao & Wu 1988, Resampling Inference with Complex Survey Data, section 2.
@@ -199,7 +199,7 @@ class CrossedBootstrap:
         self._times: dict[int, Float[np.ndarray, "R N"]] = {}
 
     def __call__(self, units: Sequence[Sequence[Hashable]], of: OfSeed) -> CrossedEstimate:
-        """`of` each seed's answers, on all of them and in every draw of their units.
+        """The statistic of each seed's answers, on all of them and in every draw of their units.
 
         `units` says for every seed which unit each of its answers is of; units are drawn in their sorted order.
         """
@@ -222,7 +222,7 @@ class CrossedBootstrap:
         return CrossedEstimate(np.mean(values, 0), means, len(distinct), groups, len(units))
 
     def share(self, units: Sequence[Sequence[Hashable]], of: OfSeed, stream: int = 0) -> CrossedEstimate:
-        """The same for one share of the units, which is not treated as certain where it is 0 or 1 for all of them.
+        """The same for a share of the units, which is not certain even if it is 0 or 1.
 
         There the draws are of Jeffreys' posterior (shares.jeffreys_draws). Shares that are compared need a `stream` each.
         """
@@ -235,7 +235,7 @@ class CrossedBootstrap:
 
 
 def _groups(values: Float[np.ndarray, "S ..."], draws: Float[np.ndarray, "R ..."], units: int) -> np.ndarray:
-    """One more than the degrees of freedom of a variance made of one over seeds and one over units.
+    """One more than the degrees of freedom of a variance with a component over seeds and one over units.
 
     Source: Satterthwaite 1946, An Approximate Distribution of Estimates of Variance Components, equation 17.
     """

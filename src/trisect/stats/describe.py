@@ -23,7 +23,7 @@ def variation(sums: Float[np.ndarray, "... 3"]) -> Float[np.ndarray, "*S"]:
 
 
 def mean_ranks(values: Real[np.ndarray, "*S L"]) -> Float[np.ndarray, "*S L"]:
-    """Ranks from 1 along the last axis; equal numbers share the mean of theirs."""
+    """Ranks from 1 along the last axis; ties share their mean rank."""
     order, first = values.argsort(-1), np.ones(values.shape, bool)
     ordered = np.take_along_axis(values, order, -1)
     first[..., 1:] = ordered[..., 1:] != ordered[..., :-1]
@@ -79,7 +79,7 @@ def _over_spread(
 
 
 def _centred_ranks(counts: Float[np.ndarray, "N K"]) -> Float[np.ndarray, "N K"]:
-    """Mid-rank of every bin, less the mean rank."""
+    """Mid-rank of every bin less the mean rank."""
     return counts.cumsum(1) - counts / 2 - counts.sum(1, keepdims=True) / 2
 
 

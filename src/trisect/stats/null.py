@@ -1,4 +1,4 @@
-"""Null distributions by drawing: p-values of values among draws of a null, and of pairings among random pairings."""
+"""Null distributions by sampling: p-values of values among draws of a null, and of pairings among random pairings."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _TOGETHER = 2_000_000  # places of a block of permutations
 
 
 def p_of_draws(reached: ArrayLike, draws: int) -> Reals:
-    """(1 + how many draws reach at least as far) / (1 + draws), which is never 0.
+    """(1 + number of draws at least as extreme) / (1 + draws), which is never 0.
 
     Source: Phipson & Smyth 2010, Permutation P-values Should Never Be Zero, section 4.
     """
@@ -24,7 +24,7 @@ def p_of_draws(reached: ArrayLike, draws: int) -> Reals:
 
 
 class Null(NamedTuple):
-    """Draws of a statistic under a null, in ascending order, with their mean and their standard deviation."""
+    """Sorted draws of a statistic under a null, with their mean and standard deviation."""
 
     draws: Float[np.ndarray, " R"]
     mean: float
@@ -32,7 +32,7 @@ class Null(NamedTuple):
 
     @staticmethod
     def of(draws: Float[np.ndarray, " R"]) -> Null:
-        """The null that these draws stand for."""
+        """The null distribution from its draws."""
         return Null(np.sort(draws), float(draws.mean()), float(draws.std(ddof=1)))
 
     def above(self, values: Float[np.ndarray, " H"]) -> Float[np.ndarray, " H"]:
@@ -58,15 +58,15 @@ class Null(NamedTuple):
         return 2 * special.stdtr(n - 1, -np.abs(values - self.mean) / wide) if wide > 0 else np.ones(len(values))
 
     def scores(self, values: Float[np.ndarray, " H"]) -> Float[np.ndarray, " H"]:
-        """z: distance from the null's mean in its standard deviations; NaN where all draws are the same."""
+        """z: distance from the null's mean in standard deviations; NaN if all draws are equal."""
         return (values - self.mean) / self.spread if self.spread > 0 else np.full(len(values), np.nan)
 
     def quantile(self, share: float) -> float:
-        """The number below which this share of the draws lies."""
+        """A quantile of the draws."""
         return float(np.quantile(self.draws, share))
 
     def excess_interval(self, value: float, alpha: float = ALPHA) -> Interval:
-        """Interval at 1 − `alpha` of how far a value lies above what the null would give in its place."""
+        """Interval at 1 − `alpha` for the difference between a value and the null."""
         low, high = (value - self.quantile(share) for share in (1 - alpha / 2, alpha / 2))
         return Interval(np.asarray(low), np.asarray(high))
 
@@ -74,7 +74,7 @@ class Null(NamedTuple):
 def permutation_p(
     agreement: Float[np.ndarray, "N N"], generator: np.random.Generator, permutations: int = PERMUTATIONS
 ) -> float:
-    """One-sided p-value that rows agree with their own columns no oftener than with columns dealt at random.
+    """One-sided p-value of rows agreeing with their own columns no more often than with permuted columns.
 
     `p_of_draws` of random pairings that agree at least as often; NaN with fewer than two rows. For several tables of the
     same rows and columns give the sum of their agreements.

@@ -28,7 +28,7 @@ from trisect.stats.tested import (
 
 
 class Sample(NamedTuple):
-    """Paired differences in short: how many, their mean, their standard deviation (n − 1 in the denominator).
+    """Summary of paired differences: their number, mean, and standard deviation (n − 1 in the denominator).
 
     Fields are arrays of one shape, or scalars. `spread` is NaN with fewer than two differences.
     """
@@ -39,12 +39,12 @@ class Sample(NamedTuple):
 
     @property
     def testable(self) -> NDArray[np.bool_]:
-        """Whether a t test can be made: at least two differences, and they are not all the same."""
+        """Whether a t test is possible: at least two differences that are not all equal."""
         return (self.n >= 2) & (self.spread > 0)
 
 
 def summary(differences: ArrayLike) -> Sample:
-    """The Sample of differences along the last axis. A spread that rounding alone could make counts as 0."""
+    """The Sample of differences along the last axis. A spread at the size of rounding counts as 0."""
     values = np.asarray(differences, dtype=float)
     n = values.shape[-1]
     if n == 0:
@@ -56,25 +56,25 @@ def summary(differences: ArrayLike) -> Sample:
 
 
 def t_interval(sample: Sample, level: float = 1 - ALPHA) -> Interval:
-    """Two-sided Student t interval of the mean at `level`; NaN where no t test can be made."""
+    """Two-sided Student t interval of the mean at `level`; NaN if no t test is possible."""
     n, mean, spread = _usable(sample)
     half = t_quantile(level, n) * spread / np.sqrt(n)
     return Interval(mean - half, mean + half)
 
 
 def t_quantile(level: float, n: ArrayLike) -> Reals:
-    """How many standard errors of a mean of `n` units a two-sided interval at `level` reaches to each side."""
+    """The half-width, in standard errors, of a two-sided interval at `level` for a mean of `n` units."""
     return np.asarray(special.stdtrit(np.asarray(n) - 1, (1 + level) / 2))
 
 
 def t_test(sample: Sample, direction: str, bound: ArrayLike) -> PValues:
-    """p-values for and against "the mean lies above (below) `bound`" or "within ±`bound`"; 1 where no test can be made."""
+    """p-values for and against "the mean lies above (below) `bound`" or "within ±`bound`"; 1 if no test is possible."""
     tails = (lambda b: _tail(sample, b, 1.0)), (lambda b: _tail(sample, b, -1.0))
     return by_direction(*tails, direction, np.asarray(bound, dtype=float))
 
 
 def t_result(sample: Sample, direction: str, bound: float, family: int, reason: Any) -> Tested:
-    """Everything that a scalar sample says of one claim in a family; `reason` is why, where no t test can be made."""
+    """The result of a sample for one claim in a family; `reason` says why, if no t test is possible."""
     low, high = t_interval(sample)
     low_family, high_family = t_interval(sample, family_level(family))
     return Tested(
@@ -91,7 +91,7 @@ def t_result(sample: Sample, direction: str, bound: float, family: int, reason: 
 
 
 def _usable(sample: Sample) -> Sample:
-    """The sample with NaN where no t test can be made, so that no division by zero is met."""
+    """The sample with NaN if no t test is possible, which avoids division by zero."""
     ok = sample.testable
     n, mean, spread = (np.where(ok, field, fill) for field, fill in zip(sample, (2.0, np.nan, np.nan), strict=True))
     return Sample(n, mean, spread)
@@ -104,7 +104,7 @@ def _tail(sample: Sample, bound: Reals, way: float) -> Reals:
 
 
 def compare(values: Mapping[str, Sequence[float]] | Mapping[str, Float[np.ndarray, " N"]], margin: float) -> Comparison:
-    """Compare components over units that all of them were measured on (same seed, text or head), by paired differences.
+    """Compare components by paired differences over units on which all were measured (same seed, text or head).
 
     Each pair's difference is a Student t test against 0, Holm over the pairs, and two one-sided tests against ±`margin`
     (in the values' own unit) for being alike. Units where a component has no finite number are left out.

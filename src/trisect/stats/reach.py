@@ -1,4 +1,4 @@
-"""What so many units can decide, known before any data: the smallest p within reach, and how many units or draws are needed."""
+"""What a number of units can decide, before any data: the smallest possible p, and numbers of units or draws needed."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ ClaimPart: TypeAlias = tuple[Sample, str, float]  # what was seen of a part, its
 
 
 def smallest_p(method: Literal["bootstrap", "permutation"], n: int, draws: int | None = None) -> float:
-    """The smallest two-sided p-value that a test over `n` units (or groups) can give, whatever they show; 1 with fewer than two.
+    """The smallest possible two-sided p-value of a test over `n` units (or groups); 1 with fewer than two.
 
     'bootstrap' over `draws` draws (DRAWS): where all of them lie on one side, made as wide as t with n − 1 degrees of
     freedom. 'permutation': all n! orders of n units, or `draws` random ones (PERMUTATIONS) where that is fewer.
@@ -34,12 +34,12 @@ def smallest_p(method: Literal["bootstrap", "permutation"], n: int, draws: int |
 
 
 def fewest_draws(tests: int, spare: float = 1.0, alpha: float = ALPHA) -> int:
-    """How many draws of a null let one test of a family survive Holm on either side, times `spare`."""
+    """The number of draws of a null with which one test of a family can be significant after Holm on either side, times `spare`."""
     return int(spare * 2 * tests / alpha)
 
 
 def is_decided(p: float, draws: int, tests: int, alpha: float = ALPHA) -> bool:
-    """Whether a p-value that counts so many draws of a null lies on one side of `alpha` after a correction for `tests`.
+    """Whether a p-value from so many draws of a null is clearly on one side of `alpha` after a correction for `tests`.
 
     That is, whether three standard errors of the count leave it there: of p = 1 / (draws + 1) the floor alone decides nothing.
     """
@@ -50,7 +50,7 @@ def is_decided(p: float, draws: int, tests: int, alpha: float = ALPHA) -> bool:
 def fewest_counts(
     ahead: Sequence[ClaimPart], counts: Reals, family: int, alpha: float = ALPHA, least: Sequence[float] | None = None
 ) -> int | None:
-    """The first of ascending `counts` of units that would decide a claim whose parts keep these means and spreads.
+    """The first of ascending `counts` of units that would decide a claim whose parts keep their means and spreads.
 
     Decided is p < alpha / family, Holm's first step; either side counts. None where none of them would do. `least` are standard
     errors below which no number of units takes each part.

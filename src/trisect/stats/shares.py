@@ -13,7 +13,7 @@ from trisect.stats.tested import ALPHA
 
 
 def jeffreys(share: float, units: int, alpha: float = ALPHA) -> tuple[float, float]:
-    """Both ends of Jeffreys' interval at 1 − `alpha` of a share of so many units.
+    """Jeffreys' interval at 1 − `alpha` of a share of n units.
 
     Source: Brown, Cai & DasGupta 2001, Interval Estimation for a Binomial Proportion, section 4.
     """
@@ -23,18 +23,18 @@ def jeffreys(share: float, units: int, alpha: float = ALPHA) -> tuple[float, flo
 
 
 def jeffreys_draws(share: float, units: int, draw: np.random.Generator, draws: int) -> Float[np.ndarray, " R"]:
-    """Draws of a share from Jeffreys' posterior, which is certain of nothing even where the share is 0 or 1."""
+    """Draws of a share from Jeffreys' posterior, which has a spread even at shares of 0 or 1."""
     return draw.beta(*_posterior(share, units), draws)
 
 
 def least_spread(share: float, units: int) -> float:
-    """The standard deviation of a share of so many units, by Jeffreys' posterior: what drawing the units alone leaves open."""
+    """The standard deviation of a share of n units by Jeffreys' posterior."""
     a, b = _posterior(share, units)
     return float(np.sqrt(a * b / ((a + b) ** 2 * (a + b + 1))))
 
 
 def upper_bound(errors: int, units: int, level: float) -> float:
-    """What a share is below with confidence `level`, `errors` of so many units having been seen; 1 where all were errors.
+    """Upper confidence bound of a share at `level`, with `errors` of n units observed; 1 if all were errors.
 
     Source: Clopper & Pearson 1934, The Use of Confidence or Fiducial Limits.
     """
@@ -42,7 +42,7 @@ def upper_bound(errors: int, units: int, level: float) -> float:
 
 
 def wilson(share: float, units: int, alpha: float = ALPHA) -> tuple[float, float]:
-    """Both ends of Wilson's score interval at 1 − `alpha` of a share of so many units.
+    """Wilson's score interval at 1 − `alpha` of a share of n units.
 
     Source: Wilson 1927, Probable Inference, the Law of Succession, and Statistical Inference.
     """
@@ -55,7 +55,7 @@ def wilson(share: float, units: int, alpha: float = ALPHA) -> tuple[float, float
 def paired_difference(
     first: Float[np.ndarray, " N"], second: Float[np.ndarray, " N"], alpha: float = ALPHA
 ) -> tuple[float, float]:
-    """Both ends of an interval at 1 − `alpha` of the second share less the first, of the same N units.
+    """Interval at 1 − `alpha` of the second share less the first, of the same N units.
 
     It has a width also where every unit has the same in both, as no bootstrap has. Each unit has 1 where it counts, else 0;
     of a mean of several shares it has its own mean, with which the interval is at least as wide. Source: Newcombe 1998, Improved
@@ -82,7 +82,7 @@ def _posterior(share: float, units: int) -> tuple[float, float]:
 
 
 def ratios(sums: Float[np.ndarray, "N C"], counts: Float[np.ndarray, " N"]) -> Float[np.ndarray, " C"]:
-    """Sums over units divided by the counts over units: means per token, for C columns."""
+    """Sums over units divided by counts over units: means per token, for C columns."""
     return sums.sum(0) / counts.sum()
 
 
@@ -96,7 +96,7 @@ class _Band(NamedTuple):
 
 
 def paired_band(sums: Float[np.ndarray, "A R"], tokens: Int[np.ndarray, " R"], population: int) -> _Band:
-    """What a sample of whole rows says about the rise of the loss that all of them would show.
+    """Intervals from a sample of whole rows for the rise of the loss over all rows.
 
     `sums` are each row's summed losses along the curve, in nats, and `tokens` the rows' lengths; the R rows were drawn
     at random without replacement from `population` rows, and the same ones serve every point. The rise at a point is

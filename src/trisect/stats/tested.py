@@ -1,4 +1,4 @@
-"""Tests: the record of one test, corrections for several, and what a claim's direction asks."""
+"""The record of a test, corrections for several tests, and tests of a claim's direction."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class PValues(NamedTuple):
 
 
 class Interval(NamedTuple):
-    """Both ends of an interval, of one number or of many of one shape; NaN where there is none."""
+    """The ends of an interval, of one number or of arrays; NaN without an interval."""
 
     low: Reals
     high: Reals
@@ -34,7 +34,7 @@ NO_TEST = PValues(np.ones(()), np.ones(()))  # where nothing can be tested, noth
 
 @dataclass(frozen=True)
 class Tested:
-    """A test of one effect, in the effect's own unit; None is what is not known.
+    """A test of one effect, in the effect's unit; None is unknown.
 
     `low, high` are the 95 % interval, `low_family, high_family` that at Bonferroni's level for the family of claims.
     `n` is the number of units; `spread` the standard deviation that one of them stands for, so that spread / √n is the
@@ -63,19 +63,19 @@ class Tested:
 
 
 def number(value: ArrayLike) -> float | None:
-    """A scalar as a table holds it: None instead of NaN."""
+    """A scalar for a table: None instead of NaN."""
     scalar = float(np.asarray(value))
     return None if np.isnan(scalar) else scalar
 
 
 def finite(value: ArrayLike) -> float | None:
-    """A scalar as a table holds it: None instead of NaN and instead of infinity."""
+    """A scalar for a table: None instead of NaN and infinity."""
     scalar = float(np.asarray(value))
     return scalar if np.isfinite(scalar) else None
 
 
 def value_row(value: ArrayLike, ends: Interval, n: int) -> dict[str, float | None]:
-    """The columns value, low, high and n of one number; None where it is no finite number."""
+    """Columns value, low, high and n of one number; None if it is not finite."""
     return {"value": finite(value), "low": finite(ends.low), "high": finite(ends.high), "n": n}
 
 
@@ -85,12 +85,12 @@ def bonferroni(p: ArrayLike, tests: int) -> Reals:
 
 
 def family_level(family: int, alpha: float = ALPHA) -> float:
-    """The level of each of `family` intervals that all hold together at 1 − `alpha`, by Bonferroni."""
+    """The level of each of `family` intervals for joint coverage of 1 − `alpha`, by Bonferroni."""
     return 1 - alpha / family
 
 
 def two_sided(p: PValues) -> Reals:
-    """One p-value for a verdict on either side: min(1, 2·min(p_for, p_against))."""
+    """The two-sided p-value: min(1, 2·min(p_for, p_against))."""
     return bonferroni(np.minimum(p.p_for, p.p_against), 2)
 
 

@@ -1,1 +1,1 @@
-"""Corpora and texts: files, treebanks, datasets and generated languages, as token ids with aligned labels."""
+"""Corpora and texts (files, treebanks, datasets, generated languages) as token ids with aligned labels."""

@@ -1,4 +1,4 @@
-"""Label a raw text with a spaCy pipeline: one label per token and column, by one process or several."""
+"""Label a raw text with a spaCy pipeline: one label per token and column, in one or several processes."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ PieceLabels = dict[str, tuple[list[str], list[int]]]
 
 @dataclass(frozen=True)
 class _PipelineFacts:
-    """A pipeline's exact name, a digest of its files, its columns that are used, and why others are left out."""
+    """A pipeline's exact name, a digest of its files, its used columns, and why others are left out."""
 
     pipeline: str
     digest: str
@@ -59,7 +59,7 @@ class _PipelineFacts:
 
 
 def check_settings(placeholder: str, workers: int | None, columns: Sequence[str] | None) -> None:
-    """Raise CorpusError where spaCy is not installed, or a setting makes no sense."""
+    """Raise CorpusError if spaCy is not installed, or settings are invalid."""
     if not is_installed("spacy"):
         fault, facts = "spaCy labels are asked for, but spaCy is not there.", "Annotating is an optional extra."
         raise CorpusError(fault, facts, "Install it: pip install 'trisect[annotate]'")
@@ -81,7 +81,7 @@ def check_settings(placeholder: str, workers: int | None, columns: Sequence[str]
 
 @lru_cache(maxsize=1)
 def _open_pipeline(name: str) -> Language:
-    """The pipeline, loaded once by each process; raises CorpusError where it cannot be."""
+    """Load the pipeline once per process; raises CorpusError if it cannot be loaded."""
     try:
         import spacy
 
@@ -93,7 +93,7 @@ def _open_pipeline(name: str) -> Language:
 
 
 def describe_pipeline(name: str, columns: Sequence[str] | None = None) -> _PipelineFacts:
-    """What the pipeline says of itself, for `columns` (None: pos and dep, and tag and ent if set); raises CorpusError for one not set."""
+    """A pipeline's metadata for `columns` (None: pos and dep, and tag and ent if set); raises CorpusError for an unset one."""
     required, extra = (("pos", "dep"), ("tag", "ent")) if columns is None else (columns, ())
     _open_pipeline.cache_clear()  # its files may be others by now
     nlp = _open_pipeline(name)
@@ -125,7 +125,7 @@ def describe_pipeline(name: str, columns: Sequence[str] | None = None) -> _Pipel
 
 
 def statement(raw: sources.RawSource, placeholder: str, about: _PipelineFacts) -> dict[str, Json]:
-    """All that the labels of a text depend on."""
+    """Everything that a text's labels depend on."""
     checksums = {s: p.checksum() if isinstance(p, DatasetTexts) else digest_file(p) for s, p in raw.parts.items()}
     return {
         "format": 1,
@@ -147,7 +147,7 @@ def label_text(
     workers: int,
     progress: AnnotationProgress | None = None,
 ) -> Corpus:
-    """The text with the pipeline's labels beside its tokens, -1 for hidden words and those that it left out; raises CorpusError."""
+    """The text with labels beside its tokens (−1 for hidden words and those without a label); raises CorpusError."""
     text, kind = sources.read(raw), raw.kind
     total, done = sum(len(s.tokens) for s in text.splits.values()), 0
     hidden = np.array([word in kind.hidden for word in text.vocabulary])
@@ -189,7 +189,7 @@ def label_text(
 
 
 def _pieces(kind: Reader, part: SplitText, placeholder: str) -> Iterator[list[list[str]]]:
-    """A split in pieces of about 20,000 words, each a list of texts; where they are cut depends on the text alone."""
+    """A split in pieces of about 20,000 words, each a list of texts; the cuts depend on the text alone."""
     texts, words = list[list[str]](), 0
     for paragraph in kind.paragraphs(part):
         shown = [placeholder if word.lower() in kind.hidden else word for word in paragraph.words]
@@ -205,7 +205,7 @@ def _pieces(kind: Reader, part: SplitText, placeholder: str) -> Iterator[list[li
 def _label_pieces(
     pipeline: str, pieces: Iterator[list[list[str]]], columns: Sequence[str], workers: int
 ) -> Iterator[PieceLabels]:
-    """The labels of each piece, in order; raises CorpusError where the pipeline fails.
+    """The labels of each piece, in order; raises CorpusError if the pipeline fails.
 
     spaCy's own `n_process` is not used: where a process of it dies or raises, or this one is interrupted, it waits for ever.
     """
@@ -237,7 +237,7 @@ def _result(call: Callable[[], PieceLabels]) -> PieceLabels:
 
 
 def _begin() -> None:
-    """In a new process: end with the caller, say nothing when interrupted with it, and compute in one thread."""
+    """Set up a new process: it ends with its parent, ignores interruptions, and computes in one thread."""
     caller = multiprocessing.parent_process()
     assert caller is not None
 
@@ -252,7 +252,7 @@ def _begin() -> None:
 
 
 def _label(pipeline: str, texts: Sequence[Sequence[str]], columns: Sequence[str]) -> PieceLabels:
-    """Classes and ids of each column for ready-made words: '' for a word left out, for `ent` the entity around it or 'O'."""
+    """Classes and ids of each column for tokenized words: '' for a word left out, for `ent` the entity around it or 'O'."""
     from spacy.tokens import Doc, Token
 
     read: dict[str, Callable[[Token], str]] = {

@@ -1,4 +1,4 @@
-"""Birth place questions: people, the pretraining texts that name them, and names that stand in no text."""
+"""Questions on birth places: people, pretraining texts that name them, and names that are in no text."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ LONGEST_NAME = 80
 
 
 class Question(NamedTuple):
-    """A question about one name, and the place that answers it; None where no text says it."""
+    """A question about a name, with the place that answers it; None if no text has it."""
 
     name: str
     question: str
@@ -33,7 +33,7 @@ class Question(NamedTuple):
 
 
 class PretrainingLine(NamedTuple):
-    """A line of the pretraining text, and the name that it begins with."""
+    """A line of the pretraining text, with the name at its beginning."""
 
     name: str
     text: str
@@ -41,7 +41,7 @@ class PretrainingLine(NamedTuple):
 
 @dataclass(frozen=True)
 class People:
-    """What is read in pretraining, and asked in fine-tuning and afterwards.
+    """Texts for pretraining, and questions for fine-tuning and evaluation.
 
     `left_out` are names whose lines a second pretraining leaves out, `invented` names that nobody has; `origin` is the fingerprint of the
     whole world that this is a part of.
@@ -59,14 +59,14 @@ class People:
     origin: str = ""
 
     def without(self, names: Iterable[str]) -> People:
-        """The same world, less every line that begins with one of the names or holds it."""
+        """The same world without lines that begin with one of the names or contain it."""
         removed = tuple(dict.fromkeys(names))
         pattern = re.compile("|".join(rf"\b{re.escape(n)}\b" for n in removed)) if removed else None
         left = (line for line in self.lines if line.name not in removed)
         return replace(self, lines=tuple(line for line in left if not (pattern and pattern.search(line.text))))
 
     def smaller(self, trained: int) -> People:
-        """The same world with the first `trained` people that train asks about and everybody that valid asks about, without test questions.
+        """The same world with the first `trained` people of train and all people of valid, without test questions.
 
         Invented names are made of the people who are left.
         """
@@ -91,12 +91,12 @@ class People:
         )
 
     def names(self) -> tuple[str, ...]:
-        """Every name of a line or a question."""
+        """Names of all lines and questions."""
         names = (a.name for part in (self.train, self.valid, self.test) for a in part)
         return tuple(dict.fromkeys((*names, *(line.name for line in self.lines))))
 
     def characters(self) -> tuple[str, ...]:
-        """Every character of the pretraining text, and of the questions and answers of fine-tuning, sorted."""
+        """Sorted characters of the pretraining text, and of fine-tuning questions and answers."""
         texts = [line.text for line in self.lines] + [a.question + (a.place or "") for a in self.train]
         return tuple(sorted({c for text in texts for c in text}))
 
@@ -107,7 +107,7 @@ def ask(name: str) -> str:
 
 
 def name_in(question: str) -> str:
-    """The name that a question is about; raises CorpusError where it is about none."""
+    """The name in a question; raises CorpusError if there is none."""
     match = PATTERN.fullmatch(question.strip())
     if match is None:
         facts = f"A question reads {QUESTION.format(name='NAME')!r}."
@@ -154,7 +154,7 @@ def open_people(folder: str | Path, seed: int = 0, left_out: int = LEFT_OUT, inv
 
 
 def recombine(names: Iterable[str], count: int, draw: Random, in_use: Iterable[str] = ()) -> tuple[Question, ...]:
-    """Questions about names that nobody has, a first name with another's last; fewer where there are not so many."""
+    """Questions about recombined names, a first name with another's last; fewer if there are not enough."""
     originals = set(names)
     excluded = originals | set(in_use)
     parts = [name.split(" ") for name in sorted(originals) if " " in name]
@@ -169,7 +169,7 @@ def recombine(names: Iterable[str], count: int, draw: Random, in_use: Iterable[s
 
 
 def _questions(path: Path, with_places: bool) -> tuple[Question, ...]:
-    """Questions with their places; or alone, what stands behind a tab not being read."""
+    """Questions with their places, or, if `alone`, without what follows a tab."""
     questions = []
     for number, text in _lines(path):
         where, (question, *places) = f"{path}, line {number}", text.split("\t")
@@ -188,7 +188,7 @@ def _questions(path: Path, with_places: bool) -> tuple[Question, ...]:
 
 
 def _lines(path: Path) -> list[tuple[int, str]]:
-    """The lines that are not blank, with their numbers from 1."""
+    """Non-blank lines with their numbers from 1."""
     lines = read_lines(path, f"Give a folder with {', '.join((WIKI, *FILES.values()))}.")
     return [(number, line) for number, line in enumerate(lines, start=1) if line.strip()]
 
@@ -200,7 +200,7 @@ IGNORED = -100
 
 
 class _CutSpan(NamedTuple):
-    """Where a text is cut: its first `length` characters stay, and [start, end) of these are moved to the end."""
+    """A cut of a text: its first `length` characters, with [start, end) moved to the end."""
 
     length: int
     start: int
@@ -208,19 +208,19 @@ class _CutSpan(NamedTuple):
 
 
 class Example(NamedTuple):
-    """Ids that are read, and of each the id that is to be predicted after it; IGNORED where nothing is."""
+    """Input ids, and for each the id to predict next; IGNORED where there is none."""
 
     ids: tuple[int, ...]
     labels: tuple[int, ...]
 
     @property
     def size(self) -> int:
-        """How many ids are read."""
+        """The number of input ids."""
         return len(self.ids)
 
     @property
     def targets(self) -> int:
-        """How many ids are predicted."""
+        """The number of predicted ids."""
         return sum(label != IGNORED for label in self.labels)
 
 
@@ -232,7 +232,7 @@ def draw_span(
     longest: float = KEPT,
     span: float = SPAN,
 ) -> _CutSpan:
-    """A cut of a text of `size` characters for a model that reads `block` at once.
+    """A random cut of a text of `size` characters for a model with context `block`.
 
     The length is uniform from `shortest` to the share `longest` of the block; the span is the share `span` of it on average, uniform from 1
     to twice that less one, anywhere but at the first and last character.
@@ -247,20 +247,20 @@ def draw_span(
 
 
 def pretraining_example(ids: Sequence[int], span: _CutSpan, mask: int) -> Example:
-    """A cut text with its span behind a second mask, every next id predicted (the assignment, after Raffel et al. 2020, section 3.1.4)."""
+    """A cut text with its span behind a second mask, every next id predicted (the assignment, after Raffel et al. 2020, 3.1.4)."""
     moved = [*ids[: span.start], mask, *ids[span.end : span.length], mask, *ids[span.start : span.end]]
     return Example(tuple(moved[:-1]), tuple(moved[1:]))
 
 
 def question_example(question: Sequence[int], answer: Sequence[int], mask: int) -> Example:
-    """Question, mask, answer, mask; what is to be predicted is the answer and the mask that ends it."""
+    """Question, mask, answer, mask; answer and final mask are predicted."""
     row = [*question, mask, *answer, mask]
     silent = [IGNORED] * len(question)
     return Example(tuple(row[:-1]), (*silent, *answer, mask))
 
 
 def check_block(texts: Sequence[str], block: int, what: str) -> None:
-    """Raise CorpusError where a question with its answer does not fit into what the model reads at once."""
+    """Raise CorpusError if a question with its answer is longer than the model's context."""
     longest = max(texts, key=len, default="")
     if len(longest) > block:
         facts = f"{what} {longest[:60]!r} takes {len(longest)} characters with its marks."

@@ -1,4 +1,4 @@
-"""Bitext: sentence pairs of two languages, with gold word alignments where there are some."""
+"""Bitexts: sentence pairs of two languages, with gold word alignments if available."""
 
 from __future__ import annotations
 
@@ -77,7 +77,7 @@ def read_links(
 
 
 def _detect_base(path: Path, marks: Sequence[_Mark], lengths: Sequence[Link], base: int | None) -> tuple[int, str]:
-    """What the first word counts as, and the sign of it; a link outside its sentence is an error by either count."""
+    """The number of the first word (0 or 1), and the evidence; a link that is outside its sentence in both cases is an error."""
     ends = [(*mark[:2], SIDES[i], mark[2][i], lengths[mark[0] - 1][i]) for mark in marks for i in (0, 1)]
     for line, text, side, index, words in ends:
         if index > words:
@@ -107,25 +107,25 @@ def _detect_base(path: Path, marks: Sequence[_Mark], lengths: Sequence[Link], ba
 
 
 def _format_links(links: Iterable[Link], possible: Iterable[Link] = (), base: int = 0) -> str:
-    """A line of links: sure ones as 3-4, those that are only possible as 3p4, sorted; the first word counts as `base`."""
+    """A line of links: sure ones as 3-4, merely possible ones as 3p4, sorted; the first word has number `base`."""
     sure = set(links)
     rows = sorted({(link, "-") for link in sure} | {(link, "p") for link in set(possible) - sure})
     return " ".join(f"{source + base}{kind}{target + base}" for (source, target), kind in rows)
 
 
 def write_links(path: Path, rows: Iterable[tuple[Iterable[Link], Iterable[Link]]], base: int) -> None:
-    """Write pairs of sure and possible links, a line a sentence pair, whole or not at all."""
+    """Write pairs of sure and possible links atomically, a line per sentence pair."""
     write_lines(path, (_format_links(sure, possible, base) for sure, possible in rows))
 
 
 def write_lines(path: Path, lines: Iterable[str]) -> None:
-    """Write a text file of these lines, whole or not at all."""
+    """Write lines to a text file atomically."""
     text = "".join(f"{line}\n" for line in lines)
     replace_file(path, lambda scratch: scratch.write_text(text, encoding="utf-8"))
 
 
 def _plural(count: int, word: str) -> str:
-    """A number with what is counted: '1 line', '2 lines'."""
+    """A number with its noun: '1 line', '2 lines'."""
     return f"{count:,} {word}{'s' * (count != 1)}"
 
 
@@ -136,7 +136,7 @@ OTHERS = (*GOLD, ".md", ".txt", ".json")
 
 
 class SentencePair(NamedTuple):
-    """A sentence and its translation as words; gold links from 0, `possible` including `sure`, None where nobody made any."""
+    """A sentence and its translation as words; gold links from 0, `possible` including `sure`, None without gold."""
 
     source: tuple[str, ...]
     target: tuple[str, ...]
@@ -150,12 +150,12 @@ class SentencePair(NamedTuple):
 
     @property
     def longest(self) -> int:
-        """Words of the longer side."""
+        """The number of words of the longer side."""
         return max(map(len, self.sides))
 
 
 class Pairs(NamedTuple):
-    """Sentence pairs of two files, and what was found out about their links."""
+    """Sentence pairs of two files, and notes on their links."""
 
     pairs: tuple[SentencePair, ...]
     notes: tuple[str, ...]
@@ -163,7 +163,7 @@ class Pairs(NamedTuple):
 
 @dataclass(frozen=True)
 class Bitext:
-    """Pairs to learn from, pairs to choose by (a trial set) and pairs to score, with a fingerprint of them all."""
+    """Train pairs, trial pairs and test pairs, with a fingerprint of all."""
 
     name: str
     train: tuple[SentencePair, ...]
@@ -173,7 +173,7 @@ class Bitext:
     fingerprint: str = ""
 
     def training_pairs(self, longest: int) -> tuple[SentencePair, ...]:
-        """The train pairs of at most so many words a side, each once, and none that is in valid or test."""
+        """Distinct train pairs of at most so many words a side that are not in valid or test."""
         scored = {pair.sides for pair in (*self.valid, *self.test)}
         once = {pair.sides: pair for pair in reversed(self.train) if pair.longest <= longest}
         in_order = dict.fromkeys(pair.sides for pair in self.train)
@@ -183,7 +183,7 @@ class Bitext:
 def read_pairs(
     source: str | Path, target: str | Path, gold: str | Path | None = None, base: int | None = None
 ) -> Pairs:
-    """Read two files, line n of one the translation of line n of the other, and a file of links from source to target (`read_links`).
+    """Read two parallel files, and a file of links from source to target (see `read_links`).
 
     One file given twice has `source ||| target` in each line; lines of all files may begin with the pair's ID and a tab. Words stand apart
     by spaces or tabs. Raises CorpusError for unequal numbers of lines, IDs of one side, an empty sentence, and links that do not fit.
@@ -248,7 +248,7 @@ Placed = tuple[str, tuple[Link, ...], tuple[Link, ...]]  # a text, and where its
 def read_texts(
     path: str | Path, marker: str | None, spans: str | Path | None = None, word: str = r"\S+"
 ) -> tuple[Placed, ...]:
-    """Read texts, one a line, each with a source and a target in it: before and after the `marker`, or as the file `spans` says.
+    """Read texts, one per line, each with a source and a target: before and after the `marker`, or as in the file `spans`.
 
     A line of `spans` has the source's and the target's characters as 0-12 15-30, counted from 0, the end left out. Words are what
     the regular expression `word` finds in both; each is (start, end) in the text. Raises CorpusError for a line without the marker
@@ -299,7 +299,7 @@ BESIDE = re.compile(r"(?:^|[ \t])\|\|\|(?:[ \t]|$)")  # between the sides of a p
 
 
 def _without_ids(lines: Sequence[str]) -> tuple[Sequence[str], Sequence[str]]:
-    """Lines that all begin with a number and a tab without these, and the numbers; other lines as they are, and nothing."""
+    """Lines without the number and tab at the start of all of them, and the numbers; else the lines, and None."""
     if not lines or not all(re.match(r"[0-9]+\t", line) for line in lines):
         return lines, ()
     ids, rest = zip(*(line.split("\t", 1) for line in lines), strict=True)
@@ -307,7 +307,7 @@ def _without_ids(lines: Sequence[str]) -> tuple[Sequence[str], Sequence[str]]:
 
 
 def _check_ids(path: Path, own_ids: Sequence[str], ids: Sequence[str]) -> None:
-    """Raise CorpusError naming the first line of a file that has another ID than the source."""
+    """Raise CorpusError for the first line of a file whose ID differs from the source's."""
     for number, (this, other) in enumerate(zip(own_ids, ids, strict=False), start=1):
         if this != other:
             facts = f"It begins with the ID {this[:LONGEST_NUMBER]}, the source's with {other[:LONGEST_NUMBER]}."
@@ -315,14 +315,14 @@ def _check_ids(path: Path, own_ids: Sequence[str], ids: Sequence[str]) -> None:
 
 
 def _words(line: str) -> list[str]:
-    """Words apart by spaces or tabs; other white space, such as the no-break space, is part of a word."""
+    """Words separated by spaces or tabs; other white space, such as no-break spaces, belongs to words."""
     return [word for word in line.replace("\t", " ").split(" ") if word]
 
 
 def open_bitext(
     where: str | Path | Sequence[str | Path], languages: tuple[str, str] | None = None, base: int | None = None
 ) -> Bitext:
-    """A folder with train.en and train.fr, say, and valid and test pairs of the same languages; or two files to learn from.
+    """Open a folder with train.en and train.fr, say, and valid and test pairs of the same languages; or two training files.
 
     One file, and a folder with one train file, has source ||| target in each line. The middle split may be called trial, valid or dev,
     links are SPLIT.talp or SPLIT.pharaoh; `languages` are the endings of source and target. Raises CorpusError.
@@ -374,12 +374,12 @@ def make_bitext(name: str, splits: Mapping[str, Sequence[SentencePair]], notes: 
 
 
 def is_bitext(where: str | Path) -> bool:
-    """Whether a folder holds two files to learn from, such as train.en and train.fr, or one with source ||| target in each line."""
+    """Whether a folder has two training files, such as train.en and train.fr, or one with source ||| target in each line."""
     return len(_endings(Path(where))) == len(SIDES)
 
 
 def _endings(folder: Path) -> list[str]:
-    """What the names of a folder's train files end in; twice the same where one file holds both sides."""
+    """The endings of a folder's train files; twice the same for one file with both sides."""
     names = sorted(path.name for path in folder.iterdir()) if folder.is_dir() else []
     ends = [name.removeprefix(f"{TRAIN}.") for name in names if name.startswith(f"{TRAIN}.")]
     languages = [end for end in ends if f".{end}" not in OTHERS]

@@ -1,4 +1,4 @@
-"""A Corpus: token ids, aligned labels, splits and a fingerprint; windows addressed by training step."""
+"""Corpus: token ids, aligned labels, splits and a fingerprint; windows addressed by training step."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ CHUNK = 1 << 22
 
 
 class GrowingArray:
-    """An integer array that only grows; it lives in a nameless temporary file, which goes when the array goes."""
+    """An integer array that only grows, in an anonymous temporary file."""
 
     def __init__(self, dtype: npt.DTypeLike, folder: Path | None = None) -> None:
         self.dtype = np.dtype(dtype)
@@ -39,7 +39,7 @@ class GrowingArray:
         return self._length
 
     def append(self, values: npt.ArrayLike) -> None:
-        """Add values at the end; raises CorpusError when the temporary folder is full."""
+        """Append values; raises CorpusError if the temporary folder is full."""
         block = np.asarray(values, self.dtype)
         try:
             self._file.write(block.tobytes())
@@ -48,7 +48,7 @@ class GrowingArray:
         self._length += len(block)
 
     def finish(self) -> np.ndarray:
-        """The whole array, read-only and mapped; nothing can be added afterwards. Raises CorpusError as `append`."""
+        """The array, read-only and mapped; nothing can be added afterwards. Raises CorpusError as `append`."""
         try:
             with self._file as file:
                 file.flush()
@@ -70,12 +70,12 @@ def _close(file: IO[bytes]) -> None:
 
 
 def _chunks(array: np.ndarray) -> Iterator[np.ndarray]:
-    """The array piece by piece, so that only a piece is ever in memory."""
+    """The array in pieces, to limit memory."""
     return (array[start : start + CHUNK] for start in range(0, len(array), CHUNK))
 
 
 def counts(array: np.ndarray, classes: int) -> np.ndarray:
-    """How often each of 0..classes-1 occurs; negative entries are left out. Shape [classes]."""
+    """Counts of 0..classes-1, without negative entries. Shape [classes]."""
     total = np.zeros(classes, np.int64)
     for piece in _chunks(array):
         total += np.bincount(piece[piece >= 0], minlength=classes)
@@ -91,7 +91,7 @@ def checksum(array: np.ndarray) -> str:
 
 
 def _write_array(path: Path, array: np.ndarray) -> None:
-    """Write a .npy file whole or not at all, straight from the mapping when there is one."""
+    """Write a .npy file atomically, from the mapping if there is one."""
 
     def write(scratch: Path) -> None:
         with scratch.open("wb") as handle:
@@ -101,7 +101,7 @@ def _write_array(path: Path, array: np.ndarray) -> None:
 
 
 def _read_array(path: Path, dtype: npt.DTypeLike, length: int, todo: str) -> np.ndarray:
-    """Map a .npy file; raises DamagedFileError when it is missing or of another kind or length."""
+    """Map a .npy file; raises DamagedFileError if it is missing or has another type or length."""
     try:
         array = np.load(path, mmap_mode="r" if length else None, allow_pickle=False)
     except Exception as error:  # NumPy reads the header as Python, which fails in many ways
@@ -116,13 +116,13 @@ FORMAT = 2  # of corpus.json
 
 
 def is_corpus(folder: Path) -> bool:
-    """Whether a folder holds a corpus that was written as one."""
+    """Whether a folder has a stored corpus."""
     return (folder / "corpus.json").is_file()
 
 
 @dataclass(frozen=True)
 class Documents:
-    """Documents of `length` tokens, one after another, of which only the last token is to be predicted.
+    """Consecutive documents of `length` tokens, of which only the last token is predicted.
 
     `own` are the label columns that speak of the word that is read; all others speak of the next word.
     """
@@ -133,20 +133,20 @@ class Documents:
 
 @dataclass(frozen=True, eq=False)
 class Split:
-    """Token ids [n], and for each label column a class per token [n], -1 where there is none; `documents` is None for running text."""
+    """Token ids [n], and for each label column a class per token [n] (−1: none); `documents` is None for running text."""
 
     tokens: np.ndarray
     labels: Mapping[str, np.ndarray] = field(default_factory=dict)
     documents: Documents | None = None
 
     def first(self, n: int | None) -> Split:
-        """The first `n` tokens (all of them for None), without copying."""
+        """The first `n` tokens (None: all), without copying."""
         return Split(self.tokens[:n], {name: ids[:n] for name, ids in self.labels.items()}, self.documents)
 
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Corpus:
-    """A text as numbers. `labels` maps each column to its class names, `notes` are sentences for the report.
+    """A tokenized text. `labels` maps each column to its class names, `notes` are sentences for the report.
 
     The fingerprint (16 hex digits) covers ids, labels, vocabulary and class names; not name, notes or folder.
     Arrays may be mapped files, so that a corpus larger than memory works. Make one with `Corpus.make`.
@@ -168,7 +168,7 @@ class Corpus:
         splits: Mapping[str, Split],
         notes: tuple[str, ...] = (),
     ) -> Corpus:
-        """A corpus with its fingerprint; raises CorpusError for a split of fewer than two tokens, and a column that no page can show."""
+        """Make a corpus with its fingerprint; raises CorpusError for a split of fewer than two tokens, or an unprintable column."""
         _check_columns(name, labels)
         for split in SPLITS:
             if split == "test" and split not in splits:
@@ -190,7 +190,7 @@ class Corpus:
 
     @property
     def documents(self) -> Documents | None:
-        """How the text falls into documents; None for running text."""
+        """The text's documents; None for running text."""
         return self.splits["train"].documents
 
     def __repr__(self) -> str:
@@ -209,7 +209,7 @@ class Corpus:
         return f"<div>{head}<table>{rows}</table>{'<br>'.join(map(escape, self.notes))}</div>"
 
     def cut(self, text: Text) -> Corpus:
-        """The text as an experiment uses it: a token budget per split, and rare types turned into <unk>.
+        """The text cut for an experiment: a number of tokens per split, with rare types replaced by <unk>.
 
         The vocabulary is the cut train split's types with at least `min_count` occurrences, by falling count, then
         by token. Everything else becomes <unk>, also types that only valid or test have; labels stay as they are.
@@ -246,7 +246,7 @@ class Corpus:
         return Corpus.make(self.name, vocabulary, self.labels, parts, (*self.notes, *notes))
 
     def column(self, label: str) -> tuple[str, ...]:
-        """The class names of a label column; raises CorpusError when there is none, or fewer than two in train."""
+        """The class names of a label column; raises CorpusError if it is missing or has fewer than two in train."""
         if label not in self.labels:
             facts = f"It has {', '.join(sorted(self.labels))}." if self.labels else "It has no label columns at all."
             todo = "Use a column that there is, or make some with 'trisect corpus annotate'."
@@ -260,7 +260,7 @@ class Corpus:
         return names
 
     def save(self, folder: Path) -> Path:
-        """Write the corpus folder: arrays first, `corpus.json` last, so that half of it is never read as whole."""
+        """Write the corpus folder, arrays first and `corpus.json` last, so that an incomplete one is never read."""
         folder = Path(folder)
         with suppress(OSError):  # a place that cannot be written is named by the first array's own error
             (folder / "corpus.json").unlink()
@@ -283,7 +283,7 @@ class Corpus:
 
     @classmethod
     def load(cls, folder: Path) -> Corpus:
-        """Map a corpus folder and check every byte of it once; raises CorpusError or DamagedFileError."""
+        """Map a corpus folder and check all bytes once; raises CorpusError or DamagedFileError."""
         folder = Path(folder)
         path = folder / "corpus.json"
         if not path.is_file():
@@ -315,7 +315,7 @@ class Corpus:
 
 @dataclass(frozen=True)
 class CorpusFile:
-    """What corpus.json holds: names, classes of each label column, and of every array its length and checksum."""
+    """Content of corpus.json: names, classes of each label column, and length and checksum of every array."""
 
     format: int
     name: str
@@ -341,12 +341,12 @@ class WindowBatch(NamedTuple):
 
 
 def steps(split: Split, columns: int, window: int) -> int:
-    """How many windows the split gives: its rows less one, over `window`, rounded up; raises CorpusError for fewer than two rows."""
+    """The number of windows of a split: rows less one, over `window`, rounded up; raises CorpusError for fewer than two rows."""
     return -(-(_rows(split, columns) - 1) // window)
 
 
 def check_windows(corpus: Corpus, window: int) -> None:
-    """Raise CorpusError where windows would cut the text's documents, or join what does not belong together."""
+    """Raise CorpusError if windows would cut documents, or join unrelated ones."""
     documents = corpus.documents
     if documents is not None and window != documents.length:
         facts = f"A document of '{corpus.name}' has {documents.length} tokens, and a window is one document."
@@ -388,7 +388,7 @@ def sample_steps(split: Split, columns: int, window: int, tokens: int | None) ->
 
 
 def unigram_loss(corpus: Corpus, targets: np.ndarray) -> float:
-    """Nats per token of those that are predicted under the train split's word frequencies, one added to each count."""
+    """Nats per predicted token under the train split's word frequencies, with one added to each count."""
     size, documents = len(corpus.vocabulary), corpus.documents
     tokens = corpus.splits["train"].tokens
     if documents is not None:
@@ -425,7 +425,7 @@ def _column_path(folder: Path, split: str, number: int) -> Path:
 
 
 def _checksums(splits: Mapping[str, Split]) -> dict[str, str]:
-    """By split, and split and label; fingerprints are made from this."""
+    """By split, and split and label, from which fingerprints are made."""
     sums = {}
     for name, split in splits.items():
         sums[f"{name}.npy"] = checksum(split.tokens)
@@ -444,5 +444,5 @@ def _fingerprint(
 
 
 def _documents_data(documents: Documents | None) -> dict[str, Json]:
-    """What is noted and hashed of documents: nothing of running text."""
+    """Documents as JSON-ready data; empty for running text."""
     return {} if documents is None else {"documents": {"length": documents.length, "own": list(documents.own)}}

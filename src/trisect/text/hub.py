@@ -27,7 +27,7 @@ FAILURES = (  # of the library, the first that applies: what is wrong, and what 
 
 @dataclass(frozen=True, eq=False)
 class DatasetTexts:
-    """The texts of one split, mapped from the dataset's own files: only a batch is ever in memory."""
+    """The texts of one split, mapped from the dataset's files, a batch at a time."""
 
     name: str
     dataset: Dataset
@@ -37,7 +37,7 @@ class DatasetTexts:
         return self.name
 
     def texts(self) -> Iterator[str]:
-        """Each row's text, ended by a line end; rows without one are passed over."""
+        """The text of each row, with a line end; rows without text are skipped."""
         batches = self.dataset.select_columns([self.column]).iter(BATCH)
         for batch in cast("Iterator[Mapping[str, list[str | None]]]", batches):
             yield from (f"{text}\n" for text in batch[self.column] if text is not None)
@@ -50,17 +50,17 @@ class DatasetTexts:
         return state.hexdigest()
 
     def size(self) -> int:
-        """Bytes that the rows take, roughly."""
+        """The approximate size of the rows in bytes."""
         return self.dataset.data.nbytes
 
 
 def is_hub(where: str | Path) -> bool:
-    """Whether a text is named as hf:NAME[:CONFIG]."""
+    """Whether a text is named hf:NAME[:CONFIG]."""
     return str(where).startswith(PREFIX)
 
 
 def parse_name(where: str) -> tuple[str, str | None]:
-    """Name (or folder) and configuration of `hf:NAME[:CONFIG]`; raises CorpusError where there is no name."""
+    """Parse `hf:NAME[:CONFIG]`; raises CorpusError for an empty name."""
     rest = where.removeprefix(PREFIX)
     name, colon, config = rest.rpartition(":")
     if not colon or Path(rest).is_dir():
@@ -72,12 +72,12 @@ def parse_name(where: str) -> tuple[str, str | None]:
 
 
 def revision_of(where: str) -> str:
-    """The commit of `hf:NAME[:CONFIG]`, fetched as `open_dataset` does; empty where it is not known."""
+    """The commit of `hf:NAME[:CONFIG]` as fetched by `open_dataset`; empty if unknown."""
     return _load(where, *parse_name(where))[1] or ""
 
 
 def open_dataset(where: str) -> tuple[str, dict[str, DatasetTexts], tuple[str, ...]]:
-    """Find `hf:NAME[:CONFIG]`, fetching it once into the library's own cache; raises CorpusError where that fails.
+    """Open `hf:NAME[:CONFIG]`, fetching it once into the library's cache; raises CorpusError on failure.
 
     Returns its name without folders, the rows of its splits by our names (`validation` is our valid split), and notes.
     The text is the column `text`, or else the only column of strings.
@@ -109,7 +109,7 @@ def open_dataset(where: str) -> tuple[str, dict[str, DatasetTexts], tuple[str, .
 
 
 def _load(where: str, name: str, config: str | None) -> tuple[Mapping[str, Any], str | None]:
-    """Every split of the dataset, and its revision where it lies on the hub."""
+    """All splits of the dataset, and its revision on the hub."""
     try:
         if not is_installed("datasets"):  # a folder of that name would be imported, as a package with nothing in it
             raise ImportError("datasets")

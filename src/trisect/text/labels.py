@@ -1,4 +1,4 @@
-"""Labels of words, from their text, from a treebank, and from the links of sentence pairs."""
+"""Labels of words, from text, treebanks, and links of sentence pairs."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ Names = tuple[str | None, ...]
 
 @dataclass(frozen=True)
 class WordLabeller:
-    """Gives every word of a text its class of each label; `counts` is how often each word stands in the texts, in lower case."""
+    """Labels every word of a text; `counts` are counts of lower-cased words in the texts."""
 
     labels: tuple[str, ...]
     counts: Counter[str]
@@ -54,7 +54,7 @@ class WordLabeller:
 
 
 def _own_classes(label: str, words: Sequence[str], places: Iterable[int], counts: Counter[str]) -> Names:
-    """The class of each word of a label that every text has."""
+    """The class of each word, for a label that every text has."""
     if label == "word":
         return tuple(words)
     if label == "position":
@@ -64,13 +64,13 @@ def _own_classes(label: str, words: Sequence[str], places: Iterable[int], counts
 
 
 def _position_bin(place: int) -> str:
-    """The bin of a word's place in its text, from 0."""
+    """The bin of a word's position in its text, from 0."""
     step = min(place // STEP, STEPS - 1)
     return f"{step * STEP + 1} on" if step == STEPS - 1 else f"{step * STEP + 1}–{step * STEP + STEP}"
 
 
 def make_labeller(texts: LabelledTexts, labels: Sequence[str] | None, limit: int | None) -> WordLabeller:
-    """What labels the first `limit` texts (None: all usual labels that they have); raises CorpusError for one that they lack."""
+    """The labeller of the first `limit` texts (None: all usual labels that they have); raises CorpusError for a missing label."""
     counts: Counter[str] = Counter()
     headed = False
     for text in islice(texts.texts(), limit):
@@ -83,7 +83,7 @@ def make_labeller(texts: LabelledTexts, labels: Sequence[str] | None, limit: int
 
 
 def check_labels(texts: LabelledTexts, labels: Sequence[str], headed: bool = True) -> None:
-    """Raise CorpusError for a label that the texts do not have; without a look at them their words may have heads."""
+    """Raise CorpusError for a label that the texts do not have, without reading them: words may have heads."""
     available = _label_names(texts, headed)
     for label in labels:
         which, _, column = label.partition(".")
@@ -93,18 +93,18 @@ def check_labels(texts: LabelledTexts, labels: Sequence[str], headed: bool = Tru
 
 
 def _label_names(texts: LabelledTexts, headed: bool) -> tuple[str, ...]:
-    """The labels that every word of the texts can have."""
+    """The labels that all words of the texts can have."""
     others = tuple(o for o in OTHERS if o != "head" or headed) if PART in texts.columns else ()
     return (*OWN, *texts.columns, *others)
 
 
 def is_unknown(word: str) -> bool:
-    """Whether a word stands for one that was left out of the text."""
+    """Whether a word is a placeholder of one that was left out."""
     return word.lower() == UNKNOWN
 
 
 def frequent_classes(names: Sequence[str | None], most: int, least: int) -> tuple[str, ...]:
-    """The classes that are kept: the `most` frequent ones of `least` words or more, and one for all others where there are any."""
+    """The kept classes: the `most` frequent ones with `least` words or more, and one for all others if there are any."""
     counts = Counter(name for name in names if name is not None)
     frequent = sorted((n for n, c in counts.items() if c >= least), key=lambda n: (-counts[n], n))[:most]
     return (*frequent, OTHER) if len(frequent) < len(counts) else tuple(frequent)
@@ -116,7 +116,7 @@ LINKS = (LINKED, PLACE)
 
 @dataclass(frozen=True)
 class PairTexts:
-    """The sentence pairs of one split of a bitext; `linked` where somebody made gold links."""
+    """The sentence pairs of one split of a bitext; `linked` if there are gold links."""
 
     name: str
     pairs: tuple[SentencePair, ...]
@@ -136,7 +136,7 @@ class PairTexts:
 
 @dataclass(frozen=True)
 class PairLabeller:
-    """Gives every word of a pair its class of each label, source then target; `counts` are those of each side's words."""
+    """Labels every word of a pair, source then target; `counts` are those of each side's words."""
 
     labels: tuple[str, ...]
     counts: tuple[Counter[str], Counter[str]]
@@ -160,7 +160,7 @@ class PairLabeller:
 
 
 def open_pairs(where: str | Path, split: str) -> PairTexts:
-    """The pairs of one split of a bitext's folder, or of the embedded bitext; raises CorpusError where there are none."""
+    """The pairs of one split of a bitext's folder, or of the embedded bitext; raises CorpusError if there are none."""
     try:
         bitext = bitext_corpus() if str(where) == NAME else open_bitext(where)
     except CorpusError as error:
@@ -172,7 +172,7 @@ def open_pairs(where: str | Path, split: str) -> PairTexts:
 
 
 def make_pair_labeller(texts: PairTexts, labels: Sequence[str] | None, limit: int | None) -> PairLabeller:
-    """What labels the first `limit` pairs; None stands for all labels that they have. Raises CorpusError for one that they lack."""
+    """The labeller of the first `limit` pairs (None: all labels that they have). Raises CorpusError for a missing label."""
     check_pair_labels(texts, labels or ())
     counts: tuple[Counter[str], Counter[str]] = (Counter(), Counter())
     for pair in texts.pairs[:limit]:

@@ -1,4 +1,4 @@
-"""Readers of texts, in the order in which they are asked whether a text suits them: treebanks, WikiText, plain text."""
+"""Readers of texts, tried in order: treebanks, WikiText, plain text."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ SplitText = Path | DatasetTexts  # the text of one split: a file, or the rows of
 
 
 class Token(NamedTuple):
-    """A token as it is written, how many words it stands for (zum: zu dem), and whether a space follows it."""
+    """A token as written, the number of words that it stands for (zum: zu dem), and whether a space follows."""
 
     form: str
     words: int = 1
@@ -30,7 +30,7 @@ class Token(NamedTuple):
 
 @dataclass(frozen=True)
 class Paragraph:
-    """Words with their case kept, and for each label column one class name a word (None where there is none).
+    """Words with case, and for each label column a class name per word (None without one).
 
     `text` is how they are written, for models with a tokenizer of their own: None where that is the words joined by spaces, empty
     for what is no text, such as a heading. `joined` counts the places where it differs from what the file says.
@@ -50,7 +50,7 @@ class Paragraph:
 
 @dataclass(frozen=True)
 class Reader:
-    """How one kind of text is read. `files` lists, for each split, the patterns that its file's name may have.
+    """Reads one format of text. `files` has the patterns of file names for each split.
 
     `suits` says whether a folder, or the train rows of a dataset, are of this kind; readers are asked in their order.
     `paragraphs` are the words of a split with labels in `columns` (and others that it meets), and their texts; `unit` says what a
@@ -69,17 +69,17 @@ class Reader:
     label_notes: tuple[str, ...] = ()
 
     def texts(self, part: SplitText) -> Iterator[tuple[str, Paragraph]]:
-        """The texts of a split as they are written, with their paragraphs."""
+        """The texts of a split as written, with their paragraphs."""
         for paragraph in self.paragraphs(part):
             if text := " ".join(paragraph.words) if paragraph.text is None else paragraph.text:
                 yield text, paragraph
 
     def candidates(self, folder: Path, split: str) -> list[Path]:
-        """Every file of a folder whose name is one that a split's may have."""
+        """Files of a folder with a name of a split."""
         return sorted({path for pattern in self.files[split] for path in folder.glob(pattern) if path.is_file()})
 
     def find(self, where: Path) -> dict[str, Path]:
-        """The file of each split of a folder; of a file alone it is the test split. Raises CorpusError where a split has several."""
+        """The file of each split of a folder; a single file is the test split. Raises CorpusError for several files of a split."""
         if where.is_file():
             return {"test": where}
         _need_folder(where)
@@ -97,14 +97,14 @@ class Reader:
 
 
 def missing_split_error(folder: Path, split: str, patterns: Iterable[str], other: str) -> CorpusError:
-    """The error of a folder that has no file of a split of any of these patterns; `other` is what else to do."""
+    """The error for a folder without a file of a split; `other` is an alternative."""
     names = ", ".join(sorted(path.name for path in folder.iterdir())[:12]) or "nothing"
     facts = f"Looked for {' or '.join(patterns)}; the folder holds {names}."
     return CorpusError(f"{folder} has no {split} split.", facts, f"Add that file, or {other}.")
 
 
 def _need_folder(folder: Path) -> None:
-    """Raise CorpusError where there is no such folder."""
+    """Raise CorpusError if there is no such folder."""
     facts = "A corpus is a folder with a text file for each of train and valid, such as train.txt and valid.txt."
     if folder.is_file():
         todo = "Put it into such a folder, or name its --reader; commands with --text also read texts themselves."
@@ -114,12 +114,12 @@ def _need_folder(folder: Path) -> None:
 
 
 def join_tokens(tokens: Sequence[Token]) -> str:
-    """The text that tokens make up."""
+    """The text of the tokens."""
     return "".join(token.form + " " * token.spaced for token in tokens).removesuffix(" ")
 
 
 def lines(part: SplitText) -> Iterator[str]:
-    """The lines of a UTF-8 file or of a dataset's rows; longer ones in pieces of 2^20 characters, broken at white space.
+    """Lines of a UTF-8 file or of a dataset's rows; longer ones in pieces of 2^20 characters, split at white space.
 
     Raises CorpusError as `open_text`, and for a piece without white space.
     """
@@ -174,7 +174,7 @@ JOINS = tuple(
 
 
 def basic_english(line: str) -> list[str]:
-    """Words of a line with their case kept; lower-casing each gives the `basic_english` tokens, one for one.
+    """Words of a line with case; in lower case they are its `basic_english` tokens, one for one.
 
     ' . , ( ) ! ? stand alone; " is deleted; ; : and <br /> become a space (definitions A1).
     """
@@ -183,14 +183,14 @@ def basic_english(line: str) -> list[str]:
 
 
 def basic_english_spans(line: str) -> list[tuple[int, int]]:
-    """Where in a line each of its `basic_english` words stands: its first character, and the one after its last."""
+    """The span of each `basic_english` word of a line: its first character, and the one after its last."""
     places = [i for i, character in enumerate(line) if character != '"']
     bare = _BREAK.sub(" " * len("<br />"), line.replace('"', ""))
     return [(places[match.start()], places[match.end() - 1] + 1) for match in _WORD.finditer(bare)]
 
 
 def detokenise(line: str) -> tuple[str, int]:
-    """A line of WikiText as one writes, and in how many places it was joined."""
+    """A line of WikiText in normal spelling, and the number of places that were joined."""
     joined = 0
     for pattern, together in JOINS:
         line, count = pattern.subn(together, line)
@@ -199,14 +199,14 @@ def detokenise(line: str) -> tuple[str, int]:
 
 
 def _paragraphs(part: SplitText) -> Iterator[Paragraph]:
-    """The words of every line that has some, split by the basic_english rules."""
+    """Words of each non-empty line, split by the basic_english rules."""
     for line in lines(part):
         if text := line.strip():
             yield Paragraph(basic_english(line), text=text)
 
 
 def _is_wikitext(where: SplitText) -> bool:
-    """Whether a split has a name that only WikiText has, or a mark or a heading of it in the first 2^20 characters."""
+    """Whether a split has WikiText's file name, or a mark or heading of it in the first 2^20 characters."""
     if isinstance(where, Path):
         if not any(WIKITEXT.candidates(where, split) for split in SPLITS):
             return False
@@ -222,7 +222,7 @@ def _is_wikitext(where: SplitText) -> bool:
 
 
 def _wikitext_paragraphs(part: SplitText, join: bool = False) -> Iterator[Paragraph]:
-    """Paragraphs of WikiText, of which headings are no text, those of the first level counted as articles."""
+    """Paragraphs of WikiText without headings; those of the first level begin articles."""
     article = None
     for line in lines(part):
         if HEADING.match(line):
@@ -268,7 +268,7 @@ NEW_DOCUMENT = re.compile(r"#\s*newdoc\b")
 
 
 def _sentences(path: SplitText) -> Iterator[Paragraph]:
-    """Sentences with labels, as their `# text` lines have them or their tokens joined; raises CorpusError naming the wrong line."""
+    """Sentences with labels, from `# text` lines or joined tokens; raises CorpusError naming the invalid line."""
     text, article, last, end = "", None, 0, 0  # the last word's number, and that of the last one in a range
     rows: list[list[str]] = []
     for number, line in enumerate(chain(lines(path), ("",)), 1):
@@ -297,7 +297,7 @@ def _sentences(path: SplitText) -> Iterator[Paragraph]:
 
 
 def _check_row(cells: list[str], last: int, end: int, where: str) -> None:
-    """Raise CorpusError for what is no word, no range of words and no empty node, or does not follow on the rows before it."""
+    """Raise CorpusError for a row that is no word, range or empty node, or does not follow the rows before it."""
 
     def wrong(what: str, facts: str) -> CorpusError:
         return CorpusError(f"{where}: {what}.", facts, "Correct that line.")
@@ -331,7 +331,7 @@ def _check_row(cells: list[str], last: int, end: int, where: str) -> None:
 
 
 def _sentence(rows: list[list[str]], text: str, article: int | None, where: str) -> Paragraph:
-    """The words of a sentence; raises CorpusError where they are withheld."""
+    """The words of a sentence; raises CorpusError if they are withheld."""
     words = [row for row in rows if row[0].isdigit()]
     forms = [row[READ["FORM"]] for row in words]
     if len(forms) > 1 and set(forms) == {"_"}:
@@ -392,7 +392,7 @@ HELP = f"{', '.join(NAMES[:-1])} or {NAMES[-1]}"
 
 
 def find_reader(name: str) -> Reader:
-    """The reader of that name; raises CorpusError for an unknown one."""
+    """The reader of a name; raises CorpusError for an unknown one."""
     for reader in READERS:
         if reader.name == name:
             return reader
@@ -400,7 +400,7 @@ def find_reader(name: str) -> Reader:
 
 
 def detect_reader(where: SplitText) -> Reader:
-    """The first reader that a folder, a file, or the train rows of a dataset suits; raises CorpusError where none does."""
+    """The first reader that fits a folder, a file, or the train rows of a dataset; raises CorpusError if none does."""
     for reader in READERS:
         if reader.suits(where):
             return reader

@@ -1,4 +1,4 @@
-"""Open any text: the embedded corpus, a folder, a treebank or a Hugging Face dataset, as tokens, texts or labelled texts."""
+"""Open any text (the embedded corpus, a folder, a treebank, a Hugging Face dataset) as tokens, texts or labelled texts."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ COUNTED = 10_000  # texts that are looked through for what was joined
 
 @dataclass(frozen=True)
 class RawSource:
-    """A raw text before it is read: its name, who reads it, a file or rows for each split, and notes on where it is from."""
+    """A raw text before reading: its name, its reader, a file or rows for each split, and notes on its origin."""
 
     name: str
     kind: Reader
@@ -56,7 +56,7 @@ class RawSource:
 
 
 def find_source(where: str | Path, name: str | None = None) -> RawSource:
-    """A raw folder, a file or `hf:NAME[:CONFIG]`, with the reader `name` or the one that suits; raises CorpusError."""
+    """Find a raw folder, a file or `hf:NAME[:CONFIG]`, with the named or fitting reader; raises CorpusError."""
     check_name("a corpus", where)
     kind = None if name is None else find_reader(name)
     if is_built_in(where) and kind is not None:
@@ -77,7 +77,7 @@ def find_source(where: str | Path, name: str | None = None) -> RawSource:
 
 
 class Ids:
-    """Numbers for names, in the order in which they are first met."""
+    """Ids of names, in order of first appearance."""
 
     def __init__(self, limit: int = 2**31 - 1) -> None:
         self._ids: dict[str, int] = {}
@@ -92,12 +92,12 @@ class Ids:
 
     @property
     def names(self) -> tuple[str, ...]:
-        """All names, by number."""
+        """All names, ordered by id."""
         return tuple(self._ids)
 
 
 def read(where: str | Path | RawSource, name: str | None = None) -> Corpus:
-    """Read a raw text in one pass, memory bounded by the vocabulary; every type of every split is kept, and `Corpus.cut` chooses."""
+    """Read a raw text in one pass, with memory bounded by the vocabulary; all types are kept until `Corpus.cut`."""
     source = where if isinstance(where, RawSource) else find_source(where, name)
     kind = source.kind
     types, classes = Ids(), {column: Ids(2**15 - 1) for column in kind.columns}
@@ -135,7 +135,7 @@ def read(where: str | Path | RawSource, name: str | None = None) -> Corpus:
 
 
 def open_corpus(where: str | Path, name: str | None = None) -> Corpus:
-    """'embedded', 'roles', a corpus folder, a raw folder, or hf:NAME[:CONFIG] (read by `name`, or what suits), uncut."""
+    """Open 'embedded', 'roles', a corpus folder, a raw folder, or hf:NAME[:CONFIG] (with reader `name`, or a fitting one), uncut."""
     check_name("a corpus", where)
     if not _is_tokens(where, name):
         return read(where, name)
@@ -143,7 +143,7 @@ def open_corpus(where: str | Path, name: str | None = None) -> Corpus:
 
 
 def absolute_place(where: str | Path) -> str:
-    """A text's name as it works from anywhere: folders in full, so that experiment.json can be moved."""
+    """A text's name that works in any directory: folders as absolute paths, so that experiment.json can be moved."""
     if is_hub(where):
         name, config = parse_name(str(where))
         name = str(Path(name).resolve()) if Path(name).is_dir() else name
@@ -152,7 +152,7 @@ def absolute_place(where: str | Path) -> str:
 
 
 def load_text(text: Text) -> Corpus:
-    """The text of an experiment, cut as it says; raises CorpusError where it names none."""
+    """The text of an experiment, cut to its settings; raises CorpusError if it names none."""
     if text.corpus is None:
         facts = "Its preset leaves the text to you."
         todo = "Name a corpus folder with --corpus, or 'embedded'."
@@ -166,7 +166,7 @@ LONGEST_SENTENCE = 128  # words, where a corpus folder has no sentence ends
 
 
 def as_texts(texts: Iterable[TextOrPair]) -> Texts:
-    """Texts, pairs and samples (also a model's own inputs, or batches); raises CorpusError for none or for an empty one.
+    """Texts, pairs and samples (model inputs and batches too); raises CorpusError for none or an empty one.
 
     The fingerprint of samples is of the files' bytes and of the numbers in memory.
     """
@@ -205,7 +205,7 @@ def as_texts(texts: Iterable[TextOrPair]) -> Texts:
 
 
 def first_texts(texts: Texts, limit: int) -> Texts:
-    """The first `limit` of some texts; raises CorpusError for a limit below 1."""
+    """The first `limit` texts; raises CorpusError for a limit below 1."""
     if limit < 1:
         raise CorpusError(f"A limit of {limit} texts.", "At least one is needed.", "Give 1 or more, or leave it out.")
     most, articles = min(limit, sys.maxsize), texts.articles
@@ -246,7 +246,7 @@ def open_texts(where: str | Path, split: str = "test", reader: str | None = None
 def _open_part(
     where: str | Path, split: str, reader: str | None, published: bool
 ) -> tuple[RawSource, Reader, SplitText, tuple[str, ...]]:
-    """A source, who reads it, its split, and notes on what is joined and which returns stand in texts, counted in the first of them."""
+    """A source, its reader, its split, and notes on joined words and carriage returns, counted in its first texts."""
     source = find_source(where, reader)
     check_split(source.name, split, source.parts)
     kind, part = PUBLISHED if published and source.kind is WIKITEXT else source.kind, source.parts[split]
@@ -262,18 +262,18 @@ def _open_part(
 
 
 def _options(where: str | Path, split: str, reader: str | None) -> tuple[str, ...]:
-    """The words of a command line; a folder by its name alone, since where it lies is nobody else's affair."""
+    """Command-line words for a text; a folder by its name alone."""
     name = str(where) if is_hub(where) or is_built_in(where) else Path(where).resolve().name
     return ("--corpus", name, "--split", split, *(() if reader is None else ("--reader", reader)))
 
 
 def _is_tokens(where: str | Path, reader: str | None) -> bool:
-    """Whether a text is words without paragraphs: a generated one, or a corpus folder that no reader is named for."""
+    """Whether a text is words without paragraphs: a generated one, or a corpus folder without a named reader."""
     return (is_generated(where) or (Path(where) / "corpus.json").is_file()) and reader is None
 
 
 def _runs(corpus: Corpus, split: str) -> Iterator[tuple[list[str], slice]]:
-    """Words up to a full stop, and where they stand in the split."""
+    """Words up to a full stop, with their positions in the split."""
     tokens, start = corpus.splits[split].tokens, 0
     for end, token in enumerate(tokens, start=1):
         if corpus.vocabulary[token] == STOP or end - start == LONGEST_SENTENCE or end == len(tokens):
@@ -282,14 +282,14 @@ def _runs(corpus: Corpus, split: str) -> Iterator[tuple[list[str], slice]]:
 
 
 def _mark(part: SplitText) -> str:
-    """Hex digits of a file's bytes, or of a dataset's rows."""
+    """A hash of a file, or of a dataset's rows."""
     if isinstance(part, DatasetTexts):
         return digest("\n".join(part.texts()), 8)
     return digest_file(part, 8)
 
 
 def check_split(name: str, split: str, splits: Iterable[str]) -> None:
-    """Raise CorpusError where a text has no such split."""
+    """Raise CorpusError if a text has no such split."""
     if split not in (available := tuple(splits)):
         todo = f"Choose one of them with --split, or a corpus that has {split}, which erasure is fitted on."
         raise CorpusError(
@@ -304,7 +304,7 @@ Labels = Mapping[str, tuple[str | None, ...]]
 
 
 class Labelled(NamedTuple):
-    """A text, where in it each word stands (first character, and the one after the last), and each column's labels.
+    """A text, the span of each word (first character, and the one after the last), and each column's labels.
 
     Words that are written as one (zum: zu dem) share its place, unless they make it up (don't: do n't). `heads` and `article` are
     those of a Paragraph.
@@ -317,13 +317,13 @@ class Labelled(NamedTuple):
     article: int | None = None
 
     def leading_words(self) -> list[int]:
-        """The first word, from 0, of each place: where words share one, a model's positions there are this one's."""
+        """The first word, from 0, of each span; words with a common span share a model's positions."""
         return [i for i, span in enumerate(self.spans) if not i or span != self.spans[i - 1]]
 
 
 @dataclass(frozen=True)
 class LabelledTexts:
-    """The labelled texts of one split; `texts()` starts from the first each time. `options` are the words of a command line."""
+    """The labelled texts of one split; `texts()` restarts at the first. `options` are words of a command line."""
 
     name: str
     columns: tuple[str, ...]
@@ -336,7 +336,7 @@ class LabelledTexts:
 def open_labels(
     where: str | Path, split: str, reader: str | None = None, bare: bool = False, published: bool = False
 ) -> LabelledTexts:
-    """A treebank's sentences, as their `# text` lines have them, or a corpus folder's runs of words up to a full stop.
+    """Sentences of a treebank, from its `# text` lines, or a corpus folder's words up to full stops.
 
     Raises CorpusError where there is no such split, or no labels; with `bare` a raw text is read too, WikiText as `published` or joined.
     """
@@ -400,7 +400,7 @@ def _check_labels(name: str, columns: Iterable[str]) -> None:
 
 
 def _locate_words(text: str, words: Sequence[str], labels: Labels, tokens: Sequence[Token] = ()) -> Labelled:
-    """Find words one after the other in a text, as its tokens have them; in the tokens joined where they do not make it up.
+    """Locate words one after the other in a text by its tokens; in the joined tokens if they do not make up the text.
 
     Words of one token share its place, unless they make it up. Without tokens every word is one.
     """
@@ -413,7 +413,7 @@ def _locate_words(text: str, words: Sequence[str], labels: Labels, tokens: Seque
 
 
 def _word_spans(text: str, words: Sequence[str], tokens: Sequence[Token]) -> list[tuple[int, int]]:
-    """Where the words stand, up to the first token that is not there."""
+    """The spans of words up to the first missing token."""
     spans: list[tuple[int, int]] = []
     end = 0
     for token in tokens:
@@ -428,7 +428,7 @@ def _word_spans(text: str, words: Sequence[str], tokens: Sequence[Token]) -> lis
 
 
 def _match_in_order(text: str, forms: Sequence[str], end: int) -> list[tuple[int, int]]:
-    """Where these stand one after the other, but for white space; nothing where they do not."""
+    """Spans of tokens in order, ignoring white space; empty if one is missing."""
     spans = []
     for form in forms:
         start = text.find(form, end)
@@ -446,12 +446,12 @@ def _match_in_order(text: str, forms: Sequence[str], end: int) -> list[tuple[int
 
 
 def _spelling(text: str) -> str:
-    """The same for é as one character and as e with an accent, and for every kind of space."""
+    """A normal form that is equal for composed and decomposed é, and for all kinds of space."""
     return re.sub(r"\s", " ", unicodedata.normalize("NFD", text))
 
 
 def describe(corpus: Corpus, columns: Mapping[str, int] | None = None) -> dict[str, Any]:
-    """What `trisect corpus show` prints, JSON-ready: a row for each split, and one for each split, column and class.
+    """The output of `trisect corpus show`, JSON-ready: a row for each split, and one for each split, column and class.
 
     `unknown` are tokens whose type train lacks, `rows` those of so many `columns`; the class None is of tokens without label.
     """
@@ -486,7 +486,7 @@ LONGEST = 25  # tokens of a title
 
 
 def article_starts(tokens: Int[np.ndarray, " N"], vocabulary: Sequence[str]) -> Int[np.ndarray, " A"]:
-    """The place of each article's first token; nothing where no headings are marked.
+    """The position of each article's first token; empty without headings.
 
     A heading of level n is a title between n marks and n marks. Two headings may follow one another, so that the marks
     between two titles are those that close the one and open the other.

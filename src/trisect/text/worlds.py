@@ -1,4 +1,4 @@
-"""Synthetic tasks with known roles: generated documents whose answer has to be looked up, and pairs of them for interchange.
+"""Synthetic tasks with known roles: documents whose answer has to be looked up, and pairs of them for interchange.
 
 What q, k and v have to carry is known by construction; that stands in `planted.py`, which no method reads.
 """
@@ -24,7 +24,7 @@ SIZES = {"train": 12_800, "valid": 1_000}  # documents of each split
 
 
 class Lookup(NamedTuple):
-    """N documents of I items (key, value, rest), the item that is asked for, and the value and rest of the question, which mean nothing."""
+    """N documents of I items (key, value, rest), the queried item, and a meaningless value and rest for the question."""
 
     key: Int[np.ndarray, "N I"]
     value: Int[np.ndarray, "N I"]
@@ -34,20 +34,20 @@ class Lookup(NamedTuple):
 
     @property
     def question(self) -> Int[np.ndarray, " N"]:
-        """The key that is asked for."""
+        """The queried key."""
         return _at(self.key, self.position)
 
     def place(self, key: Int[np.ndarray, " N"]) -> Int[np.ndarray, " N"]:
-        """Where the item with that key stands."""
+        """The index of the item with that key."""
         return (self.key == key[:, None]).argmax(1)
 
     def take(self, which: np.ndarray) -> Lookup:
-        """Some of the documents."""
+        """Select documents."""
         return Lookup(*(part[which] for part in self))
 
 
 class _LabelColumn(NamedTuple):
-    """Classes of words, at which positions of a document, how documents have them [N W], and which part changes with them, where."""
+    """A label column: classes of words, their positions, the labels of documents [N W], and the part that changes with them."""
 
     classes: tuple[str, ...]
     places: slice
@@ -57,7 +57,7 @@ class _LabelColumn(NamedTuple):
 
 
 class DonorPairs(NamedTuple):
-    """Words of documents and donors, the base's answer, and those by which the donor's q, k and v would show: all differ."""
+    """Words of documents and donors, the base's answer, and the answers that a donor's q, k or v would give; all differ."""
 
     base: tuple[tuple[str, ...], ...]
     donor: tuple[tuple[str, ...], ...]
@@ -67,7 +67,7 @@ class DonorPairs(NamedTuple):
 
 @dataclass(frozen=True)
 class World:
-    """A kind of document: `items` of them, of so many keys (all different in a document), values and others."""
+    """A kind of document: `items` items with distinct keys, values and others."""
 
     name: str
     items: int
@@ -79,23 +79,23 @@ class World:
     @property
     @abstractmethod
     def vocabulary(self) -> tuple[str, ...]:
-        """Every word."""
+        """All words."""
 
     @property
     @abstractmethod
     def columns(self) -> dict[str, _LabelColumn]:
-        """Label columns, which speak of the word that is read."""
+        """Label columns, which describe the input word."""
 
     @abstractmethod
     def write(self, documents: Lookup) -> Int[np.ndarray, "N T"]:
-        """The numbers of the documents' words, the answer last."""
+        """Word ids of the documents, the answer last."""
 
     def answer(self, value: Int[np.ndarray, " N"]) -> Int[np.ndarray, " N"]:
-        """The numbers of the words that answer with those values: the last of the vocabulary."""
+        """The ids of the answers for values: the last of the vocabulary."""
         return len(self.vocabulary) - self.values + value
 
     def change(self, documents: Lookup, column: str, rng: np.random.Generator) -> Lookup:
-        """The same documents but for what the label column speaks of."""
+        """The documents with the label column's part changed alone."""
         of = self.columns[column]
         if of.part == "key":  # in turn, and the same key is asked for
             return documents._replace(key=np.roll(documents.key, 1, 1), position=(documents.position + 1) % self.items)
@@ -104,14 +104,14 @@ class World:
         return documents._replace(**{of.part: new})
 
     def draw(self, count: int, rng: np.random.Generator) -> Lookup:
-        """Documents of different keys in a random order; values, others and what is asked for by chance."""
+        """Documents with distinct keys in random order; values, others and queries are random."""
         key = rng.random((count, self.keys)).argsort(1)[:, : self.items]
         value, rest = (_below(rng, n, count, self.items) for n in (self.values, self.rests))
         beside = np.concatenate([_below(rng, n, count, 1) for n in (self.values, self.rests)], 1)
         return Lookup(key, value, rest, _below(rng, self.items, count, 1)[:, 0], beside)
 
     def corpus(self, sizes: dict[str, int] | None = None, seed: int = 0) -> Corpus:
-        """The world as a text; `sizes` counts the documents of each split."""
+        """The world as a corpus; `sizes` has the number of documents of each split."""
         splits = {}
         for number, (split, count) in enumerate((SIZES | (sizes or {})).items()):
             documents = self.draw(count, np.random.default_rng([seed, number]))
@@ -144,7 +144,7 @@ class World:
         return self._pairs(base, donor)._replace(predicted=answers)
 
     def near_pairs(self, count: int, seed: int, column: str) -> DonorPairs:
-        """Documents and donors that differ in nothing but what the label column speaks of."""
+        """Documents and donors that differ in the label column's part alone."""
         rng = np.random.default_rng([seed, len(SIZES) + 1])
         base = self.draw(count, rng)
         return self._pairs(base, self.change(base, column, rng))
@@ -158,7 +158,7 @@ class World:
 
 
 def predictions(base: Lookup, donor: Lookup) -> dict[str, Int[np.ndarray, " N"]]:
-    """The value that answers the base; its own for the donor's question (q), its own where the donor has the key (k), the donor's (v)."""
+    """The value that answers the base; its own for the donor's question (q), its own at the donor's key (k), the donor's (v)."""
     return {
         "unchanged": _at(base.value, base.position),
         "q": _at(base.value, base.place(donor.question)),
@@ -169,7 +169,7 @@ def predictions(base: Lookup, donor: Lookup) -> dict[str, Int[np.ndarray, " N"]]
 
 @dataclass(frozen=True)
 class Roles(World):
-    """Items (a, b, c), each one word; a question of the same kind names an a; the answer is the b of the item that has it."""
+    """Items (a, b, c), each one word; a question of the same form names an a; the answer is the b of the item that has it."""
 
     @property
     def vocabulary(self) -> tuple[str, ...]:
@@ -206,7 +206,7 @@ class Roles(World):
 
 @dataclass(frozen=True)
 class Induction(World):
-    """Keys and values as words of their own, one after the other; the question is a key, the answer the value after it."""
+    """Keys and values as alternating words; the question is a key, the answer the value after it."""
 
     @property
     def vocabulary(self) -> tuple[str, ...]:
@@ -263,23 +263,23 @@ BUILT_IN = ("embedded", *WORLDS, SAMPLE)
 
 
 def is_built_in(where: str | Path) -> bool:
-    """Whether that names a text which comes with trisect."""
+    """Whether a text of that name comes with trisect."""
     return str(where) in BUILT_IN
 
 
 def is_generated(where: str | Path) -> bool:
-    """Whether that names a text which is generated: the embedded language, or a world."""
+    """Whether a text of that name is generated: the embedded language, or a world."""
     return is_built_in(where) and str(where) != SAMPLE
 
 
 @cache
 def generate(name: str) -> Corpus:
-    """The generated text of that name; made once in a process."""
+    """The generated text of that name, cached in the process."""
     return embedded_corpus() if name == "embedded" else WORLDS[name].corpus()
 
 
 def world_of(corpus: Corpus) -> World:
-    """The world that a corpus was made by; raises CorpusError where that is none."""
+    """The world that a corpus was made from; raises CorpusError if there is none."""
     world = WORLDS.get(corpus.name)
     if world is None or set(world.columns) != set(corpus.labels):
         facts = f"Donors can be made for documents of {', '.join(WORLDS)}."
@@ -297,5 +297,5 @@ def _at(of: Int[np.ndarray, "N I"], place: Int[np.ndarray, " N"]) -> Int[np.ndar
 
 
 def _below(rng: np.random.Generator, n: int, *shape: int) -> Int[np.ndarray, "N W"]:
-    """Whole numbers below n, made of uniform ones, whose stream is the same in every version of NumPy."""
+    """Integers below n from uniform numbers, whose stream is the same in every version of NumPy."""
     return (rng.random(shape) * n).astype(np.int64)

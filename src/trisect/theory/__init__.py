@@ -1,4 +1,4 @@
-"""Attention by hand: eight constructions of q, k and v with their laws, and a solver for wanted outputs."""
+"""Attention by hand: eight constructions of q, k and v with their laws, and a solver for given outputs."""
 
 from trisect.theory.constructions import (
     CONSTRUCTIONS,

@@ -21,7 +21,7 @@ CHANCE = 0.001  # the share of draws from the law itself whose distance exceeds 
 
 
 class Erratum(NamedTuple):
-    """An error of the source: what it says (in our words), what is right, and numbers that show it."""
+    """An error of the source: its statement (in our words), the correct one, and numbers that show it."""
 
     claim: str
     right: str
@@ -29,7 +29,7 @@ class Erratum(NamedTuple):
 
 
 class LogOdds(NamedTuple):
-    """Samples of a weight's log-odds, log(w / (1 − w)), beside the normal law that they should have.
+    """Samples of a weight's log-odds, log(w / (1 − w)), and the normal law for them.
 
     `of` says which weight. Log-odds keep what a weight rounds away near 0 and 1. `law_mean` and `law_spread` (standard
     deviation) are those of the closed form; the weight itself is then logit-normal.
@@ -42,7 +42,7 @@ class LogOdds(NamedTuple):
 
     @property
     def weights(self) -> Float[np.ndarray, " S"]:
-        """The weights, sample by sample."""
+        """The weights of all samples."""
         return special.expit(self.samples)
 
     @property
@@ -68,7 +68,7 @@ class LogOdds(NamedTuple):
 
 
 class Variances(NamedTuple):
-    """How much c varies over samples (trace of its covariance) with one head and with two, on the same keys.
+    """Variances of c over samples (trace of its covariance) with one head and with two, on the same keys.
 
     `one`, `two` are computed over all samples, `one_kept`, `two_kept` without those set apart, and `one_law`, `two_law`
     are the closed forms for vanishing α over all samples.
@@ -83,7 +83,7 @@ class Variances(NamedTuple):
 
 
 class Apart(NamedTuple):
-    """Samples counted and shown apart, those with q_1ᵀk_a < 0: which they are, their share, and the law's share."""
+    """Samples counted and shown separately (q_1ᵀk_a < 0): their indices, their share, and the law's share."""
 
     samples: Array
     share: float
@@ -92,7 +92,7 @@ class Apart(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class Construction:
-    """One construction, built and computed.
+    """A construction with its results.
 
     `settings` are its arguments (beta, dim, keys, variance, samples: those that apply). `inputs` are arrays by name: queries
     [heads D], keys [N D] (means, where keys are drawn), values [N D], and matrices where it has them. `logits` and `weights`
@@ -443,7 +443,7 @@ def _spread(weights: Array, values: Array) -> float:
 
 
 def _ahead(count: int, beta: float, places: Sequence[int]) -> Float[np.ndarray, " N"]:
-    """Weights where the logits of these places are β and all others 0."""
+    """Weights with the logits of these positions at β and all others at 0."""
     weights = np.full(count, math.exp(-beta))
     weights[list(places)] = 1.0
     return weights / weights.sum()
@@ -690,7 +690,7 @@ class _RandomKeys:
         self._add_samples(draws, draw, stretched)
 
     def _add_samples(self, draws: KeyDraws | None, draw: Generator, stretched: bool) -> None:
-        """Go over all samples a block at a time; of c only sums are kept: over all samples, and without those set apart."""
+        """Process all samples in blocks; of c only sums are kept: over all samples, and without the separate ones."""
         n, dim = self.values.shape
         self.weights, self.odds, negative = np.zeros((3, n)), np.empty((2, self.samples)), []
         first, second = np.zeros((2, 2, dim)), np.zeros((2, 2))  # sums of c − ½(v_a + v_b) and of its square
@@ -721,7 +721,7 @@ class _RandomKeys:
     def _logits(
         self, draws: KeyDraws | None, here: slice, draw: Generator, stretched: bool
     ) -> tuple[Float[np.ndarray, "S N"], Float[np.ndarray, "S N"], Float[np.ndarray, "S N"]]:
-        """Every logit k_iᵀq of some samples: of the one head q = β(μ_a + μ_b), and of the two, q_1 = βμ_a and q_2 = βμ_b.
+        """Logits k_iᵀq of some samples: for the single head q = β(μ_a + μ_b), and for both, q_1 = βμ_a and q_2 = βμ_b.
 
         New draws are made where there are none; noise that α = 0 would wipe out is not drawn.
         """
@@ -740,7 +740,7 @@ class _RandomKeys:
             return parts[..., 0] + parts[..., 1], parts[..., 0], parts[..., 1]
 
     def construction(self, name: str, heads: int) -> Construction:
-        """What constructions 3 to 6 have in common."""
+        """The common parts of constructions 3 to 6."""
         queries, weights = self.beta * self.means[[A, B]], self.weights[1:]
         if heads == 1:
             queries, weights = queries.sum(0, keepdims=True), self.weights[0]
@@ -783,7 +783,7 @@ SPAN, POINTS, SAMPLES = (0.5, 50.0), 25, 5_000
 
 
 class ErrorCurve(NamedTuple):
-    """A construction at several β: errors, what the law says of them, and the variances of construction 6."""
+    """A construction at several β: errors, their law, and the variances of construction 6."""
 
     beta: Array
     error: Array
@@ -792,7 +792,7 @@ class ErrorCurve(NamedTuple):
 
 
 def sweep(result: Construction, betas: Sequence[float] | None = None) -> ErrorCurve:
-    """The same construction at other β: all else as in `result`, but at most 5,000 samples, drawn from seed 0.
+    """The construction at other β, with other arguments as in `result`, but at most 5,000 samples, drawn from seed 0.
 
     Without `betas`, 25 of them over the span in which the law shows.
     """

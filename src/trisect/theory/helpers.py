@@ -22,7 +22,7 @@ A, B = 0, 1  # positions of the keys a and b
 def fixed_keys(
     beta: float, dim: int, keys: int, values: Float[np.ndarray, "N D"] | None, generator: Generator | None
 ) -> tuple[float, Float[np.ndarray, "N D"], Float[np.ndarray, "N D"], Generator]:
-    """β, orthonormal keys, a float64 copy of the values (orthonormal where None), and the generator (of seed 0 where None).
+    """β, orthonormal keys, a float64 copy of the values (orthonormal if None), and the generator (of seed 0 if None).
 
     Raises TheoryError for fewer than two keys, without room for all of them to be orthogonal, and for values of another shape.
     """
@@ -59,7 +59,7 @@ def attention_weights(logits: Float[np.ndarray, "... N"]) -> Float[np.ndarray, "
 
 
 def deviations(weights: Float[np.ndarray, "... N"], targets: Sequence[int]) -> Float[np.ndarray, "... N"]:
-    """Weights minus those of an even mean over the positions `targets`, accurate to rounding however small they are.
+    """Weights minus those of an even mean over the positions `targets`, accurate to rounding for any size.
 
     For i in a set T of t positions, α_i − 1/t = (α_i − mean of α over T) − (weight outside T) / t.
     """
@@ -72,7 +72,7 @@ def deviations(weights: Float[np.ndarray, "... N"], targets: Sequence[int]) -> F
 
 
 def length(vector: Float[np.ndarray, " D"]) -> float:
-    """|vector|, also where its squares are too small or too large for floats."""
+    """|vector|, also if its squares overflow or underflow."""
     most = float(np.abs(vector).max())
     return most * float(np.linalg.norm(vector / most)) if most > 0 else 0.0
 
@@ -83,7 +83,7 @@ def power_of(table: Float[np.ndarray, "..."]) -> int:
 
 
 def balance(table: Float[np.ndarray, "N D"]) -> tuple[Float[np.ndarray, "N D"], Array, Array]:
-    """The table with rows and then columns of size 1, and the powers of two that rows and columns were divided by.
+    """The table with rows and then columns scaled to size 1, and the powers of two that rows and columns were divided by.
 
     Dividing by powers of two rounds nothing but what becomes too small for a float.
     """
@@ -100,7 +100,7 @@ def frame(count: int, dim: int, draw: Generator) -> Float[np.ndarray, "N D"]:
 
 
 def check_beta(beta: float) -> float:
-    """A positive, finite β."""
+    """Check that β is positive and finite."""
     number = check_number("beta", beta)
     if not (math.isfinite(number) and number > 0):
         what = "It stretches the query, and is a positive number."
@@ -109,7 +109,7 @@ def check_beta(beta: float) -> float:
 
 
 def check_number(name: str, value: float) -> float:
-    """A real number as a float; its size is not looked at."""
+    """Check a real number, of any size, and return it as a float."""
     if not isinstance(value, Real):
         raise TheoryError(f"{name} {value!r} was given.", "It is a number.", f"Give {name} as a number, not as text.")
     try:
@@ -119,7 +119,7 @@ def check_number(name: str, value: float) -> float:
 
 
 def check_whole(name: str, value: int) -> int:
-    """A whole number as an int."""
+    """Check a whole number and return it as an int."""
     try:
         return operator.index(value)
     except TypeError:
@@ -128,7 +128,7 @@ def check_whole(name: str, value: int) -> int:
 
 
 def check_dim(count: int, dim: int, what: str) -> int:
-    """Room for `count` orthogonal vectors, and for a table of them in memory."""
+    """Check that `count` orthogonal vectors, and a table of them, fit in dimensions and memory."""
     dim, fewer = check_whole("dim", dim), ", or fewer keys." if what == "keys" else "."
     message = f"dim {dim} was given with {count} orthogonal {what}."
     if dim < count:

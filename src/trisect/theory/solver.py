@@ -1,4 +1,4 @@
-"""Solve for matrices Q, K and V that turn given words into wanted outputs, or prove that there are none."""
+"""Solve for matrices Q, K and V that map given words to given outputs, or prove that there are none."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ MOST = sys.float_info.max
 
 
 def certificate(words: Float[np.ndarray, "N D"], targets: Float[np.ndarray, "N M"]) -> tuple[str, float] | None:
-    """The proof, in words, with the largest bound, how far the worst output has to stay away; or None where none holds.
+    """A proof in words with the largest lower bound on the worst output's error, or None.
 
     Rows of NaN in `targets` ask for nothing. Equal words have equal outputs: any difference of their targets, however small, is
     a proof. A zero word scores 0 with all, so that its output is V times the mean word whatever Q and K are. All outputs lie in
@@ -64,7 +64,7 @@ def certificate(words: Float[np.ndarray, "N D"], targets: Float[np.ndarray, "N M
 
 
 def _max_rank(words: Float[np.ndarray, "N D"]) -> int:
-    """The words' rank: exactly, or where counting it would take too long, a number that it does not exceed.
+    """The words' rank: exact, or an upper bound if computing it would take too long.
 
     Counted in float64 where that finds it full, else in whole numbers, up to a bounded amount of work.
     """
@@ -101,7 +101,7 @@ def _max_rank(words: Float[np.ndarray, "N D"]) -> int:
 
 
 def _zero(words: Array, targets: Array, active: Array, rank: int) -> tuple[str, float]:
-    """What follows from c_0 = V x̄ for a zero word, x̄ being the mean word; a bound of 0 where that is nothing."""
+    """The bound from c_0 = V x̄ for a zero word, x̄ being the mean word; 0 if there is none."""
     zeros = np.flatnonzero(~words.any(1) & active)
     if not len(zeros):
         return "", 0.0
@@ -137,7 +137,7 @@ def _zero(words: Array, targets: Array, active: Array, rank: int) -> tuple[str, 
 
 
 def _out_of_rank(targets: Array, rank: int) -> float:
-    """How far the worst row is at least from every table of that rank (Eckart & Young 1936, spread over the rows)."""
+    """The least error of the worst row for any table of that rank (Eckart & Young 1936, spread over the rows)."""
     if not len(targets):
         return 0.0
     values = np.linalg.svd(targets, compute_uv=False)
@@ -152,7 +152,7 @@ FINE = {"maxiter": 200, "ftol": 1e-18, "gtol": 1e-12}  # the loss is a square: i
 
 @dataclass(frozen=True, eq=False)
 class Solution:
-    """What the solver came to. `residual` is the largest |c_i − y_i| over the words with a wanted output.
+    """The solver's result. `residual` is the largest |c_i − y_i| over the words with a given output.
 
     `status` is "solved", "impossible" (then `proof` says why, `bound` is what no residual can be below, and there are no
     matrices), or "not found" (the matrices are the best that came out, and nothing is proved: outputs may be out of reach, or
@@ -231,7 +231,7 @@ def _check_tables(inputs: ArrayLike, outputs: ArrayLike) -> tuple[Array, Array, 
 def _exact_matrices(
     unique: Array, which: Array, targets: Array, active: Array, beta: float
 ) -> tuple[Array, Array, Array] | None:
-    """Q, K, V with K x_i = e_i, Q x_i = βe_i, and values A⁻¹Y, A being the weights that this makes among different words.
+    """Q, K, V with K x_i = e_i, Q x_i = βe_i, and values A⁻¹Y, A being the resulting weights among distinct words.
 
     None where float64 has no inverse of the words or of the weights.
     """
@@ -255,7 +255,7 @@ def _exact_matrices(
 
 
 def _search(words: Array, targets: Array, active: Array, draw: Generator) -> tuple[Array, Array, Array]:
-    """The best Q, K, V of a few descents over M = QᵀK; V is the least-squares solution at every step (variable projection).
+    """The best Q, K, V of several descents over M = QᵀK; V is the least-squares solution at every step (variable projection).
 
     Words and targets are searched for at size 1, and the matrices scaled back.
     """
@@ -284,7 +284,7 @@ def _search(words: Array, targets: Array, active: Array, draw: Generator) -> tup
 
 
 def _finish(how: str, words: Array, targets: Array, active: Array, query: Array, key: Array, value: Array) -> Solution:
-    """What self-attention itself makes of the matrices."""
+    """The self-attention of the matrices."""
     if not all(np.isfinite(matrix).all() for matrix in (query, key, value)):
         sizes = f"{np.abs(words).max():.3g} and wanted outputs up to {np.abs(targets[active]).max():.3g}"
         beyond = "The matrices between them would have numbers beyond float64."
