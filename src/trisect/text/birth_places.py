@@ -169,7 +169,7 @@ def recombine(names: Iterable[str], count: int, draw: Random, in_use: Iterable[s
 
 
 def _questions(path: Path, with_places: bool) -> tuple[Question, ...]:
-    """Questions with their places, or, if `alone`, without what follows a tab."""
+    """Questions with their places, or, without `with_places`, ignoring what follows a tab."""
     questions = []
     for number, text in _lines(path):
         where, (question, *places) = f"{path}, line {number}", text.split("\t")
