@@ -2,8 +2,8 @@
 
 `make mutants`, or `python tools/mutants.py --count 100 --seed 1 [PART_OF_A_NAME ...]`. Drawn from all modules that decide numbers or
 safety, each made in a copy of src and tried with the test files nearest to it by imports; what survives, with the nearest tests of
-whole commands. Notes in build/mutants.json let a call that was stopped go on, as long as sources and tests are the same. Survivors
-listed in tools/survivors.txt, with their reasons, are not drawn. Status 1 where another survives.
+whole commands, then with further files of both. Notes in build/mutants.json let a call that was stopped go on, as long as sources
+and tests are the same. Survivors in tools/survivors.txt, with their reasons, are not drawn. Status 1 where another survives.
 """
 
 import argparse
@@ -32,7 +32,12 @@ SRC = ROOT / "src" / "trisect"
 NOTES, SURVIVORS = ROOT / "build" / "mutants.json", ROOT / "tools" / "survivors.txt"
 LOOKS = ("cli/", "report/", "papers/")  # and pages: words and pictures
 PAGES = {"page.py", "words.py", "figures.py", "settings.py", "widget.py", "__init__.py"}
-STAGES, SECONDS = {("unit", "property"): 8, ("contract", "golden"): 4}, 300  # files of tests; seconds of processor time
+UNITS, RUNS, SECONDS = (
+    ("unit", "property"),
+    ("contract", "golden"),
+    300,
+)  # folders of tests; processor time for eight files
+STAGES = (UNITS, 0, 8), (RUNS, 0, 4), (UNITS, 8, 40), (RUNS, 4, 16)  # from and to which file, the nearest first
 SWAPS = {
     ast.Lt: ast.LtE, ast.LtE: ast.Lt, ast.Gt: ast.GtE, ast.GtE: ast.Gt, ast.Eq: ast.NotEq, ast.NotEq: ast.Eq, ast.In: ast.NotIn,
     ast.NotIn: ast.In, ast.Is: ast.IsNot, ast.IsNot: ast.Is, ast.Add: ast.Sub, ast.Sub: ast.Add, ast.Mult: ast.Div,
@@ -128,15 +133,16 @@ def nearest(mutant: Mutant, sources: dict[str, set[str]], tests: dict[Path, set[
             named = re.search(rf"\b{mutant.function}\b", path.read_text(encoding="utf-8")) is not None
             ranked.append((far - named, path.stat().st_size, str(path.relative_to(ROOT))))
     files = [path for *_, path in sorted(ranked)]
-    return [[path for path in files if Path(path).parent.name in kinds][:most] for kinds, most in STAGES.items()]
+    return [[path for path in files if Path(path).parent.name in kinds][start:end] for kinds, start, end in STAGES]
 
 
 def run_tests(tests: list[str], place: Path) -> int:
     """The status of pytest with the sources in that place, in a copy of this process; −SIGPROF where it does not end."""
     if child := os.fork():
         return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
-    signal.setitimer(signal.ITIMER_PROF, SECONDS)
-    signal.alarm(10 * SECONDS)
+    seconds = SECONDS * max(1, len(tests) // 8)
+    signal.setitimer(signal.ITIMER_PROF, seconds)
+    signal.alarm(10 * seconds)
     os.chdir(ROOT)
     os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
     os.environ |= {"PYTHONPATH": f"{place}:{ROOT}", "PYTHONDONTWRITEBYTECODE": "1"}

@@ -465,6 +465,10 @@ def marked(text: str) -> torch.Tensor:
     return mark(place(text), MODEL, HEAD_PLACES)
 
 
+def test_adversaries_normalise_over_a_batch_as_pytorch_does():
+    assert (torch.nn.BatchNorm1d(1).momentum, torch.nn.BatchNorm1d(1).eps) == (adversary.MOMENTUM, adversary.EPSILON)
+
+
 @pytest.mark.parametrize("texts", [SITES[:5], [*SITES[5:], "q+v@1-2"]])
 def test_an_attack_anywhere_follows_loss_lm_minus_lambda_loss_adversary(texts):
     strengths = (1.0, 0.3, 10.0, 1.0, 3.0)

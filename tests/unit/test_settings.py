@@ -4,7 +4,8 @@ import inspect
 import shlex
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Annotated, Any
+from types import NoneType
+from typing import Annotated, Any, get_args
 
 import click
 import pytest
@@ -119,6 +120,9 @@ def test_a_function_takes_the_model_and_what_it_reads_by_place_and_all_else_by_n
     by_name = inspect.Parameter.KEYWORD_ONLY
     parameters = inspect.signature(function).parameters
     assert [name for name, one in parameters.items() if one.kind is not by_name] == BY_PLACE[command.python]
+    for field in flat(command.settings):
+        annotation = parameters[field.name].annotation
+        assert annotation is Any or (NoneType in get_args(annotation)) == field.optional
     with pytest.raises(TypeError, match="too many positional arguments"):
         function(*("w1" for _ in BY_PLACE[command.python]), "w1")
 
