@@ -160,7 +160,7 @@ class Option:
         return core_schema.no_info_after_validator_function(self._check_item, schema)
 
     def _as_many(self, value: Any) -> Any:
-        """Several values as a tuple: of one value, of a list, of words in one text, of a number of seeds."""
+        """Several values as a tuple, from a single value, a list, words in one string, or a number of seeds."""
         if self.many == "seeds" and isinstance(value, int):
             if isinstance(value, bool) or not 1 <= value <= MOST_SEEDS:
                 facts = f"It is a number of seeds, 1 or more (at most {MOST_SEEDS:,}), or the seeds themselves."
@@ -212,32 +212,32 @@ class Setting(NamedTuple):
 
     @property
     def help(self) -> str:
-        """Its sentence everywhere."""
+        """Its description."""
         return self.info.description or ""
 
     @property
     def required(self) -> bool:
-        """Whether a value has to be given."""
+        """Whether a value is required."""
         return self.default is MISSING
 
     @property
     def is_many(self) -> bool:
-        """Whether it holds several values."""
+        """Whether it has several values."""
         return get_origin(self.kind) is tuple
 
     @property
     def item(self) -> object:
-        """The type of one value."""
+        """The type of a single value."""
         return get_args(self.kind)[0] if self.is_many else self.kind
 
     @property
     def has_path(self) -> bool:
-        """Whether it may be a path."""
+        """Whether a value may be a path."""
         return Path in (self.item, *get_args(self.item))
 
     @property
     def words(self) -> str:
-        """The name as a command line has it, without dashes; empty where it has none."""
+        """Its name on the command line, without dashes; empty if it has none."""
         return self.name.replace("_", "-") if self.option.name is None else self.option.name
 
 
@@ -406,7 +406,7 @@ def _place(loc: tuple[int | str, ...], kind: type[Any]) -> tuple[list[str], Any,
 
 
 def _of_value(name: str, errors: Sequence[Any], info: FieldInfo | None, owner: str = "") -> SpecError:
-    """What is wrong with the value of a field, which `errors` are all about."""
+    """What is wrong with the value of a field, given all of its `errors`."""
     first, short = errors[0], name.split(" in ")[0]
     option = next((m for m in (info.metadata if info else ()) if isinstance(m, Option)), Option())
     if first["type"] == "wrong":
@@ -435,7 +435,7 @@ def _of_value(name: str, errors: Sequence[Any], info: FieldInfo | None, owner: s
 
 
 def _describe(error: Mapping[str, Any], info: FieldInfo | None) -> str:
-    """What a value would have to be; the bound of every whole number is said only where a value lies above it."""
+    """What a value has to be; the bound of whole numbers is named only for values above it."""
     if error["type"] == "is_instance_of":
         return f"a {error['ctx']['class'].lower()}"
     if error["type"] not in (*WHOLES, *NUMBERS, *BOUNDS):

@@ -26,7 +26,7 @@ _SHAPE = re.compile(
 
 @dataclass(frozen=True, order=True)
 class Site:
-    """A frozen address: components at layers, and possibly heads; `None` for layers means all of them.
+    """A site: components at layers, and possibly heads; `None` for layers means all.
 
     A Site is a place. Whether its weights or its representations are meant is decided by what is done there:
     freezing and rewinding act on weights, attacking on what enters the dot product. `pre` names the projection's
@@ -61,7 +61,7 @@ class Site:
 
     @classmethod
     def parse(cls, text: str) -> Site:
-        """Read one spelling of a site; `str` of the result is the canonical one.
+        """Parse a site in any spelling; `str` of the result is the canonical one.
 
         Raises SiteError when the text is not a site.
         """
@@ -81,7 +81,7 @@ class Site:
         return f"{stack}{'pre.' if self.pre else ''}{'+'.join(self.components)}@{layers}{heads}"
 
     def resolve(self, layers: int, heads: int, kv_heads: int | None = None, stacks: Iterable[str] = ("",)) -> Site:
-        """This site with its layers counted out in a model of that shape.
+        """This site with the numbers of its layers in a model of that shape.
 
         Raises SiteError when any part of it lies outside the model: an empty selection is never silent.
         """
@@ -139,7 +139,7 @@ def _numbers(text: str, site: str) -> tuple[int, ...] | None:
 
 
 def spell(numbers: tuple[int, ...]) -> str:
-    """Ascending numbers as a site has them, runs of them as spans: 1-3,5."""
+    """Ascending numbers as in a site, with ranges: 1-3,5."""
     spans: list[list[int]] = []
     for n in numbers:
         if spans and n == spans[-1][1] + 1:

@@ -1,4 +1,4 @@
-"""Design and Run: frozen, hashable statements of what is run, and what a study keeps of them as JSON.
+"""Design and Run: frozen, hashable statements of experiments, and the records that a study stores as JSON.
 
 How it is run (core.machine) is never part of an id.
 """
@@ -32,7 +32,7 @@ Later = Field(exclude_if=not_)  # where there are none, neither statements nor i
 
 @record
 class Model:
-    """Shape of the language model (definitions A2): post-LN encoder layers with a causal mask; widths in floats.
+    """Sizes of the language model (definitions A2): post-LN encoder layers with a causal mask.
 
     In the layers that are `idle` the attention block adds nothing, in training and after.
     """
@@ -61,7 +61,7 @@ class Model:
 
 @record
 class Training:
-    """How every run is trained (definitions A1, A2): windows of `window` rows over `columns` parallel columns.
+    """Training of all runs (definitions A1, A2): windows of `window` rows over `columns` parallel columns.
 
     `warmup` counts steps, `decay` multiplies the rate after each epoch, `clip` bounds each member's gradient norm.
     `train_sample` is the number of train tokens (whole windows) on which `train` losses are measured; None is all.
@@ -82,7 +82,7 @@ class Training:
 
 @record
 class Text:
-    """Which text, and how much of it: a token budget per split, and the least count a type needs to be kept.
+    """The text, its number of tokens per split, and the least count of a type that is kept.
 
     `corpus` is 'embedded', a folder, or None where one is still to be named.
     Types seen fewer than `min_count` times in the (cut) train split become <unk>.
@@ -96,7 +96,7 @@ class Text:
 
 @record
 class Design:
-    """What is done, where, on which text, with which seeds. Leave an intervention out by giving None for it.
+    """Interventions, sites, text and seeds of an experiment. None leaves an intervention out.
 
     `edits` are trained besides, one run each in every seed: any kind of edit that is registered, with its settings.
     """
@@ -133,7 +133,7 @@ class Design:
         )
 
     def resolved(self) -> Design:
-        """The same experiment with every site counted out against the model; raises SiteError outside it."""
+        """The same experiment with all sites resolved in the model; raises SiteError for sites outside it."""
         shape = (self.model.layers, self.model.heads)
 
         def fit(sites: tuple[Site, ...], verb: str) -> tuple[Site, ...]:
@@ -150,7 +150,7 @@ class Design:
         return replace(self, **parts, edits=edits)
 
     def runs(self, corpus: str) -> Iterator[Run]:
-        """Every run, baselines first within each seed; `corpus` is the fingerprint of the text as cut.
+        """All runs, baselines first within each seed; `corpus` is the fingerprint of the cut text.
 
         Edits without a label come before attacks and their controls, of which those of one label follow one another.
         """
@@ -177,7 +177,7 @@ class Design:
 
 
 def narrow_heads(model: Model, edit: Edit) -> Edit:
-    """The separate matrices of narrower heads that have as nearly as many parameters as a tie or an identity leaves.
+    """Separate matrices of narrower heads with nearly as many parameters as a tie or an identity.
 
     Per layer, attention of D x D matrices and biases has 4D² + 4D parameters, each matrix saved takes D² + D of them,
     and heads of E' dimensions (H of them) have 4DHE' + 3HE' + D.
@@ -198,7 +198,7 @@ def narrow_heads(model: Model, edit: Edit) -> Edit:
 
 @record
 class Run:
-    """One thing that can be trained, named by its content: text, model, training, seed, and what is edited."""
+    """A trained model, identified by its content: text, model, training, seed, and edit."""
 
     corpus: str
     model: Model
@@ -209,13 +209,13 @@ class Run:
 
     @property
     def id(self) -> str:
-        """Readable slug and eight hex digits of the hash of the whole statement, defaults included."""
+        """A readable name with eight hex digits of the hash of the whole statement, defaults included."""
         slug = self.edit.slug if self.edit else "baseline"
         return f"{slug}-s{self.seed}-{digest(canonical(plain(self)), 4)}"
 
 
 def read_experiment(data: object, where: str | Path) -> Design:
-    """A Design from JSON-ready data, as `plain` gives it; raises SpecError naming `where` for what does not fit."""
+    """Read a Design from the JSON-ready data of `plain`; raises SpecError naming `where`."""
     return schema.read(Design, {"name": "experiment", **data} if isinstance(data, dict) else data, where)
 
 
@@ -225,7 +225,7 @@ ASKED = ("sites", "labels", "strengths", "variants", "identity", "midstage")
 
 @record
 class Ledger:
-    """What was asked of a study, call by call, and which of its runs are trained side by side.
+    """The requests of all calls of a study, and the runs that are trained side by side.
 
     `corpus` is the fingerprint of its text as cut, `fleet` how many runs are trained side by side at most, `step` the
     revision of the training step.
@@ -255,17 +255,17 @@ class Ledger:
 
     @cached_property
     def runs(self) -> dict[str, Run]:
-        """Every run that was asked for, by id."""
+        """All requested runs, by id."""
         return {run.id: run for design in self.asked for run in design.runs(self.corpus)}
 
     @cached_property
     def experiment(self) -> Design:
-        """All that was asked for as one design."""
+        """All requests as one design."""
         return reduce(union, self.asked)
 
 
 def differences(earlier: Design, here: Design) -> list[str]:
-    """What keeps two designs from being of one study: text apart, all but which runs and evaluations there are."""
+    """Why two designs cannot belong to one study: differences in anything but runs, evaluations and text."""
     differing = []
     for name in ("model", "training", *(name for name in METHODS if name not in ("control", "tie"))):
         a, b = getattr(earlier, name), getattr(here, name)
@@ -281,7 +281,7 @@ def differences(earlier: Design, here: Design) -> list[str]:
 
 
 def union(old: Design, new: Design) -> Design:
-    """What two designs of one study ask for together; lists keep their order, new members last."""
+    """The union of two designs of one study; lists keep their order, new members last."""
     parts: dict[str, Any] = {}
     for name in METHODS:
         a, b = getattr(old, name), getattr(new, name)
@@ -299,7 +299,7 @@ def union(old: Design, new: Design) -> Design:
 
 @record
 class FinishedRun:
-    """What a finished run's file holds; `metrics` are rows of epoch, split, name and value.
+    """Content of a finished run's file; `metrics` are rows of epoch, split, name and value.
 
     `numerics`, `products` and `processor` say how sums came out, `recorded` whether a GPU replayed recorded passes.
     """
@@ -322,7 +322,7 @@ class FinishedRun:
 
 
 class CorpusData(TypedDict, total=False):
-    """What is noted of a study's text: tokens of each split, class names of each label column."""
+    """The record of a study's text: tokens of each split, class names of each label column."""
 
     name: str
     fingerprint: str
@@ -333,7 +333,7 @@ class CorpusData(TypedDict, total=False):
 
 
 class StudyAbout(TypedDict, total=False):
-    """What is said of a study beside its tables; the experiment is a Design as JSON, seconds are of all calls."""
+    """The record beside a study's tables; the experiment is a Design as JSON, seconds are of all calls."""
 
     corpus: CorpusData
     experiment: Any

@@ -1,4 +1,4 @@
-"""Subject: the protocol of a model that can be read, scored and edited at its attention; batches and texts for it."""
+"""Subject: the protocol of a model whose attention can be read, scored and edited; batches and texts."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class Heads(NamedTuple):
 
 
 class SiteTarget(NamedTuple):
-    """One component at one address, and the heads of it that are meant (from 1; None: all).
+    """One component at one address, with heads (from 1; None: all).
 
     To a user's function heads are numbers from 1; those of k and v are key/value heads.
     """
@@ -36,21 +36,21 @@ class SiteTarget(NamedTuple):
 
 @dataclass(frozen=True)
 class Shape:
-    """What a model's attention looks like: the heads of every layer that attends."""
+    """The heads of every attention layer of a model."""
 
     heads: Mapping[Address, Heads]
 
     @property
     def stacks(self) -> tuple[str, ...]:
-        """The stacks that the model has, in the order they were met."""
+        """The model's stacks, in order of appearance."""
         return tuple(dict.fromkeys(address.stack for address in self.heads))
 
     def layers(self, stack: str) -> tuple[int, ...]:
-        """The layers of a stack that attend."""
+        """The attention layers of a stack."""
         return tuple(address.layer for address in self.heads if address.stack == stack)
 
     def words(self) -> str:
-        """The shape for an error's second part."""
+        """The shape in words, for an error's second part."""
         parts = []
         for stack in self.stacks:
             layers = self.layers(stack)
@@ -62,7 +62,7 @@ class Shape:
         return f"The model has {'; '.join(parts)}."
 
     def resolve(self, site: Site) -> tuple[SiteTarget, ...]:
-        """The components, layers and heads that a site names here, in canonical order.
+        """The components, layers and heads of a site, in canonical order.
 
         Raises SiteError when any part of it lies outside the model, or is not q, k or v.
         """
@@ -99,7 +99,7 @@ class Shape:
         return tuple(targets)
 
     def writers(self, edits: SiteEdits) -> dict[Address, Writer]:
-        """One writer for each address that sites such as 'v@3.h2' name; functions of one address run in the mapping's order.
+        """A writer for each address of sites such as 'v@3.h2'; functions of one address run in the mapping's order.
 
         Writers by address stay what they are.
 
@@ -124,7 +124,7 @@ class Shape:
 
 
 class Parts(NamedTuple):
-    """q, k, v of one attention call, before key/value heads are repeated; what a writer takes and gives back."""
+    """q, k, v of one attention call, before key/value heads are repeated; argument and result of writers."""
 
     q: Float[Tensor, "B H T E"]
     k: Float[Tensor, "B K S E"]
@@ -140,7 +140,7 @@ SiteEdits: TypeAlias = Mapping[str, EditFunction] | Writers
 
 
 def edit_writer(targets: Sequence[SiteTarget], function: EditFunction) -> Writer:
-    """A writer that gives a function what each target holds, and puts what it returns there; the targets are of one address.
+    """A writer that calls a function with each target's part, and writes its result; all targets are of one address.
 
     The function is given a copy. Raises ModelError where it returns another shape, dtype or device.
     """
@@ -176,17 +176,17 @@ def edit_writer(targets: Sequence[SiteTarget], function: EditFunction) -> Writer
 
 
 def edit_name(how: str | EditFunction) -> str:
-    """What is done at a site in a word: the name of its function, or a kind as it is."""
+    """A short name of an edit: its function's name, or its kind."""
     return how if isinstance(how, str) else getattr(how, "__name__", type(how).__name__)
 
 
 def edit_words(edits: Mapping[str, str | EditFunction]) -> str:
-    """Sites and what is done at each, for a message."""
+    """Sites with their edits, for a message."""
     return ", ".join(f"{site} by {edit_name(how)}" for site, how in edits.items())
 
 
 def write_in_order(writers: Sequence[Writer], parts: Parts) -> Parts:
-    """One writer after another."""
+    """Apply writers one after the other."""
     return functools.reduce(lambda now, write: write(now), writers, parts)
 
 
@@ -196,7 +196,7 @@ MediaGiven: TypeAlias = object  # a file's path, samples or an image as its libr
 
 @dataclass(frozen=True, eq=False)
 class InputSample:
-    """What is read where it is no text alone: sound or images, beside a text or without one, or a model's own inputs.
+    """Inputs other than text alone: sound or images, with or without text, or a model's own inputs.
 
     `audio` and `images` are files, or samples at the rate that the model's processor takes and images as Pillow has them.
     `text` stands beside them; of an encoder-decoder it is what its decoder says.
@@ -214,7 +214,7 @@ TextOrPair: TypeAlias = PlainText | InputSample
 
 @dataclass(frozen=True, eq=False)
 class Batch:
-    """Texts made ready for one forward pass; `inputs` are the model's own and mean nothing to others.
+    """Texts prepared for one forward pass; `inputs` are the model's own.
 
     `rows` says for each row which text it is from and where its window begins in it; `sides` are those of stacks whose
     positions are neither the source's nor the target's.
@@ -228,17 +228,17 @@ class Batch:
     sides: Mapping[str, Side] = field(default_factory=dict)
 
     def queries(self, stack: str) -> Side:
-        """The side that a stack's queries are of."""
+        """The side of a stack's queries."""
         return side_of(stack, self.source, self.target, self.sides)
 
     def keys(self, stack: str) -> Side:
-        """The side that a stack's keys and values are of."""
+        """The side of a stack's keys and values."""
         return key_side_of(stack, self.source, self.target, self.sides)
 
 
 @dataclass(frozen=True, eq=False)
 class RowScores:
-    """What a forward pass was worth, row by row: the sum over predicted tokens, and their number.
+    """Scores of a forward pass by row: the sum over predicted tokens, and their number.
 
     In nats for the objectives causal, masked and seq2seq. For 'output', which has no loss, the sum over real
     positions of |y - clean|² / |clean|², y being the model's last hidden states: 0 without a clean pass to compare to;
@@ -252,16 +252,16 @@ class RowScores:
 
 @runtime_checkable
 class Subject(Protocol):
-    """A model that can be measured: a pretrained one, or one of our own."""
+    """A model that can be measured: a pretrained one, or a study's."""
 
     @property
     def name(self) -> str:
-        """How the model is called in rows and on pages."""
+        """The model's name in rows and on pages."""
         ...
 
     @property
     def fingerprint(self) -> str:
-        """Hex digits of the weights: the same for the same weights."""
+        """A hash of the weights."""
         ...
 
     @property
@@ -276,28 +276,28 @@ class Subject(Protocol):
 
     @property
     def options(self) -> tuple[str, ...]:
-        """The words of a command line that load it in the same way: MODEL for a folder's, then what was chosen."""
+        """Words of a command line that load it again: MODEL for a folder's, then options."""
         ...
 
     @property
     def notes(self) -> tuple[str, ...]:
-        """What of the model is not read, and why; batches carry the same."""
+        """Notes on what is not read, and why; batches have the same."""
         ...
 
     def projections(self) -> Sequence[Projections]:
-        """Per-head weights of every attention layer; needs no text. A layer's may be computed again whenever it is asked for."""
+        """Per-head weights of every attention layer; may compute a layer's again at each access."""
         ...
 
     def batches(self, texts: Iterable[TextOrPair], size: int = 8, scored: bool = False) -> Iterator[Batch]:
-        """Texts as batches of at most `size` rows, longer texts cut into windows; `scored` hides tokens from a masked LM."""
+        """Texts as batches of at most `size` rows, longer texts cut into windows; `scored` masks tokens for a masked LM."""
         ...
 
     def trace(self, batch: Batch) -> Reading:
-        """Read one batch."""
+        """Read a batch."""
         ...
 
     def each(self, batch: Batch, see: Callable[[Trace], object]) -> None:
-        """Read one batch, a layer at a time: nothing of a layer is held any more when the next is met.
+        """Read a batch, one layer in memory at a time.
 
         Its tensors lie on the device where the model computes.
         """
@@ -310,25 +310,25 @@ class Subject(Protocol):
         hold: WeightsByAddress | None = None,
         clean: RowScores | None = None,
     ) -> RowScores:
-        """Score one batch; writers replace q, k, v at their addresses, `hold` puts weights in place of the softmax's."""
+        """Score a batch; writers replace q, k, v at their addresses, `hold` replaces the softmax's weights."""
         ...
 
 
 @runtime_checkable
 class AnsweringSubject(Subject, Protocol):
-    """A Subject whose predictions can be read, not their loss alone."""
+    """A Subject with readable predictions, not only a loss."""
 
     @property
     def mask(self) -> str | None:
-        """What stands in a text for a token that is to be predicted; None where it is always the next one."""
+        """The placeholder of a token to be predicted; None if it is always the next one."""
         ...
 
     def token(self, number: int) -> str:
-        """The text of a token, by its id."""
+        """The text of a token id."""
         ...
 
     def trace(self, batch: Batch, write: Writers | None = None) -> Reading:
-        """Read one batch; with writers, what attention does once they have replaced q, k, v at their addresses."""
+        """Read a batch, after writers have replaced q, k, v at their addresses."""
         ...
 
     def outputs(
@@ -338,7 +338,7 @@ class AnsweringSubject(Subject, Protocol):
         hold: WeightsByAddress | None = None,
         places: Int[Tensor, "B ..."] | None = None,
     ) -> Float[Tensor, "B T V"]:
-        """What it gives at every position: logits, or last hidden states where it has no loss; of a row's place alone, [B 1 V]."""
+        """Outputs at every position: logits, or last hidden states without a loss; at one place of each row, [B 1 V]."""
         ...
 
 
@@ -368,26 +368,26 @@ class StreamSubject(AnsweringSubject, Protocol):
         write: Writers | None = None,
         places: Int[Tensor, "B ..."] | None = None,
     ) -> Float[Tensor, "B T V"]:
-        """As `outputs`; writers are given the stream at their points, and what they return goes on in its place."""
+        """As `outputs`; writers replace the stream at their points."""
         ...
 
     def path_gradients(
         self, batch: Batch, places: Int[Tensor, " B"], answers: Int[Tensor, " B"], layers: Sequence[int]
     ) -> dict[tuple[int, str, int], Float[Tensor, "B T D"]]:
-        """How an answer's log-probability changes with what enters a layer, through one head's q, k or v alone."""
+        """The change of an answer's log-probability with a layer's input, through one head's q, k or v alone."""
         ...
 
 
 @runtime_checkable
 class SeeingSubject(Subject, Protocol):
-    """A Subject that may be given images or sound."""
+    """A Subject that takes images or sound."""
 
     def for_sample(self, sample: InputSample) -> Subject:
-        """The model, verified with such a sample where that attends elsewhere than what it was verified with."""
+        """The model, verified with the sample if that uses other attention than it was verified with."""
         ...
 
     def read(self, texts: Any = None, images: MediaGiven = (), audio: MediaGiven = ()) -> Reading:
-        """Read a text, images or sound, or one beside the other."""
+        """Read a text, images or sound, or several of them."""
         ...
 
 
@@ -399,11 +399,11 @@ class EditedPasses(Protocol):
 
     @property
     def notes(self) -> tuple[str, ...]:
-        """What a reader has to know of how they were made."""
+        """Notes for readers on how the numbers were computed."""
         ...
 
     def begin(self, batch: Batch, hold: WeightsByAddress | None = None) -> None:
-        """Read a batch unedited, with these weights held, for the passes over it that follow."""
+        """Read a batch unedited, with these weights held, for the following passes over it."""
         ...
 
     def score(
@@ -413,7 +413,7 @@ class EditedPasses(Protocol):
         hold: WeightsByAddress | None = None,
         clean: RowScores | None = None,
     ) -> RowScores:
-        """As Subject's; one without edits also begins."""
+        """As Subject's; without edits it also begins."""
         ...
 
     def score_each(
@@ -424,13 +424,13 @@ class EditedPasses(Protocol):
         hold: WeightsByAddress | None = None,
         clean: RowScores | None = None,
     ) -> list[RowScores]:
-        """The score under each of several edits of one call; those that share a pass are equal to single ones to rounding."""
+        """The score under each of several edits; those that share a pass equal single ones to rounding."""
         ...
 
     def output_each(
         self, batch: Batch, writes: Sequence[Writers], places: Int[Tensor, "B ..."] | None = None
     ) -> list[Float[Tensor, "B T V"]]:
-        """The outputs under each of several edits, equal to single ones to rounding; `places` are one or several of each row."""
+        """The outputs under each of several edits, equal to single ones to rounding; `places` are one or several per row."""
         ...
 
     def stream_parts(
@@ -448,16 +448,16 @@ class EditedPasses(Protocol):
 
 @runtime_checkable
 class SharingSubject(Subject, Protocol):
-    """A Subject whose edited passes share what lies below them."""
+    """A Subject whose edited passes share the computation below their edits."""
 
     def edited_passes(self) -> EditedPasses:
-        """Passes to be made; they hold a batch's numbers until the next batch begins."""
+        """Edited passes, which hold a batch's numbers until the next batch begins."""
         ...
 
 
 @dataclass(frozen=True)
 class Texts:
-    """Texts to read, with a name, a fingerprint of what they are, and notes; `texts()` starts from the first each time.
+    """Texts with a name, a fingerprint and notes; `texts()` restarts at the first.
 
     `options` are the words of a command line that name the same texts. `articles()` gives for each text the number of the
     article (document) that it is from, None where none is marked; None itself where nobody knows.
@@ -475,7 +475,7 @@ ReadGiven: TypeAlias = TextOrPair | ModelInputs | Batch
 
 
 def as_sample(text: ReadGiven) -> TextOrPair:
-    """A text or pair as it is; a model's own inputs, or a Batch of them, as an InputSample."""
+    """A text or pair unchanged; a model's own inputs, or a Batch, as an InputSample."""
     if isinstance(text, Batch):
         return InputSample(inputs=text.inputs)
     return InputSample(inputs=text) if isinstance(text, Mapping) else text
@@ -486,7 +486,7 @@ BRIEF = 60  # characters of a text in a message
 
 
 def note_unknown(lead: str, rest: str, lacking: Iterable[str], named: set[str]) -> list[str]:
-    """Notes on words that a model does not know: `lead` and those that are not `named` yet, which grows by them; `rest` beyond NAMED."""
+    """Notes on unknown words: `lead` and those not yet in `named`, which grows by them; `rest` beyond NAMED."""
     new = [word for word in dict.fromkeys(lacking) if word not in named]
     shown = new[: NAMED - len(named)]
     named.update(shown)
@@ -494,13 +494,13 @@ def note_unknown(lead: str, rest: str, lacking: Iterable[str], named: set[str]) 
 
 
 def quote_words(words: Sequence[str], most: int) -> str:
-    """The first of some words, each in quotes, and how many more there are."""
+    """The first words in quotes, and the number of others."""
     more = f" and {len(words) - most} more" if len(words) > most else ""
     return ", ".join(repr(word[:BRIEF]) for word in words[:most]) + more
 
 
 def check_text(name: str, number: int, text: object, paired: bool) -> tuple[str, str]:
-    """Source and target of a text, the same where one was given; raises ModelError for what is no text for this model."""
+    """Source and target of a text, equal if one was given; raises ModelError for an input that is no text of this model."""
     fault = f"Text {number + 1} is {shorten(text)}."
     parts = text if isinstance(text, tuple) else (text,)
     if isinstance(text, tuple) and (len(text) != 2 or not paired):

@@ -1,4 +1,4 @@
-"""Models that are trained over several calls: their files, each model as a job, and the work that goes on in its folder."""
+"""Train models over several calls: their files, each model as a job, and work that resumes in its folder."""
 
 from __future__ import annotations
 
@@ -26,11 +26,11 @@ from trisect.text.pairs import TrainingText
 
 
 class _SeededSettings(Protocol):
-    """Settings that name seeds."""
+    """Settings with seeds."""
 
     @property
     def seeds(self) -> tuple[int, ...]:
-        """One of every model."""
+        """The seed of each model."""
         ...
 
 
@@ -40,7 +40,7 @@ D = TypeVar("D", People, Bitext, TrainingText)
 
 @dataclass(frozen=True)
 class ModelFiles:
-    """Where the files of one model lie in its experiment's folder.
+    """The paths of a model's files in its experiment's folder.
 
     `stages` are its trainings in order, a single one without a name; `kind` is the folder of what models give once they are
     trained, `models` the path of the folder that they lie in.
@@ -53,11 +53,11 @@ class ModelFiles:
     models: tuple[str, ...] = ()
 
     def model(self, version: str = "") -> Path:
-        """The trained model, an ordinary Hugging Face folder, or an earlier version of it."""
+        """The trained model, a Hugging Face folder, or an earlier version of it."""
         return inside(self.home, *self.models, self._name(version))
 
     def state(self, stage: str) -> Path:
-        """Where an unfinished training goes on from."""
+        """The state from which an unfinished training resumes."""
         return inside(self.home, "state", f"{self._name(stage)}.pt")
 
     def losses(self, stage: str) -> Path:
@@ -66,7 +66,7 @@ class ModelFiles:
 
     @property
     def results(self) -> Path:
-        """What the trained model gives."""
+        """The results of the trained model."""
         return inside(self.home, self.kind, f"{self.title}.json")
 
     def _name(self, part: str) -> str:
@@ -74,11 +74,11 @@ class ModelFiles:
 
     @property
     def is_complete(self) -> bool:
-        """Whether the model is there, and the losses of each of its trainings."""
+        """Whether the model and the losses of all its trainings exist."""
         return is_model(self.model()) and all(self.losses(stage).exists() for stage in self.stages)
 
     def loss_rows(self, stage: str, run: str, name: str) -> list[dict[str, Json]]:
-        """Rows of the table `metrics`: the loss of every epoch of a training; raises DamagedFileError."""
+        """Rows of the table `metrics` with the loss of every epoch of a training; raises DamagedFileError."""
         path = self.losses(stage)
         losses = enumerate(read_json_list(path, DELETE.format(path)), start=1)
         return [{"run": run, "epoch": epoch, "split": "train", "name": name, "value": loss} for epoch, loss in losses]
@@ -92,7 +92,7 @@ class ModelFiles:
         report: Callable[[int, int, float], object],
         version: str = "",
     ) -> None:
-        """Do one training, or go on with it, and keep its losses and the model; `report` gets epoch, epochs and loss."""
+        """Run or resume a training, and store its losses and the model; `report` gets epoch, epochs and loss."""
         epochs = practice.schedule.epochs * practice.schedule.cycles
         losses = practice.run(model, self.state(stage), lambda epoch, loss: report(epoch, epochs, loss))
         write_json(self.losses(stage), list(losses))
@@ -102,7 +102,7 @@ class ModelFiles:
 
 @dataclass(frozen=True)
 class ModelJob(JobWork):
-    """One model as a piece of work, which waits for nothing: what `function` is asked, and what the model learns from."""
+    """A model as a job that depends on no other: the argument of `function`, and the training data."""
 
     files: ModelFiles
     function: Callable[[Any, JobContext], None]
@@ -112,16 +112,16 @@ class ModelJob(JobWork):
 
     @property
     def title(self) -> str:
-        """What messages and progress lines call it."""
+        """Its title in messages and progress lines."""
         return self.files.title
 
     @property
     def seconds(self) -> float:
-        """What it takes, against others."""
+        """Its relative cost."""
         return self.cost
 
     def order(self) -> JobOrder:
-        """It goes on from all that is there of it."""
+        """The job, resuming from the existing files."""
         home, names = self.files.home, re.compile(rf"{re.escape(self.title)}([-.].*)?")
         folders = (home.joinpath(*self.files.models), home / "losses", home / "state")
         paths = [path for folder in folders for path in sorted(folder.glob("*")) if names.fullmatch(path.name)]
@@ -129,17 +129,17 @@ class ModelJob(JobWork):
         return JobOrder(self.function, self.request, home, {"data": self.data}, begins)
 
     def land(self, files: Files) -> None:
-        """Put files into the experiment's folder; what says that a model is finished comes after all else of it."""
+        """Move files into the experiment's folder; the file that marks a model as finished is last."""
         write_files(files, self.files.home, ("*/config.json", f"{self.files.kind}/*"))
 
     def finish(self) -> None:
-        """What an unfinished training goes on from is of no use any more."""
+        """Remove the state of an unfinished training."""
         for stage in self.files.stages:
             self.files.state(stage).unlink(missing_ok=True)
 
 
 def begin(context: JobContext, kind: type[D]) -> tuple[D, Emit]:
-    """What a job's model learns from, and how it reports, by which all that is new goes home too."""
+    """A job's training data, and its progress report, which also sends new files home."""
 
     def load(path: Path) -> D:
         return read_record(path, "Run the same command again: it writes the file again.", kind)
@@ -153,7 +153,7 @@ def begin(context: JobContext, kind: type[D]) -> tuple[D, Emit]:
 
 @dataclass(frozen=True)
 class TrainingWork(Generic[S, R, D, F]):
-    """Models to be trained from `data`; interrupted, call it again to resume; with more seeds it is extended.
+    """Models to train from `data`; call it again to resume, or with more seeds to extend it.
 
     `kind` is what the folder holds, in words. `plan_file` and `data_file` are names of its plan and of what is learnt from,
     `folders` those it writes into besides models, whose names below it fit `model_pattern`.
@@ -171,17 +171,17 @@ class TrainingWork(Generic[S, R, D, F]):
     model_pattern: ClassVar[str]
 
     def check(self, folder: Path) -> None:
-        """Raise StudyError where the folder holds something else, or was begun with something else."""
+        """Raise StudyError if the folder has other content, or was begun with other settings."""
         self._plan(folder)
 
     def folders_of(self, folder: Path) -> Iterable[Path]:
-        """Every folder that it writes into."""
+        """All folders that it writes."""
         near = (path.relative_to(folder).as_posix() for path in sorted([*folder.glob("*"), *folder.glob("models/*")]))
         models = [folder / name for name in near if re.fullmatch(self.model_pattern, name)]
         return [folder, *(folder / name for name in ("losses", "state", "tables", *self.folders)), *models]
 
     def measure(self, context: RunContext) -> Measured[F]:
-        """Train what is not trained yet, and measure all models."""
+        """Train the unfinished models, and measure all."""
         home, plan = context.folder, self._plan(context.folder)
         write_json(home / self.plan_file, plan.data())
         write_json(home / self.data_file, plain(self.data))
@@ -194,11 +194,11 @@ class TrainingWork(Generic[S, R, D, F]):
         return self.collect(home, plan, jobs)
 
     def jobs(self, home: Path, seeds: Sequence[int]) -> list[ModelJob]:
-        """Every model of the seeds as a job."""
+        """A job for the model of each seed."""
         raise NotImplementedError(self.kind)
 
     def collect(self, home: Path, plan: ResumePlan, jobs: Sequence[ModelJob]) -> Measured[F]:
-        """The tables, from the files of models that are all trained."""
+        """The tables, from the files of the trained models."""
         raise NotImplementedError(self.kind)
 
     def _plan(self, folder: Path) -> ResumePlan:

@@ -1,4 +1,4 @@
-"""Labels and articles at a model's positions: every piece of a word carries the word's label."""
+"""Labels and articles at a model's positions: all tokens of a word have the word's label."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 
 class _WordPlace(NamedTuple):
-    """Where a word stands in a batch, row and position from 0, and which word of which text it is."""
+    """The row and position (from 0) of a word in a batch, and its text and word numbers."""
 
     row: int
     position: int
@@ -37,13 +37,13 @@ class _WordPlace(NamedTuple):
 
 @dataclass(eq=False)
 class WordTexts:
-    """Texts on their way into a subject's batches, each remembered with its pieces' words while rows of it can come."""
+    """Texts on their way into a subject's batches, stored with the words of their tokens as long as rows of them can follow."""
 
     subject: Subject
     _texts: dict[int, tuple[list[int], Labelled]] = field(default_factory=dict, kw_only=True)
 
     def batches(self, texts: Iterable[Labelled], size: int, scored: bool = True) -> Iterator[Batch]:
-        """The texts as batches; `scored` hides tokens from a masked LM, to be predicted."""
+        """The texts as batches; `scored` masks tokens for a masked LM."""
 
         def passed() -> Iterator[str]:
             for number, text in enumerate(texts):
@@ -57,11 +57,11 @@ class WordTexts:
                 del self._texts[number]
 
     def text(self, number: int) -> Labelled:
-        """A text of the batch that was given last."""
+        """A text of the last batch."""
         return self._texts[number][1]
 
     def words(self, batch: Batch, last: bool) -> list[_WordPlace]:
-        """One place a word of the text's own positions: that of its first piece, or of its last."""
+        """A position for each word of a text: that of its first token, or of its last."""
         places = []
         for i, ((number, start), plain) in enumerate(zip(batch.rows, ordinary(batch.source), strict=True)):
             words = self._texts[number][0]
@@ -73,7 +73,7 @@ class WordTexts:
         return places
 
     def _owners(self, text: Labelled) -> list[int]:
-        """The word that each piece of a text belongs to; -1 where it belongs to none."""
+        """The word of each token of a text; −1 for none."""
         if isinstance(self.subject, OwnModel):
             vocabulary = self._vocabulary
             # a word that the model does not know is left out where it has no token for it
@@ -93,7 +93,7 @@ class WordTexts:
 
 @dataclass(eq=False)
 class WordLabels(WordTexts):
-    """The labels of texts as they pass into batches: `classes` numbers the labels of each column.
+    """Labels of texts as they pass into batches: `classes` has ids for the classes of each column.
 
     With `ahead` a position carries the label of the piece after it, else that of its own. Special tokens and padding
     carry none.
@@ -103,7 +103,7 @@ class WordLabels(WordTexts):
     ahead: bool
 
     def at(self, batch: Batch, address: Address, component: str, column: str) -> Int[Tensor, "B T"]:
-        """The class at every position of q, k or v there; -1 where there is none."""
+        """The class at every position of q, k or v; −1 for none."""
         side = _side(batch, address, component)
         labels = torch.full(side.real.shape, -1, dtype=torch.long)
         classes = self.classes[column]
@@ -120,7 +120,7 @@ class WordLabels(WordTexts):
 
 
 def owners(pieces: Sequence[tuple[int, int]], words: Sequence[tuple[int, int]]) -> list[int]:
-    """For each piece the word that it shares most characters with, the first of them; -1 where it shares none."""
+    """For each token, the word with which it shares most characters, the first if several; −1 for none."""
     starts, best_words = [start for start, _ in words], []
     for a, b in pieces:
         best, most = -1, 0
@@ -135,7 +135,7 @@ def owners(pieces: Sequence[tuple[int, int]], words: Sequence[tuple[int, int]]) 
 
 
 def ordinary(side: Side) -> Bool[Tensor, "B T"]:
-    """Where neither padding nor a special token stands."""
+    """Positions other than padding and special tokens."""
     return side.real & ~side.special
 
 
@@ -144,7 +144,7 @@ def _side(batch: Batch, address: Address, component: str) -> Side:
 
 
 def fitting(batch: Batch, address: Address, component: str, length: int) -> Side:
-    """The side that a component's positions are of; raises ModelError where they are not the text's."""
+    """The side of a component's positions; raises ModelError if they are not the text's."""
     side = _side(batch, address, component)
     if side.real.shape[1] != length:
         reason = f"The texts have {side.real.shape[1]} positions, the attention there {length}."
@@ -154,13 +154,13 @@ def fitting(batch: Batch, address: Address, component: str, length: int) -> Side
 
 
 class Articles(NamedTuple):
-    """Which article each text is of, numbered from 0; None where texts themselves are drawn. `notes` are for the page."""
+    """The article of each text, from 0; None if texts are the units. `notes` are for the page."""
 
     numbers: Int[np.ndarray, " N"] | None
     notes: tuple[str, ...] = ()
 
     def sums(self, table: Float[np.ndarray, "N C"], texts: Iterable[int]) -> Float[np.ndarray, "A C"]:
-        """Rows of `texts` added up by article, without articles that have none; as they are where texts are drawn."""
+        """Rows of `texts` summed by article, without articles that have none; unchanged if texts are the units."""
         if self.numbers is None:
             return table
         articles, row = np.unique(self.numbers[list(texts)], return_inverse=True)
@@ -170,7 +170,7 @@ class Articles(NamedTuple):
 
 
 def number_articles(marks: Iterable[int | None], counted: Iterable[int]) -> Articles:
-    """Articles as a reader marked them, texts before the first heading being one of their own; texts not `counted` do not count.
+    """Article numbers from a reader's marks, texts before the first heading being an article; texts not `counted` are left out.
 
     Where none is marked, or all texts are of one article, texts are drawn.
     """
@@ -185,7 +185,7 @@ def number_articles(marks: Iterable[int | None], counted: Iterable[int]) -> Arti
 
 
 def find_articles(texts: Texts, count: int, counted: Iterable[int] | None = None) -> Articles:
-    """Articles of the first `count` texts, of which those `counted` count (None: all)."""
+    """Articles of the first `count` texts, of those that are `counted` (None: all)."""
     marks = [] if texts.articles is None else list(islice(texts.articles(), count))
     return (
         number_articles(marks, range(count) if counted is None else counted) if len(marks) == count else Articles(None)

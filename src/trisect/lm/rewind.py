@@ -1,4 +1,4 @@
-"""Rewinding: suffix-only evaluation of a trained model with one site's weights replaced.
+"""Rewinding: evaluation of a trained model with one site's weights replaced, from the site's layer on.
 
 All variants of a site share everything below its lowest layer, so that part is run once; from there on the variants
 are the members of a fleet whose other weights are shared, and their losses are found together.
@@ -50,13 +50,13 @@ class Curve(NamedTuple):
 
 
 class Variants(NamedTuple):
-    """What a site's weights become: mixtures of P sets of those weights (at least), without a member axis."""
+    """Variants of a site's weights: mixtures of at least P sets of weights, without a member axis."""
 
     weights: Sequence[Mapping[str, Tensor]]
     shares: Float[Tensor, "A P"]
 
     def mix(self, name: str, part: slice | Index, which: slice = slice(None)) -> Float[Tensor, "A ..."]:
-        """That part of the named parameter under each variant."""
+        """The named parameter's part of the site under each variant."""
         ends = torch.stack([w[name][part] for w in self.weights])
         return torch.tensordot(self.shares[which].to(ends), ends, 1)
 
@@ -73,7 +73,7 @@ def stages(epochs: Sequence[Mapping[str, Tensor]]) -> Variants:
 
 
 def draw_rows(pieces: Sequence[Piece], tokens: int, *key: object) -> list[Piece]:
-    """About `tokens` tokens' worth of whole rows, drawn at random without replacement; a function of `key` alone.
+    """Random whole rows with about `tokens` tokens, without replacement; determined by `key` alone.
 
     A row is one stretch of a window's length in one column: what the model reads at once. At least two are drawn
     where there are two; a larger draw holds the smaller one.
@@ -120,7 +120,7 @@ def evaluate_variants(
 
 
 def _curve(parts: Iterable[tuple[Piece, Scores]]) -> Curve:
-    """Sums of each row; gathered by one copy, so that a GPU is waited for once."""
+    """Sums of each row, collected in one copy, so that a GPU is waited for once."""
     rows, right, tokens = list[Tensor](), list[Tensor](), list[int]()
     for piece, (loss, correct) in parts:
         rows.append(loss.double().view(len(loss), len(piece.inputs), -1).sum(2))
@@ -139,7 +139,7 @@ def _above(
     variants: Variants,
     which: slice,
 ) -> Float[Tensor, "A B T D"]:
-    """The last hidden states of those variants; `mixed` holds their weights above the lowest layer."""
+    """The last hidden states of the variants; `mixed` has their weights above the lowest layer."""
     lowest, shares = min(site.layers or (1,)), variants.shares[which].to(x)
     mask = causal(x.shape[2], x.dtype, x.device)
     rows = [part[0] if part else slice(None) for name, part in weights_of(site, model, lowest) if name == "in.weight"]
@@ -161,7 +161,7 @@ def _above(
 def _upper(
     final: Mapping[str, Tensor], model: Model, site: Site, variants: Variants, which: slice
 ) -> dict[str, Tensor]:
-    """All weights, the site's own replaced by those of each variant, but for the lowest layer's in-projection."""
+    """All weights with the site's replaced by each variant's, except for the lowest layer's in-projection."""
     mixed = dict(final)
     for n in site.layers or (1,):
         for kind, part in weights_of(site, model, n):
@@ -177,14 +177,14 @@ def _upper(
 
 
 def parts_of(sites: Iterable[Site], model: Model) -> tuple[str, ...]:
-    """The matrices of a layer whose weights of every epoch are needed to rewind those resolved sites."""
+    """The matrices of a layer whose weights of every epoch are needed to rewind the resolved sites."""
     names = {name.split(".")[0] for s in sites for n in s.layers or () for name, _ in weights_of(s, model, n)}
     return tuple(part for part in ("in", "out", "up", "down") if part in names)
 
 
 @torch.no_grad()
 def self_only_loss(final: Mapping[str, Tensor], model: Model, pieces: Sequence[Piece]) -> Curve:
-    """Loss and accuracy of a trained model whose every position attends to itself alone (definitions A2, the check)."""
+    """Loss and accuracy of a trained model whose positions attend to themselves alone (definitions A2, the check)."""
 
     def scores() -> Iterator[tuple[Piece, Scores]]:
         for piece in pieces:

@@ -1,4 +1,4 @@
-"""Snapshots: tensors on disk that are whole, checked, and carry a few words of JSON."""
+"""Snapshots: tensors in a file with a checksum, written atomically, with a JSON note."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from trisect.core.files import canonical, replace_file
 
 
 def write_snapshot(path: Path, tensors: Mapping[str, Tensor], note: Any = None, durable: bool = True) -> None:
-    """Write tensors and a note in safetensors format, whole or not at all, with a checksum over both."""
+    """Write tensors and a note in safetensors format atomically, with a checksum over both."""
     ready = {name: t.detach().cpu().contiguous() for name, t in tensors.items()}
     text = canonical(note)
     metadata = {"note": text, "checksum": _checksum(ready, text)}
@@ -26,7 +26,7 @@ def write_snapshot(path: Path, tensors: Mapping[str, Tensor], note: Any = None, 
 
 
 def read_snapshot(path: Path, todo: str) -> tuple[dict[str, Tensor], Any]:
-    """The tensors and the note that `write_snapshot` wrote; raises DamagedFileError with the advice `todo` when it is not that any more."""
+    """Read the tensors and note of `write_snapshot`; raises DamagedFileError with the advice `todo` if the file has changed."""
     try:
         with safe_open(path, "pt") as handle:
             metadata = handle.metadata() or {}

@@ -1,4 +1,4 @@
-"""The one training loop: runs in, rows and site snapshots out.
+"""The training loop: runs in, rows and site snapshots out.
 
 All runs of a fleet share seed, initialisation, batches and dropout masks, so that a member differs from the baseline
 by its edit alone. What would mix members is forbidden here: losses are summed over F, the gradient norm is clipped for
@@ -42,7 +42,7 @@ from trisect.text.corpus import Corpus, steps
 
 
 class _EditedFleet:
-    """The ties and held values of a fleet; making it gives the edited members their initial values.
+    """Ties and frozen values of a fleet; its creation sets the edited members' initial values.
 
     All members' at once, by places in the flattened parameters: a few operations a step, however many members are edited.
     Each round of ties adds other places to first ones, none of them twice.
@@ -73,11 +73,11 @@ class _EditedFleet:
         self._share()
 
     def hold_member(self, slot: int) -> None:
-        """Hold a whole member at what it is now."""
+        """Freeze a whole member at its present values."""
         self.diverged[slot] = self.flat[slot].clone()
 
     def gather(self, gradient: Float[Tensor, "F P"]) -> None:
-        """Make a gradient one of distinct, trainable parameters, in place: sums at the first place, 0 elsewhere."""
+        """Reduce a gradient to distinct, trainable parameters, in place: sums at the first place, 0 elsewhere."""
         flat = gradient.view(-1)
         for first, other in self.ties:
             flat.index_copy_(0, first, flat[first] + flat[other])
@@ -87,7 +87,7 @@ class _EditedFleet:
             gradient[slot] = 0.0
 
     def restore(self) -> None:
-        """After an update, give ties one value and held parameters theirs: decay and momentum would move them."""
+        """After an update, restore ties and frozen parameters, which decay and momentum would change."""
         self._share()
         self.flat.view(-1).index_copy_(0, self.constants, self.values)
         for slot, value in self.diverged.items():
@@ -100,7 +100,7 @@ class _EditedFleet:
 
 
 def parameters_of(model: Model, vocabulary: int, edit: Edit | None = None) -> int:
-    """Number of distinct parameters that a member with that edit trains: what is tied counts once, what is held never."""
+    """The number of distinct parameters that a member with that edit trains: tied ones count once, frozen ones never."""
     total = count_parameters(model, vocabulary)
     if edit is None:
         return total
@@ -116,7 +116,7 @@ def parameters_of(model: Model, vocabulary: int, edit: Edit | None = None) -> in
 
 
 class _StepResult(NamedTuple):
-    """Each member's mean loss and accuracy at one step, and the values of other objectives by slot and name."""
+    """Each member's mean loss and accuracy at a step, and values of other objectives by slot and name."""
 
     loss: Float[Tensor, " F"]
     accuracy: Float[Tensor, " F"]
@@ -124,7 +124,7 @@ class _StepResult(NamedTuple):
 
 
 class _RunningMeans:
-    """Means over an epoch's steps so far: with dropout, before each update."""
+    """Running means over an epoch's steps: with dropout, before each update."""
 
     def __init__(self, members: int) -> None:
         self.totals = torch.zeros(2, members, dtype=torch.float64)  # of loss and of accuracy
@@ -132,7 +132,7 @@ class _RunningMeans:
         self.count = 0
 
     def add(self, steps: list[_StepResult]) -> None:
-        """Add some steps; the device is waited for once."""
+        """Add several steps; the device is waited for once."""
         for means in torch.stack([torch.stack([s.loss.double(), s.accuracy.double()]) for s in steps]).cpu():
             self.totals += means
         self.count += len(steps)
@@ -154,7 +154,7 @@ LARGEST = 31 * 2**20  # bytes: glibc adapts to freed blocks of at most 32 MiB
 
 
 def _raise_trim_threshold() -> None:
-    """Free an unused block of LARGEST bytes, which makes glibc keep freed blocks up to it instead of returning them.
+    """Free an unused block of LARGEST bytes, so that glibc keeps freed blocks up to that size.
 
     By default every allocation over 128 KiB is a new mapping (mmap) that is unmapped when it is freed, and the top of the heap is
     returned; each page then costs a page fault when it is next written. The threshold follows the largest freed block (mallopt(3)).
@@ -167,7 +167,7 @@ SlotRows = dict[int, list[tuple[str, str, float]]]  # slot -> (split, name, valu
 
 
 class _Descent:
-    """The optimiser over a fleet's flat parameters; all its rules are elementwise, so members never mix."""
+    """The optimiser over a fleet's flat parameters; all its rules are elementwise, so members do not interact."""
 
     def __init__(self, flat: Float[Tensor, "F P"], training: Training) -> None:
         self.flat, self.decay = flat, training.weight_decay
@@ -175,7 +175,7 @@ class _Descent:
         self.optimizer = torch.optim.AdamW([flat], weight_decay=self.decay, fused=True) if adamw else None
 
     def step(self, gradient: Float[Tensor, "F P"], share: Float[Tensor, " F"], rate: float, look: bool = True) -> None:
-        """One step along each member's `share` of its gradient, which may be changed on the way.
+        """Step along each member's `share` of its gradient, which may be changed in place.
 
         With `look` a share of 1 of all saves work; to look makes a GPU wait.
         """
@@ -192,14 +192,14 @@ class _Descent:
 
 
 def moments(optimizer: torch.optim.Optimizer | None, flat: Tensor) -> dict[str, Tensor]:
-    """An optimiser's state, by names that begin with 'optimizer.'; empty without one."""
+    """An optimiser's state, with names that begin with 'optimizer.'; empty without one."""
     if optimizer is None:
         return {}
     return {f"optimizer.{k}": v for k, v in optimizer.state[flat].items() if isinstance(v, Tensor)}
 
 
 def restore_moments(optimizer: torch.optim.Optimizer | None, flat: Tensor, state: Mapping[str, Tensor]) -> None:
-    """Restore what `moments` returned, in place: a recorded pass goes on writing there.
+    """Restore the state of `moments` in place, since a recorded pass writes to the same tensors.
 
     Before the first step there is nothing, which is the same as zeros.
     """
@@ -235,7 +235,7 @@ class _Outcome(NamedTuple):
 
 
 class Progress(NamedTuple):
-    """Where a fleet is: steps done of all, the epoch, and the running mean loss of its first member."""
+    """Progress of a fleet: finished and total steps, epoch, and the running mean loss of its first member."""
 
     done: int
     total: int
@@ -244,7 +244,7 @@ class Progress(NamedTuple):
 
 
 class RunFiles(NamedTuple):
-    """Where a fleet keeps its checkpoint, and a baseline its site weights of every epoch (a folder).
+    """Paths of a fleet's checkpoint, and of a baseline's site weights of every epoch (a folder).
 
     `parts` are the matrices of each layer that are kept so (see `rewind.parts_of`). `numerics` is what trains them, noted
     in the checkpoint.
@@ -257,7 +257,7 @@ class RunFiles(NamedTuple):
 
 
 class Trainer:
-    """One fleet in training; `step` advances it by one window, `evaluate` measures it."""
+    """Training of one fleet; `step` advances it by one window, `evaluate` measures it."""
 
     def __init__(
         self,
@@ -320,7 +320,7 @@ class Trainer:
         return [self.step() for _ in range(count)]
 
     def step(self, norms: list[Tensor] | None = None) -> _StepResult:
-        """One window: attackers first, then the model against the updated attackers (definitions A4).
+        """Train on one window: adversaries first, then the model against the updated adversaries (definitions A4).
 
         Members that diverged are held; where `norms` is given, those of gradients are added to it instead, unseen.
         """
@@ -338,7 +338,7 @@ class Trainer:
         return _StepResult(loss, correct, notes)
 
     def _replay_backward(self, piece: Piece, recorder: Recorder) -> tuple[Scores, Mapping[int, Mapping[str, Tensor]]]:
-        """`_backward` on a window, recorded at the first one and replayed at others of its shape."""
+        """`_backward` on a window, recorded for the first and replayed for others of its shape."""
         positions = {column: label_positions(piece.labels, column) for column in self.labels}
 
         def work(window: Sequence[Tensor]) -> tuple[Tensor, ...]:
@@ -360,7 +360,7 @@ class Trainer:
         return Scores(loss, correct), notes
 
     def _backward(self, piece: Piece) -> tuple[Scores, dict[int, Mapping[str, Tensor]]]:
-        """Fill `gradient` with that of the loss on one window; attackers learn on the way. Also the values of objectives."""
+        """Fill `gradient` for the loss on one window; adversaries learn meanwhile. Returns the values of objectives."""
         parameters, leaves = self.parameters, self.leaves
         rows = embedding_rows(parameters["embed.weight"], piece.inputs).requires_grad_()
         drop = Dropout(self.model.dropout, self.draw)
@@ -410,7 +410,7 @@ class Trainer:
         return scores, notes
 
     def _update(self, epoch: int, unseen: list[Tensor] | None) -> None:
-        """Clip each member by its own norm, mark those that diverged, step, and put held values back."""
+        """Clip each member by its own norm, mark diverged ones, step, and restore frozen values."""
         flat = self.gradient
         self.edited.gather(flat)
         norms = torch.linalg.vector_norm(flat, dim=1)
@@ -428,13 +428,13 @@ class Trainer:
         self.steps_done += 1
 
     def hold_member(self, slot: int) -> None:
-        """Hold a member that diverged at its last weights, from the step under way."""
+        """Freeze a diverged member at its last weights, from the current step."""
         if slot not in self.dead:
             self.dead[slot] = self.steps_done + 1
             self.edited.hold_member(slot)
 
     def start_rows(self) -> SlotRows:
-        """(split, name, value) by slot, of what is noted once before training."""
+        """(split, name, value) by slot, recorded once before training."""
         noted: SlotRows = {}
         for objective in self.objectives:
             for slot, rows in objective.start_rows().items():
@@ -481,7 +481,7 @@ class Trainer:
         write_snapshot(path, self._state(), note, durable=False)
 
     def load(self, path: Path) -> object:
-        """Go on from what `save` wrote; returns its note."""
+        """Resume from the file of `save`; returns its note."""
         todo = f"Delete {path} and call 'trisect study' again: this fleet then starts again."
         tensors, note = read_snapshot(path, todo)
         self._restore(tensors)
@@ -513,7 +513,7 @@ def train_fleet(
     progress: Callable[[Progress], None] = lambda _: None,
     precision: str = "float32",
 ) -> list[_Outcome]:
-    """Train one fleet to its last epoch, from its checkpoint where there is one; an epoch is the unit of resuming."""
+    """Train a fleet to its last epoch, from its checkpoint if there is one; training resumes at the start of an epoch."""
     narrow = torch.bfloat16 if precision == "bfloat16" else None
     recorder = CudaGraph() if torch.device(device).type == "cuda" else None
     trainer, began = Trainer(runs, corpus, device, products=narrow, recorder=recorder), time.monotonic()
@@ -565,7 +565,7 @@ def train_fleet(
 
 
 def _record(rows: list[list[Row]], epoch: int, trainer: Trainer, measured: SlotRows) -> None:
-    """Add the rows of members that are alive; one with a row that is no number has diverged, and missing stays missing."""
+    """Add rows of active members; a member with a non-finite row has diverged, and missing values stay missing."""
     for slot, values in measured.items():
         if any(not math.isfinite(value) for _, _, value in values):
             trainer.hold_member(slot)

@@ -1,4 +1,4 @@
-"""What every kind of training edit answers: which site, which parameters, and what is added to the language loss."""
+"""The interface of training edits: site, parameters, and what is added to the language loss."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ ROW = tuple[str, str, float]  # split, name, value
 
 @runtime_checkable
 class Objective(Protocol):
-    """What some members of a fleet are trained on beside the language loss, through representations that it reads."""
+    """An objective of some members of a fleet besides the language loss, on representations at sites."""
 
     @property
     def sites(self) -> Sequence[Site]:
@@ -43,7 +43,7 @@ class Objective(Protocol):
 
     @property
     def reach(self) -> Reach:
-        """What its gradient trains."""
+        """The parameters that its gradient trains."""
         ...
 
     def push(
@@ -63,15 +63,15 @@ class Objective(Protocol):
     def measure(
         self, blocks: Mapping[Block, Tensor], words: Int[Tensor, " N"], labels: Mapping[str, Int[Tensor, " N"]]
     ) -> dict[int, Float[Tensor, " S"]]:
-        """Sums over one piece of a split in evaluation mode, by slot; they are added up over the pieces."""
+        """Sums over a piece of a split in evaluation mode, by slot, to be added over pieces."""
         ...
 
     def summary(self, sums: Float[Tensor, " S"]) -> list[tuple[str, float]]:
-        """What a split's sums say, by name; nothing where nothing was seen."""
+        """A summary of a split's sums, by name; empty without data."""
         ...
 
     def start_rows(self) -> dict[int, list[ROW]]:
-        """What is to be noted once, before training, by slot."""
+        """Rows recorded once before training, by slot."""
         ...
 
     def recordable(self, labels: Mapping[str, Int[Tensor, " N"]]) -> bool:
@@ -85,12 +85,12 @@ class Objective(Protocol):
         ...
 
     def restore(self, state: Mapping[str, Tensor]) -> None:
-        """Go on from a checkpoint."""
+        """Resume from a checkpoint."""
         ...
 
 
 class Trained(NamedTuple):
-    """The fleet that objectives belong to."""
+    """The fleet of the objectives."""
 
     model: Model
     corpus: Corpus
@@ -101,7 +101,7 @@ class Trained(NamedTuple):
 
 @record
 class TrainingEdit(Edit):
-    """An edit that our own models can be trained with; a kind that leaves a question open cannot be made."""
+    """An edit for training small language models; an incomplete kind cannot be instantiated."""
 
     @abstractmethod
     def prepare(self, member: Member) -> None:
@@ -118,7 +118,7 @@ class TrainingEdit(Edit):
 
 
 def check_trainable(edit: Edit) -> TrainingEdit:
-    """The edit, if our models can be trained with it; raises SpecError where it only has a statement."""
+    """The edit, if small language models can be trained with it; raises SpecError otherwise."""
     if not isinstance(edit, TrainingEdit):
         reason = f"{type(edit).__name__} states what is done and says nothing of how."
         todo = "Make it a TrainingEdit, in a file of trisect/lm/edits, and name it in the tuple there."

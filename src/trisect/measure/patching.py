@@ -1,4 +1,4 @@
-"""Activation patching at q, k and v: put one text's into another's, and which of the predicted answers comes."""
+"""Activation patching at q, k and v: replace one text's by another's, and see which predicted answer comes."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from trisect.stats.tested import finite
 
 
 class _Recorded(NamedTuple):
-    """What a model gives for a batch, and q, k and v at some addresses as they enter the dot product."""
+    """A model's outputs for a batch, and q, k and v at some addresses as they enter the dot product."""
 
     outputs: Float[Tensor, "B T V"]
     parts: Mapping[Address, Parts]
@@ -34,7 +34,7 @@ def record(
     places: Int[Tensor, " B"] | None = None,
     room: int | None = None,
 ) -> _Recorded:
-    """Read one batch in a pass that changes nothing; with `places` its outputs are those at a row's place alone.
+    """Read a batch in an unedited pass; with `places`, outputs at one position of each row alone.
 
     Of the addresses, in the order of the model's calls, the first is recorded, and further ones as long as they fit in `room` bytes.
     """
@@ -57,7 +57,7 @@ def record(
 def put_at(
     targets: Sequence[SiteTarget], source: Parts, queries: Bool[Tensor, "B T"], keys: Bool[Tensor, "B S"]
 ) -> Writer:
-    """A writer that puts `source` in place of the components and heads that the targets name, where a position is true.
+    """A writer that replaces components and heads of the targets by `source`, at positions that are True.
 
     `queries` are positions of q, `keys` those of k and v; every other number stays bit for bit. The targets are of one
     address; a `source` with more padding than the call that is written to is cut, one with less is filled up. Raises
@@ -89,7 +89,7 @@ def put_at(
 def attribute(
     trace: Trace, donor: Parts, queries: Bool[Tensor, "B T"], keys: Bool[Tensor, "B S"]
 ) -> dict[str, tuple[Float[Tensor, "B H T"], Float[Tensor, "B H T"]]]:
-    """For q, k, v how far a number would move with each head at each position from a donor alone: corrected, and to first order.
+    """Estimated effects of replacing each head at each position of q, k, v by the donor's: corrected, and to first order.
 
     The trace was read with gradients, and a backward pass was made from the number. To first order that is gradient × difference
     (Nanda 2023, Attribution Patching). Corrected, the weights that a donor's q or k gives are computed, and only what follows them is
@@ -123,7 +123,7 @@ LEAK = 1e-4  # of a row of weights: what rounding leaves is less, what a sink ta
 
 
 def _shift_weights(weights: Float[Tensor, "*R S"], scores: Float[Tensor, "*R S"]) -> Float[Tensor, "*R S"]:
-    """The weights of a softmax after its scores were raised; what a sink takes of a row keeps its score."""
+    """Softmax weights after scores change; a sink keeps its score."""
     rest = 1 - weights.sum(-1, keepdim=True)
     rest = torch.where(rest > LEAK, rest, 0.0)
     top = torch.where(weights > 0, scores, -torch.inf).amax(-1, keepdim=True)
@@ -137,7 +137,7 @@ def _shift_weights(weights: Float[Tensor, "*R S"], scores: Float[Tensor, "*R S"]
 def _raise_each(
     weights: Float[Tensor, "*R S"], scores: Float[Tensor, "*R S"], reach: Float[Tensor, "*R S"]
 ) -> Float[Tensor, "*R S"]:
-    """How far a row's sum of weights × `reach` moves when one score of it alone is raised; what a sink takes of a row stays.
+    """Change of a row's sum of weights × `reach` with each single score; a sink keeps its score.
 
     Of a weight near 1 the rest is the sum of the others, since 1 less the weight would be rounding alone.
     """
@@ -157,7 +157,7 @@ def _raise_each(
 
 
 def moved(part: Float[Tensor, "B H T E"], start: Int[Tensor, " B"], end: Int[Tensor, " B"]) -> Float[Tensor, "B H S E"]:
-    """Each row's numbers at one position put at another, zeros elsewhere."""
+    """Each row's numbers moved from one position to another, zeros elsewhere."""
     rows = torch.arange(len(part), device=part.device)
     result = part.new_zeros(*part.shape[:2], int(end.max()) + 1, part.shape[3])
     result[rows, :, end.to(part.device)] = part[rows, :, start.to(part.device)]
@@ -165,7 +165,7 @@ def moved(part: Float[Tensor, "B H T E"], start: Int[Tensor, " B"], end: Int[Ten
 
 
 def hold_later(recorded: Mapping[Address, Parts], order: Sequence[Address], address: Address) -> dict[Address, Writer]:
-    """Writers that leave q, k and v of every layer after `address` as they were recorded, of the same batch; `order` is the calls'."""
+    """Writers that restore recorded q, k and v of every layer after `address`, for the same batch; `order` is the calls'."""
 
     def hold(source: Parts) -> Writer:
         return lambda parts: Parts(*(new.to(old) for new, old in zip(source, parts, strict=True)))
@@ -179,7 +179,7 @@ UNKNOWN = -1  # a prediction that is not known
 
 
 class _PairShare(NamedTuple):
-    """A share of pairs with Jeffreys' 95 % interval over them; all None where there is no pair."""
+    """A share of pairs with Jeffreys' 95 % interval; all None without pairs."""
 
     value: float | None
     low: float | None
@@ -195,7 +195,7 @@ class _PairShare(NamedTuple):
 def share_hits(
     answers: ArrayLike, predictions: Mapping[str, ArrayLike], component: str
 ) -> tuple[dict[str, Bool[np.ndarray, " N"]], Bool[np.ndarray, " N"]]:
-    """For each prediction the pairs whose answer it is when `component` was the donor's, and the pairs that count.
+    """For each prediction, the pairs with that answer under the donor's `component`, and the pairs that count.
 
     `answers` [N] are ids of what came; `predictions` holds under 'base' what comes without, under 'q', 'k', 'v' (as far as there
     are predictions) what comes where that one works as its name says, each [N], UNKNOWN where it is not known. A joint component
@@ -211,13 +211,13 @@ def share_hits(
 
 
 def shares(answers: ArrayLike, predictions: Mapping[str, ArrayLike], component: str) -> dict[str, _PairShare]:
-    """The share of each prediction of `share_hits` among the pairs that count; what is left gave an answer that nothing predicted."""
+    """The share of each prediction of `share_hits` among the pairs that count; the rest gave no predicted answer."""
     hits, clear = share_hits(answers, predictions, component)
     return {name: share_of(hit[clear]) for name, hit in hits.items()}
 
 
 def share_of(hits: Bool[np.ndarray, " N"]) -> _PairShare:
-    """The share of pairs that are true; its interval reaches to 0 or 1 where all pairs say so, as is the custom."""
+    """The share of True pairs; by convention its interval reaches 0 or 1 if all pairs agree."""
     n, count = len(hits), int(hits.sum())
     if not n:
         return _PairShare(None, None, None, 0, 0)
@@ -239,7 +239,7 @@ def match_prediction(answers: ArrayLike, predictions: Mapping[str, ArrayLike]) -
 def logit_ratio(
     patched: Float[np.ndarray, " N"], base: Float[np.ndarray, " N"], other: Float[np.ndarray, " N"]
 ) -> tuple[Float[np.ndarray, " M"], Float[np.ndarray, " M"], Bool[np.ndarray, " N"]]:
-    """What is added up over pairs for Σ (base − patched) / Σ (base − other), 0 as the patched run was, 1 as the other.
+    """Terms over pairs for Σ (base − patched) / Σ (base − other), which is 0 for no effect and 1 for the other text's output.
 
     The arguments are differences of the logits of the two runs' answers: `base` in the run that is patched, `other` in the run
     patched from, `patched` under the patch. Returned are what each pair that says something adds above and below, and which
@@ -252,7 +252,7 @@ def logit_ratio(
 
 
 def ratio_of_sums(above: Float[np.ndarray, " N"], below: Float[np.ndarray, " N"], seed: int = 0) -> NewRow:
-    """Σ above / Σ below over N pairs with its 95 % interval, as columns of a table; None where it is no number."""
+    """Σ above / Σ below over N pairs with its 95 % interval, as columns of a table; None if it is not finite."""
     n = len(below)
     if not n or below.sum() == 0:
         return {"value": None, "low": None, "high": None, "n": n}

@@ -23,14 +23,14 @@ RIDGE = 1e-4  # of the mean variance: directions of under a hundredth of the mea
 
 
 class Examples(NamedTuple):
-    """Representations at several sites, of the same tokens, and each token's class; -1 is not allowed here."""
+    """Representations of the same tokens at several sites, and each token's class (never −1)."""
 
     x: Float[Tensor, "S N I"]
     y: Int[Tensor, " N"]
 
 
 class ProbeScores(NamedTuple):
-    """What probes found on the tokens they are scored on: accuracy and V-information in bits, one number a site.
+    """Scores of probes by site: accuracy, and V-information in bits.
 
     Bits are H_V(Y) − H_V(Y|R): the cross-entropy of the label's prior less that of the probe. They are at most the
     prior's cross-entropy, and below 0 where the probe is worse than the prior. Source: Xu et al. 2020, definition 2.
@@ -47,12 +47,12 @@ def prior(y: Int[Tensor, " N"], classes: int) -> Float[Tensor, " C"]:
 
 
 def majority(train: Int[Tensor, " N"], test: Int[Tensor, " M"], classes: int) -> float:
-    """Share of the tokens tested whose class is the most frequent one in train."""
+    """Share of test tokens in the most frequent class of train."""
     return float((test == prior(train, classes).argmax()).double().mean())
 
 
 def whiten(train: Float[Tensor, "S N I"], *others: Float[Tensor, "S _ I"]) -> list[Float[Tensor, "S _ I"]]:
-    """`train` and the others with train's mean subtracted and its covariance made the identity, site by site.
+    """`train` and others with train's mean subtracted and its covariance whitened, site by site.
 
     By the symmetric root, so that rotated representations are whitened to rotated ones; a linear probe with a penalty
     then depends on neither rotation nor scale.
@@ -74,7 +74,7 @@ def whiten(train: Float[Tensor, "S N I"], *others: Float[Tensor, "S _ I"]) -> li
 def probe(
     kind: str, train: Examples, tuning: Examples, test: Examples, classes: int, draw: torch.Generator
 ) -> ProbeScores:
-    """Fit a probe a site to `train`, stop it by its loss on `tuning`, and score it on `test`; all of them whitened.
+    """Fit a probe per site on `train`, with early stopping by its loss on `tuning`, and score it on `test`; all are whitened.
 
     'linear' is multinomial logistic regression with an L2 penalty, by L-BFGS from the prior on; 'mlp' has one hidden
     layer of 64 ReLUs. Sites do not influence each other.
@@ -96,7 +96,7 @@ def _losses(logits: Float[Tensor, "S N C"], y: Int[Tensor, " N"]) -> Float[Tenso
 
 
 def _linear(train: Examples, tuning: Examples, test: Examples, site: int, classes: int) -> Float[Tensor, "N C"]:
-    """One site's logits on the tokens tested."""
+    """One site's logits on the test tokens."""
     x, y = train.x[site], train.y
     weight, bias = x.new_zeros(classes, x.shape[1]), prior(y, classes).log().to(x)
     fitter = torch.optim.LBFGS([weight, bias], max_iter=STEPS, history_size=STEPS, line_search_fn="strong_wolfe")
@@ -126,7 +126,7 @@ def _linear(train: Examples, tuning: Examples, test: Examples, site: int, classe
 def _mlp(
     train: Examples, tuning: Examples, test: Examples, classes: int, draw: torch.Generator
 ) -> Float[Tensor, "S N C"]:
-    """Every site's logits on the tokens tested; the sites share initial values and the order of the tokens."""
+    """Every site's logits on the test tokens; sites share initial values and the order of tokens."""
     sites, count, width = train.x.shape
 
     def uniform(into: int, out: int) -> Tensor:
@@ -165,7 +165,7 @@ NOTHING = 1e-8  # singular values of the whitened cross-covariance below this ar
 
 
 class Eraser(NamedTuple):
-    """x ↦ x − (x − mean) rightᵀ leftᵀ: an affine map that takes out R directions and keeps the mean."""
+    """x ↦ x − (x − mean) rightᵀ leftᵀ: an affine map that removes R directions and keeps the mean."""
 
     left: Float[Tensor, "I R"]
     right: Float[Tensor, "R I"]
@@ -173,24 +173,24 @@ class Eraser(NamedTuple):
 
     @property
     def rank(self) -> int:
-        """How many directions are removed."""
+        """The number of removed directions."""
         return self.left.shape[1]
 
     def __call__(self, x: Float[Tensor, "*N I"]) -> Float[Tensor, "*N I"]:
-        """The representations without those directions, computed in the eraser's precision and given back in x's."""
+        """Apply the eraser in its precision; the result has x's."""
         return (x - ((x.to(self.mean) - self.mean) @ self.right.T) @ self.left.T).to(x)
 
     def through(
         self, weight: Float[Tensor, "I D"], bias: Float[Tensor, " I"]
     ) -> tuple[Float[Tensor, "I D"], Float[Tensor, " I"]]:
-        """The projection that makes, of what it reads, the representation without those directions."""
+        """The projection whose result is the representation without those directions."""
         removed = self.left @ (self.right @ weight.to(self.mean))
         shift = self.left @ (self.right @ (bias.to(self.mean) - self.mean))
         return (weight - removed).to(weight), (bias - shift).to(bias)
 
 
 class LabelMoments:
-    """Means and covariances of representations and labels, in memory that does not grow; the erasers that they make.
+    """Means and covariances of representations and labels, accumulated in constant memory, and erasers from them.
 
     `shrinkage` shrinks the covariance by which representations are whitened towards a multiple of the identity, by as much as
     few examples ask for (the package's optimal linear shrinkage).
@@ -215,26 +215,26 @@ class LabelMoments:
         self.count = 0
 
     def add(self, x: Float[Tensor, "N I"], y: Int[Tensor, " N"]) -> None:
-        """Count in representations and their classes."""
+        """Add representations and their classes."""
         if len(x):
             self.count += len(x)
             self._fitter.update(x.double(), torch.nn.functional.one_hot(y, len(self._fitter.mean_z)).double())
 
     def leace(self) -> Eraser:
-        """What takes the label out with the least change in the mean square of the whitened representation."""
+        """The eraser of the label with the least mean squared change of the whitened representation."""
         leace = self._fitter.eraser
         removed = leace.proj_left.norm(dim=0) > 0
         return Eraser(leace.proj_left[:, removed].contiguous(), leace.proj_right[removed].contiguous(), leace.bias)
 
     def random(self, rank: int, draw: torch.Generator) -> Eraser:
-        """What takes out a random subspace of that rank, drawn evenly in the same whitened space about the same mean."""
+        """An eraser of a uniformly random subspace of that rank, in the same whitened space about the same mean."""
         white, colour = self._roots()
         normal = torch.randn(len(white), rank, generator=draw, dtype=torch.float64)
         basis = torch.linalg.qr(normal).Q.to(white)
         return Eraser(colour @ basis, basis.T @ white, self._fitter.mean_x)
 
     def linear_share(self) -> float:
-        """Share of the labels' variance, classes summed, that a linear map of the representation explains: 0 to 1."""
+        """Share of the labels' variance, summed over classes, explained by a linear map of the representation."""
         white, shares = self._roots()[0], self._fitter.mean_z
         return float((white @ self._fitter.sigma_xz).square().sum() / (shares * (1 - shares)).sum())
 

@@ -30,7 +30,7 @@ TINY = 1e-12
 
 @dataclass(frozen=True, eq=False)
 class WordClasses:
-    """One label of all words: its classes by name, and each word's class (-1: it carries none)."""
+    """A label of all words: its classes by name, and each word's class (−1: none)."""
 
     name: str
     classes: tuple[str, ...]
@@ -38,13 +38,13 @@ class WordClasses:
 
     @cached_property
     def majority(self) -> float:
-        """Share of the labelled words that the most frequent class has."""
+        """Share of the most frequent class among labelled words."""
         counts = np.bincount(self.y[self.y >= 0], minlength=len(self.classes))
         return float(counts.max() / max(1, counts.sum()))
 
 
 class MapScores(NamedTuple):
-    """What probes found in each map, on words that they were not fitted to: accuracy, and V-information in bits.
+    """Scores of probes in each map, on words that they were not fitted to: accuracy, and V-information in bits.
 
     Bits are the cross-entropy of the label's prior less that of the probe (Xu et al. 2020); below 0 where the probe is worse.
     """
@@ -54,7 +54,7 @@ class MapScores(NamedTuple):
 
 
 class _ClassMoments(NamedTuple):
-    """Second moments of the vectors, and sums and counts of each class, fold by fold; labels stand side by side in C."""
+    """Second moments of the vectors, and sums and counts of each class, by fold; labels are concatenated in C."""
 
     gram: Float[Tensor, "F D D"]
     sums: Float[Tensor, "F C D"]
@@ -62,7 +62,7 @@ class _ClassMoments(NamedTuple):
 
 
 def deal_folds(groups: Int[np.ndarray, " N"], folds: int, draw: np.random.Generator) -> Int[np.ndarray, " N"]:
-    """A fold for each word, from 0: words of one group share it, and folds hold about as many words each.
+    """A fold for each word, from 0: words of one group share it, and folds have about equal numbers of words.
 
     Groups in random order, each to the fold that is the smallest by then.
     """
@@ -83,7 +83,7 @@ def random_maps(width: int, into: int, number: int, draw: torch.Generator) -> Fl
 
 @dataclass(frozen=True, eq=False)
 class Prober:
-    """Vectors of words (an array, which may lie on disk) with labels and folds; scores any maps of the vectors.
+    """Vectors of words (an array, possibly on disk) with labels and folds; scores any maps of the vectors.
 
     `scale` [D] multiplies the stored vectors, so that arrays of half precision can hold what is far from 1.
     """
@@ -95,25 +95,25 @@ class Prober:
 
     @property
     def folds(self) -> int:
-        """How many folds there are."""
+        """The number of folds."""
         return int(self.fold.max()) + 1
 
     @cached_property
     def _parts(self) -> tuple[_Part, ...]:
-        """The labels put together that the same words carry."""
+        """Labels grouped by the words that have them."""
         groups: dict[bytes, list[int]] = {}
         for i, label in enumerate(self.labels):
             groups.setdefault(np.packbits(label.y >= 0).tobytes(), []).append(i)
         return tuple(_Part.of(self, tuple(group)) for group in groups.values())
 
     def scores(self, maps: Float[Tensor, "P D E"]) -> MapScores:
-        """Accuracy and bits of every label in every map; every word is predicted by a probe fitted to other folds."""
+        """Accuracy and bits of every label in every map, with probes fitted to other folds."""
         return _concatenate([self._few(few) for few in maps.split(TOGETHER)])
 
     def random_scores(
         self, into: int, number: int, draw: torch.Generator, advance: Callable[[int], object] = lambda done: None
     ) -> MapScores:
-        """The same of random maps, made as they are used: the numbers of `random_maps`, of which TOGETHER are held."""
+        """The same for random maps, generated as needed (those of `random_maps`), TOGETHER at a time."""
         scores: list[MapScores] = []
         for start in range(0, number, TOGETHER):
             few = min(TOGETHER, number - start)
@@ -122,7 +122,7 @@ class Prober:
         return _concatenate(scores)
 
     def whole_scores(self) -> MapScores:
-        """The same of the vectors as they are: of the identity, whose moments need no products of matrices."""
+        """The same for the vectors themselves, whose moments need no matrix products."""
         return self._few(torch.eye(self.x.shape[1])[None], diagonal=True)
 
     def _few(self, maps: Float[Tensor, "P D E"], diagonal: bool = False) -> MapScores:
@@ -136,13 +136,13 @@ class Prober:
 
 
 def _concatenate(scores: Sequence[MapScores]) -> MapScores:
-    """What was found in maps, one after the other."""
+    """Concatenate the scores of maps."""
     return MapScores(*(np.concatenate(parts) for parts in zip(*scores, strict=True)))
 
 
 @dataclass(frozen=True, eq=False)
 class _Part:
-    """Labels that the same words carry, those words by fold, and the moments."""
+    """Labels of the same words, those words by fold, and moments."""
 
     x: Float[np.ndarray, "N D"]
     which: tuple[int, ...]
@@ -176,7 +176,7 @@ class _Part:
     def score(
         self, maps: Float[Tensor, "P D E"], diagonal: bool = False
     ) -> tuple[Float[np.ndarray, "P L"], Float[np.ndarray, "P L"]]:
-        """Accuracy and bits of each map and label of this part; `diagonal`: of one map, whose numbers are 0 off its diagonal."""
+        """Accuracy and bits of each map and label of this part; `diagonal`: of a single diagonal map."""
         right = torch.zeros(len(maps), len(self.which), dtype=torch.float64)
         gained = torch.zeros_like(right)
         cat = maps.transpose(0, 1).flatten(1)
@@ -198,7 +198,7 @@ class _Part:
 def _fit(
     moments: _ClassMoments, maps: Float[Tensor, "P D E"], spans: Sequence[slice], diagonal: bool = False
 ) -> Iterator[tuple[Float[Tensor, "P C E"], Float[Tensor, "P C 1"], Float[Tensor, " C"]]]:
-    """For each fold class weights, biases and log priors of the probes that are fitted to all others.
+    """For each fold, class weights, biases and log priors of probes fitted to all other folds.
 
     A diagonal map's moments are made as they are added up.
     """
@@ -220,7 +220,7 @@ def _fit(
 def _discriminant(
     gram: Float[Tensor, "P E E"], sums: Float[Tensor, "P C E"], counts: Float[Tensor, " C"]
 ) -> tuple[Float[Tensor, "P C E"], Float[Tensor, "P C 1"], Float[Tensor, " C"]]:
-    """Linear discriminant analysis from moments; each class mean counts one word at the mean of all besides its own."""
+    """Linear discriminant analysis from moments; each class mean includes one word at the mean of all words of other classes."""
     classes, total = len(counts), counts.sum()
     mean = sums.sum(1, keepdim=True) / total.clamp_min(1)
     within = gram - sums.mT @ (sums / counts.clamp_min(1)[:, None])
@@ -241,7 +241,7 @@ def _discriminant(
 
 
 def _losses(logits: Float[Tensor, "P C N"], gold: Int[Tensor, " N"]) -> tuple[Float[Tensor, " P"], Float[Tensor, " P"]]:
-    """How many words are predicted right (of m classes that tie each is predicted by 1/m), and their summed cross-entropy in nats."""
+    """Numbers of words that are predicted correctly (ties of m classes count 1/m), and summed cross-entropy in nats."""
     at = gold.expand(len(logits), 1, -1)
     gold_logits = logits.gather(1, at)[:, 0]
     others = logits.scatter(1, at, -torch.inf).amax(1)
@@ -258,7 +258,7 @@ def _split(words: Int[np.ndarray, " _"]) -> list[Int[np.ndarray, " _"]]:
 
 
 def _rows(x: Float[np.ndarray, "N D"], words: Int[np.ndarray, " W"]) -> Float[Tensor, "W D"]:
-    """A copy of some rows; of a file that is mapped no page stays in this process's memory, however long it is."""
+    """A copy of some rows; pages of a mapped file are not kept in this process's memory."""
     rows = torch.from_numpy(np.asarray(x[words], dtype=np.float32))
     mapped = getattr(x, "_mmap", None)  # NumPy's memmap and its views have it
     if mapped is not None and hasattr(mmap, "MADV_DONTNEED"):  # where the system has this

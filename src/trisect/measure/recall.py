@@ -20,7 +20,7 @@ FOLDS = 10
 
 
 class Calibration(NamedTuple):
-    """Probabilities beside how often they were right, in B bins of equal width; a bin without answers has NaN.
+    """Probabilities and accuracies in B bins of equal width; NaN for empty bins.
 
     `member` is the bin of every answer, from 0; `weight` how many answers a bin has.
     `ece` is the expected calibration error, `excess` the mean probability minus the share that is right.
@@ -48,7 +48,7 @@ class RiskCoverage(NamedTuple):
 
 
 class _AnswerThreshold(NamedTuple):
-    """The lowest confidence with which to answer so that a stated share of wrong answers is kept; None: always abstain.
+    """The lowest confidence for answering with at most a given share of wrong answers; None: always abstain.
 
     `bound` is what the risk among answered is below, with confidence 1 − δ; `coverage` and `n` are of the held-out
     answers, `error` the share of these that was answered wrongly (None where none was).
@@ -63,7 +63,7 @@ class _AnswerThreshold(NamedTuple):
 
 
 class _OutOfFold(NamedTuple):
-    """A score for every answer by a model that was fitted without its name, and the fold that was left out for it."""
+    """A score for every answer by a model fitted without its name, and its fold."""
 
     scores: Float[np.ndarray, " N"]
     folds: Int[np.ndarray, " N"]
@@ -75,7 +75,7 @@ def auroc(
     weights: Float[np.ndarray, "*S N"] | None = None,
     folds: Int[np.ndarray, " N"] | None = None,
 ) -> Float[np.ndarray, "*S"]:
-    """Probability that a right answer scores above a wrong one, ties counted half; NaN where either kind is missing.
+    """Probability that a right answer scores above a wrong one, ties counted half; NaN if either kind is missing.
 
     `weights` count each answer so many times, a row for each draw. With `folds` only answers of one fold are compared.
     Source: Hanley & McNeil 1982, The meaning and use of the area under a receiver operating characteristic curve.
@@ -128,7 +128,7 @@ def risk_coverage(
     correct: Bool[np.ndarray, " N"],
     weights: Float[np.ndarray, "*S N"] | None = None,
 ) -> RiskCoverage:
-    """Risk against coverage of a model that answers only from a threshold on; equal confidences are answered together.
+    """Risk against coverage for answering from a threshold on; equal confidences are answered together.
 
     Source: El-Yaniv & Wiener 2010, On the Foundations of Noise-free Selective Classification; the area: Geifman, Uziel &
     El-Yaniv 2019, Bias-Reduced Uncertainty Estimation for Deep Neural Classifiers, section 2.
@@ -144,7 +144,7 @@ def risk_coverage(
 def threshold(
     confidence: Float[np.ndarray, " N"], correct: Bool[np.ndarray, " N"], risk: float, delta: float = _DELTA
 ) -> _AnswerThreshold:
-    """The lowest threshold at which, with confidence 1 − `delta`, at most the share `risk` of what is answered is wrong.
+    """The lowest threshold at which, with confidence 1 − `delta`, at most the share `risk` of answers is wrong.
 
     At T equal steps of coverage thresholds are tried, each by a one-sided Clopper–Pearson bound at δ / T, so that all of
     these bounds hold together. T is one for every STEP answers, at least 1 and at most _TRIED: with few answers, few that
@@ -167,7 +167,7 @@ def threshold(
 def tell_apart(
     features: Float[np.ndarray, "N F"], correct: Bool[np.ndarray, " N"], names: Sequence[str], seed: int = 0
 ) -> _OutOfFold:
-    """Out-of-fold scores of a logistic regression of right against wrong on standardised features; higher: likelier right.
+    """Out-of-fold scores of a logistic regression of right against wrong on standardised features; higher is more likely right.
 
     Names are dealt into FOLDS folds (fewer, where there are fewer names), all answers of a name into the same. What is
     fitted on other names is independent of the fold it scores, so that within folds, and only there (`auroc` with `folds`),
@@ -196,14 +196,14 @@ def _as_weights(weights: Float[np.ndarray, "*S N"] | None, n: int) -> Float[np.n
 
 
 def _nan_lowest(confidence: Float[np.ndarray, " N"]) -> Float[np.ndarray, " N"]:
-    """Confidences, the lowest of all where one is no number."""
+    """Confidences, with NaN as the lowest of all."""
     return np.where(np.isnan(confidence), -np.inf, confidence)
 
 
 def _levels(
     scores: Float[np.ndarray, " N"], correct: Bool[np.ndarray, " N"], weights: Float[np.ndarray, "*S N"]
 ) -> tuple[Float[np.ndarray, "*S T"], Float[np.ndarray, "*S T"]]:
-    """The weight of right and of wrong answers at each distinct score, from the lowest to the highest."""
+    """The weights of right and wrong answers at each distinct score, ascending."""
     if not len(scores):
         return np.zeros((*weights.shape[:-1], 0)), np.zeros((*weights.shape[:-1], 0))
     order = np.argsort(scores, kind="stable")
@@ -215,7 +215,7 @@ def _levels(
 
 
 def _ratio(above: ArrayLike, below: ArrayLike) -> Float[np.ndarray, "*S"]:
-    """One over the other; NaN where that is a division by nothing."""
+    """A ratio; NaN for a division by zero."""
     with np.errstate(divide="ignore", invalid="ignore"):
         return np.where(np.asarray(below) > 0, np.asarray(above) / np.asarray(below), np.nan)
 
@@ -234,7 +234,7 @@ class _Neighbours(NamedTuple):
 
 
 class Follows(NamedTuple):
-    """How often an answer is the place of the name's neighbour, what chance would give, and the excess over that.
+    """How often an answer is the place of the name's neighbour, the expectation by chance, and the excess.
 
     `n` is the weight of the answers that were compared: those whose name has a neighbour with a place.
     """
@@ -248,7 +248,7 @@ class Follows(NamedTuple):
 def nearest_names(
     similarity: Float[np.ndarray, "N M"], names: Sequence[str], candidates: Sequence[str], top: int = 1
 ) -> _Neighbours:
-    """The nearest known names by any similarity (NaN: no neighbour); equally near ones come in the order of `candidates`."""
+    """The nearest known names by a similarity (NaN: no neighbour); ties in the order of `candidates`."""
     places = {
         name: np.flatnonzero(np.asarray(candidates, dtype=object) == name) for name in set(names) & set(candidates)
     }
@@ -293,7 +293,7 @@ def last_name_similarity(names: Sequence[str], candidates: Sequence[str]) -> Flo
 def vector_similarity(
     vectors: Float[np.ndarray, "N D"], known_vectors: Float[np.ndarray, "M D"]
 ) -> Float[np.ndarray, "N M"]:
-    """Cosines of vectors that a model has for names; 0 for a vector of length 0."""
+    """Cosines of a model's vectors for names; 0 for a vector of length 0."""
     lengths = [np.linalg.norm(each, axis=1, keepdims=True) for each in (vectors, known_vectors)]
     unit, others = (
         each / np.where(length > 0, length, 1.0) for each, length in zip((vectors, known_vectors), lengths, strict=True)
@@ -304,7 +304,7 @@ def vector_similarity(
 def follows(
     answers: Sequence[str], places: Sequence[str | None], weights: Float[np.ndarray, "*S N"] | None = None
 ) -> Follows:
-    """The share of answers that are their neighbour's place, less what random pairing gives: Σ_c n_a(c) n_b(c) / n².
+    """The share of answers equal to the neighbour's place, less that of random pairing: Σ_c n_a(c) n_b(c) / n².
 
     n_a and n_b count how often c is an answer and a neighbour's place; that is the mean over all n! pairings.
     """
@@ -325,5 +325,5 @@ def follows(
 
 
 def agreement(answers: Sequence[str], places: Sequence[str]) -> Float[np.ndarray, "N N"]:
-    """1 where the answer about the name of the row is the place of the neighbour of the column's name, else 0."""
+    """1 if the answer about the row's name is the place of the neighbour of the column's name, else 0."""
     return (np.asarray(answers, dtype=object)[:, None] == np.asarray(places, dtype=object)[None]).astype(float)

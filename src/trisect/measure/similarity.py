@@ -143,7 +143,7 @@ def effective_ranks(squares: Float[np.ndarray, "H N"]) -> Float[np.ndarray, " H"
 
 
 def _blocks(block: Callable[[int], Float[np.ndarray, "S R"]], draws: int, numbers: int) -> Float[np.ndarray, "S R"]:
-    """Null draws made block by block; `numbers` is how many a draw needs at once."""
+    """Draw a null in blocks; `numbers` is the number of random numbers per draw."""
     size = max(1, _TOGETHER // numbers)
     return np.concatenate([block(min(size, draws - start)) for start in range(0, draws, size)], axis=1)
 
@@ -182,7 +182,7 @@ NOTHING = 1e-6  # share of the largest singular value below which rounding of st
 
 
 class MapSpan(NamedTuple):
-    """What a head's map W [D, E] reads of its input: an orthonormal basis, W's singular values, and how many count.
+    """The row space of a head's map W [D, E]: an orthonormal basis, singular values, and rank.
 
     The basis is zero beyond the rank. W G spans the same for every invertible G.
     """
@@ -213,7 +213,7 @@ def span(w: Float[Tensor, "H D E"]) -> MapSpan:
 
 
 def angles(left: MapSpan, right: MapSpan) -> Angles:
-    """Principal angles between what two maps read (Björck & Golub 1973): unchanged when either becomes W G."""
+    """Principal angles between the row spaces of two maps (Björck & Golub 1973): invariant under W G."""
     cosines = torch.linalg.svdvals(left.basis.mT @ right.basis).clamp(max=1.0)
     size = torch.minimum(left.rank, right.rank)
     overlap = torch.where(size > 0, (cosines**2).sum(1) / size.clamp(min=1), torch.nan)
@@ -222,7 +222,7 @@ def angles(left: MapSpan, right: MapSpan) -> Angles:
 
 
 def overlaps(left: MapSpan, right: MapSpan) -> Float[Tensor, "H K"]:
-    """The overlap (Angles) of what every head's left map reads with what every head's right map reads; NaN where a rank is 0."""
+    """The overlap (Angles) of the row spaces of every head's left and right map; NaN for rank 0."""
     (heads, dim, wide), (others, _, broad) = left.basis.shape, right.basis.shape
     first = left.basis.transpose(0, 1).reshape(dim, heads * wide)
     second = right.basis.transpose(0, 1).reshape(dim, others * broad)
@@ -232,13 +232,13 @@ def overlaps(left: MapSpan, right: MapSpan) -> Float[Tensor, "H K"]:
 
 
 def cosine(left: Float[Tensor, "H D E"], right: Float[Tensor, "H D E"]) -> Float[Tensor, " H"]:
-    """Cosine of the flattened matrices per head: changes with G, so that it describes the weights and not the head."""
+    """Cosine of the flattened matrices per head; not invariant under G, so it describes weights rather than heads."""
     a, b = left.detach().double().flatten(1), right.detach().double().flatten(1)
     return (a * b).sum(1) / (a.norm(dim=1) * b.norm(dim=1))
 
 
 def white_cka(left: Float[Tensor, "H D E"], right: Float[Tensor, "H D F"]) -> Float[Tensor, " H"]:
-    """Linear CKA of the representations x W that inputs of unit covariance would have; changes with G.
+    """Linear CKA of representations x W for inputs with unit covariance; not invariant under G.
 
     ‖LᵀR‖² / (‖LᵀL‖ ‖RᵀR‖), Kornblith et al. 2019, equation 5 with the covariance in place of the sample.
     """
@@ -259,18 +259,18 @@ def symmetric_share(w_q: Float[Tensor, "H D E"], w_k: Float[Tensor, "H D E"]) ->
 
 
 def effective_rank(w: Float[Tensor, "H D E"]) -> Float[np.ndarray, " H"]:
-    """Effective rank of every head's map: exp of the entropy of its singular values' shares; changes with G."""
+    """Effective rank of every head's map: exp of the entropy of the shares of its singular values; not invariant under G."""
     return effective_ranks((span(w).values ** 2).cpu().numpy())
 
 
 def product_rank(left: Float[Tensor, "H D E"], right: Float[Tensor, "H D E"]) -> Float[np.ndarray, " H"]:
-    """Effective rank of L Rᵀ per head, as W_Q W_Kᵀ; unchanged by (L G, R G⁻ᵀ)."""
+    """Effective rank of L Rᵀ per head, as W_Q W_Kᵀ; invariant under (L G, R G⁻ᵀ)."""
     a, b = torch.linalg.qr(left.detach().double()), torch.linalg.qr(right.detach().double())
     return effective_ranks((torch.linalg.svdvals(a.R @ b.R.mT) ** 2).cpu().numpy())
 
 
 def affine(w: Float[Tensor, "H D E"], b: Float[Tensor, "H E"] | None) -> Float[Tensor, "H D1 E"]:
-    """The map with its bias as one more row: [x, 1] @ affine(w, b) is x @ w + b; a row of zeros where there is none."""
+    """The map with its bias as a further row: [x, 1] @ affine(w, b) is x @ w + b; a row of zeros without a bias."""
     row = w.new_zeros(len(w), 1, w.shape[2]) if b is None else b[:, None].to(w)
     return torch.cat([w, row], 1)
 
@@ -281,7 +281,7 @@ _ROUNDINGS = 16  # of ‖q‖‖k‖: scores that differ by less are taken as eq
 
 
 class _ScoreSums(NamedTuple):
-    """Sums over one text, of the scores before mask, position bias and softmax; a row for each name in SUMS.
+    """Sums over one text of scores before mask, position bias and softmax; a row for each name in SUMS.
 
     `unequal` pairs {i, j} with s_ij ≠ s_ji; `product` sums s_ij s_ji, `square` (s_ij² + s_ji²) / 2, `total`
     (s_ij + s_ji) / 2 over them. `first` counts queries whose own key scores highest, `ahead` sums the share of other
@@ -294,7 +294,7 @@ class _ScoreSums(NamedTuple):
 
 
 def score_row(trace: Trace, row: int) -> _ScoreSums | None:
-    """The sums over scores of one row of a batch; None where queries and keys are not of one sequence, or fewer than two are real."""
+    """Sums over scores of one row of a batch; None for cross-attention, or fewer than two real positions."""
     real = trace.query_real[row]
     if trace.crosses or trace.key_real.shape[1] != len(real) or int(real.sum()) < 2:
         return None
@@ -306,7 +306,7 @@ def score_row(trace: Trace, row: int) -> _ScoreSums | None:
 
 
 def _sums(q: Float[Tensor, "H T E"], k: Float[Tensor, "H T E"], stored: torch.dtype) -> Float[Tensor, "6 H"]:
-    """The sums of some heads; the scale is left out, since nothing here changes with it."""
+    """Sums of some heads, without the scale, which changes nothing here."""
     scores, n = q @ k.mT, q.shape[1]
     reverse, diagonal = scores.mT, scores.diagonal(dim1=1, dim2=2)
     lengths = q.norm(dim=2)[:, :, None] * k.norm(dim=2)[:, None]
@@ -325,7 +325,7 @@ def _sums(q: Float[Tensor, "H T E"], k: Float[Tensor, "H T E"], stored: torch.dt
 
 
 class PartMoments:
-    """Sums and products of q, k and v over the real positions of one layer, per head; memory does not grow.
+    """Sums and products of q, k and v over real positions of one layer, per head, in constant memory.
 
     Pairs with q are left out where queries and keys are not of one sequence.
     """
@@ -336,7 +336,7 @@ class PartMoments:
         self._products: dict[tuple[str, str], Float[Tensor, "H E F"]] = {}
 
     def add(self, trace: Trace) -> None:
-        """Count in one batch."""
+        """Add a batch."""
         together = not trace.crosses and trace.query_real.shape == trace.key_real.shape
         parts = {"k": _select_real(trace.keys, trace.key_real), "v": _select_real(trace.values, trace.key_real)}
         if together:
@@ -348,7 +348,7 @@ class PartMoments:
             _add(self._products, (first, second), parts[first].mT @ parts[second])
 
     def cka(self, first: str, second: str) -> Float[Tensor, " H"] | None:
-        """Linear CKA per head of two of q, k and v, centred; None where they were not of one sequence.
+        """Linear CKA per head of two of q, k and v, centred; None for components of different sequences.
 
         Source: Kornblith et al. 2019, Similarity of Neural Network Representations Revisited, equation 5.
         """

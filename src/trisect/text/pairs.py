@@ -1,4 +1,4 @@
-"""Text pairs for activation patching: base, donor and predicted answers, from a file, made, or of a text to learn from."""
+"""Pairs of texts for activation patching (base, donor and predicted answers): from files, made, or from a training text."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ Answer: TypeAlias = str | tuple[int, ...]  # a text, or ids of tokens
 
 
 class Bound(NamedTuple):
-    """One text's facts: the keys in their order, the value of each, and the key that is asked for."""
+    """A text's facts: its keys in order, their values, and the queried key."""
 
     keys: tuple[str, ...]
     values: tuple[str, ...]
@@ -41,7 +41,7 @@ class Bound(NamedTuple):
 
 @dataclass(frozen=True)
 class TextPair:
-    """A base, a donor, and the answer that each hypothesis predicts: what is from the donor (ANSWERS), or any other name.
+    """A base, a donor, and the predicted answer of each hypothesis: the parts from the donor (ANSWERS), or any other name.
 
     `place` is for errors, `kind` a template's name; `facts` are what base and donor say, where that is known.
     """
@@ -55,7 +55,7 @@ class TextPair:
 
 
 def read_pairs(path: Path) -> tuple[TextPair, ...]:
-    """The pairs of a file of JSON lines; empty lines are skipped. Raises CorpusError naming file and line."""
+    """Read the pairs of a file of JSON lines; empty lines are skipped. Raises CorpusError naming file and line."""
     pairs = []
     for number, line in enumerate(read_lines(path), start=1):
         if line.strip():
@@ -71,7 +71,7 @@ def read_pairs(path: Path) -> tuple[TextPair, ...]:
 
 
 def as_pairs(items: object) -> tuple[TextPair, ...]:
-    """Pairs in memory: of TextPair, of mappings as in a file, or of (base, donor). Raises CorpusError by number."""
+    """Pairs from TextPair objects, mappings as in a file, or (base, donor). Raises CorpusError with the pair's number."""
     if isinstance(items, str | Mapping | TextPair) or not isinstance(items, Iterable):
         raise CorpusError(f"{shorten(items)} are no pairs.", f"{FORM}.", "Give a list of such pairs.")
     pairs = []
@@ -89,7 +89,7 @@ def as_pairs(items: object) -> tuple[TextPair, ...]:
 
 
 def bad_pair(place: str, what: str) -> CorpusError:
-    """The error of one pair: where it stands and what differs from what it has to be."""
+    """The error for a pair: its place, and what differs from the format."""
     where = f"P{place[1:]}" if place.startswith("pair ") else place  # a file's name stays as it is
     return CorpusError(f"{where}: {what}.", f"{FORM}.", "Correct the pair, or leave it out.")
 
@@ -115,7 +115,7 @@ def _pair(body: object, place: str, folder: Path = Path()) -> TextPair:
 
 
 def _text(side: object, name: str, place: str, folder: Path) -> TextOrPair:
-    """One side of a pair: a text, source and target, sound or images beside a text, or a model's own inputs."""
+    """One side of a pair: a text, source and target, sound or images with a text, or a model's own inputs."""
     match side:
         case str(text) if text.strip():
             return text
@@ -177,7 +177,7 @@ TokenIds = Callable[[Sequence[str]], Sequence[Sequence[int]]]
 
 
 class _BindingTemplate(NamedTuple):
-    """One way to bind a key to a value: what a text begins with, a binding, the question, and the words for both slots."""
+    """A template that binds keys to values: the text's beginning, a binding, the question, and words for both slots."""
 
     name: str
     lead: str
@@ -187,7 +187,7 @@ class _BindingTemplate(NamedTuple):
     values: tuple[str, ...]
 
     def write(self, bound: Bound) -> str:
-        """The text of those facts."""
+        """The text of the facts."""
         pairs = zip(bound.keys, bound.values, strict=True)
         facts = "".join(self.binding.format(key=key, value=value) for key, value in pairs)
         return self.lead + facts + self.question.format(key=bound.query)
@@ -229,7 +229,7 @@ TEMPLATES = (
 
 
 def usable_templates(ids: TokenIds, templates: Sequence[_BindingTemplate] = TEMPLATES) -> tuple[_BindingTemplate, ...]:
-    """The templates with those words that are one token of their own wherever they stand: texts differ in these positions alone.
+    """Templates with those of their words that are always a token of their own: texts differ at these positions alone.
 
     Raises CorpusError with the reason, template by template, where none is left.
     """
@@ -248,7 +248,7 @@ def usable_templates(ids: TokenIds, templates: Sequence[_BindingTemplate] = TEMP
 
 
 def draw_bindings(templates: Sequence[_BindingTemplate], count: int, seed: int) -> tuple[TextPair, ...]:
-    """So many pairs; the donor has the base's keys at other places, other values at the same places, and asks another key.
+    """Draw pairs; the donor has the base's keys at other places, other values at the same places, and another queried key.
 
     The answers that differ are then those of q, k and v from the donor by content, of q by place (what the base has where the
     donor has the key it asks for), the base's and the donor's. Where a template has too few values for that, the donor has
@@ -269,7 +269,7 @@ def draw_bindings(templates: Sequence[_BindingTemplate], count: int, seed: int) 
 def _draw_facts(
     draw: np.random.Generator, keys: Sequence[str], values: Sequence[str], others: Sequence[str]
 ) -> tuple[Bound, Bound, Mapping[str, str]]:
-    """Base and donor of these keys and values, and every answer as it stands behind a text; they differ as `draw_bindings` says.
+    """Base and donor of the keys and values, and all answers after the text; they differ as in `draw_bindings`.
 
     The donor's values are the `others` where these are as many.
     """
@@ -287,12 +287,12 @@ def _draw_facts(
 
 
 def predict_answers(base: Bound, donor: Bound) -> Mapping[str, str]:
-    """The answer for each origin of q (which key is looked for), k (where that key stands) and v (which value stands there)."""
+    """The answer for each origin of q (the queried key), k (its place) and v (the value at that place)."""
     return {name: v.values[k.keys.index(q.query)] for name, q, k, v in _combinations(base, donor)}
 
 
 def _combinations(base: T, donor: T) -> Iterator[tuple[str, T, T, T]]:
-    """For each answer, where q, k and v come from."""
+    """The origins of q, k and v for each answer."""
     for name in ANSWERS:
         parts = {"base": (), "donor": PARTS}.get(name, tuple(name.split("+")))
         q, k, v = (donor if part in parts else base for part in PARTS)
@@ -300,7 +300,7 @@ def _combinations(base: T, donor: T) -> Iterator[tuple[str, T, T, T]]:
 
 
 def _word_tokens(ids: TokenIds, template: _BindingTemplate, slot: str) -> Mapping[str, int]:
-    """The words of a slot ('key', 'value') that are one token of their own wherever the template has them, with their tokens."""
+    """The words of a slot ('key', 'value') that are always a token of their own in the template, with their tokens."""
     if not template.keys or not template.values:
         return {}
     words, other = (template.keys, template.values[0]) if slot == "key" else (template.values, template.keys[0])
@@ -339,7 +339,7 @@ ENGLISH = tuple(dict.fromkeys((*THINGS, *ANIMALS, *COLOURS, *ROOMS, *NAMES, *CIT
 
 
 class _InductionWords(NamedTuple):
-    """The words that A and B are drawn from with the one token of each, and the passages that they are put into (none: other words)."""
+    """Words for A and B with their tokens, and passages for them (none: other words)."""
 
     tokens: Mapping[str, int]
     passages: tuple[tuple[str, ...], ...]
@@ -351,7 +351,7 @@ class _InductionWords(NamedTuple):
 
 
 def induction_words(ids: TokenIds, texts: LabelledTexts | None) -> _InductionWords:
-    """The most frequent words of a text that the tokenizer can distinguish, with passages, or English ones; CorpusError for too few."""
+    """The most frequent distinguishable words of a text, with passages, or English words; CorpusError for too few."""
     candidates, passages = ENGLISH, list[tuple[str, ...]]()
     if texts is not None:  # words that are letters alone, as they are written there, and runs of words
         counts: Counter[str] = Counter()
@@ -380,7 +380,7 @@ def induction_words(ids: TokenIds, texts: LabelledTexts | None) -> _InductionWor
 def draw_induction(
     ids: TokenIds, usable: _InductionWords, count: int, seed: int, between: int = BETWEEN[0]
 ) -> tuple[TextPair, ...]:
-    """So many pairs: four times two words (A B) in a passage, and one of the As again; B is to come.
+    """Draw pairs: four times two words (A B) in a passage, and one of the As again, to be followed by B.
 
     The donor has the base's As at other places, other Bs at the same places (the same ones otherwise paired where there are
     too few words), and ends in another A; answers differ as those of `draw_bindings`. Raises CorpusError where the tokenizer
@@ -411,7 +411,7 @@ def draw_induction(
 def _draw_texts(
     draw: np.random.Generator, usable: _InductionWords, between: int, *, in_passage: bool, apart: bool
 ) -> tuple[tuple[str, str], tuple[Bound, Bound], Mapping[str, str]]:
-    """A base and its donor, what they say, and the answers: pairs of words in a passage of the text, or among other words."""
+    """A base and its donor with their facts and answers: pairs of words in a passage of the text, or among other words."""
     passages = usable.passages if in_passage else ()
     passage = passages[int(draw.integers(len(passages)))] if passages else ()
     folded = {word.casefold() for word in passage}
@@ -439,7 +439,7 @@ SPOKEN_KINDS = ("other words", "another order", "a slot later")  # what a donor 
 
 
 class SpokenText(NamedTuple):
-    """What is said in one sound, word after word, how many slots of silence come first, and how many words are written already."""
+    """Words of a sound, the number of silent slots before them, and the number of words that are transcribed already."""
 
     words: tuple[str, ...]
     written: int
@@ -449,7 +449,7 @@ class SpokenText(NamedTuple):
 def draw_spoken(
     words: Sequence[str], count: int, seed: int
 ) -> list[tuple[SpokenText, SpokenText, Mapping[str, str], str]]:
-    """So many pairs of sounds with the answers of the hypotheses place and content, and their kind; all answers of one differ.
+    """Draw pairs of sounds with the answers of the hypotheses place and content, and their kind; all answers differ.
 
     The answer is the word that is said next. A donor has other words, but for the base's last word that is written and one
     that comes after another word in the base ('other words'), the same words in another order ('another order'), or other
@@ -511,12 +511,12 @@ class _TranslatedText(NamedTuple):
 
     @property
     def role(self) -> str:
-        """The role that is to be filled."""
+        """The role of the next word."""
         return self.roles[self.at]
 
 
 def draw_translations(ids: BothSides, count: int, seed: int) -> tuple[TextPair, ...]:
-    """So many pairs of sources as long as each other, with targets begun as far as each other, which ask different roles.
+    """Draw pairs of sources of equal length, with equally long begun targets, whose next words have different roles.
 
     A query asks a role, a key says at which place of the source it stands, a value says what is there; the answers of the base and those
     that q, k and v from the donor predict differ. Raises CorpusError where the tokenizer has too few words of one token.
@@ -552,7 +552,7 @@ def draw_translations(ids: BothSides, count: int, seed: int) -> tuple[TextPair, 
 def _candidates(
     shapes: Sequence[Sequence[_TranslatedText]], draw: np.random.Generator, count: int
 ) -> Iterator[tuple[_TranslatedText, _TranslatedText]]:
-    """Two steps of one shape that ask different roles, where the donor has the base's role at another place."""
+    """Two decoding steps with the same lengths and different roles, the donor having the base's role at another place."""
     sizes = np.array([len(of) for of in shapes])
     for begin in range(0, count, AT_ONCE):
         n = min(AT_ONCE, count - begin)
@@ -566,7 +566,7 @@ def _candidates(
 
 
 def read_roles(sentence: RoledSentence, usable: frozenset[str]) -> _TranslatedText:
-    """A sentence by its roles, as far as a source word and a usable target word stand for each other alone."""
+    """A sentence by roles, for roles with one source word and one usable target word."""
     links = sorted(sentence.pair.sure or ())
     sources, targets = [i for i, _ in links], [j for _, j in links]
     places, words, roles = {}, {}, {}
@@ -578,7 +578,7 @@ def read_roles(sentence: RoledSentence, usable: frozenset[str]) -> _TranslatedTe
 
 
 def predict_words(base: _TranslatedText, donor: _TranslatedText) -> Mapping[str, str] | None:
-    """The answer for each origin of q, k and v; None unless the base's and those of q, k and v differ.
+    """The answer for each origin of q, k and v; None unless those of the base, q, k and v differ.
 
     Those of two components are left out unless they, too, differ from each other and from the donor's.
     """
@@ -598,7 +598,7 @@ def _differ(answers: Mapping[str, str], names: Sequence[str]) -> bool:
 
 
 def _single(ids: BothSides, roled: Sequence[RoledSentence], side: int) -> frozenset[str]:
-    """The words of one side that are one token of their own behind another word."""
+    """The words of one side that are a single token after another word."""
     words = sorted({word for sentence in roled for word in (sentence.pair.source, sentence.pair.target)[side]})
     texts = [words[0], *(f"{words[0]} {word}" for word in (*words, NO_WORD))]
     before, *rows, unknown = (list(both[side]) for both in ids([(text, text) for text in texts]))
@@ -617,7 +617,7 @@ LOOKUP_TRIES = 4000  # draws of two windows for each pair that is asked for
 
 @dataclass(frozen=True)
 class TrainingText:
-    """Lines to learn from and lines to ask about, with a fingerprint of both."""
+    """Training lines and held-out lines, with a fingerprint of both."""
 
     name: str
     train: tuple[str, ...]
@@ -627,7 +627,7 @@ class TrainingText:
 
 
 def open_training_text(where: str | Path, reader: str | None = None) -> TrainingText:
-    """The train and valid lines of a corpus, words apart as it was published; raises CorpusError where a split is missing or empty."""
+    """The train and valid lines of a corpus, with published spacing; raises CorpusError for a missing or empty split."""
     parts = {split: open_texts(where, split, reader, published=True) for split in ("train", "valid")}
     lines = {
         split: tuple(words for text in of.texts() if isinstance(text, str) and (words := " ".join(text.split())))
@@ -650,7 +650,7 @@ def repeat_rows(
     shortest: int,
     longest: int,
 ) -> Int[np.ndarray, "R T"]:
-    """Windows of a text of that length, of which the first `share` repeat a segment of `shortest` to `longest` ids to the end.
+    """Windows of a text; the first `share` of them repeat a segment of `shortest` to `longest` ids to the end.
 
     Raises CorpusError for a text that is shorter than a window.
     """
@@ -717,7 +717,7 @@ def draw_lookups(
 
 
 def _single_words(window: Int[np.ndarray, " T"], begins: Bool[np.ndarray, " U"]) -> dict[int, int]:
-    """The words of one piece that stand in a window once and are followed by another such word, with their places."""
+    """Single-token words that occur in a window once and precede another such word, with their positions."""
     values, places, counts = np.unique(window[:-1], return_index=True, return_counts=True)
     is_word = begins[:-1] & begins[1:]
     return {
@@ -736,7 +736,7 @@ def _pair_of(
     places: tuple[Mapping[int, int], Mapping[int, int]],
     length: int,
 ) -> tuple[str, str, Mapping[str, str]] | None:
-    """Both texts and every answer; None where answers are the same, or no words of one piece."""
+    """Both texts and all answers; None if answers are equal, or no single-token words."""
     answers = dict[str, int]()
     for name in ANSWERED:
         parts = {"base": "", "donor": "q+k+v"}.get(name, name)

@@ -1,4 +1,4 @@
-"""Tasks: the pieces of a study that a worker takes on, and what it does with each."""
+"""Tasks: units of a study's work, and their execution by workers."""
 
 from __future__ import annotations
 
@@ -110,7 +110,7 @@ def _change_one(final: Parameters, model: Model, vocabulary: Sequence[str], site
 def _token_ids(
     pairs: DonorPairs, answers: Mapping[str, Sequence[str]], vocabulary: Sequence[str]
 ) -> tuple[np.ndarray, np.ndarray, dict[str, np.ndarray]]:
-    """Base and donor [N T] and answers [N] as numbers, of the pairs all of whose words the vocabulary has."""
+    """Base and donor [N T] and answers [N] as ids, for pairs whose words are all in the vocabulary."""
     ids = {word: i for i, word in enumerate(vocabulary)}
 
     def numbers(words: Sequence[str] | Sequence[Sequence[str]]) -> np.ndarray:
@@ -126,7 +126,7 @@ def _token_ids(
 def _logits_with_donor(
     final: Parameters, model: Model, site: Site, base: np.ndarray, donor: np.ndarray
 ) -> Float[Tensor, "N V"]:
-    """What each document says of the next word with the donor's representation at the site's only layer."""
+    """Each document's next-word logits with the donor's representation at the site's only layer."""
     members, device = {name: values[None] for name, values in final.items()}, final["decoder.bias"].device
     (layer,), start = site.layers or (1,), COMPONENT_ROW[site.components[0]] * model.width
     logits = []
@@ -142,7 +142,7 @@ def _logits_with_donor(
 
 
 class EvaluationData(TypedDict, total=False):
-    """One evaluation: rows of the table `sites` but for their subject, none of a run that diverged."""
+    """An evaluation: rows of the table `sites` without their subject; empty for a diverged run."""
 
     kind: str
     site: str
@@ -154,7 +154,7 @@ class EvaluationData(TypedDict, total=False):
 def rewind(
     run: Run, site: Site, final: Parameters, epochs: Sequence[Parameters], convex: bool, pieces: Pieces, how: Rewind
 ) -> list[SiteRow]:
-    """Curves of each split, exactly or between self-checking nodes, and what is read from them.
+    """Curves of each split, exact or interpolated between checked nodes, and measures of them.
 
     Along (1 - α)·θ⁰ + α·θᶠ with the first of the stored epochs (convex), or through all of them. `final` and `epochs` have no
     member axis; `pieces` are all that is evaluated, by split. Where rows are a sample, rises have intervals.
@@ -209,7 +209,7 @@ def rewind(
 
 @record
 class StudyJob:
-    """A task as a worker reads it: its runs, the whole design, and what trained the runs that are finished.
+    """A task for a worker: its runs, the whole design, and the numerics of finished runs.
 
     Of the matrices of sites that the study rewinds the weights of every epoch are kept.
     """
@@ -226,7 +226,7 @@ class StudyJob:
 
 @job
 def execute(task: StudyJob, context: JobContext) -> None:
-    """Do one task; its files lie in the scratch folder as they lie in the study's."""
+    """Run a task; paths in the scratch folder are those in the study's."""
     folder, corpus = Folder(context.scratch), context.read("corpus", Corpus.load)
     with one_thread(), fast_products() as products:
         if task.kind == "train":
@@ -279,7 +279,7 @@ def _train(task: StudyJob, folder: Folder, corpus: Corpus, context: JobContext, 
 
 
 def _evaluate(task: StudyJob, folder: Folder, run: Run, corpus: Corpus) -> list[dict[str, Json]]:
-    """Rows of the table `sites` about the run."""
+    """Rows of the table `sites` for the run."""
     if read_run(folder, run.id).status == "diverged":
         return []  # its last weights mean nothing, and the study goes on
     final = weights(folder, run.id, "final.safetensors", task.device)
