@@ -23,7 +23,7 @@ from trisect.lab.driver import run
 from trisect.lab.experiment import Experiment
 from trisect.lab.inputs import ModelsSource, TextSource
 from trisect.stats.bootstrap import percentile_interval
-from trisect.stats.tested import finite
+from trisect.stats.significance import finite
 
 
 @pytest.fixture(scope="module")

@@ -29,7 +29,7 @@ from trisect.measure.sums import (
     group_of,
     moments,
 )
-from trisect.stats.bootstrap import draw_times
+from trisect.stats.bootstrap import resample_counts
 from trisect.stats.describe import variation
 
 
@@ -50,7 +50,7 @@ def test_sums_do_not_depend_on_batches_and_draws_are_of_whole_texts(seed, cuts):
     for start, stop in itertools.pairwise(edges):
         whole.add(torch.arange(start, stop), values[start:stop])
     np.testing.assert_allclose(whole.total(40), values.numpy().sum(0), rtol=1e-12, atol=1e-12)
-    times = draw_times(np.random.default_rng(seed), 40, 5)
+    times = resample_counts(np.random.default_rng(seed), 40, 5)
     assert (times.sum(1) == 40).all()
     chosen = [np.repeat(np.arange(40), row.astype(int)) for row in times]
     want = [values.numpy()[c].sum(0) for c in chosen]
@@ -119,7 +119,7 @@ def test_rank_correlations_of_draws_are_those_of_the_drawn_texts(values, pairs):
     ranks = Ranks(series=3, groups=6, bins=16)
     for some in torch.arange(pairs).split(7):
         ranks.add(torch.from_numpy(x)[:, some], torch.from_numpy(y)[:, some], group[some])
-    times = draw_times(np.random.default_rng(3), 6, 8)
+    times = resample_counts(np.random.default_rng(3), 6, 8)
     found = ranks.estimate(times)
     filled = (ranks.counts.reshape(3, 6, -1).sum(1) > 0).double().mean(1)
     assert (filled < 0.5).all() if values == 6 else (filled > 0.5).all()

@@ -13,9 +13,9 @@ from hypothesis.extra import numpy as hnp
 from trisect.claims.verdicts import CONTROLS, NOT, NOTHING, SURVIVES, reading
 from trisect.core.claim import LossChange, Part
 from trisect.stats.paired import compare, summary, t_interval, t_test
-from trisect.stats.reach import fewest_seeds
+from trisect.stats.power import fewest_seeds
 from trisect.stats.shares import paired_difference, wilson
-from trisect.stats.tested import ALPHA, PValues, conjunction, holm, two_sided
+from trisect.stats.significance import ALPHA, PValues, conjunction, holm, two_sided
 
 DIRECTIONS = ("above", "below", "within")
 TURNED = {"above": "below", "below": "above", "within": "within"}

@@ -21,7 +21,7 @@ from trisect.report.cards import cards
 from trisect.report.format import why_open
 from trisect.stats.bootstrap import _percentile_test, percentile_interval
 from trisect.stats.paired import summary, t_interval, t_test
-from trisect.stats.tested import PValues, two_sided
+from trisect.stats.significance import PValues, two_sided
 
 ABOUT = {"subject": "m", "corpus": "c"}
 

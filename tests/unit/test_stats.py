@@ -19,7 +19,7 @@ from trisect.experiments.recall.rows import DRAWS as RECALL_DRAWS
 from trisect.experiments.similarity.run import PAIRS, Nulls
 from trisect.experiments.similarity.settings import FEWEST as MATRICES
 from trisect.papers import SOURCES, matrices
-from trisect.stats import tested
+from trisect.stats import significance
 from trisect.stats.bootstrap import (
     DRAWS,
     CrossedBootstrap,
@@ -27,17 +27,17 @@ from trisect.stats.bootstrap import (
     _percentile_test,
     bootstrap_means,
     bootstrap_ratios,
-    draw_times,
     expand_p,
     percentile_interval,
     percentile_result,
+    resample_counts,
 )
 from trisect.stats.describe import ORDERS, permutation_spearman, spearman, spearman_of_counts
 from trisect.stats.null import Null, permutation_p
 from trisect.stats.paired import Sample, summary, t_interval, t_quantile, t_result, t_test
-from trisect.stats.reach import fewest_counts, fewest_draws, fewest_seeds, is_decided, smallest_p
+from trisect.stats.power import fewest_counts, fewest_draws, fewest_seeds, is_decided, smallest_p
 from trisect.stats.shares import jeffreys, jeffreys_draws, ratios, upper_bound, wilson
-from trisect.stats.tested import (
+from trisect.stats.significance import (
     ALPHA,
     PValues,
     bonferroni,
@@ -45,7 +45,7 @@ from trisect.stats.tested import (
     conjunction,
     family_level,
     holm,
-    number,
+    nan_to_none,
     two_sided,
 )
 
@@ -84,7 +84,7 @@ def test_no_test_is_made_without_two_differences_and_a_spread(values):
     assert not found.testable
     for direction in ("above", "below", "within"):
         assert t_test(found, direction, 0.02) == (1.0, 1.0)
-    assert [number(end) for end in t_interval(found, 0.95)] == [None, None]
+    assert [nan_to_none(end) for end in t_interval(found, 0.95)] == [None, None]
 
 
 def test_a_spread_far_above_rounding_is_tested():
@@ -95,8 +95,8 @@ def test_summary_is_count_mean_and_sample_standard_deviation():
     found = summary([1.0, 2.0, 4.0])
     assert (float(found.n), float(found.mean)) == (3.0, pytest.approx(7 / 3))
     assert float(found.spread) == pytest.approx(np.std([1, 2, 4], ddof=1))
-    assert number(summary([]).mean) is None
-    assert number(summary([0.3]).mean) == 0.3
+    assert nan_to_none(summary([]).mean) is None
+    assert nan_to_none(summary([0.3]).mean) == 0.3
 
 
 def test_all_parts_hold_by_the_largest_p_for_and_fail_by_k_times_the_smallest_p_against():
@@ -166,7 +166,7 @@ def test_seeds_needed_is_none_where_it_cannot_be_said_of_any_part(undecidable):
 def test_no_number_of_seeds_takes_a_standard_error_below_the_noise_of_training():
     part = (sample(5, 0.03, 0.02), "above", 0.02)
     assert fewest_seeds([part], 14) is not None
-    assert fewest_seeds([part], 14, least=[0.005]) is None
+    assert fewest_seeds([part], 14, min_errors=[0.005]) is None
 
 
 def test_fourteen_true_nulls_are_seldom_called_anything():
@@ -272,15 +272,15 @@ def test_the_record_of_draws_holds_their_interval_and_test_at_the_groups_freedom
     assert found.p == _percentile_test(draws, 4, "above", 0.1)
     assert found.spread == pytest.approx(0.1 * 50**0.5, rel=0.05)
     barred = percentile_result(0.3, draws, 50, 4, "above", 0.1, 5, "barred")
-    assert (barred.reason, barred.p) == ("barred", tested.NO_TEST)
+    assert (barred.reason, barred.p) == ("barred", significance.NO_TEST)
     assert (barred.low, barred.spread) == (found.low, found.spread)
 
 
 def test_what_is_no_number_is_null_in_a_table():
-    assert [tested.number(x) for x in (np.nan, np.inf, 0.5)] == [None, np.inf, 0.5]
-    assert [tested.finite(x) for x in (np.nan, np.inf, 0.5)] == [None, None, 0.5]
-    ends = tested.Interval(np.asarray(np.nan), np.asarray(0.7))
-    assert tested.value_row(0.5, ends, 9) == {"value": 0.5, "low": None, "high": 0.7, "n": 9}
+    assert [significance.nan_to_none(x) for x in (np.nan, np.inf, 0.5)] == [None, np.inf, 0.5]
+    assert [significance.finite(x) for x in (np.nan, np.inf, 0.5)] == [None, None, 0.5]
+    ends = significance.Interval(np.asarray(np.nan), np.asarray(0.7))
+    assert significance.value_row(0.5, ends, 9) == {"value": 0.5, "low": None, "high": 0.7, "n": 9}
 
 
 @pytest.mark.parametrize(("hits", "units"), [(0, 12), (5, 12), (12, 12)])
@@ -303,26 +303,26 @@ def rng(seed: int | list[int] = 0) -> np.random.Generator:
 
 
 def test_places_are_counted_and_every_draw_is_of_all_units():
-    times = draw_times(rng(), 7, 50, "places")
+    times = resample_counts(rng(), 7, 50, "indices")
     assert times.tolist() == [np.bincount(row, minlength=7).tolist() for row in rng().integers(7, size=(50, 7))]
-    assert (draw_times(rng(), 7, 50).sum(1) == 7).all()
-    assert (draw_times(rng(), 7, 50, size=3).sum(1) == 3).all()
+    assert (resample_counts(rng(), 7, 50).sum(1) == 7).all()
+    assert (resample_counts(rng(), 7, 50, size=3).sum(1) == 3).all()
 
 
-@pytest.mark.parametrize("order", ["counts", "places"])
+@pytest.mark.parametrize("order", ["counts", "indices"])
 def test_either_order_draws_units_evenly_and_independently(order):
     """The mean of a count is 1, its variance 1 − 1/n, its covariance with another −1/n, up to 4 standard errors."""
     n, draws = 5, 40_000
-    times = draw_times(rng(3), n, draws, order)
+    times = resample_counts(rng(3), n, draws, order)
     assert times.mean(0) == pytest.approx(np.ones(n), abs=4 * (0.8 / draws) ** 0.5)
     wanted = np.eye(n) - 1 / n
     assert np.cov(times.T) == pytest.approx(wanted, abs=4 * (2 / draws) ** 0.5)
 
 
-@pytest.mark.parametrize(("order", "first"), [("counts", [1, 0, 0, 3]), ("places", [0, 1, 2, 1])])
+@pytest.mark.parametrize(("order", "first"), [("counts", [1, 0, 0, 3]), ("indices", [0, 1, 2, 1])])
 def test_what_was_drawn_before_is_drawn_again(order, first):
     """Numbers written before rest on these very draws: numpy keeps its generators' streams."""
-    assert draw_times(rng(), 4, 1, order)[0].tolist() == first
+    assert resample_counts(rng(), 4, 1, order)[0].tolist() == first
 
 
 def test_ratios_of_draws_are_those_of_the_units_that_were_drawn_whatever_the_block():
@@ -366,8 +366,8 @@ def test_crossed_draws_are_of_units_and_of_seeds_together():
     values = draw.normal(size=(6, 1)) + draw.normal(size=(6, 40))
     found = CrossedBootstrap(0, 20_000)([range(40)] * 6, mean_of(values))
     assert float(found.value) == pytest.approx(values.mean())
-    seeds = draw_times(rng([0, 1]), 6, 20_000, size=5) / 5
-    units = draw_times(rng(0), 40, 20_000)
+    seeds = resample_counts(rng([0, 1]), 6, 20_000, size=5) / 5
+    units = resample_counts(rng(0), 40, 20_000)
     direct = np.einsum("rs,rn,sn->r", seeds, units, values) / 40
     assert found.draws == pytest.approx(direct, abs=1e-12)
     between = values.mean(1).var(ddof=1) / 6
@@ -384,7 +384,7 @@ def test_units_that_not_every_seed_has_meet_the_same_draws_by_name():
         return times.sum(1)
 
     both([["b", "a", "a"], ["c"]], of)
-    times = draw_times(rng(3), 3, 200)
+    times = resample_counts(rng(3), 3, 200)
     assert given[1].tolist() == times[:, [1, 0, 0]].tolist()
     assert given[3].tolist() == times[:, [2]].tolist()
     alone = one([["b", "a"]], lambda _, t: t.sum(1))

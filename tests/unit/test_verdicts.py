@@ -36,7 +36,7 @@ from trisect.core.tables import SCHEMAS, frame
 from trisect.papers import submodules
 from trisect.report.format import verdict_lines
 from trisect.stats.paired import summary, t_result
-from trisect.stats.tested import holm
+from trisect.stats.significance import holm
 
 
 def test_the_numbers_of_a_part_are_those_of_the_metrics():

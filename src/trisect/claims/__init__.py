@@ -8,7 +8,7 @@ from trisect.claims.verdicts import EPSILON, judge
 from trisect.core.claim import LEAST_SEEDS, REVISION, Claim, plain
 from trisect.core.files import canonical, digest
 from trisect.papers import SOURCES
-from trisect.stats.tested import ALPHA
+from trisect.stats.significance import ALPHA
 
 __all__ = ["CLAIMS", "REVISION", "Check", "claims_hash", "judge", "judge_by_draws", "listing", "preconditions"]
 

@@ -29,7 +29,7 @@ from trisect.core.claim import (
 )
 from trisect.core.site import Site
 from trisect.stats.paired import summary, t_interval
-from trisect.stats.tested import number
+from trisect.stats.significance import nan_to_none
 
 LossCurve = NDArray[np.float64]
 
@@ -287,8 +287,8 @@ def checks(evidence: Evidence) -> tuple[Check, ...]:
         ok = bool(evidence.seeds) and not failures
         sentence = " ".join([required, *(failures or (["Found so in every seed."] if ok else ["Not measured."]))])
         sample = summary(list(gains.values()))
-        low, high = (number(x) for x in t_interval(sample))
-        done.append(Check(name, sentence, number(sample.mean), low, high, margin, ok, len(gains), diverged))
+        low, high = (nan_to_none(x) for x in t_interval(sample))
+        done.append(Check(name, sentence, nan_to_none(sample.mean), low, high, margin, ok, len(gains), diverged))
     return tuple(done)
 
 

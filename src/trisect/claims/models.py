@@ -16,8 +16,8 @@ from trisect.core.tables import frame
 from trisect.papers import SOURCES
 from trisect.stats.bootstrap import percentile_result
 from trisect.stats.paired import Sample, summary, t_result
-from trisect.stats.reach import fewest_counts, fewest_seeds, smallest_p
-from trisect.stats.tested import ALPHA, NO_TEST, PValues, Reals, Tested, conjunction, number
+from trisect.stats.power import fewest_counts, fewest_seeds, smallest_p
+from trisect.stats.significance import ALPHA, NO_TEST, EffectTest, PValues, Reals, conjunction, nan_to_none
 
 LEAST = 30  # units; with fewer, bootstrap intervals are too narrow
 LEAST_LAYERS = 3  # layers of one model for a t test over layers
@@ -338,16 +338,16 @@ def judge_heads(
         value = statistics.get(part.effect.name)
         if value is None:
             reason = why.get(part.effect.name, rest)
-            return TestedPart(part, Tested(reason=reason), reason)
+            return TestedPart(part, EffectTest(reason=reason), reason)
         if isinstance(value, HeadsAgainstNull):  # it has to hold for every head; its effect is that of the weakest
             if not len(value.effects):
-                return TestedPart(part, Tested(reason=Reason("no null")), Reason("no null"))
+                return TestedPart(part, EffectTest(reason=Reason("no null")), Reason("no null"))
             weakest = int(np.argmin([distance_from_bound(part, float(effect)) for effect in value.effects]))
             every = conjunction([PValues(*both) for both in zip(value.p_for, value.p_against, strict=True)])
             ends = (e for alpha in (ALPHA, ALPHA / family) for e in value.interval(weakest, alpha))
-            low, high, low_family, high_family = (number(end) for end in ends)
+            low, high, low_family, high_family = (nan_to_none(end) for end in ends)
             effect, n = float(value.effects[weakest]), len(value.effects)
-            return TestedPart(part, Tested(effect, n, None, every, low, high, low_family, high_family), None)
+            return TestedPart(part, EffectTest(effect, n, None, every, low, high, low_family, high_family), None)
         if isinstance(value, LayerMeans):
             sample, layers = summary(value.values), len(value.values)
             few = Reason("few trained", layers, "layer", LEAST_LAYERS) if layers < LEAST_LAYERS else None
@@ -359,7 +359,7 @@ def judge_heads(
         elif value.n < LEAST:
             barred = Reason("few resampled", value.n, value.unit, LEAST)
         tested = percentile_result(
-            number(value.effect), value.replicates, value.n, value.n, part.direction, part.bound, family, barred
+            nan_to_none(value.effect), value.replicates, value.n, value.n, part.direction, part.bound, family, barred
         )
         return TestedPart(part, tested, barred)
 

@@ -43,9 +43,9 @@ from trisect.core.tables import TableRow, frame
 from trisect.papers import SOURCES, roles, tying
 from trisect.papers.submodules import MARGIN
 from trisect.stats.paired import Sample, summary, t_interval, t_result, t_test
-from trisect.stats.reach import fewest_seeds
+from trisect.stats.power import fewest_seeds
 from trisect.stats.shares import least_spread
-from trisect.stats.tested import ALPHA, PValues, Tested, conjunction, holm, number, two_sided
+from trisect.stats.significance import ALPHA, EffectTest, PValues, conjunction, holm, nan_to_none, two_sided
 
 ClaimColumns: TypeAlias = dict[str, float | int | str | bool | None]
 
@@ -55,7 +55,7 @@ class TestedPart:
     """A part of a claim with its test, and the rule that prevents a verdict based on it, or None."""
 
     part: Part
-    tested: Tested
+    tested: EffectTest
     barred: Reason | None
 
     @property
@@ -89,7 +89,7 @@ class TestedPart:
     def row(self) -> ClaimColumns:
         """The row of this part: its sentence, numbers, p on either side, and why it has no verdict."""
         columns = {"part": self.part.name, "sentence": self.part.sentence, "decides": self.part.decides}
-        p = None if self.tested.reason is not None else number(two_sided(self.tested.p))
+        p = None if self.tested.reason is not None else nan_to_none(two_sided(self.tested.p))
         return {**columns, **self.columns(), "p": p, "reason": None if self.reason is None else str(self.reason)}
 
 
@@ -303,7 +303,7 @@ def judge(tables: Mapping[str, pl.DataFrame], about: StudyAbout) -> pl.DataFrame
             needed = None
             if decided.is_open and decided.barred is None:
                 ahead = [(t.sample, t.part.direction, t.part.bound) for t in decided.deciding]
-                needed = fewest_seeds(ahead, family, least=[t.noise for t in decided.deciding])
+                needed = fewest_seeds(ahead, family, min_errors=[t.noise for t in decided.deciding])
             row = decided.row(decided.why(needed), needed)
             flags = [test.early_stopping for test in decided.deciding if test.early_stopping is not None]
             row["early_stopping"] = any(flags) if flags and "early_stopping" in row else None
@@ -461,11 +461,11 @@ def _control_row(part: Part, control: str, evidence: Evidence, barred: bool) -> 
     return {
         "part": part.name + (f" (at {', '.join(where)})" if where else ""),
         "control": control,
-        "effect": number(attack.mean),
-        "control_effect": number(other.mean),
-        "difference": number(difference.mean),
-        "low": number(low),
-        "high": number(high),
+        "effect": nan_to_none(attack.mean),
+        "control_effect": nan_to_none(other.mean),
+        "difference": nan_to_none(difference.mean),
+        "low": nan_to_none(low),
+        "high": nan_to_none(high),
         "n": len(both),
         "reading": SURVIVAL_UNDECIDED if barred else reading(part, control, attack, other, difference),
     }

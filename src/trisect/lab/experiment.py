@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
     from trisect.core.subject import Subject, Texts
     from trisect.report.sheet import Document, Sheet, StudyLink
-    from trisect.stats.tested import Reals
+    from trisect.stats.significance import Reals
 
 
 S = TypeVar("S")

@@ -40,7 +40,7 @@ from trisect.measure.probes import Eraser, LabelMoments
 from trisect.stats.bootstrap import bootstrap_ratios, percentile_interval
 from trisect.stats.paired import compare
 from trisect.stats.shares import ratios
-from trisect.stats.tested import Reals, finite
+from trisect.stats.significance import Reals, finite
 from trisect.text.sources import LabelledTexts
 
 

@@ -17,7 +17,7 @@ from trisect.core.tables import NewRow
 from trisect.core.trace import Address, Trace
 from trisect.stats.bootstrap import bootstrap_ratios, percentile_interval
 from trisect.stats.shares import jeffreys, ratios
-from trisect.stats.tested import finite
+from trisect.stats.significance import finite
 
 
 class _Recorded(NamedTuple):

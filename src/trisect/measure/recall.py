@@ -10,7 +10,7 @@ from jaxtyping import Bool, Float, Int
 from numpy.typing import ArrayLike
 
 from trisect.stats.shares import upper_bound
-from trisect.stats.tested import family_level
+from trisect.stats.significance import family_level
 
 BINS = 15
 _DELTA = 0.05

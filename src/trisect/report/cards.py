@@ -17,7 +17,7 @@ from trisect.core.claim import REVISION
 from trisect.papers import source_of
 from trisect.report import format as words
 from trisect.report.format import Mean, count, number, quantity, why_open
-from trisect.stats.reach import MOST_SEEDS
+from trisect.stats.power import MOST_SEEDS
 
 TOO = ("does it too", "does not do it")
 CONTROL_WORDS = {  # of each control its name, who is compared, and what that one does where a claim survives, and where not

@@ -16,7 +16,7 @@ from trisect.core.files import Json
 from trisect.report import render
 from trisect.report.format import Point, by_site, extreme, order, place
 from trisect.stats.paired import summary, t_interval
-from trisect.stats.tested import number as as_number
+from trisect.stats.significance import nan_to_none
 
 
 class SharedAxis(NamedTuple):
@@ -198,7 +198,7 @@ def mean_of(runs: Sequence[Series]) -> Series:
     places.sort(key=lambda at: at or 0.0)
     sample = summary([[column[at] for column in columns if at in column] for at in places])
     low, high = t_interval(sample)
-    ends = [[as_number(v) for v in end] for end in (low, high)]
+    ends = [[nan_to_none(v) for v in end] for end in (low, high)]
     at = tuple(at for at in places if at is not None)
     means = tuple(float(m) for m in sample.mean)
     diverged = any(run.diverged for run in runs)

@@ -18,8 +18,7 @@ from trisect.core.printable import percent
 from trisect.core.site import Site, spell
 from trisect.papers import source_of
 from trisect.stats.paired import compare, summary, t_interval
-from trisect.stats.tested import ROUNDING
-from trisect.stats.tested import number as points_number
+from trisect.stats.significance import ROUNDING, nan_to_none
 
 
 class HasInterval(Protocol):
@@ -97,7 +96,7 @@ def interval(values: Sequence[float]) -> Mean:
     """Mean and 95 % Student t interval of one number per seed."""
     sample = summary(values)
     low, high = t_interval(sample)
-    return Mean(float(sample.mean), points_number(low), points_number(high), len(values))
+    return Mean(float(sample.mean), nan_to_none(low), nan_to_none(high), len(values))
 
 
 def alike(a: float, b: float) -> bool:

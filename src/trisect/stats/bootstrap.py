@@ -9,44 +9,44 @@ import numpy as np
 from jaxtyping import Float
 from scipy import special
 
-from trisect.stats.null import p_of_draws
+from trisect.stats.null import monte_carlo_p
 from trisect.stats.shares import jeffreys_draws
-from trisect.stats.tested import (
+from trisect.stats.significance import (
     ALPHA,
     NO_TEST,
     ROUNDING,
+    EffectTest,
     Interval,
     PValues,
     Reals,
-    Tested,
     by_direction,
     family_level,
-    number,
+    nan_to_none,
     value_row,
 )
 
 DRAWS = 2_000
-TOGETHER = 2_000  # draws of a block that a function of answers is given, which bounds the memory
-_NUMBERS = 1_000_000  # of a block of draws, where sums alone are drawn
+_BLOCK_DRAWS = 2_000  # draws per call of a seed's statistic, which bounds memory
+_BLOCK_NUMBERS = 1_000_000  # multiplicities (draws × units) in memory at once
 
 Generator = np.random.Generator
-Order: TypeAlias = Literal["counts", "places"]
-# the number of a seed, and how often each of its N answers counts in every draw -> numbers [R] or [R C]
-OfSeed: TypeAlias = Callable[[int, Float[np.ndarray, "R N"]], Float[np.ndarray, "R ..."]]
+ResamplingMethod: TypeAlias = Literal["counts", "indices"]
+# (index of a seed, multiplicity of each of its N answers in every draw) -> statistic [R] or [R C]
+SeedStatistic: TypeAlias = Callable[[int, Float[np.ndarray, "R N"]], Float[np.ndarray, "R ..."]]
 
 
-def draw_times(
-    draw: Generator, units: int, draws: int, order: Order = "counts", size: int | None = None
+def resample_counts(
+    rng: Generator, units: int, draws: int, method: ResamplingMethod = "counts", size: int | None = None
 ) -> Float[np.ndarray, "R N"]:
     """Multiplicities of units in draws of as many units (or of `size`) with replacement.
 
-    Both orders are the same distribution; each takes other numbers from the generator. 'counts' draws how often each
-    unit comes up, 'places' which unit stands at each place.
+    'counts' draws the multiplicities (multinomial), 'indices' the unit at each position; the distribution is the same,
+    the random numbers are not.
     """
-    if order == "counts":
-        return draw.multinomial(units if size is None else size, np.full(units, 1 / units), size=draws).astype(float)
+    if method == "counts":
+        return rng.multinomial(units if size is None else size, np.full(units, 1 / units), size=draws).astype(float)
     assert size is None
-    flat = draw.integers(units, size=(draws, units)) + units * np.arange(draws)[:, None]
+    flat = rng.integers(units, size=(draws, units)) + units * np.arange(draws)[:, None]
     return np.bincount(flat.ravel(), minlength=draws * units).reshape(draws, units).astype(float)
 
 
@@ -57,27 +57,27 @@ def bootstrap_ratios(
 
     Source: Efron & Tibshirani 1993, An Introduction to the Bootstrap, chapter 6.
     """
-    draw, ratios = np.random.default_rng(seed), []
-    size = max(1, _NUMBERS // len(counts))
+    rng, ratios = np.random.default_rng(seed), []
+    size = max(1, _BLOCK_NUMBERS // len(counts))
     for start in range(0, draws, size):
-        times = draw_times(draw, len(counts), min(size, draws - start), "places")
-        # what is no number, or over 0, makes a replicate that is none
+        times = resample_counts(rng, len(counts), min(size, draws - start), "indices")
+        # a NaN sum or a count of 0 makes the replicate NaN or infinite
         with np.errstate(invalid="ignore", divide="ignore"):
             ratios.append((times @ sums) / (times @ counts)[:, None])
     return np.concatenate(ratios)
 
 
-def bootstrap_means(values: Float[np.ndarray, "*R N"], draw: Generator, draws: int = DRAWS) -> Float[np.ndarray, " R"]:
+def bootstrap_means(values: Float[np.ndarray, "*R N"], rng: Generator, draws: int = DRAWS) -> Float[np.ndarray, " R"]:
     """Means of N values in every draw; with a row of values for each draw, of values that were drawn too."""
-    places = draw.integers(values.shape[-1], size=(draws, values.shape[-1]))
-    return np.take_along_axis(np.broadcast_to(values, places.shape), places, 1).mean(1)
+    indices = rng.integers(values.shape[-1], size=(draws, values.shape[-1]))
+    return np.take_along_axis(np.broadcast_to(values, indices.shape), indices, 1).mean(1)
 
 
 def percentile_interval(replicates: Reals, n: int, level: float = 1 - ALPHA) -> Interval:
     """Two-sided expanded percentile interval at `level` of numbers [R …] drawn over `n` units; NaN if there is none.
 
-    There is none with fewer than two units, or where a replicate is no number. Source: Hesterberg 2015, What Teachers
-    Should Know About the Bootstrap, section 5.3.
+    NaN with fewer than two units, or if a replicate is not finite. Source: Hesterberg 2015, What Teachers Should Know
+    About the Bootstrap, section 5.3.
     """
     defined = np.isfinite(replicates).all(0) & (n > 1) & (len(replicates) > 0)
     if n < 2 or not len(replicates):
@@ -96,8 +96,8 @@ def value_rows(values: Reals, replicates: Reals, n: int) -> list[dict[str, float
 def _percentile_test(replicates: Reals, n: int, direction: str, bound: float) -> PValues:
     """p-values for and against "the number lies above (below) `bound`" or "within ±`bound`", of replicates [R] over n units.
 
-    Each is the share of draws on the wrong side, made as wide as Student's t with n − 1 degrees of freedom; draws that
-    are no number count against both.
+    Each is the share of draws on the wrong side, widened as by Student's t with n − 1 degrees of freedom (`expand_p`);
+    NaN draws count as on the wrong side for both.
     """
     return by_direction(
         lambda b: expand_p(int(np.count_nonzero(~(replicates > b))), len(replicates), n),
@@ -109,7 +109,7 @@ def _percentile_test(replicates: Reals, n: int, direction: str, bound: float) ->
 
 def expand_p(reached: int, draws: int, n: int) -> Reals:
     """A share of draws as a p-value, with Student's t in place of the normal distribution of percentiles."""
-    share = float(p_of_draws(reached, draws))
+    share = float(monte_carlo_p(reached, draws))
     return np.asarray(special.stdtr(n - 1, special.ndtri(share) * np.sqrt((n - 1) / n)) if share < 1 else 1.0)
 
 
@@ -131,23 +131,23 @@ def percentile_result(
     bound: float,
     family: int,
     reason: Any = None,
-) -> Tested:
+) -> EffectTest:
     """The result of replicates [R] for one claim in a family; no test is made if there is a `reason` against it.
 
-    `n` units were drawn, by so many `groups` of them (as many as units, where each was drawn alone): degrees of freedom
-    are those of the groups.
+    `n` is the number of units; they were resampled in `groups` groups, so that there are groups − 1 degrees of freedom
+    (`groups` = `n` if each unit was resampled by itself).
     """
     low, high = percentile_interval(replicates, groups)
     low_family, high_family = percentile_interval(replicates, groups, family_level(family))
-    return Tested(
+    return EffectTest(
         effect,
         n,
-        number(draws_spread(replicates) * n**0.5),
+        nan_to_none(draws_spread(replicates) * n**0.5),
         _percentile_test(replicates, groups, direction, bound) if reason is None else NO_TEST,
-        number(low),
-        number(high),
-        number(low_family),
-        number(high_family),
+        nan_to_none(low),
+        nan_to_none(high),
+        nan_to_none(low_family),
+        nan_to_none(high_family),
         reason,
     )
 
@@ -162,8 +162,8 @@ class DrawnEstimate(NamedTuple):
 class CrossedEstimate(NamedTuple):
     """Means over a model's seeds of several numbers, the same in every draw, the number of units, and degrees of freedom.
 
-    `groups` is one more than the degrees of freedom: as many as units with one seed, fewer where seeds differ. `seeds` says
-    of how many models it is.
+    `value` [*S] is the mean over `seeds` models, `draws` [R *S] the same in every draw of the `units`. `groups` [*S] is the
+    degrees of freedom plus one: `units` with one seed, fewer if seeds differ.
     """
 
     value: Float[np.ndarray, "*S"]
@@ -172,9 +172,9 @@ class CrossedEstimate(NamedTuple):
     groups: np.ndarray
     seeds: int = 1
 
-    def at(self, place: int) -> CrossedEstimate:
+    def at(self, index: int) -> CrossedEstimate:
         """One of several numbers."""
-        return CrossedEstimate(self.value[place], self.draws[:, place], self.units, self.groups[place], self.seeds)
+        return CrossedEstimate(self.value[index], self.draws[:, index], self.units, self.groups[index], self.seeds)
 
     def minus(self, constant: float) -> CrossedEstimate:
         """The numbers less a constant."""
@@ -183,14 +183,14 @@ class CrossedEstimate(NamedTuple):
     def row(self) -> dict[str, float | None]:
         """Columns value, low, high and n of one number; None if it is not finite."""
         low, high = percentile_interval(self.draws, int(self.groups))
-        # at a share of 0 or 1 an interval reaches to the value, as is the custom
+        # by convention the interval of a share of 0 or 1 includes the share
         return value_row(self.value, Interval(np.minimum(low, self.value), np.maximum(high, self.value)), self.units)
 
 
 class CrossedBootstrap:
     """Numbers in draws of units with replacement, crossed with draws of seeds; the same units share draws.
 
-    Of S seeds S − 1 are drawn, since the variance of S drawn from S is too small by the share 1/S. Sources: Owen 2007,
+    Each draw has S − 1 of the S seeds, since drawing S of S underestimates the variance by the factor (S − 1)/S. Sources: Owen 2007,
     The Pigeonhole Bootstrap; Rao & Wu 1988, Resampling Inference with Complex Survey Data, section 2.
     """
 
@@ -198,40 +198,45 @@ class CrossedBootstrap:
         self.seed, self.draws = seed, draws
         self._times: dict[int, Float[np.ndarray, "R N"]] = {}
 
-    def __call__(self, units: Sequence[Sequence[Hashable]], of: OfSeed) -> CrossedEstimate:
+    def __call__(self, units: Sequence[Sequence[Hashable]], statistic: SeedStatistic) -> CrossedEstimate:
         """The statistic of each seed's answers, on all of them and in every draw of their units.
 
-        `units` says for every seed which unit each of its answers is of; units are drawn in their sorted order.
+        `units` holds, for each seed, the unit of each of its N answers; units are drawn in sorted order.
         """
         distinct = sorted({unit for answers in units for unit in answers})  # pyright: ignore[reportArgumentType]
-        place = {unit: i for i, unit in enumerate(distinct)}
+        index = {unit: i for i, unit in enumerate(distinct)}
         values, draws = [], []
         for seed, answers in enumerate(units):
-            owners = [place[unit] for unit in answers]
+            columns = [index[unit] for unit in answers]
             if len(distinct) not in self._times:
-                self._times[len(distinct)] = draw_times(np.random.default_rng(self.seed), len(distinct), self.draws)
-            blocks = np.array_split(self._times[len(distinct)], -(-self.draws // TOGETHER))
-            values.append(np.asarray(of(seed, np.ones((1, len(owners)))))[0])
-            draws.append(np.concatenate([of(seed, block[:, owners]) for block in blocks]))
-        share = np.ones((self.draws, 1))  # of each seed in every draw
+                self._times[len(distinct)] = resample_counts(
+                    np.random.default_rng(self.seed), len(distinct), self.draws
+                )
+            blocks = np.array_split(self._times[len(distinct)], -(-self.draws // _BLOCK_DRAWS))
+            values.append(np.asarray(statistic(seed, np.ones((1, len(columns)))))[0])
+            draws.append(np.concatenate([statistic(seed, block[:, columns]) for block in blocks]))
+        share = np.ones((self.draws, 1))  # weight [R S] of each seed in every draw
         if (seeds := len(units)) > 1:
-            share = draw_times(np.random.default_rng([self.seed, 1]), seeds, self.draws, size=seeds - 1) / (seeds - 1)
+            share = resample_counts(np.random.default_rng([self.seed, 1]), seeds, self.draws, size=seeds - 1) / (
+                seeds - 1
+            )
         share = share.reshape(-1, len(units), *[1] * values[0].ndim)
         means = np.where(share > 0, share * np.stack(draws, 1), 0.0).sum(1)
         groups = _groups(np.array(values), means, len(distinct))
         return CrossedEstimate(np.mean(values, 0), means, len(distinct), groups, len(units))
 
-    def share(self, units: Sequence[Sequence[Hashable]], of: OfSeed, stream: int = 0) -> CrossedEstimate:
+    def share(self, units: Sequence[Sequence[Hashable]], statistic: SeedStatistic, stream: int = 0) -> CrossedEstimate:
         """The same for a share of the units, which is not certain even if it is 0 or 1.
 
-        There the draws are of Jeffreys' posterior (shares.jeffreys_draws). Shares that are compared need a `stream` each.
+        A share of 0 or 1 has no bootstrap spread, so its draws are from Jeffreys' posterior (shares.jeffreys_draws). Shares that
+        are compared each need a `stream` of random numbers of their own.
         """
-        estimate = self(units, of)
+        estimate = self(units, statistic)
         value = float(estimate.value)
         if value not in (0.0, 1.0):
             return estimate
-        draw = np.random.default_rng([self.seed, 2, stream])
-        return estimate._replace(draws=jeffreys_draws(value, estimate.units, draw, self.draws))
+        rng = np.random.default_rng([self.seed, 2, stream])
+        return estimate._replace(draws=jeffreys_draws(value, estimate.units, rng, self.draws))
 
 
 def _groups(values: Float[np.ndarray, "S ..."], draws: Float[np.ndarray, "R ..."], units: int) -> np.ndarray:
@@ -244,7 +249,7 @@ def _groups(values: Float[np.ndarray, "S ..."], draws: Float[np.ndarray, "R ..."
         return np.full(draws.shape[1:], units)
     between = values.var(0, ddof=1) / seeds
     within = np.maximum(draws.var(0, ddof=1) - between, 0.0)
-    below = between**2 / (seeds - 1) + within**2 / (units - 1)
+    denominator = between**2 / (seeds - 1) + within**2 / (units - 1)
     with np.errstate(divide="ignore", invalid="ignore"):
-        freedom = np.where(below > 0, (between + within) ** 2 / below, units - 1)
+        freedom = np.where(denominator > 0, (between + within) ** 2 / denominator, units - 1)
     return np.clip(np.floor(freedom).astype(int) + 1, 2, units)

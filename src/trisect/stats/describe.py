@@ -7,8 +7,8 @@ import itertools
 import numpy as np
 from jaxtyping import Float, Int, Real
 
-from trisect.stats.null import p_of_draws
-from trisect.stats.tested import ROUNDING, PValues
+from trisect.stats.null import monte_carlo_p
+from trisect.stats.significance import ROUNDING, PValues
 
 
 def variation(sums: Float[np.ndarray, "... 3"]) -> Float[np.ndarray, "*S"]:
@@ -24,12 +24,12 @@ def variation(sums: Float[np.ndarray, "... 3"]) -> Float[np.ndarray, "*S"]:
 
 def mean_ranks(values: Real[np.ndarray, "*S L"]) -> Float[np.ndarray, "*S L"]:
     """Ranks from 1 along the last axis; ties share their mean rank."""
-    order, first = values.argsort(-1), np.ones(values.shape, bool)
+    order, is_first = values.argsort(-1), np.ones(values.shape, bool)
     ordered = np.take_along_axis(values, order, -1)
-    first[..., 1:] = ordered[..., 1:] != ordered[..., :-1]
-    places = np.flatnonzero(first)
-    counts = np.diff(places, append=values.size)
-    shared = np.repeat(places % values.shape[-1] + (counts + 1) / 2, counts)
+    is_first[..., 1:] = ordered[..., 1:] != ordered[..., :-1]
+    starts = np.flatnonzero(is_first)
+    counts = np.diff(starts, append=values.size)
+    shared = np.repeat(starts % values.shape[-1] + (counts + 1) / 2, counts)
     ranks = np.empty(values.shape)
     np.put_along_axis(ranks, order, shared.reshape(values.shape), -1)
     return ranks
@@ -41,9 +41,9 @@ def spearman(pair: Float[np.ndarray, "... 2 L"]) -> Float[np.ndarray, "*S"]:
         return np.full(pair.shape[:-2], np.nan)
     ranks = mean_ranks(pair)
     ranks -= ranks.mean(-1, keepdims=True)
-    across, spread = ranks.prod(-2).sum(-1), (ranks**2).sum(-1).prod(-1)
+    products, spread = ranks.prod(-2).sum(-1), (ranks**2).sum(-1).prod(-1)
     with np.errstate(invalid="ignore", divide="ignore"):
-        return np.where(np.isfinite(pair).all((-1, -2)) & (spread > 0), across / np.sqrt(spread), np.nan)
+        return np.where(np.isfinite(pair).all((-1, -2)) & (spread > 0), products / np.sqrt(spread), np.nan)
 
 
 def spearman_of_counts(table: Float[np.ndarray, "N X Y"]) -> Float[np.ndarray, " N"]:
@@ -53,21 +53,21 @@ def spearman_of_counts(table: Float[np.ndarray, "N X Y"]) -> Float[np.ndarray, "
     """
     margins = (table.sum(2), table.sum(1))
     x, y = (_centred_ranks(counts) for counts in margins)
-    return _over_spread(np.einsum("nxy,nx,ny->n", table, x, y, optimize=True), margins, (x, y))
+    return _normalise(np.einsum("nxy,nx,ny->n", table, x, y, optimize=True), margins, (x, y))
 
 
 def spearman_of_cells(
     cells: Float[np.ndarray, "N C"],
-    at: tuple[Int[np.ndarray, " C"], Int[np.ndarray, " C"]],
+    bins: tuple[Int[np.ndarray, " C"], Int[np.ndarray, " C"]],
     margins: tuple[Float[np.ndarray, "N X"], Float[np.ndarray, "N Y"]],
 ) -> Float[np.ndarray, " N"]:
     """As spearman_of_counts, from sparse joint counts: counts of the nonempty cells, their bins of x and y, and the margins."""
     x, y = (_centred_ranks(counts) for counts in margins)
-    return _over_spread(np.einsum("nc,nc->n", cells, x[:, at[0]] * y[:, at[1]]), margins, (x, y))
+    return _normalise(np.einsum("nc,nc->n", cells, x[:, bins[0]] * y[:, bins[1]]), margins, (x, y))
 
 
-def _over_spread(
-    across: Float[np.ndarray, " N"],
+def _normalise(
+    products: Float[np.ndarray, " N"],
     margins: tuple[Float[np.ndarray, "N X"], Float[np.ndarray, "N Y"]],
     ranks: tuple[Float[np.ndarray, "N X"], Float[np.ndarray, "N Y"]],
 ) -> Float[np.ndarray, " N"]:
@@ -75,7 +75,7 @@ def _over_spread(
     x, y = ((counts * mid**2).sum(1) for counts, mid in zip(margins, ranks, strict=True))
     spread = x * y
     with np.errstate(divide="ignore", invalid="ignore"):
-        return np.where(spread > 0, across / np.sqrt(spread), np.nan)
+        return np.where(spread > 0, products / np.sqrt(spread), np.nan)
 
 
 def _centred_ranks(counts: Float[np.ndarray, "N K"]) -> Float[np.ndarray, "N K"]:
@@ -83,21 +83,21 @@ def _centred_ranks(counts: Float[np.ndarray, "N K"]) -> Float[np.ndarray, "N K"]
     return counts.cumsum(1) - counts / 2 - counts.sum(1, keepdims=True) / 2
 
 
-EXACT, ORDERS = 8, 20_000  # most pairs for all permutations, and the number of random ones for more
+MAX_EXACT, ORDERS = 8, 20_000  # up to MAX_EXACT pairs all permutations are used, beyond that ORDERS random ones
 
 
 def permutation_spearman(x: Float[np.ndarray, " L"], y: Float[np.ndarray, " L"], seed: int = 0) -> PValues:
     """One-sided p-values of Spearman's ρ of L pairs: `p_for` that it is below 0, `p_against` that it is above.
 
-    Over all L! orders of y where these are at most 40,320 (eight pairs), else over ORDERS random ones and the one at
-    hand; 1 where x or y has one value only, or with fewer than three pairs. Source: Hotelling & Pabst 1936, Rank
-    Correlation and Tests of Significance Involving No Assumption of Normality.
+    Over all L! orders of y for at most eight pairs (40,320 orders), else over ORDERS random ones and the observed one; 1 if x or y
+    is constant, or with fewer than three pairs. Source: Hotelling & Pabst 1936, Rank Correlation and Tests of Significance Involving
+    No Assumption of Normality.
     """
     n = len(x)
     observed = float(spearman(np.stack([x, y])))
     if not np.isfinite(observed):
         return PValues(np.ones(()), np.ones(()))
-    exact = n <= EXACT
+    exact = n <= MAX_EXACT
     if exact:
         orders = np.array(list(itertools.permutations(range(n))))
     else:
@@ -106,4 +106,4 @@ def permutation_spearman(x: Float[np.ndarray, " L"], y: Float[np.ndarray, " L"],
     rho = right[orders] @ left
     scale = np.sqrt((left**2).sum() * (right**2).sum())
     reached = [(rho <= observed * scale + ROUNDING * n**3).sum(), (rho >= observed * scale - ROUNDING * n**3).sum()]
-    return PValues(*(np.asarray(r / len(orders)) if exact else p_of_draws(r, len(orders)) for r in reached))
+    return PValues(*(np.asarray(r / len(orders)) if exact else monte_carlo_p(r, len(orders)) for r in reached))

@@ -12,17 +12,17 @@ from numpy.typing import ArrayLike, NDArray
 from scipy import special
 
 from trisect.core.finding import MOST_UNITS, Comparison, PairedDifference
-from trisect.stats.tested import (
+from trisect.stats.significance import (
     ALPHA,
     ROUNDING,
+    EffectTest,
     Interval,
     PValues,
     Reals,
-    Tested,
     by_direction,
     family_level,
     holm,
-    number,
+    nan_to_none,
     two_sided,
 )
 
@@ -73,19 +73,19 @@ def t_test(sample: Sample, direction: str, bound: ArrayLike) -> PValues:
     return by_direction(*tails, direction, np.asarray(bound, dtype=float))
 
 
-def t_result(sample: Sample, direction: str, bound: float, family: int, reason: Any) -> Tested:
+def t_result(sample: Sample, direction: str, bound: float, family: int, reason: Any) -> EffectTest:
     """The result of a sample for one claim in a family; `reason` says why, if no t test is possible."""
     low, high = t_interval(sample)
     low_family, high_family = t_interval(sample, family_level(family))
-    return Tested(
-        number(sample.mean),
+    return EffectTest(
+        nan_to_none(sample.mean),
         int(sample.n),
-        number(sample.spread),
+        nan_to_none(sample.spread),
         t_test(sample, direction, bound),
-        number(low),
-        number(high),
-        number(low_family),
-        number(high_family),
+        nan_to_none(low),
+        nan_to_none(high),
+        nan_to_none(low_family),
+        nan_to_none(high_family),
         None if bool(sample.testable) else reason,
     )
 
@@ -97,17 +97,18 @@ def _usable(sample: Sample) -> Sample:
     return Sample(n, mean, spread)
 
 
-def _tail(sample: Sample, bound: Reals, way: float) -> Reals:
-    """p-value of H0: mean ≤ bound (`way` 1) or mean ≥ bound (−1), one-sided Student t."""
+def _tail(sample: Sample, bound: Reals, sign: float) -> Reals:
+    """p-value of H0: mean ≤ bound (`sign` 1) or mean ≥ bound (−1), one-sided Student t."""
     n, mean, spread = _usable(sample)
-    return np.nan_to_num(special.stdtr(n - 1, way * (bound - mean) / (spread / np.sqrt(n))), nan=1.0)
+    return np.nan_to_num(special.stdtr(n - 1, sign * (bound - mean) / (spread / np.sqrt(n))), nan=1.0)
 
 
 def compare(values: Mapping[str, Sequence[float]] | Mapping[str, Float[np.ndarray, " N"]], margin: float) -> Comparison:
     """Compare components by paired differences over units on which all were measured (same seed, text or head).
 
-    Each pair's difference is a Student t test against 0, Holm over the pairs, and two one-sided tests against ±`margin`
-    (in the values' own unit) for being alike. Units where a component has no finite number are left out.
+    `values` holds an array [N] for each component; units at which some component is not finite are left out. Each pair's
+    difference is tested by Student's t against 0, with Holm's correction over pairs, and for equivalence by two one-sided
+    tests against ±`margin` (in the unit of the values).
     """
     names = list(values)
     table = np.stack([np.asarray(values[name], dtype=float) for name in names])
@@ -117,12 +118,12 @@ def compare(values: Mapping[str, Sequence[float]] | Mapping[str, Float[np.ndarra
         return Comparison("uncertain", tuple(names), (), 0, margin)
     order = np.argsort(-table.mean(1), kind="stable")
     names, table = [names[i] for i in order], table[order]
-    couples = list(itertools.combinations(range(len(names)), 2))
-    samples = [summary(table[a] - table[b]) for a, b in couples]
+    index_pairs = list(itertools.combinations(range(len(names)), 2))
+    samples = [summary(table[a] - table[b]) for a, b in index_pairs]
     p_holm = holm([float(two_sided(t_test(sample, "above", 0.0))) for sample in samples])
     pairs = []
-    for (a, b), sample, p in zip(couples, samples, p_holm, strict=True):
-        low, high = (number(end) for end in t_interval(sample))
+    for (a, b), sample, p in zip(index_pairs, samples, p_holm, strict=True):
+        low, high = (nan_to_none(end) for end in t_interval(sample))
         mean, alike = float(sample.mean), float(t_test(sample, "within", margin).p_for) < ALPHA
         same = not bool(sample.testable) and int(sample.n) > 1 and abs(mean) <= margin
         above = bool(p < ALPHA) and not alike and mean > 0
@@ -139,9 +140,9 @@ def compare(values: Mapping[str, Sequence[float]] | Mapping[str, Float[np.ndarra
         counts = np.arange(max(2, n + 1), MOST_UNITS + 1, dtype=float)
         distinct, alike = np.zeros(len(counts), bool), np.ones(len(counts), bool)
         for sample in samples:
-            ahead = Sample(counts, np.full_like(counts, sample.mean), np.full_like(counts, sample.spread))
-            same = t_test(ahead, "within", np.asarray(margin)).p_for < ALPHA
-            distinct |= (len(pairs) * two_sided(t_test(ahead, "above", 0.0)) < ALPHA) & ~same
+            larger = Sample(counts, np.full_like(counts, sample.mean), np.full_like(counts, sample.spread))
+            same = t_test(larger, "within", np.asarray(margin)).p_for < ALPHA
+            distinct |= (len(pairs) * two_sided(t_test(larger, "above", 0.0)) < ALPHA) & ~same
             alike &= same
         enough = np.flatnonzero(distinct | alike)
         needed = int(counts[enough[0]]) if len(enough) else None

@@ -9,7 +9,7 @@ from jaxtyping import Float, Int
 from scipy import special
 
 from trisect.stats.paired import t_quantile
-from trisect.stats.tested import ALPHA
+from trisect.stats.significance import ALPHA
 
 
 def jeffreys(share: float, units: int, alpha: float = ALPHA) -> tuple[float, float]:
@@ -22,9 +22,9 @@ def jeffreys(share: float, units: int, alpha: float = ALPHA) -> tuple[float, flo
     return low, high
 
 
-def jeffreys_draws(share: float, units: int, draw: np.random.Generator, draws: int) -> Float[np.ndarray, " R"]:
+def jeffreys_draws(share: float, units: int, rng: np.random.Generator, draws: int) -> Float[np.ndarray, " R"]:
     """Draws of a share from Jeffreys' posterior, which has a spread even at shares of 0 or 1."""
-    return draw.beta(*_posterior(share, units), draws)
+    return rng.beta(*_posterior(share, units), draws)
 
 
 def least_spread(share: float, units: int) -> float:
@@ -57,23 +57,23 @@ def paired_difference(
 ) -> tuple[float, float]:
     """Interval at 1 − `alpha` of the second share less the first, of the same N units.
 
-    It has a width also where every unit has the same in both, as no bootstrap has. Each unit has 1 where it counts, else 0;
-    of a mean of several shares it has its own mean, with which the interval is at least as wide. Source: Newcombe 1998, Improved
-    Confidence Intervals for the Difference between Binomial Proportions Based on Paired Data, method 10.
+    `first` and `second` hold 1 for each unit that counts, else 0; for a mean of several shares they hold each unit's mean, which makes
+    the interval at least as wide. Unlike a bootstrap interval it has a width even if the two are equal at every unit. Source:
+    Newcombe 1998, Improved Confidence Intervals for the Difference between Binomial Proportions Based on Paired Data, method 10.
     """
     n = len(first)
     (p, q), both, neither = (first.mean(), second.mean()), first @ second, (1 - first) @ (1 - second)
     (low_p, high_p), (low_q, high_q) = wilson(float(p), n, alpha), wilson(float(q), n, alpha)
     margins = p * (1 - p) * q * (1 - q) * n**4
-    beyond = both * neither - (first @ (1 - second)) * ((1 - first) @ second)
-    beyond = max(beyond - n / 2, 0.0) if beyond > 0 else beyond
-    alike = beyond / np.sqrt(margins) if margins > 0 else 0.0
+    excess = both * neither - (first @ (1 - second)) * ((1 - first) @ second)
+    excess = max(excess - n / 2, 0.0) if excess > 0 else excess
+    phi = excess / np.sqrt(margins) if margins > 0 else 0.0
 
-    def reach(first: float, second: float) -> float:
-        return float(np.sqrt(max(first**2 - 2 * alike * first * second + second**2, 0.0)))
+    def width(first: float, second: float) -> float:
+        return float(np.sqrt(max(first**2 - 2 * phi * first * second + second**2, 0.0)))
 
     difference = float(q - p)
-    return difference - reach(q - low_q, high_p - p), difference + reach(high_q - q, p - low_p)
+    return difference - width(q - low_q, high_p - p), difference + width(high_q - q, p - low_p)
 
 
 def _posterior(share: float, units: int) -> tuple[float, float]:
@@ -98,11 +98,11 @@ class _Band(NamedTuple):
 def paired_band(sums: Float[np.ndarray, "A R"], tokens: Int[np.ndarray, " R"], population: int) -> _Band:
     """Intervals from a sample of whole rows for the rise of the loss over all rows.
 
-    `sums` are each row's summed losses along the curve, in nats, and `tokens` the rows' lengths; the R rows were drawn
-    at random without replacement from `population` rows, and the same ones serve every point. The rise at a point is
+    `sums` [A R] are each row's summed losses at A points of the curve, in nats, `tokens` [R] the rows' lengths; the R rows were
+    drawn at random without replacement from `population` rows, the same ones for every point. The rise at a point is
     the ratio of summed differences to summed tokens; its variance is that of the rows' residuals, with R − 1 degrees
-    of freedom and the finite population correction 1 − R/population (so that nothing is uncertain where every row was
-    drawn). Source: Cochran 1977, Sampling Techniques, section 6.4.
+    of freedom and the finite population correction 1 − R/population (the interval has no width if every row was drawn).
+    Source: Cochran 1977, Sampling Techniques, section 6.4.
     """
     rise = sums - sums[-1]
     rises = np.concatenate([rise, rise.mean(0, keepdims=True)])

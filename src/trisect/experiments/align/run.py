@@ -41,7 +41,7 @@ from trisect.measure.alignment import (
 from trisect.measure.norms import contributions
 from trisect.papers.norms import ALIGNMENT, DIRECTIONS, SETTINGS
 from trisect.stats.bootstrap import CrossedBootstrap, CrossedEstimate
-from trisect.stats.tested import number as as_number
+from trisect.stats.significance import nan_to_none
 from trisect.text.bitext import (
     Bitext,
     Link,
@@ -355,7 +355,7 @@ def alignment_rows(scored: AlignmentCounts, redrawn: CrossedBootstrap) -> list[N
             mean = rates[:, scored.where(setting=setting, kind=kind, head=None)].mean(1)
             spreads.append(({"group": f"{setting} {kind}"}, mean))
         what = {"subject": scored.name, "stack": scored.stack, "measure": "aer_sd", "n": len(scored.models)}
-        rows += [what | place | {"value": as_number(values.std(ddof=1))} for place, values in spreads]
+        rows += [what | place | {"value": nan_to_none(values.std(ddof=1))} for place, values in spreads]
     straight = redrawn([range(len(scored.lengths))], lambda _, times: error_rates(times @ scored.diagonal))
     return [*rows, {"subject": DIAGONAL, "stack": scored.stack, "measure": "aer", **straight.row()}]
 
@@ -400,7 +400,7 @@ def _head_rows(scored: AlignmentCounts, redrawn: CrossedBootstrap) -> list[NewRo
     heads = [i for i, c in enumerate(scored.columns) if c.head is not None]
     totals = np.stack([counts.sum(0) for counts in scored.counts])
     for (name, rate), i in product(rates.items(), heads):
-        value = as_number(np.mean(rate(totals[:, i])))
+        value = nan_to_none(np.mean(rate(totals[:, i])))
         rows.append(_place(scored.columns[i]) | {"measure": name, "value": value, "n": len(scored.lengths)})
     if len(scored.lengths) < 2:
         return rows

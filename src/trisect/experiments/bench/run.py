@@ -35,7 +35,7 @@ from trisect.measure.composition import composition_scores
 from trisect.measure.norms import contributions, transformed_norms
 from trisect.measure.patching import attribute, put_at, record
 from trisect.stats.paired import summary, t_interval
-from trisect.stats.tested import finite
+from trisect.stats.significance import finite
 from trisect.text.pairs import TextPair
 
 SCHEMAS = {

@@ -20,7 +20,7 @@ from trisect.lab.units.jobs import UnitMeasured, measure_unit, notes_by_model
 from trisect.lab.units.page import NO_MEANS, concat_tables
 from trisect.stats.bootstrap import draws_spread, percentile_interval
 from trisect.stats.shares import paired_difference
-from trisect.stats.tested import finite
+from trisect.stats.significance import finite
 
 DIFFERENCES: dict[str, type[pl.DataType]] = {
     **{"part": pl.String, "stack": pl.String, "layer": pl.Int64, "head": pl.Int64},

@@ -24,7 +24,7 @@ from trisect.measure.composition import Paths, composition_scores
 from trisect.measure.patching import UNKNOWN
 from trisect.stats.describe import spearman
 from trisect.stats.paired import t_quantile
-from trisect.stats.tested import ALPHA, finite
+from trisect.stats.significance import ALPHA, finite
 
 MOST = 400  # up to so many paths, all are patched exactly
 ALL = "all writers"

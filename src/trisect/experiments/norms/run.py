@@ -44,10 +44,10 @@ from trisect.measure.sums import (
     opening_tokens,
 )
 from trisect.papers.norms import SOURCE
-from trisect.stats.bootstrap import DrawnEstimate, bootstrap_ratios, draw_times, percentile_interval, value_rows
+from trisect.stats.bootstrap import DrawnEstimate, bootstrap_ratios, percentile_interval, resample_counts, value_rows
 from trisect.stats.describe import permutation_spearman, spearman, variation
 from trisect.stats.shares import ratios
-from trisect.stats.tested import finite, value_row
+from trisect.stats.significance import finite, value_row
 
 Statistics = dict[str, DrawnEstimate]  # what the claims of papers.norms speak of
 SEP, FIRST = CATEGORIES.index("sep"), CATEGORIES.index("first")
@@ -72,7 +72,7 @@ class TextDraws:
     def __init__(self, n: int, seed: int, units: int) -> None:
         self.n, self.seed = n, seed
         self.times, self.fewer = (
-            draw_times(np.random.default_rng(seed), min(units, groups), DRAWS) for groups in (GROUPS, FEWER)
+            resample_counts(np.random.default_rng(seed), min(units, groups), DRAWS) for groups in (GROUPS, FEWER)
         )
 
     def sums(self, sums: Sums) -> DrawnEstimate:

@@ -25,7 +25,7 @@ from trisect.lab.pairs import PatchedSides, answer_places, patched_sides
 from trisect.lab.passes import EditedPass, edited_passes
 from trisect.measure.patching import attribute, logit_ratio, put_at, ratio_of_sums, record
 from trisect.stats.describe import spearman
-from trisect.stats.tested import finite
+from trisect.stats.significance import finite
 
 ATTRIBUTIONS = {
     **{"stack": TEXT, "layer": WHOLE, "head": WHOLE, "component": TEXT, "position": WHOLE},

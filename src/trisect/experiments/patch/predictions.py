@@ -18,7 +18,7 @@ from trisect.papers.lookup import SPEECH
 from trisect.stats.bootstrap import bootstrap_ratios
 from trisect.stats.paired import t_quantile
 from trisect.stats.shares import wilson
-from trisect.stats.tested import ALPHA, finite
+from trisect.stats.significance import ALPHA, finite
 from trisect.text.pairs import CONTENT
 
 if TYPE_CHECKING:

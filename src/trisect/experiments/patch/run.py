@@ -70,7 +70,7 @@ from trisect.measure.patching import (
 )
 from trisect.measure.probes import Eraser, LabelMoments
 from trisect.stats.bootstrap import bootstrap_ratios
-from trisect.stats.tested import finite
+from trisect.stats.significance import finite
 from trisect.text.pairs import ANSWERS, CONTENT
 
 # which text is patched, and which it is patched from

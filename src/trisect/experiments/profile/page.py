@@ -30,7 +30,7 @@ from trisect.report.sheet import (
     small_multiples,
     verdict_findings,
 )
-from trisect.stats.tested import ALPHA
+from trisect.stats.significance import ALPHA
 
 if TYPE_CHECKING:
     from trisect.experiments.profile.settings import ProfileFacts

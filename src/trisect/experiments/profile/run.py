@@ -57,7 +57,7 @@ from trisect.measure.profile import MapScores, Prober, WordClasses, deal_folds, 
 from trisect.papers import profile
 from trisect.stats.bootstrap import bootstrap_ratios, percentile_interval
 from trisect.stats.shares import ratios
-from trisect.stats.tested import ALPHA, Interval, Reals, finite, holm, value_row
+from trisect.stats.significance import ALPHA, Interval, Reals, finite, holm, value_row
 from trisect.text.bitext import is_bitext
 from trisect.text.labels import (
     OTHER,

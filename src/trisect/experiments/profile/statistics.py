@@ -17,7 +17,7 @@ from trisect.core.trace import Address, crosses
 from trisect.measure.profile import MapScores
 from trisect.stats.null import Null
 from trisect.stats.paired import summary, t_interval, t_test
-from trisect.stats.tested import Interval, Reals, holm
+from trisect.stats.significance import Interval, Reals, holm
 
 PAIRS = (("q", "v"), ("k", "v"), ("q", "k"))
 NO_PLAIN_MAP = "as attention used it no plain map of the layer's input (such as a norm), so that what is kept may not be by the weights"

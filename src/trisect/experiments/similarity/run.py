@@ -28,9 +28,9 @@ from trisect.measure.similarity import SUMS, MapSpan, PartMoments, effective_ran
 from trisect.papers import matrices
 from trisect.stats.bootstrap import bootstrap_means, bootstrap_ratios, percentile_interval
 from trisect.stats.null import Null
-from trisect.stats.reach import fewest_draws, is_decided
+from trisect.stats.power import fewest_draws, is_decided
 from trisect.stats.shares import ratios
-from trisect.stats.tested import ALPHA, Interval, holm, number
+from trisect.stats.significance import ALPHA, Interval, holm, nan_to_none
 
 PAIRS = (("q", "k"), ("k", "v"), ("q", "v"))
 AFFINE = "with biases"
@@ -283,7 +283,7 @@ def compare_with_nulls(
         for key in dict.fromkeys(m.keys):
             where = [i for i, k in enumerate(m.keys) if k == key]
             values, heads = m.values[where], [layer | {"head": i + 1} for i in where]
-            rows += [row | {"value": number(v)} for row, v in zip(heads, values, strict=True)]
+            rows += [row | {"value": nan_to_none(v)} for row, v in zip(heads, values, strict=True)]
             if key is None:
                 continue
             null = nulls.get(key, name)
@@ -292,7 +292,8 @@ def compare_with_nulls(
             rows += [row | middle for row in ([layer] if len(where) == len(m.keys) else heads)]
             scores, p = null.scores(values), null.beyond(values)
             rows += [
-                row | count | {"measure": f"{name}_z", "value": number(z)} for row, z in zip(heads, scores, strict=True)
+                row | count | {"measure": f"{name}_z", "value": nan_to_none(z)}
+                for row, z in zip(heads, scores, strict=True)
             ]
             component = m.component * (name == "effective_rank")
             family = tests.setdefault((name, ELSEWHERE if m.group == ELSEWHERE else component), {})
@@ -431,13 +432,13 @@ def _text_rows(read: Mapping[Address, _LayerReading], scored: Mapping[Address, _
             values = [] if cka is None else cka[:: layer.group if left == "k" else 1].tolist()
             for head, value in enumerate(values, start=1):
                 named = {"head": head, "component": f"{left}-{right}"}
-                yield place | named | {"value": number(value), "n": layer.moments.count}
+                yield place | named | {"value": nan_to_none(value), "n": layer.moments.count}
     for address, scores in scored.items():
         place = {"stack": address.stack, "layer": address.layer, "component": "q-k", "group": CORPUS}
         for i, measure in enumerate(SCORES):
             ends = percentile_interval(scores.draws[:, i], scores.texts)
             for head, columns in enumerate(zip(scores.values[i], ends.low, ends.high, strict=True), start=1):
-                numbers = dict(zip(("value", "low", "high"), map(number, columns), strict=True))
+                numbers = dict(zip(("value", "low", "high"), map(nan_to_none, columns), strict=True))
                 yield place | {"head": head, "measure": measure, "n": scores.texts} | numbers
 
 

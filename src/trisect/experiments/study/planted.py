@@ -23,7 +23,7 @@ from trisect.report.format import Mean, Point, by_site, interval
 from trisect.report.sheet import BLIND, PageBlock, Section, Table, TextBlock, present
 from trisect.stats.paired import summary, t_test
 from trisect.stats.shares import least_spread
-from trisect.stats.tested import ALPHA, holm
+from trisect.stats.significance import ALPHA, holm
 
 MARGIN = 0.02  # nats, as everywhere; of bits and of shares of pairs as well
 TITLE = "Which methods can tell?"

@@ -25,7 +25,7 @@ from trisect.lm.rewind import Curve, Variants, draw_rows, evaluate_variants
 from trisect.measure import probes
 from trisect.measure.probes import Eraser, Examples, LabelMoments
 from trisect.stats.shares import paired_band
-from trisect.stats.tested import finite
+from trisect.stats.significance import finite
 from trisect.text.corpus import Corpus
 from trisect.text.sources import article_starts
 

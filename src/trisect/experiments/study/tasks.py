@@ -33,7 +33,7 @@ from trisect.lm.train import Progress, RunFiles, parameters_of, train_fleet
 from trisect.measure.criticality import adaptive_curves, criticality, exact_curves, mean_difference
 from trisect.measure.patching import BASE, shares
 from trisect.stats.shares import paired_band
-from trisect.stats.tested import finite
+from trisect.stats.significance import finite
 from trisect.text.corpus import Corpus, unigram_loss
 from trisect.text.worlds import DonorPairs, world_of
 

@@ -30,7 +30,7 @@ from trisect.report.sheet import (
     verdict_findings,
 )
 from trisect.stats.paired import Sample, compare, summary, t_interval
-from trisect.stats.tested import finite
+from trisect.stats.significance import finite
 
 if TYPE_CHECKING:
     from trisect.lab.experiment import LayerMeasure, UnitsFacts

@@ -9,26 +9,26 @@ from typing import Literal, TypeAlias
 import numpy as np
 
 from trisect.stats.bootstrap import DRAWS, expand_p
-from trisect.stats.null import PERMUTATIONS, p_of_draws
+from trisect.stats.null import PERMUTATIONS, monte_carlo_p
 from trisect.stats.paired import Sample, t_test
-from trisect.stats.tested import ALPHA, Reals, bonferroni, conjunction, two_sided
+from trisect.stats.significance import ALPHA, Reals, bonferroni, conjunction, two_sided
 
 MOST_SEEDS = 1000
-ClaimPart: TypeAlias = tuple[Sample, str, float]  # what was seen of a part, its direction and its bound
+ClaimPart: TypeAlias = tuple[Sample, str, float]  # the sample of a part, its direction and its bound
 
 
 def smallest_p(method: Literal["bootstrap", "permutation"], n: int, draws: int | None = None) -> float:
     """The smallest possible two-sided p-value of a test over `n` units (or groups); 1 with fewer than two.
 
-    'bootstrap' over `draws` draws (DRAWS): where all of them lie on one side, made as wide as t with n − 1 degrees of
-    freedom. 'permutation': all n! orders of n units, or `draws` random ones (PERMUTATIONS) where that is fewer.
+    'bootstrap': all of `draws` draws (default DRAWS) lie on one side, widened as by t with n − 1 degrees of freedom.
+    'permutation': over all n! orders of n units, or over `draws` random ones (default PERMUTATIONS) if these are fewer.
     """
     if n < 2:
         return 1.0
     if method == "bootstrap":
         one_sided = expand_p(0, DRAWS if draws is None else draws, n)
     else:
-        floor = p_of_draws(0, PERMUTATIONS if draws is None else draws)
+        floor = monte_carlo_p(0, PERMUTATIONS if draws is None else draws)
         one_sided = max(math.exp(-math.lgamma(n + 1)), float(floor))
     return float(bonferroni(one_sided, 2))
 
@@ -41,40 +41,45 @@ def fewest_draws(tests: int, spare: float = 1.0, alpha: float = ALPHA) -> int:
 def is_decided(p: float, draws: int, tests: int, alpha: float = ALPHA) -> bool:
     """Whether a p-value from so many draws of a null is clearly on one side of `alpha` after a correction for `tests`.
 
-    That is, whether three standard errors of the count leave it there: of p = 1 / (draws + 1) the floor alone decides nothing.
+    That is, whether three standard errors of the count leave it on that side; the smallest possible p, 1 / (draws + 1), is not
+    enough by itself.
     """
     error = 3 * (p / (draws + 1)) ** 0.5
     return tests * (p + error) < alpha or tests * (p - error) >= alpha
 
 
 def fewest_counts(
-    ahead: Sequence[ClaimPart], counts: Reals, family: int, alpha: float = ALPHA, least: Sequence[float] | None = None
+    parts: Sequence[ClaimPart],
+    counts: Reals,
+    family: int,
+    alpha: float = ALPHA,
+    min_errors: Sequence[float] | None = None,
 ) -> int | None:
     """The first of ascending `counts` of units that would decide a claim whose parts keep their means and spreads.
 
-    Decided is p < alpha / family, Holm's first step; either side counts. None where none of them would do. `least` are standard
-    errors below which no number of units takes each part.
+    A claim is decided if its two-sided p < alpha / family, Holm's first step. None if no count is enough. `min_errors` is the
+    standard error of each part that more units do not reduce.
     """
-    parts = [
+    p_values = [
         t_test(
             Sample(counts, np.full_like(counts, s.mean), np.maximum(s.spread, error * np.sqrt(counts))),
             direction,
             bound,
         )
-        for (s, direction, bound), error in zip(ahead, least or [0.0] * len(ahead), strict=True)
+        for (s, direction, bound), error in zip(parts, min_errors or [0.0] * len(parts), strict=True)
     ]
-    enough = np.flatnonzero(two_sided(conjunction(parts)) < alpha / family)
+    enough = np.flatnonzero(two_sided(conjunction(p_values)) < alpha / family)
     return int(counts[enough[0]]) if len(enough) else None
 
 
 def fewest_seeds(
-    parts: Sequence[ClaimPart], family: int, alpha: float = ALPHA, least: Sequence[float] | None = None
+    parts: Sequence[ClaimPart], family: int, alpha: float = ALPHA, min_errors: Sequence[float] | None = None
 ) -> int | None:
     """The fewest seeds that would decide the claim at these means, spreads and least errors (see `fewest_counts`).
 
-    Null when fewer than MOST_SEEDS would not do, and when some part has one seed. One without a spread never speaks for a
-    claim, so that others can then only decide against it.
+    None if more than MOST_SEEDS − 1 seeds are needed, or if a part has fewer than two. A part without a spread never supports the
+    claim, so that the other parts can then only refute it.
     """
     if any(int(sample.n) < 2 for sample, _, _ in parts):
         return None
-    return fewest_counts(parts, np.arange(2, MOST_SEEDS, dtype=float), family, alpha, least)
+    return fewest_counts(parts, np.arange(2, MOST_SEEDS, dtype=float), family, alpha, min_errors)

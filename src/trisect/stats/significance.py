@@ -29,16 +29,16 @@ class Interval(NamedTuple):
     high: Reals
 
 
-NO_TEST = PValues(np.ones(()), np.ones(()))  # where nothing can be tested, nothing speaks for it and nothing against it
+NO_TEST = PValues(np.ones(()), np.ones(()))  # neither for nor against, where no test can be made
 
 
 @dataclass(frozen=True)
-class Tested:
+class EffectTest:
     """A test of one effect, in the effect's unit; None is unknown.
 
     `low, high` are the 95 % interval, `low_family, high_family` that at Bonferroni's level for the family of claims.
-    `n` is the number of units; `spread` the standard deviation that one of them stands for, so that spread / √n is the
-    standard error. `reason` says why no test could be made, in which case both p-values are 1.
+    `n` is the number of units; `spread` the standard deviation per unit, so that spread / √n is the standard error.
+    `reason` is why no test could be made (both p-values are then 1), None if one was.
     """
 
     effect: float | None = None
@@ -62,7 +62,7 @@ class Tested:
         return float(self.p.p_against)
 
 
-def number(value: ArrayLike) -> float | None:
+def nan_to_none(value: ArrayLike) -> float | None:
     """A scalar for a table: None instead of NaN."""
     scalar = float(np.asarray(value))
     return None if np.isnan(scalar) else scalar
@@ -116,20 +116,20 @@ def holm(p: ArrayLike) -> Reals:
     return adjusted
 
 
-OneSided: TypeAlias = Callable[[Reals], Reals]  # a bound -> the p-value of lying on the wrong side of it
+OneSided: TypeAlias = Callable[[Reals], Reals]  # bound -> p-value of a one-sided test against it
 
 
-def by_direction(beyond: OneSided, short_of: OneSided, direction: str, bound: Reals) -> PValues:
+def by_direction(greater: OneSided, less: OneSided, direction: str, bound: Reals) -> PValues:
     """p-values for and against "the number lies above (below) `bound`" or "within ±`bound`".
 
-    `beyond(b)` tests H0: the number is at most b, `short_of(b)` H0: it is at least b. Within: p_for is the larger of the two
+    `greater(b)` tests H0: the number is at most b, `less(b)` H0: it is at least b. Within: p_for is the larger of the two
     one-sided tests against ±bound; p_against is twice the smaller of the tests for lying outside, at most 1.
     Source: Schuirmann 1987, A Comparison of the Two One-Sided Tests Procedure and the Power Approach.
     """
     if direction == "within":
-        inside = np.maximum(beyond(-bound), short_of(bound))
-        outside = np.minimum(beyond(bound), short_of(-bound))
+        inside = np.maximum(greater(-bound), less(bound))
+        outside = np.minimum(greater(bound), less(-bound))
         return PValues(inside, bonferroni(outside, 2))
     assert direction in ("above", "below"), direction
-    both = PValues(beyond(bound), short_of(bound))
+    both = PValues(greater(bound), less(bound))
     return both if direction == "above" else PValues(both.p_against, both.p_for)
