@@ -43,6 +43,7 @@ SWAPS = {
     ast.NotIn: ast.In, ast.Is: ast.IsNot, ast.IsNot: ast.Is, ast.Add: ast.Sub, ast.Sub: ast.Add, ast.Mult: ast.Div,
     ast.Div: ast.Mult, ast.FloorDiv: ast.Div, ast.Mod: ast.Mult, ast.Pow: ast.Mult, ast.And: ast.Or, ast.Or: ast.And,
 }  # fmt: skip
+SAME = ast.JoinedStr | ast.Assert | ast.Raise  # not changed, nor is the `strict` of a zip
 
 
 class Mutant(NamedTuple):
@@ -99,7 +100,11 @@ def mutants(path: Path) -> Iterator[Mutant]:
         for field, value in ast.iter_fields(node):
             if field not in ("annotation", "returns", "decorator_list", "type_params"):
                 for part in value if isinstance(value, list) else [value]:
-                    if isinstance(part, ast.AST) and not isinstance(part, ast.JoinedStr | ast.Assert | ast.Raise):
+                    if (
+                        isinstance(part, ast.AST)
+                        and not isinstance(part, SAME)
+                        and getattr(part, "arg", "") != "strict"
+                    ):
                         yield from walk(part, function)
 
     return walk(ast.parse(content), "module")

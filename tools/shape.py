@@ -30,7 +30,6 @@ CEILINGS = {
     "modules loaded by norms": 130,
     "functions run by norms": 1_000,
 }
-RECORDS = ("NamedTuple", "TypedDict", "BaseModel")
 
 
 def count_shape(src: Path = SRC, root: Path = ROOT) -> dict[str, float]:
@@ -83,7 +82,8 @@ def is_record(node: ast.AST) -> bool:
     if not isinstance(node, ast.ClassDef):
         return False
     bases = {ast.unparse(base).split("[")[0].split(".")[-1] for base in node.bases}
-    return bool(bases & set(RECORDS)) or any("dataclass" in ast.unparse(one) for one in node.decorator_list)
+    is_derived = bool(bases & {"NamedTuple", "TypedDict", "BaseModel"})
+    return is_derived or any("dataclass" in ast.unparse(decorator) for decorator in node.decorator_list)
 
 
 def imports(tree: ast.Module, src: Path) -> set[str]:
@@ -101,18 +101,11 @@ def imports(tree: ast.Module, src: Path) -> set[str]:
 
 def find_cycles(graph: dict[str, set[str]]) -> set[str]:
     """Modules that reach themselves by imports."""
-
-    def reach(start: str) -> set[str]:
-        seen: set[str] = set()
-        todo = list(graph[start])
-        while todo:
-            here = todo.pop()
-            if here not in seen and here in graph:
-                seen.add(here)
-                todo += graph[here]
-        return seen
-
-    return {module for module in graph if module and module in reach(module)}
+    reached = {module: names & graph.keys() for module, names in graph.items()}
+    for middle in graph:  # Warshall's transitive closure
+        for names in reached.values():
+            names |= reached[middle] if middle in names else set()
+    return {module for module in graph if module and module in reached[module]}
 
 
 def count_run(model: str) -> dict[str, float]:
@@ -121,7 +114,6 @@ def count_run(model: str) -> dict[str, float]:
 
     def note(frame: object, event: str, _: object) -> None:
         code = getattr(frame, "f_code")  # noqa: B009
-        # neither modules, classes nor comprehensions
         is_function = code.co_flags & CO_NEWLOCALS and (code.co_name[0] != "<" or code.co_name == "<lambda>")
         if event == "call" and is_function and str(SRC) in code.co_filename:
             codes.add(code)

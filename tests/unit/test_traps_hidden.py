@@ -254,6 +254,44 @@ LEFT_OUT = {
 }
 
 
+class ValuesFirst(Split):
+    """vᵀ wᵀ, transposed."""
+
+    def attend(self, q: Tensor, k: Tensor, v: Tensor, x: Tensor) -> Tensor:
+        weights = self.weights(self.scores(q, k, x), x)
+        return (v.transpose(2, 3) @ weights.transpose(2, 3)).transpose(2, 3)
+
+
+class HeadsInRows(Split):
+    """PyTorch's own attention over texts and heads in one axis."""
+
+    def attend(self, q: Tensor, k: Tensor, v: Tensor, x: Tensor) -> Tensor:
+        merged = (t.flatten(0, 1) for t in (q, k, v))
+        return F.scaled_dot_product_attention(*merged, scale=0.5).unflatten(0, (len(x), -1))
+
+
+@pytest.mark.parametrize("kind", [ValuesFirst, HeadsInRows])
+def test_the_same_attention_in_another_spelling_is_read_and_edited_alike(kind):
+    plain, other = loaded(made(Split)), loaded(made(kind))
+    for a, b in zip(plain.read(fooling.ids(9)).traces, other.read(fooling.ids(9)).traces, strict=True):
+        assert torch.allclose(a.weights, b.weights, atol=1e-6)  # float32
+        assert torch.allclose(a.output, b.output, atol=1e-6)
+    edit = {"v@1.h2": lambda v, where: v + 1}
+    plain, other = (subject.predict(fooling.ids(9), edit) for subject in (plain, other))
+    assert torch.allclose(plain, other, atol=1e-5)
+
+
+def test_attention_that_is_not_read_is_counted_in_the_reason():
+    """One alone, or one and how many more."""
+    alone = made(OnePattern, OnePattern)
+    del alone.layers[1]
+    words = "OnePattern 'layers.0.attn': one pattern of weights is shared by several heads of values"
+    for model, more in ((alone, ""), (made(OnePattern, OnePattern), ", and so for 1 more")):
+        with pytest.raises(ModelError) as caught:
+            loaded(model)
+        assert caught.value.reason == f"{words}{more}."
+
+
 @pytest.mark.parametrize("kind", LEFT_OUT, ids=lambda k: k.__name__)
 def test_what_is_no_one_softmax_a_head_is_left_out_with_its_reason(kind):
     subject = loaded(made(kind))
