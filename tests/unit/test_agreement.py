@@ -10,6 +10,7 @@ import transformers.models.gpt2.modeling_gpt2 as gpt2
 from tests import fooling, tinyhf
 from torch import Tensor, nn
 from torch.testing import assert_close
+from transformers import GPT2Config, GPT2LMHeadModel
 
 from trisect.core.errors import ModelError
 from trisect.hf.files.model_errors import ModelOutOfMemoryError
@@ -150,3 +151,12 @@ def test_rounding_is_wider_where_products_of_float32_may_be_of_fewer_bits():
         assert laws._rounding(single) == 1e-4
     finally:
         torch.set_float32_matmul_precision(before)
+
+
+@pytest.mark.parametrize("kind", [torch.bfloat16, torch.float16, torch.float32])
+def test_wide_heads_are_read_in_any_precision(kind):
+    """Rounding grows with the root of a head's width."""
+    torch.manual_seed(0)
+    model = GPT2LMHeadModel(GPT2Config(n_layer=2, n_head=2, n_embd=256, vocab_size=50, n_positions=64))
+    subject = load(model.eval().to(kind))
+    assert len(subject.read({"input_ids": torch.randint(0, 50, (2, 60))}).traces) == 2
