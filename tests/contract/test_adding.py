@@ -22,7 +22,7 @@ from trisect import experiments, papers
 from trisect.cli import main
 from trisect.cli.options import command, say_result
 from trisect.core.claim import Claim, LossChange, Part, Source
-from trisect.core.edits import _KINDS, in_study, register
+from trisect.core.edits import _KINDS, check_study_site, register
 from trisect.core.finding import About, Estimate, Finding
 from trisect.core.schema import record
 from trisect.core.site import Site
@@ -225,8 +225,8 @@ class DampEdit(TrainingEdit):
     own_page: ClassVar[bool] = False
 
     @classmethod
-    def place(cls, site: Site) -> Site:
-        return in_study(site, cls.kind)
+    def check_site(cls, site: Site) -> Site:
+        return check_study_site(site, cls.kind)
 
     @property
     def column(self) -> None:

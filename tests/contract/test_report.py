@@ -26,7 +26,7 @@ from trisect.experiments.study.rows import StudyRows
 from trisect.report import cards, render, sheet
 from trisect.report import format as words
 from trisect.report.charts import SharedAxis, _label_heights, _whole_ticks, axis_for
-from trisect.report.format import Mean, Point, by_component, by_site, interval, order, place
+from trisect.report.format import Mean, Point, by_component, by_site, interval, order, site_position
 
 pytestmark = pytest.mark.drawn
 
@@ -439,7 +439,7 @@ def test_component_means_are_over_layers_then_seeds():
 def test_sites_are_ordered_by_layer_then_component():
     sites = ["v@all", "q+k@1-2", "v@1", "k@10", "q@2", "q+k@2", "k@1", "q@1", "k@2,4"]
     assert sorted(sites, key=order) == ["q@1", "k@1", "v@1", "q@2", "q+k@2", "k@10", "q+k@1-2", "k@2,4", "v@all"]
-    assert place("v@2,4") == ("v", "2,4", 3.0, False)
+    assert site_position("v@2,4") == ("v", "2,4", 3.0, False)
 
 
 @pytest.mark.parametrize(

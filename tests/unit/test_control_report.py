@@ -21,7 +21,7 @@ from trisect.experiments.study.rows import StudyRows
 from trisect.report import cards, charts
 from trisect.report.cards import survival_sentence, survivals, tally_survival
 from trisect.report.charts import FigureView, Measure, axis_for, site_panel
-from trisect.report.format import Point, place
+from trisect.report.format import Point, site_position
 
 pytestmark = pytest.mark.usefixtures("undrawn")  # pages without drawings, which take most of the time
 
@@ -253,7 +253,7 @@ def wide():
 
 
 def test_single_heads_are_a_map_and_enter_no_mean_over_layers(wide):
-    assert not place("q@1.h2").single
+    assert not site_position("q@1.h2").single
     assert {p.site for p in wide.effects("freeze", "valid")} == {
         "q@1",
         "k@1",

@@ -9,7 +9,7 @@ from click.testing import CliRunner
 from tests import tiny
 
 from trisect.cli import main
-from trisect.core.edits import Edit, kind_of, kinds, make_edit, place, read_edit, register
+from trisect.core.edits import Edit, check_site, kind_of, kinds, make_edit, read_edit, register
 from trisect.core.errors import SpecError
 from trisect.core.methods import Attack, Control, Probe, canonical_variant
 from trisect.core.schema import read
@@ -44,7 +44,7 @@ class Melt(Edit):
     own_page: ClassVar[bool] = False
 
     @classmethod
-    def place(cls, site: Site) -> Site:
+    def check_site(cls, site: Site) -> Site:
         return site
 
     @property
@@ -73,7 +73,7 @@ def test_a_statement_of_a_kind_that_is_not_registered_is_refused_by_name():
         lambda: read(Run, stored, "the run"),
         lambda: read_experiment({"edits": [{"kind": "melt", "site": "q@1"}]}, "f.json"),
         lambda: make_edit("melt", Q),
-        lambda: place(Q, "melt"),
+        lambda: check_site(Q, "melt"),
         lambda: kind_of("melt"),
     ):
         with pytest.raises(SpecError) as caught:
@@ -95,7 +95,7 @@ def test_a_kind_that_leaves_a_question_open_cannot_be_made_or_registered():
     with pytest.raises(TypeError, match="abstract"):
         Half(Q)  # pyright: ignore[reportAbstractUsage]
     with pytest.raises(
-        AssertionError, match=r"Half does not answer \['column', 'objectives', 'place', 'token_seconds'\]"
+        AssertionError, match=r"Half does not define \['check_site', 'column', 'objectives', 'token_seconds'\]"
     ):
         register([Half])
     assert "half" not in kinds()

@@ -16,7 +16,7 @@ from tests import tiny
 from tests.jobs import Walk, read_start, walk
 
 from trisect.core.errors import SpecError, StudyError
-from trisect.core.files import digest_place, write_json
+from trisect.core.files import digest_path, write_json
 from trisect.core.machine import Machine
 from trisect.core.spec import plain
 from trisect.engine import processes
@@ -233,16 +233,16 @@ def test_a_places_hash_is_of_its_names_and_bytes(tmp_path):
     (value / "a").write_bytes(b"1\n2")
     (value / "deep" / "b").write_bytes(b"")
     (value / ".half").write_bytes(b"not yet")
-    first = digest_place(value)
+    first = digest_path(value)
     shutil.copytree(value, tmp_path / "again")
-    assert digest_place(tmp_path / "again") == first
+    assert digest_path(tmp_path / "again") == first
     (value / ".half").write_bytes(b"more")
-    assert digest_place(value) == first
-    found = {first, digest_place(value / "a")}
+    assert digest_path(value) == first
+    found = {first, digest_path(value / "a")}
     (value / "a").write_bytes(b"1\n3")
-    found |= {digest_place(value), digest_place(value / "a")}
+    found |= {digest_path(value), digest_path(value / "a")}
     (value / "a").rename(value / "c")
-    assert len(found | {digest_place(value)}) == 5
+    assert len(found | {digest_path(value)}) == 5
 
 
 def test_errors_travel_as_json_and_come_out_as_they_were():

@@ -16,7 +16,7 @@ import trisect
 from trisect.core.errors import ModelError, on_step
 from trisect.hf.files import fetch as files_fetch
 from trisect.hf.files.fetch import Options, check_sizes, fetch, objective_of
-from trisect.hf.files.model_errors import check_finite, check_ids, loading_error, saying
+from trisect.hf.files.model_errors import check_finite, check_ids, loading_error, translate_errors
 
 SAVED = {
     "masked": tinyhf.bert,
@@ -462,16 +462,16 @@ def test_a_tokenizer_that_fails_at_a_text(model):
 
 def test_only_what_other_libraries_raise_is_turned():
     for raised in (PermissionError("a"), MemoryError(), ModelError("a", "b", "c"), KeyboardInterrupt()):
-        with pytest.raises(type(raised)) as error, saying(partial(loading_error, "m", None)):
+        with pytest.raises(type(raised)) as error, translate_errors(partial(loading_error, "m", None)):
             raise raised
         assert error.value is raised
     with (
         pytest.raises(ModelError, match="cannot be loaded with a device map") as error,
-        saying(partial(loading_error, "m", None)),
+        translate_errors(partial(loading_error, "m", None)),
     ):
         raise ValueError("When passing device_map as a string, the value needs to be 'auto' but found nonsense.")
     assert "leave it out" in error.value.todo
-    with pytest.raises(ModelError, match="ZeroDivisionError"), saying(partial(loading_error, "m", None)):
+    with pytest.raises(ModelError, match="ZeroDivisionError"), translate_errors(partial(loading_error, "m", None)):
         raise ZeroDivisionError("x")
 
 

@@ -286,7 +286,7 @@ def test_a_unit_is_there_whole_and_under_its_own_key_or_gone(tmp_path, change):
     (unit,) = folder.units
     match change:
         case "another key":
-            other = unit.rename(folder.place(digest("other")))
+            other = unit.rename(folder.unit_folder(digest("other")))
             assert folder.resume(key) is None
             key, unit = digest("other"), other
         case "content":

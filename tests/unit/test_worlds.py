@@ -19,7 +19,7 @@ from trisect.text.birth_places import QUESTION, People, ask, name_in, open_peopl
 from trisect.text.corpus import Corpus, Documents, Split, batch, check_windows, sample_steps, steps, unigram_loss
 from trisect.text.generated import FUNCTION, VERSION, _Lexicon, draw_sentences, embedded_corpus, people_corpus
 from trisect.text.sources import Text as TextSpec
-from trisect.text.sources import absolute_place, load_text, open_corpus
+from trisect.text.sources import absolute_name, load_text, open_corpus
 from trisect.text.worlds import INDUCTION, ROLES, Roles, World, world_of
 
 # what changes with a column in the induction world: a question's word before is the last value; keys stand before values
@@ -192,7 +192,7 @@ def test_near_donors_differ_in_what_the_label_speaks_of_alone(world: World):
 
 
 def test_a_world_is_a_text_by_its_name():
-    assert absolute_place("roles") == "roles"
+    assert absolute_name("roles") == "roles"
     corpus = load_text(Text("roles"))
     assert world_of(corpus) is ROLES
     assert set(corpus.vocabulary) == set(ROLES.vocabulary)

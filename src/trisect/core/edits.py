@@ -39,11 +39,11 @@ class Edit(ABC):
     site: SiteText
 
     def __post_init__(self) -> None:
-        self.place(self.site)
+        self.check_site(self.site)
 
     @classmethod
     @abstractmethod
-    def place(cls, site: Site) -> Site:
+    def check_site(cls, site: Site) -> Site:
         """Return the site if it can be edited so; raises SpecError otherwise."""
 
     @property
@@ -82,9 +82,9 @@ _KINDS: dict[str, type[Edit]] = {}
 def register(kinds: Iterable[type[Edit]]) -> None:
     """Register kinds of edits by name; an incomplete kind is an error in its file."""
     for kind in kinds:
-        assert not inspect.isabstract(kind), f"{kind.__name__} does not answer {sorted(kind.__abstractmethods__)}"
+        assert not inspect.isabstract(kind), f"{kind.__name__} does not define {sorted(kind.__abstractmethods__)}"
         open_ = [name for name in ("kind", "title", "own_page") if not hasattr(kind, name)]
-        assert not open_, f"{kind.__name__} does not state {open_}"
+        assert not open_, f"{kind.__name__} does not define {open_}"
         assert _KINDS.setdefault(kind.kind, kind) is kind, f"two kinds of edits are called {kind.kind!r}"
 
 
@@ -145,20 +145,20 @@ AnyEdit = Annotated[
 ]  # which JSON has as its kind, site and settings
 
 
-def place(site: Site, verb: str) -> Site:
+def check_site(site: Site, verb: str) -> Site:
     """Return the site if a study can edit it so; raises SpecError otherwise."""
     match verb:
         case "rewind" | "control" | "probe":
-            return in_study(site, verb)
+            return check_study_site(site, verb)
         case "erase" | "interchange":
-            return in_study(site, verb, ("q", "k", "v"), heads=False)
+            return check_study_site(site, verb, ("q", "k", "v"), heads=False)
         case "ablate":
-            return in_study(site, verb, ("q", "k", "v"))
+            return check_study_site(site, verb, ("q", "k", "v"))
         case _:
-            return kind_of(verb).place(site)
+            return kind_of(verb).check_site(site)
 
 
-def in_study(site: Site, verb: str, allowed: tuple[str, ...] = WHERE, heads: bool = True) -> Site:
+def check_study_site(site: Site, verb: str, allowed: tuple[str, ...] = WHERE, heads: bool = True) -> Site:
     """Return the site if its components are allowed and it is of the only stack; raises SpecError otherwise."""
     if any(c not in allowed for c in site.components) or site.stack or site.pre or (site.heads and not heads):
         raise SpecError(
@@ -178,7 +178,7 @@ SHAPES = {  # of each component's matrices, D being the width and F the feed-for
 }
 
 
-def matrices(site: Site, ok: bool, fault: str, facts: str, example: str) -> Site:
+def check_projection_site(site: Site, ok: bool, fault: str, facts: str, example: str) -> Site:
     """Return the site if it is one of q, k and v of the only stack and `ok`; raises SpecError naming the shapes otherwise."""
     plain = all(c in ("q", "k", "v") for c in site.components) and not site.stack and not site.pre
     shapes = ", ".join(f"{c} is {SHAPES[c]}" for c in site.components)

@@ -85,7 +85,7 @@ def whole_files(folder: Path) -> Iterator[Path]:
     return (path for path in paths if not any(name.startswith(".") for name in path.relative_to(folder).parts))
 
 
-def digest_place(place: Path) -> str:
+def digest_path(place: Path) -> str:
     """A hash of the bytes and names of a file or a folder's files, and of which of the two it is."""
     names = [place] if place.is_file() else list(whole_files(place))
     return digest(canonical([place.is_file(), [[p.relative_to(place).as_posix(), digest_file(p)] for p in names]]))

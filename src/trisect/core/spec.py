@@ -18,7 +18,7 @@ from pydantic import Field
 from typing_extensions import TypedDict
 
 from trisect.core import schema
-from trisect.core.edits import AnyEdit, Edit, make_edit, place
+from trisect.core.edits import AnyEdit, Edit, check_site, make_edit
 from trisect.core.errors import require, shorten
 from trisect.core.files import canonical, digest
 from trisect.core.machine import PRECISIONS
@@ -137,7 +137,7 @@ class Design:
         shape = (self.model.layers, self.model.heads)
 
         def fit(sites: tuple[Site, ...], verb: str) -> tuple[Site, ...]:
-            return tuple(dict.fromkeys(place(s.resolve(*shape), verb) for s in sites))
+            return tuple(dict.fromkeys(check_site(s.resolve(*shape), verb) for s in sites))
 
         parts: dict[str, Any] = {}
         for verb in METHODS:

@@ -27,12 +27,12 @@ from trisect.hf.hooks.calls import (
     Calls,
     Edits,
     ModelOutput,
-    alone,
     copy_caches,
     edits_at,
     evaluating,
     outline,
     replace_forwards,
+    synchronized,
     tensors_in,
 )
 from trisect.hf.hooks.edit import beside_edits, edited_streams, is_edited
@@ -482,7 +482,7 @@ class SharedPasses:
         """Which shortcuts were not used, and why."""
         return (*(() if self.restarts.works else (WHOLE,)), *filter(None, (self.restarts.apart,)))
 
-    @alone
+    @synchronized
     def begin(self, batch: Batch, hold: HeldWeights = None) -> ModelOutput:
         """Run one unedited pass, store its blocks' outputs, and return the model's output."""
         self._batch, self._hold, self._prefix, self._lowest = batch, hold, None, None
@@ -498,7 +498,7 @@ class SharedPasses:
         self._prefix, self._answer = prefix, tuple(first_tensor(answer).shape)
         return answer
 
-    @alone
+    @synchronized
     def score(
         self, batch: Batch, write: Written = None, hold: HeldWeights = None, clean: RowScores | None = None
     ) -> RowScores:
@@ -506,7 +506,7 @@ class SharedPasses:
         answer = self.begin(batch, hold) if not write else self._run_edits(batch, write, hold)
         return row_scores(answer, batch, self.objective, clean)
 
-    @alone
+    @synchronized
     def score_each(
         self,
         batch: Batch,
@@ -520,7 +520,7 @@ class SharedPasses:
         answers = self._answers(batch, writes, hold, None)
         return [row_scores(answer, batch, self.objective, clean) for answer in answers]
 
-    @alone
+    @synchronized
     def output_each(
         self, batch: Batch, writes: Sequence[Mapping[Address, Writer]], places: Int[Tensor, "B ..."] | None = None
     ) -> list[Float[Tensor, "B T V"]]:
@@ -613,7 +613,7 @@ class SharedPasses:
             self.restarts.late = [module for module in maps if module not in inside]
         return self.restarts.late
 
-    @alone
+    @synchronized
     def stream_parts(
         self, batch: Batch, changes: Sequence[Mapping[StreamPoint, Float[Tensor, "B T D"]]], address: Address
     ) -> list[Parts]:
@@ -656,7 +656,7 @@ class SharedPasses:
             parts_seen += group_parts
         return parts_seen
 
-    @alone
+    @synchronized
     def outputs(
         self, batch: Batch, write: Written = None, places: Int[Tensor, "B ..."] | None = None
     ) -> Float[Tensor, "B T V"]:

@@ -67,13 +67,13 @@ from trisect.hf.forward import (
 from trisect.hf.hooks.calls import (
     Call,
     ModelOutput,
-    alone,
     check_inputs,
     check_model,
     check_readable,
     edits_at,
     evaluating,
     outline,
+    synchronized,
     unwrap_model,
     without_recompute,
 )
@@ -98,7 +98,7 @@ class _LazyProjections(Sequence[Projections]):
     def __getitem__(self, index: int) -> Projections: ...
     @overload
     def __getitem__(self, index: slice) -> _LazyProjections: ...
-    @alone
+    @synchronized
     def __getitem__(self, index: int | slice) -> Projections | _LazyProjections:
         if isinstance(index, slice):
             return _LazyProjections(self._projections[index], self._check)
@@ -155,7 +155,7 @@ class Pretrained:
         """Layers that attend, and their heads."""
         return self.proof.shape
 
-    @alone
+    @synchronized
     def projections(self) -> Sequence[Projections]:
         """Per-head weights of each verified layer, copied on access; raises ModelError if they have changed since loading."""
         check = functools.partial(check_writes, self.name, self.state, self.model)
@@ -277,7 +277,7 @@ class Pretrained:
         """
         self._walk(batch.inputs, lambda seen: see(trace_of(batch, seen)), on_cpu=False)
 
-    @alone
+    @synchronized
     def _walk(
         self, inputs: Inputs, take: Take, pattern: bool = False, write: Written = None, on_cpu: bool = True
     ) -> Sequence[Call]:
@@ -313,7 +313,7 @@ class Pretrained:
         """The model's own loss of one batch, row by row; see RowScores for the units."""
         return row_scores(self.predict(batch.inputs, write, hold), batch, self.objective, clean)
 
-    @alone
+    @synchronized
     @torch.no_grad()
     def predict(self, inputs: Inputs, write: SiteEdits | None = None, hold: HeldWeights = None) -> ModelOutput:
         """The forward's output for the model's own inputs, with edits by address or site (see trisect.edit) and held attention weights."""
@@ -338,7 +338,7 @@ class Pretrained:
         """Logits, or last hidden states, of one batch; see AnsweringSubject."""
         return output_at(self.predict(batch.inputs, write, hold), places)
 
-    @alone
+    @synchronized
     @torch.no_grad()
     def stream_outputs(
         self, batch: Batch, streams: StreamWriters, write: Written = None, places: Int[Tensor, "B ..."] | None = None
@@ -349,7 +349,7 @@ class Pretrained:
             answer = run_forward(self._with_proof, batch.inputs, edits_at(self.addresses, write))[1]
         return output_at(answer, places)
 
-    @alone
+    @synchronized
     def path_gradients(
         self, batch: Batch, places: Int[Tensor, " B"], answers: Int[Tensor, " B"], layers: Sequence[int]
     ) -> dict[tuple[int, str, int], Float[Tensor, "B T D"]]:
@@ -395,7 +395,7 @@ def _read_inputs(subject: Pretrained, inputs: Inputs) -> Reading:
     return _reading(subject, batch, seen)
 
 
-@alone
+@synchronized
 def _verify_with(subject: Pretrained, inputs: Inputs) -> Pretrained:
     """The model verified with these inputs as the example, since they make other attention calls; raises ModelError if that fails."""
     kind = frozenset(inputs)
@@ -460,7 +460,7 @@ def decoder_of(subject: Pretrained, sample: InputSample) -> Pretrained | None:
     return decoder if near(decoded, complete) else None
 
 
-@alone
+@synchronized
 def load(
     model: str | Path | nn.Module,
     tokenizer: Any = None,
@@ -716,7 +716,7 @@ def _without_weights(model: nn.Module) -> Iterator[None]:
             parameter.requires_grad_()
 
 
-@alone
+@synchronized
 def read_graph(subject: Pretrained, batch: Batch) -> Reading:
     """Read one batch with traces in the autograd graph of its `output` [B T V], logits or last hidden states.
 
@@ -771,7 +771,7 @@ def read_with_gradients(subject: Pretrained, texts: ReadGiven | list[ReadGiven])
     return replace(read_graph(subject, batch), notes=subject.trace(batch).notes)
 
 
-@alone
+@synchronized
 def input_gradients(subject: Pretrained, batch: Batch, places: Int[Tensor, " B"]) -> Float[Tensor, "B T"]:
     """‖g_j ⊙ x_j‖ of every position: x_j enters the first layer, g_j is the gradient of the largest logit at position `places` of
 

@@ -19,7 +19,7 @@ from torch import Tensor
 
 from trisect.core.errors import ModelError, need_extra
 from trisect.core.subject import InputSample, ModelInputs, check_text
-from trisect.hf.files.model_errors import saying, summarize_error
+from trisect.hf.files.model_errors import summarize_error, translate_errors
 from trisect.hf.files.tokenizers import tokenize
 
 FILES = ("processor_config.json", "preprocessor_config.json")
@@ -83,7 +83,7 @@ class Processor:
         maker = processor if takes or not sample.audio else _extractor(processor)
         words = f"The processor of {self.name} cannot make inputs of that."
         todo = f"Put a placeholder into the text for each of the {kind}, as the model card says, or give the model's own inputs."
-        with saying(lambda error: ModelError(words, summarize_error(error, 200), todo)):
+        with translate_errors(lambda error: ModelError(words, summarize_error(error, 200), todo)):
             values = dict(maker(**named, return_tensors="pt"))
         shape: Any = getattr(values.get("pixel_values"), "shape", ())
         sizes = [getattr(picture, "size", None) for picture in data]
@@ -188,7 +188,7 @@ def _read_sound(place: Path, words: str) -> tuple[Float[np.ndarray, "S C"], int,
 
     if not place.is_file():
         raise ModelError(f"The sound {str(place)!r} was given.", "There is no such file.", SOUND)
-    with saying(lambda error: ModelError(words, summarize_error(error, 200), SOUND)):
+    with translate_errors(lambda error: ModelError(words, summarize_error(error, 200), SOUND)):
         about = soundfile.info(place, verbose=True)
         length = about.frames / about.samplerate
         wave = soundfile.read(place, dtype="float32", always_2d=True)[0] if length <= LONGEST else None
@@ -213,7 +213,10 @@ def open_image(image: object) -> tuple[object, tuple[str, ...]]:
     if not place.is_file():
         raise ModelError(f"The image {str(image)!r} was given.", "There is no such file.", PICTURE)
     words = f"The image {str(image)!r} cannot be opened."
-    with warnings.catch_warnings(), saying(lambda error: ModelError(words, summarize_error(error, 200), PICTURE)):
+    with (
+        warnings.catch_warnings(),
+        translate_errors(lambda error: ModelError(words, summarize_error(error, 200), PICTURE)),
+    ):
         warnings.simplefilter("error", Image.DecompressionBombWarning)
         with Image.open(place) as opened:
             # a camera's MPO has further views beside its picture
@@ -238,7 +241,7 @@ def _load_processor(name: str, place: str, options: Mapping[str, str | bool | No
         problem = f"{name} has no processor, which sound and images need."
         raise ModelError(problem, f"Its folder has none of {', '.join(FILES)}.", SAVE)
     words = f"The processor of {name} cannot be read."
-    with quiet(), saying(lambda error: ModelError(words, summarize_error(error, 200), SAVE)):
+    with quiet(), translate_errors(lambda error: ModelError(words, summarize_error(error, 200), SAVE)):
         processor = transformers.AutoProcessor.from_pretrained(place, **dict[str, Any](options))
         if hasattr(processor, "image_processor") or hasattr(processor, "feature_extractor") or is_processor(processor):
             return processor

@@ -10,7 +10,7 @@ from trisect.core.files import canonical, digest, read_json, write_json
 from trisect.core.machine import Machine
 from trisect.core.schema import build
 from trisect.lab.inputs import Workers
-from trisect.lab.run_folder import RunFolder, check_place
+from trisect.lab.run_folder import RunFolder, check_output_path
 from trisect.text.annotate import PIECE, check_settings, describe_pipeline, label_text, statement
 from trisect.text.corpus import Corpus
 from trisect.text.hub import DatasetTexts
@@ -42,7 +42,7 @@ def annotate(
     that cannot be used.
     """
     build(Workers, {"workers": workers})  # within its bounds
-    check_place(out)
+    check_output_path(out)
     check_settings(placeholder, workers, columns)
     out, pipeline = Path(out), str(pipeline)
     _check_folder(out)

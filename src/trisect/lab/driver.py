@@ -33,7 +33,16 @@ from trisect.lab.records import (
     read_about,
     record_of,
 )
-from trisect.lab.run_folder import COPY_AGAIN, GONE, RunFolder, check_place, has_tables, is_study, read_tables, run_mark
+from trisect.lab.run_folder import (
+    COPY_AGAIN,
+    GONE,
+    RunFolder,
+    check_output_path,
+    has_tables,
+    is_study,
+    read_tables,
+    run_mark,
+)
 from trisect.lab.subject import check_exists, for_texts, is_study_model
 from trisect.lab.units.run import OverModels, check_workers, several_models
 from trisect.report.readme import readme, remove_readme, write_readme
@@ -75,7 +84,7 @@ def run(
     else:
         experiment = OverModels(experiment, over)  # pyright: ignore[reportAssignmentType]
     if out is not None:  # what can be known before a model is loaded
-        check_place(out, bool(experiment.single))
+        check_output_path(out, bool(experiment.single))
         if experiment.single:
             check_page(_page_at(experiment, Path(out)), experiment.name, bool(links))
         elif not isinstance(experiment, TrainingExperiment):

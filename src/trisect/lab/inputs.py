@@ -262,7 +262,7 @@ def open_any(
 
     if isinstance(where, Texts):
         texts = where
-    elif isinstance(where, str) and len(where.split()) > 1 and not (is_hub(where) or _is_place(Path(where[:200]))):
+    elif isinstance(where, str) and len(where.split()) > 1 and not (is_hub(where) or _is_path(Path(where[:200]))):
         texts = as_texts([where])  # a text itself, and no folder's name
     else:
         named = isinstance(where, (str, Path))
@@ -270,7 +270,7 @@ def open_any(
     return texts if limit is None else first_texts(texts, limit)
 
 
-def _is_place(path: Path) -> bool:
+def _is_path(path: Path) -> bool:
     """Whether a string is a path: it exists, or its folder does."""
     return path.exists() or path.is_absolute() or (len(path.parts) > 1 and path.parent.exists())
 

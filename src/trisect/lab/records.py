@@ -15,7 +15,7 @@ import polars as pl
 
 from trisect.claims import claims_hash
 from trisect.core.errors import DamagedFileError, TrisectError
-from trisect.core.files import Json, digest, digest_place, read_json
+from trisect.core.files import Json, digest, digest_path, read_json
 from trisect.core.finding import About
 from trisect.core.machine import versions
 from trisect.core.schema import Group, Setting, names_of, plain, read, settings_of
@@ -147,10 +147,10 @@ def place_marks(settings: Any, hub: bool = True) -> dict[str, str]:
             if not isinstance(place, str | Path) or is_built_in(place):
                 continue
             if not is_hub(place) and Path(place).exists():
-                marks[str(place)] = digest_place(Path(place))
+                marks[str(place)] = digest_path(Path(place))
             elif is_hub(place) and hub:
                 folder = Path(parse_name(str(place))[0])
-                commit = digest_place(folder) if folder.is_dir() else revision_of(str(place))
+                commit = digest_path(folder) if folder.is_dir() else revision_of(str(place))
                 marks[str(place)] = commit or secrets.token_hex(16)
     return marks
 

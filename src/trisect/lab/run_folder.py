@@ -203,13 +203,13 @@ class RunFolder:
 
     # --- units of a command that can be resumed; the folder has to be locked
 
-    def place(self, key: str) -> Path:
+    def unit_folder(self, key: str) -> Path:
         """The folder of a finished unit with that key."""
         return self.path / f"{UNIT}{key}"
 
     def resume(self, key: str) -> Path | None:
         """The folder of the finished unit with that key; None if there is none, or if it is damaged, which removes it."""
-        place = self.place(key)
+        place = self.unit_folder(key)
         if not place.exists():
             return None
         with suppress(DamagedFileError):
@@ -224,7 +224,7 @@ class RunFolder:
         with self.scratch() as place:
             yield place
             _list_files(place, command, key)
-            place.replace(self.place(key))
+            place.replace(self.unit_folder(key))
 
     @contextmanager
     def scratch(self) -> Iterator[Path]:
@@ -482,7 +482,7 @@ def is_study(place: Path) -> bool:
     return not (isinstance(body, dict) and body and not {"body", "checksum"} & body.keys())
 
 
-def check_place(out: str | Path, file: bool = False) -> None:
+def check_output_path(out: str | Path, file: bool = False) -> None:
     """Raise StudyError if `out` cannot be written, before anything is computed; creates no files.
 
     `out` is a folder, which need not exist; with `file` it may be a file as well.

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, ClassVar
 
 from pydantic import AfterValidator, Field
 
-from trisect.core.edits import in_study, matrices, register
+from trisect.core.edits import check_projection_site, check_study_site, register
 from trisect.core.errors import SpecError, shorten
 from trisect.core.methods import VARIANTS, canonical_variant
 from trisect.core.schema import WHOLE, record
@@ -47,9 +47,9 @@ class FreezeEdit(_WeightEdit):
     title: ClassVar[str] = "Freezing"
 
     @classmethod
-    def place(cls, site: Site) -> Site:
+    def check_site(cls, site: Site) -> Site:
         """Any components, at any layers and heads."""
-        return in_study(site, cls.kind)
+        return check_study_site(site, cls.kind)
 
     def prepare(self, member: Member) -> None:
         """Freeze the site's weights and biases."""
@@ -64,10 +64,10 @@ class _TieEdit(_WeightEdit):
     title: ClassVar[str] = "Tying"
 
     @classmethod
-    def place(cls, site: Site) -> Site:
+    def check_site(cls, site: Site) -> Site:
         """Two or three of q, k and v, whole or single heads."""
         reason = "A tie shares one matrix among two or three of q, k and v, which have one shape."
-        return matrices(site, len(site.components) in (2, 3), cls.kind, reason, "q+k@all or q+k+v@2")
+        return check_projection_site(site, len(site.components) in (2, 3), cls.kind, reason, "q+k@all or q+k+v@2")
 
     def prepare(self, member: Member) -> None:
         """Share the site's components."""
@@ -82,10 +82,10 @@ class _IdentityEdit(_WeightEdit):
     title: ClassVar[str] = "Identity"
 
     @classmethod
-    def place(cls, site: Site) -> Site:
+    def check_site(cls, site: Site) -> Site:
         """One of q, k and v, whole or single heads."""
         reason = "An identity stands in for one of q, k and v."
-        return matrices(site, len(site.components) == 1, cls.kind, reason, "q@all")
+        return check_projection_site(site, len(site.components) == 1, cls.kind, reason, "q@all")
 
     def prepare(self, member: Member) -> None:
         """Set the site's rows of each in-projection to the identity and its bias to 0, and freeze them."""
@@ -108,10 +108,10 @@ class NarrowEdit(_WeightEdit):
     title: ClassVar[str] = "Narrower heads"
 
     @classmethod
-    def place(cls, site: Site) -> Site:
+    def check_site(cls, site: Site) -> Site:
         """q, k and v together, all heads."""
         reason = "A narrow keeps as much of q as of k and v, in every head."
-        return matrices(site, len(site.components) == 3 and not site.heads, cls.kind, reason, "q+k+v@all")
+        return check_projection_site(site, len(site.components) == 3 and not site.heads, cls.kind, reason, "q+k+v@all")
 
     def prepare(self, member: Member) -> None:
         """Set everything beyond the kept dimensions to 0, and freeze it."""
@@ -154,9 +154,9 @@ class AttackEdit(TrainingEdit):
     own_page: ClassVar[bool] = True
 
     @classmethod
-    def place(cls, site: Site) -> Site:
+    def check_site(cls, site: Site) -> Site:
         """Any components, at any layers and heads."""
-        return in_study(site, cls.kind)
+        return check_study_site(site, cls.kind)
 
     @property
     def column(self) -> str:

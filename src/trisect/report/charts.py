@@ -14,7 +14,7 @@ from markupsafe import Markup
 
 from trisect.core.files import Json
 from trisect.report import render
-from trisect.report.format import Point, by_site, extreme, order, place
+from trisect.report.format import Point, by_site, extreme, order, site_position
 from trisect.stats.paired import summary, t_interval
 from trisect.stats.significance import nan_to_none
 
@@ -433,7 +433,7 @@ def site_panel(
     `levels` are drawn as grey dashed lines; `measure` says what the numbers are (by default the title, in the axis' unit).
     """
     means = by_site(points)
-    places = {site: place(site) for site in means}
+    places = {site: site_position(site) for site in means}
     columns = list(dict.fromkeys(p.layers for p in places.values()))
     groups = sorted({p.group for p in places.values()}, key=lambda g: order(f"{g}@1"))
     x = alt.X("layers:O", sort=columns, scale=alt.Scale(domain=columns, paddingInner=0.22), title="layer")
@@ -568,7 +568,7 @@ def heat_panel(title: str, cells: Sequence[Point], low: float, high: float, meas
     means = {site: mean_of([r for r in runs if r.site == site]) for site in sites}
     heights = sorted({at for mean in means.values() for at in mean.at})
     half = (heights[-1] - heights[0]) / max(1, len(heights) - 1) / 2 or 0.5
-    names = {site: place(site).layers for site in sites}
+    names = {site: site_position(site).layers for site in sites}
     rows = [
         {"layers": names[s], "from": at - half, "to": at + half, "value": value}
         for s, mean in means.items()
@@ -679,8 +679,8 @@ def _strokes(title: str, layer: _Layer, key: Sequence[LegendEntry]) -> Iterator[
                 continue
             field, _, unit = value
             at, values = (tuple(_number(row, name) for row in line) for name in (channels["x"].field, field))
-            place = _place(line[0], {}, {field, channels["x"].field})
-            series = Series(measure(unit, min(values) < 0), place, "", None, at, values, n=0)
+            position = _position(line[0], {}, {field, channels["x"].field})
+            series = Series(measure(unit, min(values) < 0), position, "", None, at, values, n=0)
             yield Stroke(legend_name(line[0]), series, 0, len(at))
         return
     for row in rows:
@@ -690,8 +690,10 @@ def _strokes(title: str, layer: _Layer, key: Sequence[LegendEntry]) -> Iterator[
         field, subtracted, unit = value
         number = _number(row, field) - (_number(row, subtracted) if subtracted else 0.0)
         low, high = ((None if subtracted or math.isnan(v := _number(row, end)) else v,) for end in ("low", "high"))
-        place = _place(row, channels, {field, subtracted})
-        yield Stroke(legend_name(row), Series(measure(unit, number < 0), place, "", None, (), (number,), low, high, 0))
+        position = _position(row, channels, {field, subtracted})
+        yield Stroke(
+            legend_name(row), Series(measure(unit, number < 0), position, "", None, (), (number,), low, high, 0)
+        )
 
 
 def _number(row: MarkFields, field: str) -> float:
@@ -715,7 +717,7 @@ def _value(channels: Mapping[str, _Channel]) -> tuple[str, str, str] | None:
     return None
 
 
-def _place(row: MarkFields, channels: Mapping[str, _Channel], excluded: set[str]) -> str:
+def _position(row: MarkFields, channels: Mapping[str, _Channel], excluded: set[str]) -> str:
     """The position of a mark in words: its names, and its values on the axes that do not show its number."""
     axes = {channels[name].field: channels[name].title for name in ("x", "y") if name in channels}
     places = []

@@ -75,7 +75,7 @@ class Mean(NamedTuple):
 
 
 @cache
-def place(site: str) -> _SitePosition:
+def site_position(site: str) -> _SitePosition:
     """Parse a site of the rows; combined components and several layers have positions of their own."""
     parsed = Site.parse(site)
     group = "+".join(parsed.components)
@@ -87,7 +87,7 @@ def place(site: str) -> _SitePosition:
 
 def order(site: str) -> tuple[bool, float, str, bool, int, str]:
     """Sort key of sites: single layers first, upwards; then q, k, v, then combinations."""
-    here = place(site)
+    here = site_position(site)
     rank = "qkv".find(here.group) if len(here.group) == 1 else 3
     return (not here.single, here.depth, here.layers, rank < 0, rank, here.group)
 
@@ -122,7 +122,7 @@ def of_seeds(points: Iterable[Point]) -> dict[str, dict[int, float]]:
     """Mean over layers of every component's single-layer sites, by component and seed, in the order of q, k and v."""
     groups: dict[str, dict[int, list[float]]] = {}
     for point in points:
-        here = place(point.site)
+        here = site_position(point.site)
         if here.single:
             groups.setdefault(here.group, {}).setdefault(point.seed, []).append(point.value)
     names = sorted(groups, key=lambda g: order(f"{g}@1"))

@@ -30,7 +30,7 @@ from trisect.report.charts import (
     overlay,
     site_panel,
 )
-from trisect.report.format import Mean, Point, by_site, order, place, side, stack_order
+from trisect.report.format import Mean, Point, by_site, order, side, site_position, stack_order
 
 MARK_WIDTH = 11  # pixels of a mark with its interval
 AIR = 2.0  # an interval may reach this many spans of the values beyond them before it is cut
@@ -301,7 +301,7 @@ def cut(shown: Iterable[tuple[SharedAxis, Sequence[Point]]]) -> str:
 
 def groups_of(points: Iterable[Point]) -> list[str]:
     """The components and combinations, in the order of figures."""
-    return sorted({place(p.site).group for p in points}, key=lambda g: order(f"{g}@1"))
+    return sorted({site_position(p.site).group for p in points}, key=lambda g: order(f"{g}@1"))
 
 
 def with_means(points: Sequence[Point]) -> list[Point]:

@@ -142,7 +142,7 @@ def open_corpus(where: str | Path, name: str | None = None) -> Corpus:
     return generate(str(where)) if is_generated(where) else Corpus.load(Path(where))
 
 
-def absolute_place(where: str | Path) -> str:
+def absolute_name(where: str | Path) -> str:
     """A text's name that works in any directory: folders as absolute paths, so that experiment.json can be moved."""
     if is_hub(where):
         name, config = parse_name(str(where))

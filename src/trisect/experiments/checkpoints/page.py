@@ -130,7 +130,7 @@ def _bars(estimates: Sequence[Estimate], title: str) -> dict[str, list[Bar]]:
     """Bars by site, a panel for each stack."""
     panels: dict[str, list[Bar]] = {}
     for estimate in estimates:
-        place = words.place(estimate.name)
+        place = words.site_position(estimate.name)
         bar = Bar(place.group, place.layers, estimate.mean or 0.0, estimate.low, estimate.high)
         panels.setdefault(_title(title, estimate.name), []).append(bar)
     return panels
@@ -175,7 +175,7 @@ def _convex(sites: pl.DataFrame, along: Sequence[Finding], facts: RewindFacts) -
     for title, measure, unit, estimates in kinds:
         groups: dict[str, list[float]] = {}
         for estimate in estimates:
-            groups.setdefault(words.place(estimate.name).group, []).append(estimate.mean or 0.0)
+            groups.setdefault(words.site_position(estimate.name).group, []).append(estimate.mean or 0.0)
         values = tuple(Estimate(group, sum(means) / len(means), n=len(means)) for group, means in groups.items())
         short.append(Finding(measure, "", unit, values, title=title))
     caption = f"Means over sites by component: the area is the mean {_say('falls', facts)} over the way, criticality explained below."
@@ -243,12 +243,12 @@ def _map(
 
     def rank(cell: tuple[str, float, float]) -> tuple[object, ...]:
         site, at, _ = cell
-        stack, group = Site.parse(site).stack or "plain", words.place(site).group
+        stack, group = Site.parse(site).stack or "plain", words.site_position(site).group
         return words.stack_order(stack), component_order(group), group, downwards.index(at), words.order(site)
 
     rows = []
     for site, at, value in sorted(cells, key=rank):
-        place = words.place(site)
+        place = words.site_position(site)
         title = _title(words.GROUP.get(place.group, place.group), site)
         rows.append((title, heights[at], place.layers, value, False))
     return label_maps(names, caption, rows, _say("unit", facts), down, "layer", signed=False)

@@ -21,7 +21,7 @@ from trisect.experiments.study.words import BEYOND, SPLIT, VALID, Method, extrem
 from trisect.report import charts, render
 from trisect.report import format as words
 from trisect.report.cards import NAMES, survival_sentence, tally_survival
-from trisect.report.format import Point, by_site, interval, order, place, quantity, side
+from trisect.report.format import Point, by_site, interval, order, quantity, side, site_position
 from trisect.report.maps import grid
 from trisect.report.measures import SitePanel, axis_of, groups_of, site_figure, site_panels, with_means
 
@@ -65,7 +65,7 @@ def collect(rows: StudyRows) -> list[charts.Figure]:
 
 def depth_colours(rows: StudyRows, dark: bool = False) -> dict[str, str]:
     """Colours of edited sites by layer, from layer 1 to the deepest layer of the study."""
-    depths = {site: place(site).depth for site in rows.edit_sites}
+    depths = {site: site_position(site).depth for site in rows.edit_sites}
     deepest = max([depth for depth in depths.values() if depth != math.inf], default=1.0)
     shares = {s: 0.5 if depth == math.inf else (depth - 1) / max(1.0, deepest - 1) for s, depth in depths.items()}
     return {site: render.layer_colour(share, dark=dark) for site, share in shares.items()}
@@ -83,14 +83,14 @@ class _Curves(NamedTuple):
 def _arrange(rows: StudyRows, curves: _Curves, list_names: bool = False) -> tuple[charts.FigureView, charts.FigureView]:
     """The same curves with a panel per component, and with a panel per layer."""
     colours, sites = depth_colours(rows), sorted({s.site for s in curves.edited}, key=order)
-    depths = list(dict.fromkeys(place(s).layers for s in sorted(sites, key=lambda s: order(s)[:3])))
+    depths = list(dict.fromkeys(site_position(s).layers for s in sorted(sites, key=lambda s: order(s)[:3])))
     groups = groups_of(Point(site, 0, 0.0) for site in sites)
 
     def layer(site: str) -> str:
-        return f"{'layer' if place(site).single else 'layers'} {place(site).layers}"
+        return f"{'layer' if site_position(site).single else 'layers'} {site_position(site).layers}"
 
     def line(site: str, by: str) -> charts.CurveLine:
-        here, series = place(site), tuple(s for s in curves.edited if s.site == site)
+        here, series = site_position(site), tuple(s for s in curves.edited if s.site == site)
         mark, dash, name = render.mark(here.group), (), here.group
         if by == "component":
             mark = render.Mark(colours[site], render.layer_shape(depths.index(here.layers)))
@@ -107,9 +107,9 @@ def _arrange(rows: StudyRows, curves: _Curves, list_names: bool = False) -> tupl
         )
         return charts.FigureView(by, tuple(shown), _keys([*itertools.chain(*lines.values()), *first]))
 
-    layers = [[s for s in sites if place(s).layers == depth] for depth in depths]
+    layers = [[s for s in sites if site_position(s).layers == depth] for depth in depths]
     return (
-        view("component", {words.GROUP.get(g, g): [s for s in sites if place(s).group == g] for g in groups}),
+        view("component", {words.GROUP.get(g, g): [s for s in sites if site_position(s).group == g] for g in groups}),
         view("layer", {layer(members[0]): members for members in layers}),
     )
 
@@ -289,7 +289,7 @@ def _heat(rows: StudyRows) -> Iterator[charts.Figure]:
         means.setdefault((p.site, p.at), []).append(p.value)
     values, measure = [sum(v) / len(v) for v in means.values()], charts.Measure("train loss", LOSS)
     low, high = min(values), max(values)
-    cells = {g: [p for p in points if place(p.site).group == g] for g in groups_of(points)}
+    cells = {g: [p for p in points if site_position(p.site).group == g] for g in groups_of(points)}
     panels = tuple(charts.heat_panel(words.GROUP.get(g, g), heat, low, high, measure) for g, heat in cells.items())
     caption = (
         "Train loss with one site's weights on the straight line between their initial (α = 0) and final (α = 1) values, all else "
@@ -422,7 +422,7 @@ def _heads(rows: StudyRows) -> Iterator[charts.Figure]:
         clear: dict[str, set[tuple[int, int]]] = {}
         readable, means = by_site(rows.readable(points)), []
         for name, effect in by_site(points).items():
-            site, group = Site.parse(name), place(name).group
+            site, group = Site.parse(name), site_position(name).group
             if len(site.layers or ()) != 1 or len(site.heads or ()) != 1:
                 continue
             title, spot = words.GROUP.get(group, group), ((site.layers or (0,))[0], (site.heads or (0,))[0])
@@ -503,7 +503,10 @@ def control_findings(rows: StudyRows) -> Iterator[Finding]:
             text = what = f"{label_name(label)}, {VALID}, minus that by {HOW[control][0]}"
             numbers: tuple[Estimate, ...] = ()
             if points:
-                layers, over = words.join_words(sorted({place(p.site).layers for p in points})), over_seeds(points)
+                layers, over = (
+                    words.join_words(sorted({site_position(p.site).layers for p in points})),
+                    over_seeds(points),
+                )
                 numbers = (*study_words.estimates(points), Estimate("all", *over))
                 text += f", mean over the same sites: {words.mean_words(over, 'nats')}."
                 what += f", at layer{'s' * (' ' in layers)} {layers}, mean over layers"

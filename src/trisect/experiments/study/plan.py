@@ -26,7 +26,7 @@ from trisect.lab.jobs import clock
 from trisect.lm.fleet import count_parameters
 from trisect.lm.matmul import STEP
 from trisect.text.corpus import Corpus, check_windows, sample_steps, steps
-from trisect.text.sources import absolute_place, load_text
+from trisect.text.sources import absolute_name, load_text
 from trisect.text.worlds import world_of
 
 # members trained side by side, kept in the ledger since sums must come out the same on resuming: on a CPU more would
@@ -399,7 +399,7 @@ def designs(source: DesignSource) -> tuple[Design, ...]:
     changed = []
     for design in chosen:
         if source.corpus is not None:
-            design = replace(design, text=replace(design.text, corpus=absolute_place(source.corpus)))
+            design = replace(design, text=replace(design.text, corpus=absolute_name(source.corpus)))
         if source.seeds is not None:
             design = replace(design, seeds=source.seeds)
         if source.epochs is not None:

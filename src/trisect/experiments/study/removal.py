@@ -18,7 +18,7 @@ from trisect.experiments.study.words import BEYOND, SPLIT, VALID, Method, extrem
 from trisect.papers.tying import SOURCE
 from trisect.report import charts, render
 from trisect.report import format as words
-from trisect.report.format import Mean, Point, compare_by_seed, interval, order, place
+from trisect.report.format import Mean, Point, compare_by_seed, interval, order, site_position
 from trisect.report.maps import label_maps
 from trisect.report.measures import axis_of, cut, site_figure, site_panels, with_means
 
@@ -315,7 +315,7 @@ class _SmallerModel(NamedTuple):
     @property
     def name(self) -> str:
         """Its name, such as `Q=K`, `V is the identity`, `narrower heads`."""
-        parts = place(self.site).group.upper().split("+")
+        parts = site_position(self.site).group.upper().split("+")
         return {"tie": "=".join(parts), "identity": f"{parts[0]} the identity", "narrow": "narrower heads"}[self.edit]
 
 
@@ -333,7 +333,7 @@ def _smaller_models(rows: StudyRows) -> list[_SmallerModel]:
         models.append(_SmallerModel(str(edit), str(site), int(str(parameters)), changed))
 
     def rank(model: _SmallerModel) -> tuple[object, ...]:
-        at = place(model.site)
+        at = site_position(model.site)
         return at.single, at.layers, list(WHAT).index(model.edit), -model.parameters, model.site
 
     return sorted((model for model in models if model.loss), key=rank)
@@ -350,7 +350,9 @@ def against_narrow(model: _SmallerModel, models: Sequence[_SmallerModel]) -> Mea
 
     None without such, or without a common seed.
     """
-    narrow = [m for m in models if m.edit == "narrow" and place(m.site).layers == place(model.site).layers]
+    narrow = [
+        m for m in models if m.edit == "narrow" and site_position(m.site).layers == site_position(model.site).layers
+    ]
     nearest = min(narrow, key=lambda m: abs(m.parameters - model.parameters), default=None)
     gaps = minus(model.loss, nearest.loss, "seed") if nearest else []
     return interval([p.value for p in gaps]) if gaps else None
@@ -359,8 +361,8 @@ def against_narrow(model: _SmallerModel, models: Sequence[_SmallerModel]) -> Mea
 def tying_figures(rows: StudyRows) -> Iterator[charts.Figure]:
     """Changes against parameters for ties in several layers, and by layer for ties in single ones."""
     models, full = _smaller_models(rows), _baseline_parameters(rows)
-    deep = [model for model in models if not place(model.site).single]
-    marks = {m.name: render.mark(place(m.site).group) for m in deep}
+    deep = [model for model in models if not site_position(model.site).single]
+    marks = {m.name: render.mark(site_position(m.site).group) for m in deep}
     marks |= {m.name: render.Mark(render.BASELINE, "circle") for m in deep if m.edit == "narrow"}
     shown: list[tuple[charts.SharedAxis, Sequence[Point]]] = []
     panels = []
@@ -381,7 +383,7 @@ def tying_figures(rows: StudyRows) -> Iterator[charts.Figure]:
         key = [charts.LegendEntry(name, *mark) for name, mark in marks.items()]
         key.append(charts.LegendEntry(charts.ZERO.name, render.BASELINE, None, charts.ZERO.dash))
         yield charts.Figure("tying", BEYOND, "Three matrices or fewer", caption, tuple(panels), tuple(key))
-    ties = [model for model in models if place(model.site).single and model.edit == "tie"]
+    ties = [model for model in models if site_position(model.site).single and model.edit == "tie"]
     by_layer = []
     for split, noun in reversed(SPLIT.items()):
         title = f"{noun.capitalize()} loss"
@@ -396,7 +398,7 @@ def tying_figures(rows: StudyRows) -> Iterator[charts.Figure]:
 
 
 def _layers_of(models: Sequence[_SmallerModel]) -> str:
-    return f"at layers {words.join_words(list(dict.fromkeys(place(model.site).layers for model in models)))}"
+    return f"at layers {words.join_words(list(dict.fromkeys(site_position(model.site).layers for model in models)))}"
 
 
 def _parameter_panel(
@@ -440,7 +442,11 @@ def tying_findings(rows: StudyRows) -> Iterator[Finding]:
     models, full = _smaller_models(rows), _baseline_parameters(rows)
     # by component and seed, mean over the pairs tied in every layer that hold it
     shared: dict[str, dict[int, float]] = {}
-    ties = [(p, place(p.site).group.split("+")) for p in rows.effects("tie", "valid") if not place(p.site).single]
+    ties = [
+        (p, site_position(p.site).group.split("+"))
+        for p in rows.effects("tie", "valid")
+        if not site_position(p.site).single
+    ]
     for component in "qkv":
         pairs = average((p for p, parts in ties if len(parts) == 2 and component in parts), lambda p: p.seed)
         if pairs:
@@ -455,7 +461,7 @@ def tying_findings(rows: StudyRows) -> Iterator[Finding]:
         costs = tuple(Estimate(c, *mean) for c, mean in means.items())
         parts = ("tying", text, "nats", costs, ranking, SOURCE.key)
         yield Finding(*parts, title="Tying", what=what, per="seed", compared=compared)
-    models = [model for model in models if not place(model.site).single]
+    models = [model for model in models if not site_position(model.site).single]
     texts, costs = list[str](), list[Estimate]()
     for model in models:
         if model.edit == "narrow":

@@ -14,7 +14,7 @@ from trisect.claims.evidence import LEARNED_NATS, later
 from trisect.core.schema import plain
 from trisect.core.spec import CorpusData, StudyAbout
 from trisect.core.tables import frame
-from trisect.report.format import Mean, Point, interval, order, place
+from trisect.report.format import Mean, Point, interval, order, site_position
 
 if TYPE_CHECKING:
     from trisect.core.finding import About
@@ -172,8 +172,8 @@ class StudyRows:
     def comparable(self, points: Iterable[Point]) -> list[Point]:
         """The points of layers where no run of any component collapsed, so that means are over the same layers."""
         points = list(points)
-        fell = {place(p.site).layers for p in points if p.run in self.collapses}
-        return [p for p in points if place(p.site).layers not in fell]
+        fell = {site_position(p.site).layers for p in points if p.run in self.collapses}
+        return [p for p in points if site_position(p.site).layers not in fell]
 
     def select(self, edit: str, label: str | None, strength: float | None = None, variant: str = "plain") -> pl.Expr:
         """The filter of one experiment's runs; the baseline's edit is `none`, a control's variant is not `plain`.

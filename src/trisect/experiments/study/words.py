@@ -161,7 +161,7 @@ def finding(rows: StudyRows, method: Method, source: str = "") -> Finding:
     text = NOTHING
     if points:
         left, every = (
-            {words.place(p.site).layers for p in group if words.place(p.site).single}
+            {words.site_position(p.site).layers for p in group if words.site_position(p.site).single}
             for group in (alike, method.points)
         )
         layers = "layers" if left == every else f"layer{'s' * (len(left) != 1)} {words.join_words(sorted(left))}"

@@ -16,7 +16,7 @@ from trisect.core.errors import ModelError, SiteError
 from trisect.core.subject import SiteTarget
 from trisect.core.trace import Origin, Projections
 from trisect.hf.files.fetch import Options, fetch
-from trisect.hf.hooks.calls import RECORDING, alone
+from trisect.hf.hooks.calls import RECORDING, synchronized
 
 SliceValues = tuple[Tensor, ...]  # of each cut, in the order of the cuts
 
@@ -219,7 +219,7 @@ def _words(tensor: Tensor) -> tuple[Int[Tensor, " N"], Int[Tensor, " 8"]]:
     return flat[:full].view(torch.int64), torch.cat([rest, rest.new_zeros(8 - len(rest))])
 
 
-@alone
+@synchronized
 def hash_weights(model: nn.Module) -> str:
     """Hash a model's state dict to 16 hex digits."""
     state_hash = hashlib.blake2b(digest_size=8)

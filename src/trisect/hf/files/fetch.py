@@ -19,9 +19,16 @@ from torch import nn
 from trisect.core import files
 from trisect.core.errors import ModelError, check_name, report_step, shorten, unknown
 from trisect.core.files import Json
-from trisect.hf.files.model_errors import LOADING, check_finite, loading_error, memory_guard, saying, summarize_error
+from trisect.hf.files.model_errors import (
+    LOADING,
+    check_finite,
+    loading_error,
+    memory_guard,
+    summarize_error,
+    translate_errors,
+)
 from trisect.hf.files.tokenizers import load_tokenizer
-from trisect.hf.hooks.calls import alone
+from trisect.hf.hooks.calls import synchronized
 
 ADAPTER = "adapter_config.json"  # of PEFT, beside an adapter's weights
 # kinds of input by the name of a model's main input, and how to give them on the command line
@@ -147,7 +154,7 @@ def _count_weights(folder: Path) -> tuple[int, int]:
     tensors = numbers = 0
     floats = False
     for path in weight_files(folder):
-        with saying(functools.partial(_broken, path)), safe_open(path, "pt") as file:
+        with translate_errors(functools.partial(_broken, path)), safe_open(path, "pt") as file:
             parts = [file.get_slice(name) for name in file.keys()]  # noqa: SIM118 (no mapping)
             tensors, numbers = tensors + len(parts), numbers + sum(math.prod(part.get_shape()) for part in parts)
             floats = floats or any(FLOATS.fullmatch(part.get_dtype()) for part in parts)
@@ -178,7 +185,7 @@ class Options:
     remote_code: bool = False
 
 
-@alone
+@synchronized
 def fetch(where: str | Path, options: Options) -> tuple[nn.Module, Any, str]:
     """Load the model in evaluation mode, its tokenizer or None, and its objective: causal, masked, seq2seq or output.
 
@@ -190,7 +197,7 @@ def fetch(where: str | Path, options: Options) -> tuple[nn.Module, Any, str]:
     stated = getattr(config, "quantization_config", None)  # a dict that may lack its method
     method = stated.get("quant_method", "unknown") if isinstance(stated, dict) else stated
     report_step(f"Loading {name} …")
-    with memory_guard(name, LOADING), saying(_refusal(name, method)), quiet():
+    with memory_guard(name, LOADING), translate_errors(_refusal(name, method)), quiet():
         model, info = kind.from_pretrained(
             name,
             config=config,
@@ -222,7 +229,7 @@ def commit_of(name: str, revision: str | None, remote_code: bool) -> str:
     import transformers
 
     how = {"revision": revision, "trust_remote_code": remote_code, "local_files_only": not _reachable(name, revision)}
-    with memory_guard(name, LOADING), saying(_refusal(name)), quiet():
+    with memory_guard(name, LOADING), translate_errors(_refusal(name)), quiet():
         config = transformers.AutoConfig.from_pretrained(name, **how)
     return str(getattr(config, "_commit_hash", None) or "")
 
@@ -258,7 +265,7 @@ def _look_for(where: str | Path, options: Options) -> tuple[Any, torch.device, d
         raise ModelError(problem, "A folder holds one revision.", "Leave the revision out, or name a model of a hub.")
     else:
         _check_folder(Path(where), options)
-    with saying(_refusal(name)):
+    with translate_errors(_refusal(name)):
         config = transformers.AutoConfig.from_pretrained(name, **how)
     if not local:
         check_sizes(name, config.to_dict(), None)

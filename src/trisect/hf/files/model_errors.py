@@ -18,7 +18,7 @@ PART = 1 << 22  # numbers that are converted at once
 
 
 @contextlib.contextmanager
-def saying(refusal: Callable[[BaseException], ModelError]) -> Iterator[None]:
+def translate_errors(refusal: Callable[[BaseException], ModelError]) -> Iterator[None]:
     """Turn any error raised inside into the ModelError that `refusal` makes of it; wrap only calls of other libraries.
 
     On corrupt files those raise all kinds of errors (TypeError, AttributeError, ZeroDivisionError, plain Exception, a panic).

@@ -12,7 +12,7 @@ from typing import Any
 from weakref import WeakKeyDictionary
 
 from trisect.core.errors import ModelError, is_panic, shorten
-from trisect.hf.files.model_errors import saying, summarize_error
+from trisect.hf.files.model_errors import summarize_error, translate_errors
 
 FILES = ("tokenizer.json", "vocab.txt", "vocab.json", "spiece.model", "tokenizer.model", "sentencepiece.bpe.model")
 # most characters that normalizers may make of one text, or GROWTH for each of its characters if that is more
@@ -68,7 +68,7 @@ def tokenize(name: str, tokenizer: Any, text: str, is_target: bool = False, **op
     _check_growth(name, stages, text)
     todo = "Save the tokenizer again beside the model, or give another text."
     problem = f"The tokenizer of {name} fails on {text[:40]!r}."
-    with saying(lambda error: ModelError(problem, summarize_error(error, 200), todo)):
+    with translate_errors(lambda error: ModelError(problem, summarize_error(error, 200), todo)):
         return tokenizer(**{"text_target" if is_target else "text": text}, verbose=False, **options)
 
 

@@ -130,7 +130,7 @@ class Calls(list[Call]):
         return write
 
 
-def check_alone(is_running: bool) -> None:
+def check_not_nested(is_running: bool) -> None:
     """Raise ModelError for a pass inside another of the same model, which a function of an edit would make: calls are counted."""
     if is_running:
         reason = "Its sites are counted in one pass at a time."
@@ -184,7 +184,7 @@ R = TypeVar("R")
 RECORDING = threading.RLock()
 
 
-def alone(function: Callable[P, R]) -> Callable[P, R]:
+def synchronized(function: Callable[P, R]) -> Callable[P, R]:
     """Decorator: run a function under the process-wide recording lock, which is reentrant."""
 
     @functools.wraps(function)

@@ -33,7 +33,7 @@ from trisect.hf.hooks.calls import (
     Calls,
     Edits,
     NamedArguments,
-    check_alone,
+    check_not_nested,
     outline,
     without_compile,
     without_recompute,
@@ -132,7 +132,7 @@ class _EditableModel:
     def passing(self) -> Iterator[None]:
         """One pass of this thread, inside which modules are not redirected; a pass that fails counts as reaching no site."""
         thread = threading.get_ident()
-        check_alone(thread in self._busy)
+        check_not_nested(thread in self._busy)
         self._busy.add(thread)
         for block in self.here:
             block.now.clear()

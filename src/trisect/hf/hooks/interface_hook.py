@@ -27,7 +27,7 @@ from trisect.hf.hooks.calls import (
     Calls,
     Edits,
     NamedArguments,
-    check_alone,
+    check_not_nested,
     gradients_of,
     product_of,
     traceable_forward,
@@ -68,7 +68,7 @@ def record_interface(
                 rest = positional[OWN:]
                 if id(module) not in names:
                     return function(*positional, **by_name)
-                check_alone(calls.is_writing)
+                check_not_nested(calls.is_writing)
                 order = calls.order(names[id(module)])
                 if order in edits.write:
                     q, k, v = edits.write[order](Parts(q, k, v))

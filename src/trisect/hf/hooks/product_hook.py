@@ -33,7 +33,7 @@ from trisect.hf.hooks.calls import (
     NamedArguments,
     Operand,
     Product,
-    check_alone,
+    check_not_nested,
     factor_after,
     outline,
     parts_of,
@@ -235,7 +235,7 @@ class _MatmulTracer(TorchFunctionMode):
 
     def _enter(self, name: str, module: nn.Module, args: Arguments, kwargs: NamedArguments) -> None:
         if self.calls.is_writing:  # a function of an edit may use a part of the model that does not attend
-            check_alone(name in self._attending)
+            check_not_nested(name in self._attending)
         elif self._at is not None:
             self._at.enter(name, rows_of(module, args, kwargs))
 

@@ -21,7 +21,7 @@ from trisect.core.subject import Batch, ModelInputs, ReadGiven, SiteTarget
 from trisect.core.trace import Address, Reading
 from trisect.hf.batches import first_tensor
 from trisect.hf.forward import own_inputs
-from trisect.hf.hooks.calls import alone, copy_caches, evaluating
+from trisect.hf.hooks.calls import copy_caches, evaluating, synchronized
 from trisect.hf.load import Pretrained, single_batch
 from trisect.hf.locate.affine import watch_uses
 from trisect.hf.locate.blocks import loose
@@ -137,7 +137,7 @@ class _Match(NamedTuple):
         return f"[{', '.join('·'.join(part or next(left) for part in name.split('·')) for name in self.names)}]"
 
 
-@alone
+@synchronized
 @torch.no_grad()
 def audit_handle(
     model: Pretrained, handle: str | Capture, site: Site, text: ReadGiven, end: str, write: Write | None

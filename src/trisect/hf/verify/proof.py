@@ -17,18 +17,18 @@ from trisect.core.files import Json
 from trisect.core.subject import Heads, ModelInputs, Parts, Shape
 from trisect.core.trace import NAMES, Address, find_shared_weights, spell_layers
 from trisect.hf.batches import first_tensor
-from trisect.hf.files.model_errors import memory_guard, saying, summarize_error
+from trisect.hf.files.model_errors import memory_guard, summarize_error, translate_errors
 from trisect.hf.hooks.calls import (
     NOTHING,
     Call,
     CallHook,
     Calls,
     Edits,
-    alone,
     copy_caches,
     copy_call,
     evaluating,
     gradients_of,
+    synchronized,
     traceable_forward,
     without_compile,
     without_recompute,
@@ -321,7 +321,7 @@ class Proof:
         return (*left, *(f"{text[0].upper()}{text[1:]}" for text in sentences), *self.shared)
 
 
-@alone
+@synchronized
 @torch.inference_mode(False)
 @torch.enable_grad()
 def prove(name: str, model: nn.Module, inputs: ModelInputs | None = None) -> Proof:
@@ -360,7 +360,7 @@ def prove(name: str, model: nn.Module, inputs: ModelInputs | None = None) -> Pro
             shapes = ", ".join(f"{n} {tuple(t.shape)}" if isinstance(t, Tensor) else n for n, t in example.items())
             problem = f"{name} does not run with the example {shapes}."
             todo = "Give an example of what its forward takes, as tensors: load(model, inputs={...})."
-            refuse = saying(lambda error: ModelError(problem, summarize_error(error, 200), todo))
+            refuse = translate_errors(lambda error: ModelError(problem, summarize_error(error, 200), todo))
             with refuse, without_compile(), torch.no_grad():
                 model(**example)
             return _prove(name, model, example)

@@ -381,7 +381,7 @@ def _measure_units(
         for unit, mark in zip(over.units, over.marks, strict=True)
     }
     done = [place for key in keys.values() if (place := folder.resume(key)) is not None]
-    left = [unit for unit, key in keys.items() if folder.place(key) not in done]
+    left = [unit for unit, key in keys.items() if folder.unit_folder(key) not in done]
     if workers.engine != "ray":  # this machine need not hold the models of a cluster
         check_sites(settings, [unit.source for unit in left], workers.away)
     if workers.away:
@@ -418,7 +418,7 @@ def _measure_units(
                 check()
             del subject, alone
             gc.collect()  # a model's hooks refer to it in circles
-    return [folder.place(key) for key in keys.values()]
+    return [folder.unit_folder(key) for key in keys.values()]
 
 
 def _unit_key(
