@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from trisect.hf.verify.proof import Proof
     from trisect.measure.intervention import Intervention, PreparedText
     from trisect.report.notebook import Chart
-    from trisect.server.run import Served
+    from trisect.server.run import ServedPage
     from trisect.theory import Construction
 
 
@@ -276,7 +276,7 @@ def serve(
     device_map: str | None = None,
     pickle: bool = False,
     remote_code: bool = False,
-) -> Served:
+) -> ServedPage:
     """Serve a page on this machine, to replace q, k or v of any site of a model and see the changes.
 
     `model` is what `trisect.load` takes or returns; `text` and `second` stand in the page at first, also as a processor's

@@ -19,7 +19,7 @@ from trisect.hf.load import load
 from trisect.measure.intervention import intervene
 from trisect.server import widget
 from trisect.server.answering import PageModel, PageState, page_script, style
-from trisect.server.run import Served, link, start
+from trisect.server.run import ServedPage, link, start
 
 pytestmark = pytest.mark.browser
 
@@ -29,7 +29,7 @@ TEXT, SECOND = "w1 w2 w3 w4", "w9 w8 w7 w6"
 class Model:
     """A model, its page, and what a tab says."""
 
-    def __init__(self, subject, served: Served) -> None:
+    def __init__(self, subject, served: ServedPage) -> None:
         self.subject, self.served = subject, served
 
 

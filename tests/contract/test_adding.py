@@ -20,7 +20,7 @@ from tests import tiny, tinyhf
 import trisect
 from trisect import experiments, papers
 from trisect.cli import main
-from trisect.cli.options import command, say_result
+from trisect.cli.options import experiment_command
 from trisect.core.claim import Claim, LossChange, Part, Source
 from trisect.core.edits import _KINDS, check_study_site, register
 from trisect.core.finding import About, Estimate, Finding
@@ -129,7 +129,7 @@ def test_a_new_measure_with_its_page_is_one_class_and_its_place_in_the_tuple(tmp
     assert "No such command 'entropy'" in call(*words).stderr
     one = Entropy()
     place(monkeypatch, experiments, "EXPERIMENTS", one)
-    monkeypatch.setitem(main.commands, one.name, command(one, say_result))  # as the command line does for each of them
+    monkeypatch.setitem(main.commands, one.name, experiment_command(one))  # as the command line does for each of them
 
     (found,) = reply(*words, "--base", 4)["records"]
     assert (found["measure"], found["unit"]) == ("entropy", "bits")

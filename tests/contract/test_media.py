@@ -22,7 +22,7 @@ from trisect.core.subject import InputSample
 from trisect.hf.files import fetch
 from trisect.hf.load import load
 from trisect.hf.processor import open_image, open_sound
-from trisect.server.answering import GIVEN, PageModel, PageState
+from trisect.server.answering import INPUT_NAMES, PageModel, PageState
 
 tf = cast(Any, transformers)
 RATE = 16_000
@@ -172,8 +172,8 @@ def test_a_command_reads_images_and_python_a_processors_outputs_and_batches(pict
     zero = trisect.intervene(subject, made[0], {"v@all": "zero"})
     served = trisect.serve(subject, made[0], batches[1], wait=False)
     served.stop()
-    page = PageModel(subject, inputs={GIVEN[0]: made[0], GIVEN[1]: batches[1]})
-    answer = page.answer(PageState(GIVEN[:1], GIVEN[1:], (("v@all", "zero"),)), "").words
+    page = PageModel(subject, inputs={INPUT_NAMES[0]: made[0], INPUT_NAMES[1]: batches[1]})
+    answer = page.answer(PageState(INPUT_NAMES[:1], INPUT_NAMES[1:], (("v@all", "zero"),)), "").words
     assert answer["moved"] == [round(float(m), 9) for m in zero.moved]
     assert "    inputs,  # those that trisect.serve was given" in cast(str, answer["python"])
     assert float(zero.moved.max()) > 0

@@ -13,7 +13,7 @@ from tests.raw import read_json
 
 import trisect
 from trisect.cli import main
-from trisect.cli.options import command, parse_options, say_result
+from trisect.cli.options import experiment_command, parse_options
 from trisect.core.errors import CorpusError, DamagedFileError, StudyError
 from trisect.core.files import write_json
 from trisect.core.schema import build
@@ -130,7 +130,7 @@ def test_a_run_that_is_stopped_and_whose_worker_is_killed_ends_the_same(done, tm
 def test_check_says_whether_a_recall_is_finished_and_reads_what_it_goes_on_from(done, tmp_path):
     shutil.copytree(done.folder, tmp_path / "r")
     said = CliRunner().invoke(main, ["check", str(tmp_path / "r")])
-    assert said.stdout == "Every file is whole, and of one run.\n"
+    assert said.stdout == "Every file is complete, and of one run.\n"
     write_json(tmp_path / "r" / "recall.json", {**read_json(tmp_path / "r" / "recall.json"), "seeds": [1, 2]})
     said = CliRunner().invoke(main, ["check", str(tmp_path / "r")])
     assert "has partial results of 'trisect recall'" in said.stdout
@@ -243,7 +243,7 @@ def test_the_pages_command_repeats_all_calls(done, tmp_path):
     again = trisect.recall(out=out, settings=TINY, examples=False, workers=0, quiet=True)
     words = shlex.split(again.about.command)
     assert words[:2] == ["trisect", "recall"]
-    context = command(RECALL, say_result).make_context("recall", words[2:])
+    context = experiment_command(RECALL).make_context("recall", words[2:])
     read = build(RecallSettings, parse_options(RecallSettings, context.params))
     assert (read.data, read.seeds, read.examples) == ("embedded", (1,), False)
     assert choose_recipe(RECIPES, read.recipe, True, read.settings).data() == plan["recipe"]

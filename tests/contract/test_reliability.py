@@ -173,7 +173,7 @@ def victims(folder):
 def test_check_names_every_kind_of_damaged_file_and_what_to_delete(whole, copy):
     assert trisect.check(copy.path) == []
     said = CliRunner().invoke(main, ["check", str(copy.path)])
-    assert (said.exit_code, said.stdout) == (0, "Every file is whole, and of one run.\n")
+    assert (said.exit_code, said.stdout) == (0, "Every file is complete, and of one run.\n")
     for kind, path in victims(copy).items():
         good = path.read_bytes()
         path.write_bytes(good[: len(good) // 2])
@@ -201,7 +201,8 @@ def test_check_says_how_many_runs_are_not_finished_and_reads_what_an_unfinished_
     said = CliRunner().invoke(main, ["check", str(copy.path)])
     assert (said.exit_code, said.stderr) == (0, "")
     assert (
-        said.stdout == "1 of 2 runs are not finished: call 'trisect study' again.\nEvery file that is there is whole.\n"
+        said.stdout
+        == "1 of 2 runs are not finished: call 'trisect study' again.\nEvery file that exists is complete.\n"
     )
     epoch = copy.epochs(baseline(copy)) / "0001.safetensors"
     epoch.write_bytes(epoch.read_bytes()[:50])
@@ -356,7 +357,7 @@ def test_a_full_standard_output_is_said_and_is_no_traceback():
         said = subprocess.run(words, stdout=full, stderr=subprocess.PIPE, text=True)
     assert said.returncode == 2
     assert said.stderr == (
-        "trisect: What was found could not be printed.\n"
+        "trisect: The results could not be printed.\n"
         "  The disk that standard output is on is full.\n"
         "  Free some space and run the same command again: nothing is lost.\n"
     )

@@ -59,7 +59,7 @@ def test_every_file_of_a_run_is_listed_and_every_table_says_whose_it_is(folders)
         assert run_of_table(path.read_bytes()) == manifest["run"]
         read_table(path.parent, path.stem)
     assert not [name for name in seen(folder) if "trisect-part" in name]
-    assert call("check", folder).stdout == "Every file is whole, and of one run.\n"
+    assert call("check", folder).stdout == "Every file is complete, and of one run.\n"
 
 
 def test_the_same_run_has_the_same_mark_and_another_has_another(folders, models, tmp_path):
@@ -332,7 +332,7 @@ def test_results_without_a_list_of_files_are_checked_by_what_stands_in_each(fold
     (folder / "experiment.json").write_text("[]")  # a statement, which has no checksum
     done = call("check", folder)
     assert done.stdout == (
-        "Every table and record is whole. There is no list of what the run wrote, so pages and figures were not checked.\n"
+        "Every table and record is complete. There is no list of the run's files, so pages and figures were not checked.\n"
     )
     table, record = folder / "tables" / "measures.parquet", folder / "norms.json"
     content = table.read_bytes()

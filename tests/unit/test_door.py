@@ -176,8 +176,8 @@ def test_a_path_with_nul_and_a_name_that_is_no_text_are_refused(tmp_path, monkey
             ("page.html cannot be read", "Free some space"),
         ),
         (OSError(errno.EMFILE, "Too many open files"), ("A file cannot be read", "ulimit -n")),
-        (OSError(errno.ENOSPC, "No space left on device"), ("What was found could not be printed.", "Free some space")),
-        (OSError(errno.EBADF, "Bad file descriptor"), ("What was found could not be printed.", "Send it elsewhere")),
+        (OSError(errno.ENOSPC, "No space left on device"), ("The results could not be printed.", "Free some space")),
+        (OSError(errno.EBADF, "Bad file descriptor"), ("The results could not be printed.", "Send it elsewhere")),
     ],
 )
 def test_what_reaches_the_command_line_is_said_of_the_file_or_of_the_stream_that_it_is_of(error, words, monkeypatch):

@@ -18,7 +18,7 @@ import trisect
 from trisect import api
 from trisect.calls import unfinished
 from trisect.cli import main
-from trisect.cli.options import command, parameters_of, parse_options, say_result, utility
+from trisect.cli.options import experiment_command, parameters_of, parse_options, utility_command
 from trisect.core.errors import SpecError, StudyError
 from trisect.core.files import write_json
 from trisect.core.finding import Finding
@@ -162,9 +162,9 @@ def test_a_folder_that_is_refused_stays_as_it_was(tmp_path):
 
 
 def test_without_a_page_the_terminal_says_what_was_made(tmp_path):
-    shown = CliRunner().invoke(command(COUNT, say_result), ["--out", str(tmp_path / "a"), "--seeds", "3"])
+    shown = CliRunner().invoke(experiment_command(COUNT), ["--out", str(tmp_path / "a"), "--seeds", "3"])
     assert shown.stdout.splitlines() == ["3 in all.", "A note.", f"counter  {tmp_path / 'a' / 'count.txt'}"]
-    shown = CliRunner().invoke(command(COUNT, say_result), ["--out", str(tmp_path / "b"), "--json"])
+    shown = CliRunner().invoke(experiment_command(COUNT), ["--out", str(tmp_path / "b"), "--json"])
     body = json.loads(shown.stdout)
     assert body["counters"] == [str(tmp_path / "b" / "count.txt")]
     assert body["notes"] == ["A note."]
@@ -181,7 +181,7 @@ def test_values_with_names_are_read_and_checked():
     assert words() == Counting()
     with pytest.raises(SpecError) as error:
         words("--set", "a")
-    assert error.value.problem == "--set a."
+    assert error.value.problem == "--set a was given."
     with pytest.raises(SpecError) as error:
         build(Counting, {"settings": "a=1"})
     assert error.value.problem == "settings is 'a=1'."
@@ -203,9 +203,9 @@ def test_a_value_may_be_a_word_that_says_it(given, value):
 
 
 def test_a_utility_is_a_command_and_a_function():
-    shown = CliRunner().invoke(utility(GREET), ["Ada", "--times", "2"])
+    shown = CliRunner().invoke(utility_command(GREET), ["Ada", "--times", "2"])
     assert shown.stdout.splitlines() == ["Hello Ada", "Hello Ada"]
-    assert json.loads(CliRunner().invoke(utility(GREET), ["Ada", "--json"]).stdout) == {"name": "Ada"}
+    assert json.loads(CliRunner().invoke(utility_command(GREET), ["Ada", "--json"]).stdout) == {"name": "Ada"}
     greet = api.function(GREET)
     assert list(greet("Ada", times=3).words()) == ["Hello Ada"] * 3
     assert "times: How often." in str(greet.__doc__)
@@ -237,7 +237,7 @@ def test_it_says_which_command_was_stopped(which, tmp_path):
     said = CliRunner().invoke(main, ["check", str(tmp_path)])
     assert said.exit_code == 0
     assert f"{tmp_path} has partial results of 'trisect {which}'" in said.stdout
-    assert "Every file that is there is whole." in said.stdout
+    assert "Every file that exists is complete." in said.stdout
     assert trisect.check(tmp_path) == []
 
 

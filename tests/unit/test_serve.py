@@ -30,9 +30,9 @@ from trisect.hf.load import load
 from trisect.measure.intervention import intervene
 from trisect.server import answering, app, run, widget
 from trisect.server.answering import (
-    BODY,
-    CHARACTERS,
-    SWITCHES,
+    MAX_BODY_BYTES,
+    MAX_CHARACTERS,
+    MAX_SWITCHES,
     PageModel,
     PageState,
     ReadingQueue,
@@ -169,13 +169,13 @@ def test_a_link_from_elsewhere_opens_the_page_and_nothing_but_the_page(client):
 @pytest.mark.parametrize(
     ("change", "words"),
     [
-        ({"text": ["w1 " * CHARACTERS]}, "characters"),
+        ({"text": ["w1 " * MAX_CHARACTERS]}, "characters"),
         ({"text": []}, "no text"),
         ({"text": ["a", "b", "c"]}, "text .*has 3"),
         ({"text": [1]}, "text .*holds 1"),
         ({"text": "w1"}, "text in the state is"),
         ({"switches": [["v@1", "zero"]] * 2}, "switched twice"),
-        ({"switches": [[f"v@{n + 1}", "zero"] for n in range(SWITCHES + 1)]}, f"switches .*has {SWITCHES + 1}"),
+        ({"switches": [[f"v@{n + 1}", "zero"] for n in range(MAX_SWITCHES + 1)]}, f"switches .*has {MAX_SWITCHES + 1}"),
         ({"switches": [["v@1", "away"]]}, "switched to 'away'"),
         ({"switches": [["v@1-99999999", "zero"]]}, "A site is"),
         ({"switches": [["v" * 1000, "zero"]]}, "A site is"),
@@ -215,7 +215,9 @@ def test_errors_come_as_three_parts_and_sizes_are_bounded(client):
     found = client.post(f"/{TOKEN}/answer", json=asked(wrong, sequence=4)).json()
     assert "outside the model" in found["problem"]
     assert found["todo"] == "Choose a layer that attends."
-    large = client.post(f"/{TOKEN}/answer", content=b" " * (BODY + 1), headers={"content-type": "application/json"})
+    large = client.post(
+        f"/{TOKEN}/answer", content=b" " * (MAX_BODY_BYTES + 1), headers={"content-type": "application/json"}
+    )
     assert large.json()["problem"] == "The request is too large."
     plain = client.post(f"/{TOKEN}/answer", content=json.dumps(asked()), headers={"content-type": "text/plain"})
     assert plain.json()["problem"] == "The request is 'text/plain'."
@@ -300,13 +302,13 @@ def test_without_the_extra_the_command_says_how_to_install_it(monkeypatch):
 
 
 def test_a_port_that_is_taken_and_a_text_that_is_too_long_are_refused_before_a_model_is_loaded():
-    with run._bound("127.0.0.1", 0) as taken:
+    with run._listen("127.0.0.1", 0) as taken:
         taken.listen()
-        with pytest.raises(SpecError, match="cannot be served at") as error:
+        with pytest.raises(SpecError, match="Cannot listen at") as error:
             run.start("nowhere", port=taken.getsockname()[1])
     assert "a free one is chosen" in error.value.todo
     with pytest.raises(SpecError, match="characters"):
-        run.start("nowhere", "x" * (CHARACTERS + 1))
+        run.start("nowhere", "x" * (MAX_CHARACTERS + 1))
 
 
 @pytest.mark.parametrize("host", ["999.1.1.1", "x" * 70, "192.0.2.1"])
@@ -318,15 +320,15 @@ def test_an_address_that_is_not_of_this_machine_is_said_to_be_one(host, monkeypa
 
         named = type("Named", (socket.socket,), {"bind": nowhere})
         monkeypatch.setattr(run.socket, "socket", named)
-    with pytest.raises(SpecError, match="cannot be served at") as error:
-        run._bound(host, 0)
+    with pytest.raises(SpecError, match="Cannot listen at") as error:
+        run._listen(host, 0)
     assert error.value.todo == "Give --host an address of this machine, or leave it out."
 
 
 @pytest.mark.parametrize("host", ["", " "])
 def test_an_empty_address_is_not_every_address(host):
     with pytest.raises(SpecError) as error:
-        run._bound(host, 0)
+        run._listen(host, 0)
     assert error.value.problem == "--host is empty."
     assert error.value.reason == "It is an address of this machine."
     assert error.value.todo == "Leave --host out, or name an address."
@@ -335,7 +337,7 @@ def test_an_empty_address_is_not_every_address(host):
 def test_a_port_that_no_machine_has_and_a_second_text_alone_are_refused(gpt):
     with pytest.raises(SpecError, match="port is 65536"):
         run.start(gpt, port=65_536)
-    assert run.begins(("",), ("",)) is None
+    assert run.initial_state(("",), ("",)) is None
     starts: list[Callable[[], object]] = [lambda: run.start(gpt, second="w1")]
     if importlib.util.find_spec("anywidget"):
         starts.append(lambda: trisect.switchboard(gpt, second="w1"))
@@ -347,8 +349,8 @@ def test_a_port_that_no_machine_has_and_a_second_text_alone_are_refused(gpt):
 
 
 def test_browsers_leave_http_s_own_port_out(gpt):
-    assert run._hosts("127.0.0.1", "127.0.0.1", 8017) == {f"{name}:8017" for name in run.NAMES}
-    assert run._hosts("::1", "[::1]", 80) == {*run.NAMES, *(f"{name}:80" for name in run.NAMES)}
+    assert run._hosts("127.0.0.1", "127.0.0.1", 8017) == {f"{name}:8017" for name in run.LOOPBACK_HOSTS}
+    assert run._hosts("::1", "[::1]", 80) == {*run.LOOPBACK_HOSTS, *(f"{name}:80" for name in run.LOOPBACK_HOSTS)}
     app = make_app(PageModel(gpt), run._hosts("127.0.0.1", "127.0.0.1", 80), TOKEN)
     with TestClient(app, base_url="http://127.0.0.1") as client:
         origin = {"origin": "http://127.0.0.1"}
@@ -511,8 +513,8 @@ def wire(served, caplog, capfd):
 
 
 def test_the_bounds_are_these():
-    assert (app.CONNECTIONS, app.RECEIVING, app.SENDING) == (32, 10, 120)
-    assert (app.HEAD, answering.BODY, answering.CLIENTS) == (16_384, 65_536, 64)
+    assert (app.MAX_CONNECTIONS, app.RECEIVE_SECONDS, app.SEND_SECONDS) == (32, 10, 120)
+    assert (app.MAX_HEADER_BYTES, answering.MAX_BODY_BYTES, answering.MAX_CLIENTS) == (16_384, 65_536, 64)
 
 
 def test_clients_that_leave_print_nothing_and_the_next_is_answered(wire):
@@ -549,7 +551,7 @@ def test_what_a_page_that_has_gone_asked_is_not_computed(wire, monkeypatch):
 
 
 def test_a_client_that_is_slow_is_closed_with_and_without_the_token(wire, monkeypatch):
-    monkeypatch.setattr(app, "RECEIVING", 0.4)
+    monkeypatch.setattr(app, "RECEIVE_SECONDS", 0.4)
     begun = time.monotonic()
     with (
         wire.open() as silent,
@@ -566,7 +568,7 @@ def test_a_client_that_is_slow_is_closed_with_and_without_the_token(wire, monkey
 
 
 def test_a_client_that_does_not_take_its_answer_is_closed(wire, monkeypatch):
-    monkeypatch.setattr(app, "SENDING", 0.3)
+    monkeypatch.setattr(app, "SEND_SECONDS", 0.3)
     monkeypatch.setattr(PageModel, "answer", lambda *given: answering.PageAnswer({}, (bytes(20_000_000),)))
     with wire.open(wire.question(client="slow"), buffer=4096) as made:
         assert made.recv(12) == b"HTTP/1.1 200"
@@ -643,7 +645,7 @@ def test_who_has_no_token_is_refused_before_the_body_comes(wire):
 
 
 @pytest.mark.parametrize(
-    ("size", "words"), [(65_536, b"The request is no JSON."), (65_537, b"The request is too large.")]
+    ("size", "words"), [(65_536, b"The request is not JSON."), (65_537, b"The request is too large.")]
 )
 def test_a_body_has_a_bound(wire, size, words):
     with wire.open(wire.head(headers={"Content-Length": size}) + b" " * size) as made:

@@ -10,7 +10,7 @@ import pytest
 import torch
 
 import trisect
-from trisect.cli.options import command, parse_options, say_result
+from trisect.cli.options import experiment_command, parse_options
 from trisect.core.errors import CorpusError, DamagedFileError, SpecError
 from trisect.core.schema import build
 from trisect.core.subject import SiteTarget
@@ -151,7 +151,7 @@ def test_what_a_run_tells(files, tmp_path):
     about = json.loads((tmp_path / "a" / "about.json").read_text())["body"]
     words = shlex.split(about["command"])
     assert words[:6] == ["trisect", "translate-train", "--source", "t.en", "--target", "t.fr"]
-    context = command(TRANSLATE, say_result).make_context("translate-train", words[2:])
+    context = experiment_command(TRANSLATE).make_context("translate-train", words[2:])
     read = build(TranslateSettings, parse_options(TranslateSettings, context.params))
     assert (read.seeds, read.recipe) == ((3,), "small")
     # only what is not the recipe's own is said; its batches of 4, its width of 16 ...

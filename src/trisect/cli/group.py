@@ -37,7 +37,7 @@ def say_json(data: Any, indent: int | None = None) -> None:
     text = json.dumps(data, indent=indent, ensure_ascii=encoding != "utf8")
     try:
         text.encode()
-    except UnicodeEncodeError:  # half a character, which JSON's escapes alone can hold
+    except UnicodeEncodeError:  # a lone surrogate, which only JSON's escapes can represent
         text = json.dumps(data, indent=indent, ensure_ascii=True)
     _print(text)
 
@@ -60,17 +60,16 @@ def _print(text: str, err: bool = False) -> None:
 
 def _output_error(error: OSError) -> StudyError:
     """The error for a failed standard output, to which nothing more is printed."""
-    sys.stdout = open(os.devnull, "w")  # noqa: SIM115  it would fail once more at the end
+    sys.stdout = open(os.devnull, "w")  # noqa: SIM115  else flushing at exit would fail again
     full = error.errno in FULL
     return StudyError(
-        "What was found could not be printed.",
+        "The results could not be printed.",
         "The disk that standard output is on is full." if full else f"The system says: {error.strerror or error}.",
         f"{'Free some space' if full else 'Send it elsewhere'} and run the same command again: nothing is lost.",
     )
 
 
-# of a standard stream, with no file: what is written leads nowhere
-STREAM_ERRORS = (errno.EPIPE, errno.EBADF, errno.EIO, errno.EFBIG)
+STREAM_ERRORS = (errno.EPIPE, errno.EBADF, errno.EIO, errno.EFBIG)  # of a closed or full standard stream
 SECTIONS: Mapping[str, tuple[str, ...]] = {
     "Look": ("explore", "serve", "theory", "ask"),
     "Measure": (
@@ -104,24 +103,24 @@ class _Group(click.Group):
                     formatter.write_dl(rows)
 
     def main(self, args: Sequence[str] | None = None, *rest: Any, **named: Any) -> Any:
-        """As click's, with standard streams that are there: a closed one leads nowhere, and what an encoding lacks is printed as its
-        number. A closed stream's number would else be given to the next file that is opened, and be written into.
+        """As click's, with closed standard streams redirected to the null device, and unencodable characters escaped.
+
+        The descriptor of a closed stream would otherwise be reused for the next file that is opened, and output be written into it.
         """
         for number in (0, 1, 2):
             try:
                 os.fstat(number)
             except OSError:
-                os.open(os.devnull, os.O_RDWR)  # takes the lowest number that is free: this one
+                os.open(os.devnull, os.O_RDWR)  # gets the lowest free number, which is this one
         for stream in (sys.stdout, sys.stderr):
             if isinstance(stream, io.TextIOWrapper):
                 stream.reconfigure(errors="backslashreplace")
-        # At the end nothing is searched for garbage: with torch that is a second after the last line.
-        atexit.register(gc.freeze)
+        atexit.register(gc.freeze)  # no garbage collection at exit, which takes a second with torch
         try:
             return super().main(args, *rest, **named)
-        except OSError as error:  # of what click itself prints or reads; a command's own are met where they arise
-            of_stream = error.filename is None and error.errno in (*FULL, *STREAM_ERRORS)
-            say(f"trisect: {_output_error(error) if of_stream else file_error(error)}", err=True)
+        except OSError as error:  # from click's own reading and printing; `invoke` handles those of commands
+            is_stream_error = error.filename is None and error.errno in (*FULL, *STREAM_ERRORS)
+            say(f"trisect: {_output_error(error) if is_stream_error else file_error(error)}", err=True)
             sys.exit(2)
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
@@ -130,8 +129,8 @@ class _Group(click.Group):
             try:
                 word.encode()
             except UnicodeEncodeError:
-                reason = f"It is no text in the encoding of names here, which is {sys.getfilesystemencoding()}."
-                todo = "Call it with PYTHONUTF8=1 in the environment, or use another name."
+                reason = f"It cannot be encoded in {sys.getfilesystemencoding()}, the encoding of file names here."
+                todo = "Set PYTHONUTF8=1 in the environment, or use another name."
                 say(f"trisect: {SpecError(f'{word!a} was given.', reason, todo)}", err=True)
                 ctx.exit(2)
         return super().parse_args(ctx, args)

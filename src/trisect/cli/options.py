@@ -19,52 +19,52 @@ from trisect.lab.experiment import Experiment, Result, Utility
 
 OPEN = click.Option(["--open", "opens"], is_flag=True, help="Open the page in a browser at the end.")
 QUIET = click.Option(["--quiet"], is_flag=True, help="Show no progress.")
-SPAN = re.compile(r"(\d+)(?:-(\d+))?", re.ASCII)
+RANGE_PATTERN = re.compile(r"(\d+)(?:-(\d+))?", re.ASCII)
 TYPES = {int: click.INT, float: click.FLOAT, str: click.STRING}
 
 
-class _Spaced(click.Command):
+class _MultiValueCommand(click.Command):
     """A command whose options for several sites take all following words that are sites: --sites q@all k@1.
 
     Those that hold files or folders take all words up to the next option: --join seed-1 seed-2.
     """
 
-    def __init__(self, spaced: frozenset[str], places: frozenset[str], **rest: Any) -> None:
+    def __init__(self, site_options: frozenset[str], path_options: frozenset[str], **rest: Any) -> None:
         super().__init__(**rest)
-        self.spaced, self.places = spaced, places
+        self.site_options, self.path_options = site_options, path_options
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         """Join the words after such an option before click parses them."""
         joined: list[str] = []
         for word in args:
-            if len(joined) > 1 and joined[-2] in self.spaced and "@" in word and not word.startswith("-"):
+            if len(joined) > 1 and joined[-2] in self.site_options and "@" in word and not word.startswith("-"):
                 joined[-1] += f" {word}"
-            elif len(joined) > 1 and joined[-2] in self.places and not word.startswith("-"):
+            elif len(joined) > 1 and joined[-2] in self.path_options and not word.startswith("-"):
                 joined += [joined[-2], word]
             else:
                 joined.append(word)
         return super().parse_args(ctx, joined)
 
 
-def command(experiment: Experiment[Any, Any], show: Callable[[Result[Any]], None]) -> click.Command:
-    """The command of an experiment; `show` prints further results beside findings and the page."""
+def experiment_command(experiment: Experiment[Any, Any]) -> click.Command:
+    """The command of an experiment."""
 
-    def call(out: str | None, as_json: bool, quiet: bool, opens: bool = False, **named: Any) -> None:
+    def call(out: str | None, as_json: bool, quiet: bool, opens: bool = False, **values: Any) -> None:
         from trisect.lab.jobs import screen  # with rich, which --help does without
 
         with nullcontext() if quiet else screen(f"trisect {experiment.name}", line=say_step):
             from trisect.lab.driver import run  # with PyTorch and polars
 
-            done = run(experiment, build(experiment.settings, parse_options(experiment.settings, named)), out, quiet)
+            result = run(experiment, build(experiment.settings, parse_options(experiment.settings, values)), out, quiet)
         if as_json:
-            say_json(done.data())
+            say_json(result.data())
         elif quiet:
-            _say_places(done)
+            _say_paths(result)
         else:
-            show(done)
+            _print_result(result)
         if opens:
-            open_page(done.report)
-        failed = [finding for finding in done.findings if finding.verdict == FAILED]
+            open_page(result.report)
+        failed = [finding for finding in result.findings if finding.verdict == FAILED]
         for finding in failed if as_json or quiet else ():
             say(f"trisect: {finding}", err=True)
         _exit(bool(failed))
@@ -76,17 +76,17 @@ def command(experiment: Experiment[Any, Any], show: Callable[[Result[Any]], None
         click.Option(["--json", "as_json"], is_flag=True, help="Print the result as JSON."),
         click.Option(["--quiet"], is_flag=True, help="Show no progress, and print only where the results are."),
     ]
-    return make(experiment.name, experiment.help, experiment.settings, parameters, call)
+    return _make_command(experiment.name, experiment.help, experiment.settings, parameters, call)
 
 
-def utility(tool: Utility[Any]) -> click.Command:
+def utility_command(tool: Utility[Any]) -> click.Command:
     """The command of a utility."""
 
-    def call(as_json: bool, quiet: bool, **named: Any) -> None:
+    def call(as_json: bool, quiet: bool, **values: Any) -> None:
         from trisect.lab.jobs import screen  # with rich, which --help does without
 
         with screen(f"trisect {tool.name}", quiet, say_step):
-            reply = tool.reply(build(tool.settings, parse_options(tool.settings, named)))
+            reply = tool.reply(build(tool.settings, parse_options(tool.settings, values)))
         if as_json:
             say_json(reply.data())
         else:
@@ -94,7 +94,7 @@ def utility(tool: Utility[Any]) -> click.Command:
         _exit(tool.failed(reply))
 
     flag = click.Option(["--json", "as_json"], is_flag=True, help="Print the reply as JSON.")
-    return make(tool.name, tool.help, tool.settings, [*parameters_of(tool.settings), flag, QUIET], call)
+    return _make_command(tool.name, tool.help, tool.settings, [*parameters_of(tool.settings), flag, QUIET], call)
 
 
 def _exit(failed: bool) -> None:
@@ -103,19 +103,20 @@ def _exit(failed: bool) -> None:
         click.get_current_context().exit(1)
 
 
-def make(
+def _make_command(
     name: str, help: str, settings: type[Any], parameters: list[click.Parameter], call: Callable[..., None]
 ) -> click.Command:
     """Make a click command with the parameters of some settings."""
-    spaced, places = (
+    site_options, path_options = (
         frozenset(
             f"--{d.words}" for d in flat(settings) if d.option.many == many and d.is_many and not d.option.argument
         )
         for many in ("words", "places")
     )
-    text, mark, examples = help.partition("\b\n")  # which stand last, behind the options
+    text, mark, examples = help.partition("\b\n")  # examples are printed last, after the options
     epilog = f"Examples:\n\n{mark}{examples}" if examples else None
-    return _Spaced(spaced, places, name=name, help=text.rstrip(), epilog=epilog, params=parameters, callback=call)
+    options = {"name": name, "help": text.rstrip(), "epilog": epilog, "params": parameters, "callback": call}
+    return _MultiValueCommand(site_options, path_options, **options)
 
 
 def parameters_of(settings: type[Any]) -> list[click.Parameter]:
@@ -153,17 +154,17 @@ def _parameter(field: Setting) -> click.Parameter:
     if field.is_many:
         default_words = None
         if isinstance(field.default, tuple) and field.default:
-            # in one word: seeds that are counted from 1 as their number
-            counted = option.many == "seeds" and field.default == tuple(range(1, len(field.default) + 1))
-            default_words = [str(len(field.default)) if counted else ",".join(map(str, field.default))]
+            # seeds 1 to n are written as their number, n
+            is_count = option.many == "seeds" and field.default == tuple(range(1, len(field.default) + 1))
+            default_words = [str(len(field.default)) if is_count else ",".join(map(str, field.default))]
         return click.Option([flag, name], multiple=True, default=default_words, required=field.required, **rest)
     default = None if field.default is MISSING or field.kind is bool else field.default
     return click.Option([flag, name], type=kind, default=default, required=field.required, **rest)
 
 
-def parse_options(settings: type[Any], named: Mapping[str, object]) -> dict[str, object]:
+def parse_options(settings: type[Any], values: Mapping[str, object]) -> dict[str, object]:
     """Convert click's values for `build`."""
-    return {field.name: _value(field, named[field.name]) for field in flat(settings) if field.name in named}
+    return {field.name: _value(field, values[field.name]) for field in flat(settings) if field.name in values}
 
 
 def _value(field: Setting, value: Any) -> Any:
@@ -171,16 +172,16 @@ def _value(field: Setting, value: Any) -> Any:
     if field.kind is bool:
         if option.value is not None:
             if value not in (None, option.value):
-                reason = f"There is {option.value!r} alone."
+                reason = f"The only value is {option.value!r}."
                 todo = f"Use --{field.words} {option.value}, or leave it out."
-                raise SpecError(f"--{field.words} {value}.", reason, todo)
+                raise SpecError(f"--{field.words} {value} was given.", reason, todo)
             return value is not None
         return not value if field.words.startswith("no-") else value
     if option.many == "pairs":
         pairs = [text.partition("=") for text in value]
         if wrong := [name for name, sign, _ in pairs if not sign]:
             reason, todo = "A setting has a name, '=' and a value.", f"Use for example --{field.words} layers=2."
-            raise SpecError(f"--{field.words} {wrong[0]}.", reason, todo)
+            raise SpecError(f"--{field.words} {wrong[0]} was given.", reason, todo)
         return {name.strip(): setting.strip() for name, _, setting in pairs} or None
     if value is None and field.required:
         raise SpecError(
@@ -194,7 +195,7 @@ def _value(field: Setting, value: Any) -> Any:
         return tuple(read_word(field, piece.strip()) for text in value for piece in str(text).split(","))
     if field.is_many and option.many == "seeds":
         if len(value) > 1:
-            reason = "Seeds are one list, or their number: a second one could not be joined to it."
+            reason = "Seeds are a single list, or a number of seeds."
             raise SpecError(f"--{field.words} was given {len(value)} times.", reason, f"Write --{field.words} 1,2,7.")
         return _read_seeds(value[0])
     return value
@@ -204,10 +205,10 @@ def _read_seeds(text: str) -> int | tuple[int, ...]:
     """A number of seeds, or a list of seeds with commas and ranges; raises SpecError for other text."""
     seeds: list[int] = []
     for piece in text.removesuffix(",").split(","):
-        span = SPAN.fullmatch(piece.strip())
+        span = RANGE_PATTERN.fullmatch(piece.strip())
         first, last = (int(span[1]), int(span[2] or span[1])) if span else (1, 0)
         if not 0 <= last - first < MOST_SEEDS:
-            reason = "Seeds are whole numbers: how many (5), which (1,2,7), or from which to which (3-6)"
+            reason = "Seeds are whole numbers: how many (5), a list (1,2,7), or a range (3-6)"
             todo = "Use for example --seeds 5, or --seeds 7-7 for seed 7."
             raise SpecError(f"{text!r} are not seeds.", f"{reason}, at most {MOST_SEEDS:,} of them.", todo)
         seeds.extend(range(first, last + 1))
@@ -215,14 +216,14 @@ def _read_seeds(text: str) -> int | tuple[int, ...]:
 
 
 VERDICTS = {"supported": "supported", "refuted": "refuted", "inconclusive": "undecided", NOT_TESTED: NOT_TESTED}
-SAID = 3  # lines of the answer and of what else was found; the page has all
+MAX_ANSWER_LINES = 3  # of the answer and other findings; the page has all
 
 
-def say_result(done: Result[Any]) -> None:
+def _print_result(result: Result[Any]) -> None:
     """Print the answer, the number of verdicts, notes, paths, and the page's path."""
-    for line in (*finding_lines(done.findings, done.answer, done.paged), *done.notes):
+    for line in (*finding_lines(result.findings, result.answer, result.paged), *result.notes):
         say(line)
-    _say_places(done)
+    _say_paths(result)
 
 
 def finding_lines(findings: Sequence[Finding], answer: str = "", paged: bool = True) -> list[str]:
@@ -233,15 +234,15 @@ def finding_lines(findings: Sequence[Finding], answer: str = "", paged: bool = T
     verdicts = Counter(finding.verdict for finding in findings if finding.claim is not None and finding.part is None)
     counts = [f"{verdicts[name]} {word}" for name, word in VERDICTS.items() if verdicts[name]]
     tally = [f"claims: {', '.join(counts)} (trisect claims prints what they say, the page why)"] if counts else []
-    return [*(lines[:SAID] if paged else lines), *tally]
+    return [*(lines[:MAX_ANSWER_LINES] if paged else lines), *tally]
 
 
-def _say_places(done: Result[Any]) -> None:
+def _say_paths(result: Result[Any]) -> None:
     """Print the paths of what was made, and of the page."""
-    for path in done.paths.values() if done.makes else ():
-        say(f"{done.makes.removesuffix('s')}  {path.resolve()}")
-    if done.paged:
-        say(f"report  {done.report.resolve()}")
+    for path in result.paths.values() if result.makes else ():
+        say(f"{result.makes.removesuffix('s')}  {path.resolve()}")
+    if result.paged:
+        say(f"report  {result.report.resolve()}")
 
 
 def columns(rows: Sequence[Mapping[str, object]]) -> list[str]:

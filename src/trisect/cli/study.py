@@ -145,18 +145,18 @@ def annotate(
     say(out)
 
 
-COLUMNS = (
-    "rows: how far weights are from summing to one; output: how far weights times v are from what the layer hands on, "
-    "relative to its size. q, k, v, o: how the matrix was found, and how far it is from giving what was recorded. "
-    "cause: what reaches the model's answer when it is changed."
+COLUMN_HELP = (
+    "rows: how far weights are from summing to one; output: how far weights times v are from the layer's attention output, "
+    "relative to its size. q, k, v, o: how the matrix was found, and how far its results are from the recorded ones. "
+    "cause: the components whose change reaches the model's answer."
 )
-C = TypeVar("C", bound=Callable[..., object])
+Function = TypeVar("Function", bound=Callable[..., object])
 
 
-def _model_options(function: C) -> C:
+def _model_options(function: Function) -> Function:
     """Click parameters for the argument MODEL and its fetch options, as in measuring commands."""
     parameters = [parameter for parameter in parameters_of(ModelSource) if parameter.name != "window"]
-    # as click's own decorators leave theirs
+    # where click's own decorators store theirs
     function.__dict__.setdefault("__click_params__", []).extend(reversed(parameters))
     return function
 
@@ -165,7 +165,7 @@ def _model_options(function: C) -> C:
 @_model_options
 @click.option("--json", "as_json", is_flag=True, help="Print the proof as JSON.")
 @click.option("--quiet", is_flag=True, help="Show no progress.")
-def check(model: str, as_json: bool, quiet: bool, **fetched: Any) -> None:
+def check(model: str, as_json: bool, quiet: bool, **load_options: Any) -> None:
     """Verify that a model is read exactly as it computes, layer by layer; or check every file of a results folder.
 
     For a model it prints coverage, laws, projections with residuals, and cause, with a verdict per layer. For a folder of results
@@ -179,27 +179,27 @@ def check(model: str, as_json: bool, quiet: bool, **fetched: Any) -> None:
     from trisect.lab.jobs import screen
 
     if calls.is_results(model):
-        options = {**fetched, "device": fetched["device"] != "auto", "json": as_json}
+        options = {**load_options, "device": load_options["device"] != "auto", "json": as_json}
         if wrong := [name.replace("_", "-") for name, value in options.items() if value]:
-            reason = "It is of models; this is a folder of results, whose files are read."
+            reason = "It is an option for models; this is a folder of results."
             raise SpecError(f"--{wrong[0]} was given for {model}.", reason, "Leave it out.")
         with screen("trisect check", quiet, say_step):
             errors = calls.check(model)
-        _say_folder(model, errors)
+        _say_check(model, errors)
         return
     with screen("trisect check", quiet, say_step):
-        proof = calls.prove(model, **fetched)
+        proof = calls.prove(model, **load_options)
     rows = proof.rows()
     if as_json:
         say_json({"rows": rows, "notes": proof.notes(), "refused": proof.refusal and str(proof.refusal)})
     else:
         count = f"{sum(not law.failure for law in proof.laws)} of {len(rows)} layers are verified."
-        say("\n".join([*columns(rows), *proof.notes(), COLUMNS, count]))
+        say("\n".join([*columns(rows), *proof.notes(), COLUMN_HELP, count]))
     if proof.refusal is not None:
         raise proof.refusal
 
 
-def _say_folder(out: str, errors: Sequence[StudyError]) -> None:
+def _say_check(out: str, errors: Sequence[StudyError]) -> None:
     from trisect import calls
     from trisect.experiments.study.run import count_left
     from trisect.lab.run_folder import is_study
@@ -218,10 +218,10 @@ def _say_folder(out: str, errors: Sequence[StudyError]) -> None:
         )
     if calls.lacks_list(out):
         say(
-            "Every table and record is whole. There is no list of what the run wrote, so pages and figures were not checked."
+            "Every table and record is complete. There is no list of the run's files, so pages and figures were not checked."
         )
         return
-    say("Every file that is there is whole." if left or partial else "Every file is whole, and of one run.")
+    say("Every file that exists is complete." if left or partial else "Every file is complete, and of one run.")
 
 
 @main.command()
@@ -230,11 +230,13 @@ def _say_folder(out: str, errors: Sequence[StudyError]) -> None:
 @click.option("--second", multiple=True, help="The text to patch from at first; two for an encoder-decoder.")
 @click.option("--host", default="127.0.0.1", show_default=True, help="The address to listen at: this machine alone.")
 @click.option("--port", type=click.IntRange(0, 65_535), default=0, help="The port.  [default: a free one]")
-@click.option("--open", "open_", is_flag=True, help="Open the page in a browser.")
-def serve(host: str, port: int, open_: bool, text: tuple[str, ...], second: tuple[str, ...], **fetched: Any) -> None:
+@click.option("--open", "opens", is_flag=True, help="Open the page in a browser.")
+def serve(
+    host: str, port: int, opens: bool, text: tuple[str, ...], second: tuple[str, ...], **load_options: Any
+) -> None:
     """Serve a page on this machine: type a sentence, switch q, k or v of any site, and see what changes.
 
-    The address that is printed holds a token; without it nothing is answered. Ctrl+C ends it.
+    The address that is printed holds a token; without it nothing is answered. Ctrl+Function ends it.
 
     \b
     trisect serve sentence-transformers/all-MiniLM-L6-v2 --open
@@ -245,10 +247,10 @@ def serve(host: str, port: int, open_: bool, text: tuple[str, ...], second: tupl
     with screen("trisect serve", line=say_step):
         from trisect.server.run import LOOPBACK, start  # with PyTorch
 
-        served = start(fetched.pop("model"), text, second, host, port, **fetched)
+        served = start(load_options.pop("model"), text, second, host, port, **load_options)
     say(served.address)
     if host not in LOOPBACK:
-        say(f"Whoever has this address can use the model, and what is sent can be read on the way: {host}.", err=True)
-    if open_:
+        say(f"Anyone with this address can use the model, and its traffic is not encrypted: {host}.", err=True)
+    if opens:
         webbrowser.open(served.address)
     served.wait()

@@ -33,46 +33,47 @@ from trisect.measure.intervention import KINDS, Intervention, Planned, PreparedT
 from trisect.report import sheet
 from trisect.report.format import display_name
 
-GIVEN = ("the inputs given", "the second inputs given")  # what a page calls inputs that are no text
-CHARACTERS = 2_000  # of one text
-SWITCHES = 64
-POSITIONS = 256  # that are chosen
-LAST = 1_000_000  # the largest position that is asked for at all
-BODY = 65_536  # bytes of one request
-SEQUENCE = 2**53 - 1  # the largest whole number that a page counts to
-CLIENT = 64  # characters that name one page
-LONG_NUMBER = re.compile("[0-9]{5}")  # a span that long would take the memory that its numbers need
+INPUT_NAMES = ("the inputs given", "the second inputs given")  # names on the page for inputs that are not text
+MAX_CHARACTERS = 2_000  # of one text
+MAX_SWITCHES = 64
+MAX_POSITIONS = 256  # positions to switch in one request
+MAX_POSITION = 1_000_000  # the largest index of a position
+MAX_BODY_BYTES = 65_536
+MAX_SEQUENCE = 2**53 - 1  # the largest exact integer in JavaScript
+MAX_NAME = 64  # characters of a site or of a page's identifier
+LONG_NUMBER = re.compile("[0-9]{5}")  # a site with a span of 10,000 layers would take too much memory
 
 
-def _switch(pair: object) -> tuple[str, str]:
+def _parse_switch(pair: object) -> tuple[str, str]:
     """A site in canonical spelling, and its replacement."""
-    reason, todo = "It is a site and what it is switched to, two texts.", "Give for example ['q@2.h3', 'zero']."
+    reason, todo = "A switch is a pair of texts: a site and its replacement.", "Give for example ['q@2.h3', 'zero']."
     if not isinstance(pair, list | tuple) or len(pair) != 2 or not all(isinstance(part, str) for part in pair):
         raise SpecError(f"A switch is {shorten(pair)}.", reason, todo)
     site, how = pair
-    require(len(site) <= CLIENT and not LONG_NUMBER.search(site), f"A site is {shorten(site)}.", reason, todo)
+    require(len(site) <= MAX_NAME and not LONG_NUMBER.search(site), f"A site is {shorten(site)}.", reason, todo)
     require(
         how in KINDS, f"{site} is switched to {shorten(how)}.", f"There are {', '.join(KINDS)}.", "Use one of them."
     )
     return str(Site.parse(site)), how
 
 
-PageText = Annotated[str, Field(max_length=CHARACTERS)]
-Switch = Annotated[tuple[str, str], BeforeValidator(_switch)]
-Position = Annotated[int, Field(ge=0, le=LAST)]
+PageText = Annotated[str, Field(max_length=MAX_CHARACTERS)]
+Switch = Annotated[tuple[str, str], BeforeValidator(_parse_switch)]
+Position = Annotated[int, Field(ge=0, le=MAX_POSITION)]
 
 
 @record
 class PageState:
-    """A text and a second one (each one sequence, or source and target), switches by site in their order, a position to look at, and those
-    that are switched (empty: all).
+    """The state of a page: a text and a second one (each one sequence, or source and target), and switches (site, kind) in order.
+
+    `place` is the position whose predictions are shown, `positions` are those to switch (empty: all), both from 0.
     """
 
     text: Annotated[Many[PageText], Field(min_length=1, max_length=2)]
     second: Annotated[Many[PageText], Field(max_length=2)] = ()
-    switches: Annotated[Many[Switch], Field(max_length=SWITCHES)] = ()
+    switches: Annotated[Many[Switch], Field(max_length=MAX_SWITCHES)] = ()
     place: Position | None = None
-    positions: Annotated[Many[Position], Field(max_length=POSITIONS)] = ()
+    positions: Annotated[Many[Position], Field(max_length=MAX_POSITIONS)] = ()
 
     def __post_init__(self) -> None:
         sites = [site for site, _ in self.switches]
@@ -101,9 +102,9 @@ class PageState:
 class PageQuestion:
     """A request of a page: the page, the number of its question, the picture that it has already, and its state."""
 
-    client: Annotated[str, Field(max_length=CLIENT)]
-    sequence: Annotated[int, Field(ge=0, le=SEQUENCE)]
-    has: Annotated[str, Field(max_length=CLIENT)]
+    client: Annotated[str, Field(max_length=MAX_NAME)]
+    sequence: Annotated[int, Field(ge=0, le=MAX_SEQUENCE)]
+    has: Annotated[str, Field(max_length=MAX_NAME)]
     state: PageState
 
 
@@ -112,7 +113,7 @@ def read_request(body: bytes) -> PageQuestion:
     try:
         content = files.parse(body.decode())
     except ValueError as error:
-        raise SpecError("The request is no JSON.", str(error)[:200], "Send what the page sends.") from None
+        raise SpecError("The request is not JSON.", str(error)[:200], "Send a request as the page does.") from None
     return read(PageQuestion, content, "the request")
 
 
@@ -121,30 +122,21 @@ def python(source: str, state: PageState) -> str:
     loaded = f"model = trisect.load({source})" if source else "model = ...  # the model that trisect.serve was given"
     rest = [f"    {{{', '.join(f'{site!r}: {how!r}' for site, how in state.switches)}}},"]
     if state.donor is not None:
-        donor = "second" if state.second[0] in GIVEN else repr(state.donor)
+        donor = "second" if state.second[0] in INPUT_NAMES else repr(state.donor)
         rest.append(f"    second={donor},")
     if state.place is not None:
         rest.append(f"    place={state.place},")
     if state.positions:
         rest.append(f"    positions={state.positions!r},")
-    shown = "inputs,  # those that trisect.serve was given" if state.text[0] in GIVEN else f"{state.as_input!r},"
-    lines = [
-        "import trisect",
-        "",
-        loaded,
-        "change = trisect.intervene(",
-        "    model,",
-        f"    {shown}",
-        *rest,
-        ")",
-    ]
+    shown = "inputs,  # those that trisect.serve was given" if state.text[0] in INPUT_NAMES else f"{state.as_input!r},"
+    lines = ["import trisect", "", loaded, "change = trisect.intervene(", "    model,", f"    {shown}", *rest, ")"]
     return "\n".join([*lines, "print(change)", ""])
 
 
-TEXTS = 4  # prepared texts that are kept
-SMALL = 100_000_000  # weights up to which one thread answers a short text soonest: several wait for each other
-QUICK = 1  # zlib's effort: the page is on this machine
-StillWanted = Callable[[], None]
+CACHED_TEXTS = 4
+SINGLE_THREAD_WEIGHTS = 100_000_000  # up to so many weights a single thread is fastest for a short text
+COMPRESSION_LEVEL = 1  # of zlib: low, since the page is on this machine
+CancelCheck = Callable[[], None]
 
 
 class PageAnswer(NamedTuple):
@@ -163,19 +155,19 @@ class PageAnswer(NamedTuple):
 class PageModel:
     """A model that answers pages; `source` is its argument for `trisect.load`, empty for a loaded one.
 
-    `example` is a text of its own language to begin with, empty where any will do; `inputs` are what is no text, by name.
+    `example` is the initial text, empty if any text will do; `inputs` maps a name from INPUT_NAMES to an input that is not text.
     """
 
     subject: AnsweringSubject
     source: str = ""
     example: str = ""
     inputs: Mapping[str, ReadGiven] = field(default_factory=dict)
-    _ready: OrderedDict[tuple[TextOrPair, TextOrPair | None], PreparedText] = field(default_factory=OrderedDict)
+    _cache: OrderedDict[tuple[TextOrPair, TextOrPair | None], PreparedText] = field(default_factory=OrderedDict)
 
     @functools.cached_property
     def small(self) -> bool:
         """Whether the model is so small that threads would slow it down."""
-        return weights_in(self.subject) <= SMALL
+        return weights_in(self.subject) <= SINGLE_THREAD_WEIGHTS
 
     def about(self) -> dict[str, Json]:
         """Facts of the model that a page needs before any text."""
@@ -196,7 +188,7 @@ class PageModel:
         }
         return {name: safe_data(value) for name, value in facts.items()}
 
-    def answer(self, state: PageState, has: str, check: StillWanted = lambda: None) -> PageAnswer:
+    def answer(self, state: PageState, has: str, check: CancelCheck = lambda: None) -> PageAnswer:
         """The answer to a state; `check` is called between passes and may raise. Raises TrisectError."""
         threads = torch.get_num_threads()
         torch.set_num_threads(1 if self.small else threads)
@@ -205,40 +197,40 @@ class PageModel:
         finally:
             torch.set_num_threads(threads)
 
-    def _answer(self, state: PageState, has: str, check: StillWanted) -> PageAnswer:
-        ready = self._prepared(state)
+    def _answer(self, state: PageState, has: str, check: CancelCheck) -> PageAnswer:
+        ready = self._prepare(state)
         planned, positions = ready.plan(state.by_site), ready.positions(state.positions)
         check()
         change = ready.switched(planned, state.place, positions)
         check()
-        mark = _mark(state, planned)
+        key = _picture_key(state, planned)
         words = self._words(ready, change, state)
-        words["picture"] = mark
-        if mark == has:
+        words["picture"] = key
+        if key == has:
             return PageAnswer(words, ())
-        packed = pack(self._picture(ready, planned, positions), effort=QUICK)
+        packed = pack(self._picture(ready, planned, positions), effort=COMPRESSION_LEVEL)
         check()
         words["manifest"] = safe_data(packed.manifest)
         words["chunks"] = [len(chunk) for chunk in packed.chunks]
         return PageAnswer(words, packed.chunks)
 
-    def page(self, state: PageState, check: StillWanted = lambda: None) -> str:
+    def page(self, state: PageState, check: CancelCheck = lambda: None) -> str:
         """The explorer of the page's state as a file; `check` as for `answer`."""
-        ready = self._prepared(state)
+        ready = self._prepare(state)
         planned, positions = ready.plan(state.by_site), ready.positions(state.positions)
         check()
         picture = self._picture(ready, planned, positions)
         check()
         return html(replace(picture, notes=(*picture.notes, *ready.beyond(planned, positions))))
 
-    def _prepared(self, state: PageState) -> PreparedText:
+    def _prepare(self, state: PageState) -> PreparedText:
         key = (state.as_input, state.donor)
         text = self.inputs.get(state.text[0], state.as_input)
         second = self.inputs.get(state.second[0], state.donor) if state.second else None
-        ready = self._ready.pop(key, None) or PreparedText.of(self.subject, text, second)
-        self._ready[key] = ready
-        while len(self._ready) > TEXTS:
-            self._ready.popitem(last=False)
+        ready = self._cache.pop(key, None) or PreparedText.of(self.subject, text, second)
+        self._cache[key] = ready
+        while len(self._cache) > CACHED_TEXTS:
+            self._cache.popitem(last=False)
         return ready
 
     def _picture(
@@ -281,35 +273,28 @@ def weights_in(subject: AnsweringSubject) -> int:
             return 0
 
 
-def _mark(state: PageState, planned: tuple[Planned, ...]) -> str:
+def _picture_key(state: PageState, planned: tuple[Planned, ...]) -> str:
     """A hash of everything that a picture depends on."""
-    what = json.dumps(
-        [
-            state.as_input,
-            state.donor if planned else None,
-            [switch[:2] for switch in planned],
-            state.positions if planned else (),
-        ]
-    )
-    return hashlib.blake2b(what.encode(), digest_size=16).hexdigest()
+    switched = (state.donor, [switch[:2] for switch in planned], state.positions) if planned else (None, [], ())
+    return hashlib.blake2b(json.dumps([state.as_input, *switched]).encode(), digest_size=16).hexdigest()
 
 
-HERE = Path(__file__).parent
-PARTS = ("state.js", "view.js", "board.js", "bench.js")
+FOLDER = Path(__file__).parent
+SCRIPTS = ("state.js", "view.js", "board.js", "bench.js")
 
 
 def page_script(transport: str) -> str:
     """The scripts of the explorer and of the component, and the one that sends questions."""
-    return explorer.script() + "".join(sheet.read(HERE / name) for name in (*PARTS, transport))
+    return explorer.script() + "".join(sheet.read(FOLDER / name) for name in (*SCRIPTS, transport))
 
 
 def style() -> str:
     """The style sheets of the explorer and of the component."""
-    return explorer.style() + sheet.read(HERE / "serve.css")
+    return explorer.style() + sheet.read(FOLDER / "serve.css")
 
 
 T = TypeVar("T")
-CLIENTS = 64  # pages whose newest question is remembered
+MAX_CLIENTS = 64  # pages whose newest question number is kept
 
 
 class SupersededError(Exception):
@@ -328,18 +313,18 @@ class ReadingQueue:
         self,
         client: str,
         sequence: int,
-        work: Callable[[StillWanted], T],
+        work: Callable[[CancelCheck], T],
         is_gone: Callable[[], bool] = lambda: False,
     ) -> T:
-        """What `work` returns; it is given a function to call between steps, which ends it when nobody waits for it.
+        """The result of `work(check)`, where `check` is to be called between steps and raises once the result is no longer needed.
 
-        Raises SupersededError where the page has asked something newer, before or meanwhile, or `is_gone`.
+        Raises SupersededError if the page has sent a newer question, before or meanwhile, or if `is_gone` returns True.
         """
         if sequence < self._newest.get(client, -1):
             raise SupersededError
         self._newest[client] = sequence
         self._newest.move_to_end(client)
-        while len(self._newest) > CLIENTS:
+        while len(self._newest) > MAX_CLIENTS:
             self._newest.popitem(last=False)
 
         def check() -> None:

@@ -22,22 +22,22 @@ from uvicorn.protocols.http.h11_impl import H11Protocol
 from trisect.core.errors import SpecError, TrisectError, translate_system_errors
 from trisect.report import sheet
 from trisect.server.answering import (
-    BODY,
-    HERE,
+    FOLDER,
+    MAX_BODY_BYTES,
+    CancelCheck,
     PageModel,
     PageQuestion,
     ReadingQueue,
-    StillWanted,
     SupersededError,
     page_script,
     read_request,
     style,
 )
 
-CONNECTIONS = 32  # at once; a browser opens six for a page
-RECEIVING = 10.0  # seconds until a request is there whole, from when its connection began or the answer before it ended
-SENDING = 120.0  # seconds until a client has received an answer
-HEAD = 16_384  # bytes of a request's headers
+MAX_CONNECTIONS = 32  # at once; a browser opens six for a page
+RECEIVE_SECONDS = 10.0  # for a whole request, from the start of its connection or the end of the previous answer
+SEND_SECONDS = 120.0  # for a client to receive an answer
+MAX_HEADER_BYTES = 16_384  # of a request
 POLICY = (
     "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; img-src 'self' data:; "
     "base-uri 'none'; form-action 'none'; frame-ancestors 'none'; require-trusted-types-for 'script'; trusted-types 'none'"
@@ -52,8 +52,8 @@ HEADERS: Mapping[str, str] = {
     "Cache-Control": "no-store",
     "Permissions-Policy": "camera=(), geolocation=(), microphone=()",
 }
-CLOSED = (
-    "Not answered. Open the address that 'trisect serve' printed; what stands after its '#' can be added from a link.\n"
+FORBIDDEN = (
+    "Not answered. Open the address that 'trisect serve' printed; the part of a link after '#' can be appended to it.\n"
 )
 
 
@@ -62,8 +62,8 @@ class _Guard:
     """Middleware that passes requests whose Host is one of `hosts` and whose path begins with the token; 403 for others.
 
     A page of another origin sends its own Origin, a name that was rebound to this machine sends its own Host, and neither
-    knows the token. Web sockets are refused. An answer that is given before the request has ended closes the connection:
-    what follows is not read.
+    has the token. Web sockets are refused. An answer sent before the request has been read closes the connection: the rest of
+    the request is not read.
     """
 
     app: ASGIApp
@@ -79,46 +79,49 @@ class _Guard:
             await self.app(scope, receive, send)
             return
         headers = Headers(scope=scope)
-        rest = [headers.get("content-length", "0") != "0" or "transfer-encoding" in headers]  # is there a body to come
+        is_unread = headers.get("content-length", "0") != "0" or "transfer-encoding" in headers  # a part of the body
 
-        async def receiving() -> Message:
+        async def receive_part() -> Message:
+            nonlocal is_unread
             message = await receive()
-            rest[0] = rest[0] and message.get("more_body", False)
+            is_unread = is_unread and message.get("more_body", False)
             return message
 
-        async def sending(message: Message) -> None:
+        async def send_secured(message: Message) -> None:
             if message["type"] == "http.response.start":
-                added = {**HEADERS, **({"Connection": "close"} if rest[0] else {})}
+                added = {**HEADERS, **({"Connection": "close"} if is_unread else {})}
                 pairs = [(name.lower().encode(), value.encode()) for name, value in added.items()]
                 message = {**message, "headers": [*message.get("headers", ()), *pairs]}
             await send(message)
 
-        if sum(len(name) + len(value) for name, value in scope["headers"]) > HEAD:
-            await PlainTextResponse("Not answered: the headers are too large.\n", 431)(scope, receiving, sending)
-        elif not self._welcome(scope, headers):
-            await PlainTextResponse(CLOSED, 403)(scope, receiving, sending)
+        if sum(len(name) + len(value) for name, value in scope["headers"]) > MAX_HEADER_BYTES:
+            await PlainTextResponse("Not answered: the headers are too large.\n", 431)(
+                scope, receive_part, send_secured
+            )
+        elif not self._is_allowed(scope, headers):
+            await PlainTextResponse(FORBIDDEN, 403)(scope, receive_part, send_secured)
         else:
             inner = {**scope, "path": scope["path"][len(self.token) + 1 :], "root_path": ""}
             try:
-                await self.app(inner, receiving, sending)
+                await self.app(inner, receive_part, send_secured)
             except Exception:
                 logging.getLogger(__name__).exception("A question could not be answered.")
                 raise
 
-    def _welcome(self, scope: Scope, headers: Headers) -> bool:
+    def _is_allowed(self, scope: Scope, headers: Headers) -> bool:
         hosts, origins = headers.getlist("host"), headers.getlist("origin")
-        begin = scope["path"][: len(self.token) + 2].encode("utf-8", "surrogateescape")
-        # a browser says that its own page asks, or somebody who typed the address; other programs say nothing
-        from_here = all(site in ("same-origin", "none") for site in headers.getlist("sec-fetch-site"))
-        # or somebody followed a link to the page itself, in a window of its own
+        start = scope["path"][: len(self.token) + 2].encode("utf-8", "surrogateescape")
+        # browsers send same-origin for requests of the page, none for a typed address; other programs omit the header
+        is_same_site = all(site in ("same-origin", "none") for site in headers.getlist("sec-fetch-site"))
+        # a link to the page, followed in a window (not a frame)
         navigates = headers.get("sec-fetch-mode") == "navigate" and headers.get("sec-fetch-dest") == "document"
-        followed = navigates and scope["method"] == "GET" and scope["path"] == f"/{self.token}/"
+        is_link = navigates and scope["method"] == "GET" and scope["path"] == f"/{self.token}/"
         return (
             len(hosts) == 1
             and hosts[0].lower() in self.hosts
             and all(origin.lower() in {f"http://{host}" for host in self.hosts} for origin in origins)
-            and (from_here or followed)
-            and compare_digest(begin, f"/{self.token}/".encode())
+            and (is_same_site or is_link)
+            and compare_digest(start, f"/{self.token}/".encode())
         )
 
 
@@ -127,14 +130,14 @@ T = TypeVar("T")
 
 def make_app(answering: PageModel, hosts: frozenset[str], token: str) -> _Guard:
     """Make the application with its guard."""
-    line = ReadingQueue()
+    queue = ReadingQueue()
 
     @asynccontextmanager
     async def lifespan(app: Starlette) -> AsyncIterator[None]:
         yield
-        line.close()
+        queue.close()
 
-    async def ask(request: Request, work: Callable[[PageQuestion, StillWanted], T]) -> T:
+    async def ask(request: Request, work: Callable[[PageQuestion, CancelCheck], T]) -> T:
         question = await _read(request)
         disconnected = asyncio.Event()
 
@@ -143,13 +146,13 @@ def make_app(answering: PageModel, hosts: frozenset[str], token: str) -> _Guard:
                 pass
             disconnected.set()
 
-        def translated(check: StillWanted) -> T:
+        def translated(check: CancelCheck) -> T:
             with translate_system_errors():
                 return work(question, check)
 
         watching = asyncio.create_task(watch())
         try:
-            return await line.run(question.client, question.sequence, translated, disconnected.is_set)
+            return await queue.run(question.client, question.sequence, translated, disconnected.is_set)
         finally:
             watching.cancel()
 
@@ -162,7 +165,7 @@ def make_app(answering: PageModel, hosts: frozenset[str], token: str) -> _Guard:
         return Response(page, media_type="application/octet-stream")
 
     files = {
-        "/": (sheet.read(HERE / "serve.html"), "text/html"),
+        "/": (sheet.read(FOLDER / "serve.html"), "text/html"),
         "/serve.css": (style(), "text/css"),
         "/serve.js": (f'"use strict";\n(() => {{\n{page_script("page.js")}}})();\n', "text/javascript"),
     }
@@ -180,7 +183,7 @@ def make_app(answering: PageModel, hosts: frozenset[str], token: str) -> _Guard:
         Route("/answer", answer, methods=["POST"]),
         Route("/offline", offline, methods=["POST"]),
     ]
-    handlers = {TrisectError: _refused, SupersededError: _unwanted, ClientDisconnect: _unwanted}
+    handlers = {TrisectError: _error_response, SupersededError: _no_content, ClientDisconnect: _no_content}
     app = Starlette(routes=routes, lifespan=lifespan, exception_handlers=handlers)
     return _Guard(app, hosts, token)
 
@@ -189,62 +192,62 @@ async def _read(request: Request) -> PageQuestion:
     """The request that a page sent; raises SpecError for one of another kind, or one that is too large."""
     kind = request.headers.get("content-type", "")
     if kind != "application/json":
-        raise SpecError(f"The request is {kind[:60]!r}.", "It is application/json.", "Send what the page sends.")
+        raise SpecError(f"The request is {kind[:60]!r}.", "It is application/json.", "Send a request as the page does.")
     body = b""
     async for piece in request.stream():
         body += piece
-        if len(body) > BODY:
-            reason = f"It has at most {BODY:,} bytes."
+        if len(body) > MAX_BODY_BYTES:
+            reason = f"A request has at most {MAX_BODY_BYTES:,} bytes."
             raise SpecError("The request is too large.", reason, "Give shorter texts and fewer switches.")
     return read_request(body)
 
 
-async def _refused(request: Request, error: Exception) -> Response:
+async def _error_response(request: Request, error: Exception) -> Response:
     """An error of three parts, as the page shows it: an answer, and no fault of the connection."""
     assert isinstance(error, TrisectError)
     return JSONResponse({"problem": error.problem, "reason": error.reason, "todo": error.todo})
 
 
-async def _unwanted(request: Request, error: Exception) -> Response:
+async def _no_content(request: Request, error: Exception) -> Response:
     return Response(status_code=204)
 
 
 class BoundedProtocol(H11Protocol):
     """uvicorn's HTTP/1.1 protocol with limits that hold before a token is checked.
 
-    Beyond CONNECTIONS the one whose request has been awaited longest makes room for a new one; where all requests are
-    there and being answered, the new connection is closed.
+    Beyond MAX_CONNECTIONS the connection that has waited longest for its request is closed in favour of the new one; if every
+    other connection is being answered, the new one is closed.
     """
 
-    _receiving: asyncio.TimerHandle | None = None
-    _sending: asyncio.TimerHandle | None = None
+    _receive_timer: asyncio.TimerHandle | None = None
+    _send_timer: asyncio.TimerHandle | None = None
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # pyright: ignore[reportIncompatibleMethodOverride]
         """Accept a client."""
         super().connection_made(transport)
-        if len(self.connections) > CONNECTIONS:
+        if len(self.connections) > MAX_CONNECTIONS:
             others = [other for other in self.connections if isinstance(other, BoundedProtocol)]
-            waiting = {other: other._receiving.when() for other in others if other._receiving is not None}
-            last = min(waiting, key=waiting.__getitem__, default=self)
-            self.connections.discard(last)
-            last.transport.abort()
+            deadlines = {other: other._receive_timer.when() for other in others if other._receive_timer is not None}
+            closed = min(deadlines, key=deadlines.__getitem__, default=self)
+            self.connections.discard(closed)
+            closed.transport.abort()
         self._await_request()
 
     def data_received(self, data: bytes) -> None:
         """Receive a part of a request."""
         super().data_received(data)
-        self._check_whole()
+        self._check_received()
 
     def on_response_complete(self) -> None:
         """Wait for the next request, for a limited time, after an answer is written."""
         self._await_request()
-        super().on_response_complete()  # which may read a request that came meanwhile
-        self._check_whole()
+        super().on_response_complete()  # which may read a request that has already arrived
+        self._check_received()
 
     def pause_writing(self) -> None:
         """Pause while the client receives more slowly than data is sent."""
         super().pause_writing()
-        self._sending = self.loop.call_later(SENDING, self.transport.abort)
+        self._send_timer = self.loop.call_later(SEND_SECONDS, self.transport.abort)
 
     def resume_writing(self) -> None:
         """Resume once the client has received most data."""
@@ -259,18 +262,18 @@ class BoundedProtocol(H11Protocol):
 
     def _await_request(self) -> None:
         self._stop_receiving()
-        self._receiving = self.loop.call_later(RECEIVING, self.transport.abort)
+        self._receive_timer = self.loop.call_later(RECEIVE_SECONDS, self.transport.abort)
 
-    def _check_whole(self) -> None:
+    def _check_received(self) -> None:
         if self.conn.their_state not in (h11.IDLE, h11.SEND_BODY):
             self._stop_receiving()
 
     def _stop_receiving(self) -> None:
-        if self._receiving is not None:
-            self._receiving.cancel()
-        self._receiving = None
+        if self._receive_timer is not None:
+            self._receive_timer.cancel()
+        self._receive_timer = None
 
     def _stop_sending(self) -> None:
-        if self._sending is not None:
-            self._sending.cancel()
-        self._sending = None
+        if self._send_timer is not None:
+            self._send_timer.cancel()
+        self._send_timer = None

@@ -13,12 +13,12 @@ from trisect.core.printable import safe
 from trisect.core.schema import read
 from trisect.core.subject import AnsweringSubject
 from trisect.server.answering import PageModel, PageQuestion, page_script, style
-from trisect.server.run import begins, link
+from trisect.server.run import initial_state, link
 
 if TYPE_CHECKING:
     from anywidget import AnyWidget
 
-LONGEST = 300  # characters of an unexpected error that a page shows
+MAX_ERROR = 300  # characters of an unexpected error that a page shows
 
 
 class _KernelReply(NamedTuple):
@@ -32,7 +32,7 @@ class _KernelReply(NamedTuple):
 def reply(model: PageModel, content: Mapping[str, Json]) -> _KernelReply:
     """The reply to one message of the widget; an error in three parts if it cannot be answered.
 
-    It names its view and question, since a widget's messages reach every view.
+    A reply holds the client and number of its question, since every view of a widget receives all messages.
     """
     message = dict(content)
     page, number, client = message.pop("page", False), message.get("sequence"), message.get("client")
@@ -49,7 +49,7 @@ def reply(model: PageModel, content: Mapping[str, Json]) -> _KernelReply:
     except TrisectError as error:
         return _KernelReply({**recipient, "error": _parts(error)})
     except Exception as error:
-        reason = safe(f"{type(error).__name__}: {error}"[:LONGEST])
+        reason = safe(f"{type(error).__name__}: {error}"[:MAX_ERROR])
         wrong = ModelError("The kernel could not answer.", reason, "See its log, or the output of the cell.")
         return _KernelReply({**recipient, "error": _parts(wrong)}, fault=error)
     return _KernelReply({**recipient, "words": answer.words}, answer.chunks)
@@ -65,7 +65,7 @@ def switchboard(subject: AnsweringSubject, source: str, text: Sequence[str], sec
     if not isinstance(subject, AnsweringSubject):
         reason = "It has no predictions."
         raise SpecError(f"{type(subject).__name__} was given.", reason, "Give a model that trisect.load returns.")
-    initial = begins(tuple(text), tuple(second))
+    initial = initial_state(tuple(text), tuple(second))
     state = "" if initial is None else link(initial)
     model = PageModel(subject, source)
     view = _widget()(about=json.dumps(model.about()), state=state)
