@@ -1,4 +1,4 @@
-"""What axe-core finds on a page, or cannot decide: every rule in light colours, contrast alone in dark ones, where nothing else differs."""
+"""What axe-core finds, or cannot decide: every rule in light colours; in dark ones, at 360 pixels, rules that these can break."""
 
 from functools import cache
 from pathlib import Path
@@ -7,7 +7,7 @@ import axe_playwright_python
 from playwright.sync_api import Page
 
 FIND = """async (only) => {
-  const {violations, incomplete} = await axe.run(document, only ? {runOnly: [only]} : {});
+  const {violations, incomplete} = await axe.run(document, {resultTypes: ["violations", "incomplete"], ...only});
   return [...violations, ...incomplete].flatMap(({id, nodes}) =>
     nodes.map(({target, any, failureSummary}) => `${id}: ${target.join(" ")}: ${failureSummary || any[0]?.message}`));
 }"""
@@ -19,7 +19,12 @@ def _axe() -> str:
 
 
 def barriers(tab: Page, scheme: str = "light") -> list[str]:
-    """Rules that are broken or not decided, and where; what is folded is opened first."""
+    """Rules that are broken or not decided, and where; what is folded is opened first, and `dark` narrows the tab."""
+    if scheme == "dark":
+        tab.emulate_media(color_scheme="dark", media="screen")
+        tab.set_viewport_size({"width": 360, "height": 900})
     tab.evaluate("document.querySelectorAll('details').forEach(one => (one.open = true))")
     tab.evaluate(f"() => {{ {_axe()} }}")
-    return tab.evaluate(FIND, "color-contrast" if scheme == "dark" else None)
+    return tab.evaluate(
+        FIND, {"runOnly": ["color-contrast", "scrollable-region-focusable"]} if scheme == "dark" else {}
+    )

@@ -137,4 +137,6 @@ def test_links_lead_to_the_pages_beside_it_and_can_be_reached_by_keyboard(opened
 
 
 def test_axe_finds_no_barrier(opened):
-    assert barriers(opened()) == []
+    tab = opened()
+    assert barriers(tab) == []
+    assert barriers(tab, "dark") == []

@@ -46,6 +46,13 @@ MADE: dict[str, Callable[[Path, Path], Result[Any]]] = {
     "profile": lambda s, out: trisect.profile(
         OWN, "embedded", labels=["position", "pos"], words=600, out=out, quiet=True
     ),
+    "bench": lambda s, out: trisect.bench(
+        methods=("chance", "norm"), worlds=("lookup",), seeds=(1, 2), pairs=2, out=out, quiet=True
+    ),
+    "compose": lambda s, out: trisect.compose(
+        s / "step1", base="w1 w2 w3", donor="w4 w5 w6", into="k@2.h1", out=out, quiet=True
+    ),
+    "quantise": lambda s, out: trisect.quantise(OWN, TEXTS, bits=(2, 16), out=out, quiet=True),
 }
 
 
@@ -58,7 +65,6 @@ def test_no_barrier_and_no_sideways_scroll(kind, steps, browser, tmp_path):
         assert tab.evaluate("document.documentElement.scrollWidth") == 360
         tab.set_viewport_size({"width": 1280, "height": 900})
         assert barriers(tab) == []
-        tab.emulate_media(color_scheme="dark", media="screen")
         assert barriers(tab, "dark") == []
     finally:
         tab.close()

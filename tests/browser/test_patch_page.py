@@ -79,4 +79,6 @@ def test_tokens_can_be_read_in_their_boxes_in_light_and_dark(opened, scheme):
 
 
 def test_axe_finds_no_barrier(opened):
-    assert barriers(opened()) == []
+    tab = opened()
+    assert barriers(tab) == []
+    assert barriers(tab, "dark") == []

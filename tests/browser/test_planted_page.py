@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 from tests import pages
+from tests.accessible import barriers
 from tests.unit.test_planted import QUICK, perfect, tables
 
 from trisect.claims import judge
@@ -38,3 +39,4 @@ def test_the_section_follows_the_answer_its_tables_stay_within_the_page_and_what
     names = tab.locator("#planted-cells thead th").all_inner_texts()
     assert sum("●" in name for name in names) == 3
     assert len(names) == 10
+    assert barriers(tab, "dark") == []

@@ -140,5 +140,4 @@ def test_claims_that_were_not_tested_wait_together_and_a_link_opens_them(browser
 def test_axe_finds_no_barrier(opened):
     tab = opened()
     assert barriers(tab) == []
-    tab.emulate_media(color_scheme="dark", media="screen")
     assert barriers(tab, "dark") == []

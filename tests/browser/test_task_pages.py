@@ -57,7 +57,6 @@ def test_it_fits_and_every_drawing_is_there_and_named(opened, request, width, sc
 def test_axe_finds_no_barrier(opened):
     tab = opened()
     assert barriers(tab) == []
-    tab.emulate_media(color_scheme="dark", media="screen")
     assert barriers(tab, "dark") == []
 
 

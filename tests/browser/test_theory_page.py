@@ -12,11 +12,11 @@ import pytest
 from playwright.sync_api import Locator, Page
 from tests.accessible import barriers
 
+import trisect
 import trisect.theory.helpers as helpers
 from trisect import theory
 from trisect.core.errors import TheoryError
-from trisect.experiments.theory.page import base_draws, constructions, html
-from trisect.report.sheet import Document, write_document
+from trisect.experiments.theory.page import base_draws, constructions
 from trisect.theory import KeyDraws
 
 pytestmark = pytest.mark.browser
@@ -26,10 +26,9 @@ DRAWS = base_draws()
 Numbers = dict[str, float]
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def address(tmp_path_factory) -> str:
-    page = Document("theory.html", html())
-    return write_document(tmp_path_factory.mktemp("theory") / page.name, page).as_uri()
+    return trisect.theory_page(samples=400, out=tmp_path_factory.mktemp("theory"), quiet=True).report.as_uri()
 
 
 @pytest.fixture(scope="module")
@@ -336,7 +335,7 @@ def plain(text: str) -> str:
 
 def test_every_question_law_limit_and_error_is_told(opened):
     tab = opened(script=False)
-    for folded in tab.locator("summary").all()[1:]:
+    for folded in tab.locator("details:not([open]) > summary").element_handles():
         folded.click()
     for name, made in constructions().items():
         text = plain(tab.locator(f"section#{name}").inner_text())
@@ -468,7 +467,6 @@ def test_one_construction_is_open_and_a_link_opens_another(opened):
 def test_axe_finds_no_barrier(opened):
     tab = opened()
     assert barriers(tab) == []
-    tab.emulate_media(color_scheme="dark", media="screen")
     assert barriers(tab, "dark") == []
 
 

@@ -15,6 +15,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays
+from markupsafe import escape
 from tests import pictures
 
 import trisect
@@ -233,7 +234,7 @@ def test_the_page_is_one_file_that_asks_for_nothing_and_escapes_all():
     html = page.html(picture)
     assert html == page.html(picture)
     assert "<script>alert" not in html
-    assert html.count("&lt;script&gt;alert") == 5  # title, summary, two facts and a note
+    assert html.count("&lt;script&gt;alert") == 7  # title, answer, summary, text, two facts and a note
     assert html.count("</script>") == html.count("<script") == 2 + len(pack(picture).chunks)
     outside = re.sub(r"<script.*?</script>", "", html, flags=re.S)
     assert not re.search(r'(?:src|href)="(?!data:,")|url\(|@import|https?://', outside)
@@ -256,6 +257,27 @@ def test_the_page_says_what_it_holds():
     assert said.endswith(
         "encoder: 1 layer × 3 heads, decoder: 1 layer × 3 heads, cross-attention: 1 layer × 3 heads · 9 and 6 tokens"
     )
+
+
+@pytest.mark.parametrize("name", ["encoder", "translator"])
+def test_the_page_begins_with_the_token_that_gets_most_weight_its_shares_and_the_text(name):
+    picture = take_picture(READINGS[name])
+    layers = [layer for layer in picture.layers if layer.stack == picture.layers[0].stack]
+    by_head = np.concatenate([layer.weights for layer in layers]).mean(axis=1)
+    token = by_head.mean(axis=0).argmax()
+    place = np.unravel_index(np.argmax([layer.weights.mean(axis=1)[:, token] for layer in layers]), (len(layers), 3))
+    maps = np.concatenate([layer.weights * layer.norms[:, None] for layer in layers if layer.norms is not None])
+    of_norm = (maps[:, :, token].sum(axis=1) / maps.sum(axis=(1, 2))).mean()
+    said = page.answer(picture).replace("\u00a0", " ")
+    assert f"(token {token + 1}): {100 * by_head[:, token].mean():.1f} % of the weight of {len(by_head)} heads" in said
+    assert f"{100 * of_norm:.1f} % of the norm" in said
+    assert f"most in L{place[0] + 1}.H{place[1] + 1}, {100 * by_head[:, token].max():.1f} % of its weight." in said
+    assert ("(encoder)" in said) == (name == "translator")
+    texts = re.findall(r"“([^”]+)”", page.html(picture).partition("</header>")[0])
+    assert [len(text) > 10 for text in texts] == [True] * (1 + (name == "translator"))
+    assert f'<p class="x-answer">{escape(page.answer(picture))}' in page.html(picture)
+    without = replace(picture, layers=[replace(layer, norms=None, summed=None) for layer in layers])
+    assert "norm" not in page.answer(without)
 
 
 def test_a_row_that_is_not_there_and_numbers_that_are_none():

@@ -393,6 +393,29 @@ def test_a_run_writes_a_table_figures_and_the_page(ran):
     assert ran.report.read_text(encoding="utf-8").lower().startswith("<!doctype html>")
 
 
+def test_the_page_begins_with_how_near_errors_come_to_closed_forms_one_drawing_and_what_was_computed(ran, tmp_path):
+    cases = [
+        ("equals", 1 + 2e-9, 1.0),
+        ("at most", 0.5, 1.0),
+        ("at most", 2.0, 1.0),
+        ("near", 1.02, 1.0),
+        ("equals", 0.0, 0.0),
+    ]
+    table = pl.DataFrame(cases, schema=["relation", "error", "expected"], orient="row")
+    assert page.answer(table).replace("\u00a0", " ") == (
+        "The error of hand-built attention equals its closed form to 8 digits in 1 case, "
+        "stays below a bound in 1 of 2 cases (at most 200.0 % of it) and is within 2.0 % of an approximate form in 1 case."
+    )
+    assert page.answer(table[-1:]) == "Every error is 0, as its closed form."
+    first = ran.report.read_text(encoding="utf-8").partition('<section id="attention">')[0]
+    assert f'<p class="answer">{page.answer(ran.tables["theory"])}</p>' in first
+    assert "2 constructions · β 1 to 2 · 3 keys · 6 dimensions · 500 samples · seed 7 · float64" in first
+    for row in ran.tables["theory"].iter_rows(named=True):
+        assert f"{row['name'].replace('_', ' ')} {row['error'] / row['expected']:.3g}" in first  # its alternative text
+    alone = trisect.theory_page("identity_attention", out=tmp_path, quiet=True).report.read_text(encoding="utf-8")
+    assert "1 construction · β 2 · 16 dimensions · seed 0 · float64" in alone
+
+
 def test_a_run_says_what_came_out_and_what_did_not_apply(ran):
     assert len(ran.findings) == 4
     first, third = ran.findings[0], ran.findings[2]
@@ -556,8 +579,8 @@ def test_the_source_s_reasons_that_are_none():
     assert second == pytest.approx((64, 0, 0), abs=1e-12)
 
 
-def test_the_page_holds_its_draws_exactly_and_all_eight_by_name():
-    draws, text = base_draws(), page.html()
+def test_the_page_holds_its_draws_exactly_and_all_eight_by_name(ran):
+    draws, text = base_draws(), ran.report.read_text(encoding="utf-8")
     (encoded,) = re.findall(r"[A-Za-z0-9+/=]{1000,}", text)
     numbers = np.frombuffer(b64decode(encoded), dtype="<f4").astype(np.float64)
     assert (numbers[:2000] == draws.stretch).all()

@@ -375,6 +375,7 @@ def _layer(picture: ExplorerPicture, layer: Layer, side: int) -> tuple[dict[str,
 
 
 HERE = Path(__file__).parent
+EXCERPT = 90  # characters of the text above the fold
 SCRIPTS = ("data.js", "paint.js", "grid.js", "map.js", "words.js", "cell.js", "save.js", "explorer.js", "frame.js")
 
 
@@ -410,7 +411,9 @@ def html(picture: ExplorerPicture, command: str = "") -> str:
         sheet.wrap_scripts(sheet.SAVE, *(HERE / name for name in (*SCRIPTS, "page.js"))),
         picture=picture,
         model=words.display_name(picture.model, command),
+        answer=answer(picture),
         summary=summary(picture, command),
+        texts=tuple(_text(side) for side in (picture.source, picture.target) if side is not None),
         facts=(*picture.facts, *(("Note", note) for note in picture.notes), ("Exactness", exactness)),
         # Inside <script>, "<" could end the block; as an escape it is the same text.
         manifest=Markup(manifest(packed).replace("<", "\\u003c")),
@@ -431,6 +434,40 @@ def style() -> str:
 def manifest(packed: _Packed) -> str:
     """The words and small numbers as JSON."""
     return json.dumps(packed.manifest, ensure_ascii=False, separators=(",", ":"), allow_nan=False)
+
+
+def answer(picture: ExplorerPicture) -> str:
+    """The token with most of the weight in the stack that the page opens with, its share of weights and norms, and the head with most.
+
+    A share is the mean over heads: of the mean weight over queries, and of the token's part of the sum of all norms ‖a f(x)‖.
+    """
+    stack = picture.layers[0].stack
+    layers = [layer for layer in picture.layers if layer.stack == stack]
+    side = (picture.source, picture.target)[picture.sides(layers[0])[1]]
+    assert side is not None
+    weights = [layer.weights.mean(axis=1) for layer in layers]
+    token = int(np.concatenate(weights).mean(axis=0).argmax())
+    heads = [
+        (float(a[token]), f"L{layer.layer}.H{h}")
+        for layer, w in zip(layers, weights, strict=True)
+        for h, a in enumerate(w, 1)
+    ]
+    norms = [n for layer, w in zip(layers, weights, strict=True) if layer.norms is not None for n in w * layer.norms]
+    parts = [float(n[token] / n.sum()) for n in norms if n.any()]
+    most, where = max(heads)
+    return (
+        f"Most attention goes to {readable(side.pieces, side.special)[token][0]} (token {token + 1}): "
+        f"{words.share(float(np.mean([a for a, _ in heads])))} of the weight of {words.quantity(len(heads), 'head')}"
+        f"{f' ({name})' if (name := stack_words(stack)) else ''}"
+        f"{f', {words.share(float(np.mean(parts)))} of the norm' if parts else ''}; most in {where}, {words.share(most)} of its weight."
+    )
+
+
+def _text(side: Words) -> str:
+    """The beginning of a text as it is read."""
+    pieces = readable(side.pieces, side.special)
+    text = "".join(piece if glued else f" {piece}" for piece, glued in pieces)
+    return text if len(text) <= EXCERPT else f"{text[:EXCERPT]}…"
 
 
 def summary(picture: ExplorerPicture, command: str = "") -> str:

@@ -20,7 +20,7 @@ from trisect.core.errors import TheoryError
 from trisect.core.finding import About, Estimate, Finding
 from trisect.report import format as words
 from trisect.report import notebook, render, sheet
-from trisect.report.charts import Figure, Panel, chart_of, overlay
+from trisect.report.charts import Figure, FigureView, LegendEntry, Panel, arrangement, chart_of, encoding_of, overlay
 from trisect.report.sheet import Document
 from trisect.theory import CONSTRUCTIONS, Construction, ErrorCurve, KeyDraws, helpers, sweep
 from trisect.theory.helpers import Array
@@ -224,6 +224,8 @@ HERE = Path(__file__).parent
 SCRIPTS = ("math.js", "given.js", "drawn.js", "draw.js", "views.js", "spec.js", "save.js", "page.js")
 SAMPLES, KEYS = 2000, 8  # samples in the page, and the most keys of its sliders
 RELATIONS = {"equals": "=", "at most": "≤", "near": "≈"}
+FORMS = {"equals": "exact", "at most": "a bound", "near": "approximate"}
+LOOKS = (NUMBERS[ONE], render.Mark(render.BASELINE, "triangle-up"), NUMBERS[TWO])
 ROUNDING = 1e-14  # a number whose digits would be those of float64's rounding
 _SHAPE: dict[str, Any] = {"samples": 64, "variance": 1e-4, "keys": 5}  # of the results whose words the page quotes
 
@@ -235,7 +237,7 @@ def page(tables: Mapping[str, pl.DataFrame], about: About[TheoryFacts]) -> Docum
     for name, noted in last.items():
         arguments = {key: value for key, value in noted.items() if not isinstance(value, str)}
         figures.append(figure(build(name, arguments, about.facts.seed)))
-    return Document("theory.html", html(), tuple(figures))
+    return Document("theory.html", html(tables["theory"], about.facts.seed), tuple(figures))
 
 
 def findings(tables: Mapping[str, pl.DataFrame], about: About[TheoryFacts]) -> tuple[Finding, ...]:
@@ -260,8 +262,69 @@ def base_draws() -> KeyDraws:
     return KeyDraws(numbers[:, 0], numbers[:, 1:].reshape(SAMPLES, KEYS, 2))
 
 
-def html() -> str:
-    """The whole page as text: article, draws and script.
+def answer(table: pl.DataFrame) -> str:
+    """How near the error of each row comes to its closed form: one that is exact, a bound, or an approximation."""
+    parts = []
+    for relation in RELATIONS:
+        rows = table.filter(pl.col("relation") == relation, pl.col("expected") > 0)
+        if not len(rows):
+            continue
+        n, shares = words.quantity(len(rows), "case"), (rows["error"] / rows["expected"]).to_numpy()
+        off, most = float(np.abs(shares - 1).max()), words.share(float(shares.max()))
+        if relation == "equals":
+            digits = min(15, math.floor(-math.log10(max(off, 1e-300))))
+            parts.append(f"equals its closed form to {words.quantity(digits, 'digit')} in {n}")
+        elif relation == "near":
+            parts.append(f"is within {words.share(off)} of an approximate form in {n}")
+        else:
+            parts.append(f"stays below a bound in {(shares <= 1).sum()} of {n} (at most {most} of it)")
+    every = f"The error of hand-built attention {words.join_words(parts)}."
+    return every if parts else "Every error is 0, as its closed form."
+
+
+def _measured_on(table: pl.DataFrame, seed: int) -> str:
+    """What a table was computed on, in a line."""
+    parts = [words.quantity(table["name"].n_unique(), "construction")]
+    for column, text in (("beta", "β {}"), ("keys", "{} keys"), ("dim", "{} dimensions"), ("samples", "{} samples")):
+        values = table[column].drop_nulls()
+        if len(values):
+            ends = dict.fromkeys((values.min(), values.max()))
+            parts.append(text.format(" to ".join(f"{end:,g}".replace(",", "\u202f") for end in ends)))
+    return f"{' · '.join(parts)} · seed {seed} · float64"
+
+
+def _shares(table: pl.DataFrame) -> FigureView:
+    """The error of every row as a share of its closed form; the mark says what the form is."""
+    rows = [
+        {
+            "name": row["name"].replace("_", " "),
+            "group": FORMS[row["relation"]],
+            "share": row["error"] / row["expected"],
+        }
+        for row in table.iter_rows(named=True)
+        if row["expected"]
+    ]
+    names, looks = list(dict.fromkeys(row["name"] for row in rows)), dict(zip(FORMS.values(), LOOKS, strict=True))
+    scale = alt.Scale(domain=[0, max([1.1, *(row["share"] for row in rows)])], nice=False)
+    at = [alt.X(f"{field}:Q", scale=scale, title="error / closed form") for field in ("level", "share")]
+    y = alt.Y(
+        "name:N", sort=names, scale=alt.Scale(domain=names), title=None, axis=alt.Axis(grid=False, labelLimit=150)
+    )
+    line = chart_of("level0", [{"level": 1.0}]).mark_rule(color=render.BASELINE, strokeDash=[5, 3]).encode(at[0])
+    points = chart_of("main", rows).mark_point(size=60, filled=True, opacity=1).encode(at[1], y, *encoding_of(looks))
+    text = "; ".join(f"{row['name']} {row['share']:.3g}" for row in rows)
+    panel = Panel(
+        "",
+        overlay("", line, points, width=150, height=20 * len(names)),
+        f"Error as a share of its closed form. {text}.",
+        (),
+        {},
+    )
+    return FigureView("", (panel,), tuple(LegendEntry(name, *look) for name, look in looks.items()))
+
+
+def html(table: pl.DataFrame, seed: int) -> str:
+    """The whole page as text: what a run's table answers, article, draws and script.
 
     The draws are little-endian float32 in base64: the stretch of every sample, then the noise of every key along μ_a and μ_b.
     """
@@ -273,6 +336,9 @@ def html() -> str:
         sheet.wrap_scripts(sheet.SAVE, *(HERE / name for name in SCRIPTS)),
         {"rich": rich, "figures": figures},
         results=results,
+        answer=answer(table),
+        measured_on=_measured_on(table, seed),
+        shares=arrangement("shares", _shares(table)),
         draws=Markup(b64encode(draws).decode()),
         samples=SAMPLES,
         keys=KEYS,
