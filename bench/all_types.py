@@ -129,7 +129,7 @@ def count(place: Path, every: Sequence[str]) -> None:
     read, attending = counted.share(rows)
     used = sum(float(str(done[kind]["cpu_seconds"])) for kind in every if kind in done)
     print(
-        f"{read} of {attending} that run and attend are read ({100 * read / attending:.1f} %); {used:.0f} s of a processor"
+        f"{read} of {attending} that run and attend are read ({100 * read / max(1, attending):.1f} %); {used:.0f} s of a processor"
     )
 
 
