@@ -236,7 +236,7 @@ def serve(
 ) -> None:
     """Serve a page on this machine: type a sentence, switch q, k or v of any site, and see what changes.
 
-    The address that is printed holds a token; without it nothing is answered. Ctrl+Function ends it.
+    The address that is printed holds a token; without it nothing is answered. Ctrl+C ends it.
 
     \b
     trisect serve sentence-transformers/all-MiniLM-L6-v2 --open
