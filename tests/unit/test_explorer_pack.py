@@ -317,6 +317,7 @@ def test_a_text_becomes_a_page(tmp_path):
     made = trisect.explore_page(subject, "a text", out=tmp_path / "new")
     assert made.report == tmp_path / "new" / "explorer.html"
     assert [path.name for path in (tmp_path / "new").iterdir()] == ["explorer.html"]  # no lock, no tables, no record
+    assert made.answer == page.answer(made.about.facts.picture)  # what the terminal begins with
     assert made.about.facts.picture.model == READINGS["encoder"].model
     assert (made.about.command, made.findings) == ("trisect explore tiny/encoder 'a text'", ())
     path = trisect.explore_page(subject, "one, two", out=tmp_path / "x" / "page.html").report

@@ -406,6 +406,7 @@ def test_the_page_begins_with_how_near_errors_come_to_closed_forms_one_drawing_a
         "The error of hand-built attention equals its closed form to 8 digits in 1 case, "
         "stays below a bound in 1 of 2 cases (at most 200.0 % of it) and is within 2.0 % of an approximate form in 1 case."
     )
+    assert ran.answer == page.answer(ran.tables["theory"])  # what the terminal begins with
     assert page.answer(table[-1:]) == "Every error is 0, as its closed form."
     first = ran.report.read_text(encoding="utf-8").partition('<section id="attention">')[0]
     assert f'<p class="answer">{page.answer(ran.tables["theory"])}</p>' in first

@@ -334,7 +334,7 @@ def _make_result(
             report = write_document(path, replace(page, html=page.html.replace(BEGINS, begins, 1)))
         else:
             report = write_page(place, page)
-        answer = str(page.answer) if isinstance(page, Sheet) else ""
+        answer = str(page.answer)
     return _result(experiment, report.parent, tables, report, about, paths, answer)
 
 

@@ -262,6 +262,7 @@ class Document:
     name: str
     html: str
     figures: tuple[Figure, ...] = ()
+    answer: str = ""
 
 
 def write_page(folder: Path, page: Sheet | Document) -> Path:

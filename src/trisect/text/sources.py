@@ -291,12 +291,9 @@ def _mark(part: SplitText) -> str:
 def check_split(name: str, split: str, splits: Iterable[str]) -> None:
     """Raise CorpusError if a text has no such split."""
     if split not in (available := tuple(splits)):
-        todo = f"Choose one of them with --split, or a corpus that has {split}, which erasure is fitted on."
-        raise CorpusError(
-            f"{name} has no {split} split.",
-            f"It has {', '.join(available)}.",
-            todo if split == "train" else "Choose one of them with --split.",
-        )
+        other = f", or a corpus that has {split}" * (split == "train")
+        todo = f"Choose one with --split, such as --split {available[-1]}{other}."
+        raise CorpusError(f"{name} has no {split} split.", f"It has {', '.join(available)}.", todo)
 
 
 WORD = re.compile(r"<unk>|\w+(?:['’-]\w+)*|[^\w\s]")

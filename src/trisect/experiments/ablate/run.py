@@ -189,7 +189,9 @@ def measure(settings: AblateSettings, context: RunContext) -> Measured[AblateFac
     places = _plan_actions(subject, settings)
     edits, ways = [edit for edit, _ in places], [way for _, way in places]
     read = TextsRead.of(texts, settings.seed)
-    with context.progress(f"{', '.join(dict.fromkeys(map(edit_name, ways)))} at {len(edits)} places") as step:
+    with context.progress(
+        f"{', '.join(dict.fromkeys(map(edit_name, ways)))} at {len(edits)} place{'s' * (len(edits) != 1)}"
+    ) as step:
         rounds = read.count * (2 if "mean" in ways else 1)
         replaces = {
             how: make_replacement(

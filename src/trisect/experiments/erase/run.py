@@ -54,7 +54,7 @@ def measure(settings: EraseSettings, context: RunContext) -> Measured[EraseFacts
     fit, read = (open_labels(settings.corpus, split, settings.reader) for split in ("train", settings.split))
     classes = {label: _classes(fit, label) for label in dict.fromkeys(settings.labels)}
     marker = WordLabels(subject, classes, carrier == "next")
-    with context.progress(f"{', '.join(classes)} at {len(edits)} places") as step:
+    with context.progress(f"{', '.join(classes)} at {len(edits)} place{'s' * (len(edits) != 1)}") as step:
         places = fit_erasers(
             marker,
             fit,

@@ -382,7 +382,7 @@ SCRIPTS = ("data.js", "paint.js", "grid.js", "map.js", "words.js", "cell.js", "s
 def page(tables: Mapping[str, pl.DataFrame], about: About[Any]) -> Document:
     """The explorer's page, the same for the same picture; raises CorpusError for a text that is too long."""
     picture: ExplorerPicture = about.facts.picture  # ExploreFacts, which are declared of it
-    return Document("explorer.html", html(picture, about.command))
+    return Document("explorer.html", html(picture, about.command), answer=answer(picture))
 
 
 def findings(tables: Mapping[str, pl.DataFrame], about: About[Any]) -> tuple[Finding, ...]:

@@ -195,7 +195,7 @@ def _erase_labels(
     marker = WordLabels(subject, {label.name: {c: i for i, c in enumerate(label.classes)} for label in classes}, False)
     fitted = min(FITTED, settings.words)
     texts = list(islice((text for text in other.texts() if text.spans), settings.causal))
-    with context.progress(f"erasing {', '.join(label.labels)} at {len(edits)} places") as step:
+    with context.progress(f"erasing {', '.join(label.labels)} at {len(edits)} place{'s' * (len(edits) != 1)}") as step:
         places = fit_erasers(
             marker, fit, edits, fitted, settings.batch, DRAWS, settings.seed, lambda n: step(min(n, fitted), 4 * fitted)
         )

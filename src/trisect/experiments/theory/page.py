@@ -237,7 +237,7 @@ def page(tables: Mapping[str, pl.DataFrame], about: About[TheoryFacts]) -> Docum
     for name, noted in last.items():
         arguments = {key: value for key, value in noted.items() if not isinstance(value, str)}
         figures.append(figure(build(name, arguments, about.facts.seed)))
-    return Document("theory.html", html(tables["theory"], about.facts.seed), tuple(figures))
+    return Document("theory.html", html(tables["theory"], about.facts.seed), tuple(figures), answer(tables["theory"]))
 
 
 def findings(tables: Mapping[str, pl.DataFrame], about: About[TheoryFacts]) -> tuple[Finding, ...]:
