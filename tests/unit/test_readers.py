@@ -305,9 +305,7 @@ def test_a_test_file_alone_or_one_file_is_read_for_what_needs_no_more(tmp_path):
     for where in (tmp_path, tmp_path / "test.conllu"):
         assert list(open_texts(where).texts()) == ["Go on"]
         assert [one.labels["pos"] for one in open_labels(where, "test").texts()] == [("VERB", "VERB")]
-        with pytest.raises(
-            CorpusError, match=r"(?s)has no train split.*Choose one with --split, such as --split \w+, or a corpus"
-        ):
+        with pytest.raises(CorpusError, match="has no train split"):
             read(where)
         with pytest.raises(CorpusError, match=r"has no valid split\.\n  It has test\."):
             open_texts(where, "valid")

@@ -311,6 +311,13 @@ def test_what_is_no_site_says_why_what_there_is_and_what_to_do(text, why):
     assert caught.value.todo == "Write for example k@3, q+k@1-2, v@all, v@2.h4, cross.v@4 or pre.k@3."
 
 
+@pytest.mark.parametrize("text", ["q@3,k@3", "q@3 k@3", "q@1.h2,v@2.h1", "q@3;k@3"])
+def test_several_sites_in_one_text_are_told_how_to_stand(text):
+    with pytest.raises(SiteError, match="names several sites") as caught:
+        Site.parse(text)
+    assert "--sites q@3 k@3" in caught.value.todo
+
+
 def test_resolving_counts_layers_out():
     assert str(Site.parse("v@all").resolve(3, 2)) == "v@1-3"
     assert [str(p) for p in Site.parse("q+k@1-2").resolve(2, 2).parts()] == ["q@1", "k@1", "q@2", "k@2"]

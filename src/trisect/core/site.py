@@ -66,6 +66,13 @@ class Site:
         Raises SiteError when the text is not a site.
         """
         match = _SHAPE.fullmatch(text.strip()) if isinstance(text, str) else None
+        if isinstance(text, str) and text.count("@") > 1:
+            apart = "Each site is an argument of its own."
+            raise SiteError(
+                f"{text!r} names several sites.",
+                apart,
+                "Separate them by spaces, such as --sites q@3 k@3; in Python a list.",
+            )
         if match is None:
             raise _error(f"{text!r}", "not of that form")
         parts = match["parts"].split("+")

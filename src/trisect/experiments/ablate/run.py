@@ -189,9 +189,8 @@ def measure(settings: AblateSettings, context: RunContext) -> Measured[AblateFac
     places = _plan_actions(subject, settings)
     edits, ways = [edit for edit, _ in places], [way for _, way in places]
     read = TextsRead.of(texts, settings.seed)
-    with context.progress(
-        f"{', '.join(dict.fromkeys(map(edit_name, ways)))} at {len(edits)} place{'s' * (len(edits) != 1)}"
-    ) as step:
+    names = ", ".join(dict.fromkeys(map(edit_name, ways)))
+    with context.progress(f"{names} at {len(edits)} place{'s' * (len(edits) != 1)}") as step:
         rounds = read.count * (2 if "mean" in ways else 1)
         replaces = {
             how: make_replacement(
@@ -226,7 +225,7 @@ def measure(settings: AblateSettings, context: RunContext) -> Measured[AblateFac
     facts = AblateFacts(
         *what_was_read(subject, texts, table),
         None if settings.sites is settings.edits is None else tuple(map(str, settings.sites or settings.edits or ())),
-        ", ".join(dict.fromkeys(map(edit_name, ways))),
+        names,
         settings.per,
         settings.hold,
         settings.seed,
