@@ -37,11 +37,11 @@ from trisect.hf.verify.proof import prove
 from trisect.lab.passes import edited_passes, plan_edits
 from trisect.measure.norms import transformed_and_layer_norms
 from trisect.measure.patching import put_at, record
-from trisect.measure.profile import Prober, WordClasses, deal_folds, random_maps
+from trisect.measure.profile import Prober, WordClasses, assign_folds, random_maps
 from trisect.measure.similarity import (
     angles,
     product_rank,
-    random_forms,
+    random_map_pairs,
     random_product_ranks,
     random_subspaces,
     span,
@@ -120,7 +120,7 @@ def drawn_small(seed: int) -> None:
     """The same numbers through small matrices."""
     draw = np.random.default_rng(seed)
     random_subspaces(draw, WIDTH, INNER, INNER, DRAWS)
-    random_forms(draw, WIDTH, INNER, INNER, DRAWS)
+    random_map_pairs(draw, WIDTH, INNER, INNER, DRAWS)
     random_product_ranks(draw, WIDTH, INNER, DRAWS)
 
 
@@ -174,7 +174,7 @@ def labelled_words(seed: int) -> Prober:
     x = draw.normal(size=(WORDS, width)) @ draw.normal(size=(width, width)) / math.sqrt(width)
     x += 0.5 * draw.normal(size=(CLASSES, width))[y]
     label = WordClasses("made", tuple(map(str, range(CLASSES))), y)
-    return Prober(x.astype(np.float16), (label,), deal_folds(np.arange(WORDS) // 20, FOLDS, draw))
+    return Prober(x.astype(np.float16), (label,), assign_folds(np.arange(WORDS) // 20, FOLDS, draw))
 
 
 def regression(z: Float[np.ndarray, "N E"], y: np.ndarray, fold: np.ndarray) -> float:

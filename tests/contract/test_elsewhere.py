@@ -141,7 +141,7 @@ def test_of_norms_no_more_leaves_the_device_than_numbers_of_tokens(kind):
     near, far = (([LayerTally(t.heads, kind) for t in traces], PooledTally()) for _ in range(2))
     near[1].add_frequency([x.add(t, whose, near[1]) for x, t in zip(near[0], traces, strict=True)], whose)
     with elsewhere() as mode:
-        own = whose.on(PLACE)
+        own = whose.to(PLACE)
         far[1].add_frequency([x.add(moved(t), own, far[1]) for x, t in zip(far[0], traces, strict=True)], own)
         assert mode.looks == 0
         assert mode.left <= 16 * batch.source.real.numel()
@@ -170,8 +170,8 @@ def test_tallies_over_layers_on_two_devices_are_those_of_one():
     with elsewhere():
         for _ in range(2):  # the second time their bins are fixed
             first, second = (LayerTally(t.heads, "attention") for t in traces)
-            seen = first.add(traces[0], whose, both), second.add(moved(traces[1]), whose.on(PLACE), both)
-            both.add_frequency(list(seen), whose.on(PLACE))
+            seen = first.add(traces[0], whose, both), second.add(moved(traces[1]), whose.to(PLACE), both)
+            both.add_frequency(list(seen), whose.to(PLACE))
             for pooled in (alone, both):
                 _ = [ranks.estimate() for ranks in _pooled(pooled)]
         for one, other in zip(_pooled(alone), _pooled(both), strict=True):

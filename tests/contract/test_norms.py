@@ -34,7 +34,7 @@ from trisect.lab.driver import read_about
 from trisect.lab.experiment import Result
 from trisect.measure.norms import head_norms, summed_norms, transformed_norms
 from trisect.measure.norms import norms as block_norms
-from trisect.measure.sums import FEWER, GROUPS, QUERIES, LayerTally, Sums
+from trisect.measure.sums import GROUPS, LAYER_GROUPS, QUERIES, LayerTally, Sums
 from trisect.papers import norms as paper
 from trisect.report.sheet import write_page
 from trisect.stats.bootstrap import DrawnEstimate, percentile_interval
@@ -335,7 +335,7 @@ def test_degrees_of_freedom_are_of_the_groups_that_were_drawn():
     many, draws = 10_000, np.random.default_rng(0).normal(size=(4000, 1))
     drawn = TextDraws(many, 0, many)
     one = DrawnEstimate(np.zeros(1), draws)
-    for fewer, groups in ((False, GROUPS), (True, FEWER)):
+    for fewer, groups in ((False, GROUPS), (True, LAYER_GROUPS)):
         row = drawn.row(one, (0,), fewer=fewer)
         assert (row["low"], row["high"]) == tuple(float(end) for end in percentile_interval(draws[:, 0], groups))
         assert row["n"] == many

@@ -20,7 +20,7 @@ from trisect.hf.load import Pretrained, load
 from trisect.hf.verify.examples import example_inputs
 from trisect.lab.passes import EditedPass, WholePasses, edited_passes, plan_edits
 from trisect.measure.intervention import put, zeros
-from trisect.measure.patching import hold_later, record
+from trisect.measure.patching import freeze_later_layers, record
 
 NOWHERE = torch.zeros(3, 17, dtype=torch.bool)
 SIDE = Side((("",) * 17,) * 3, ~NOWHERE, NOWHERE, None)
@@ -171,7 +171,7 @@ def test_held_weights_and_later_writes_keep_their_bits():
     parts = record(subject, batch, list(subject.shape.heads)).parts
     passes.begin(batch)
     edit = plan_edits(subject.shape, ["v@1"], "layer")[0]
-    write = writing(edit) | hold_later(parts, list(subject.shape.heads), edit.address)
+    write = writing(edit) | freeze_later_layers(parts, list(subject.shape.heads), edit.address)
     assert torch.equal(passes.outputs(batch, write), subject.outputs(batch, write))
 
 

@@ -162,7 +162,7 @@ def test_numbers_on_the_table_are_those_of_the_measures(whole):
     found = similarity.angles(similarity.span(p.w_q), similarity.span(p.w_k))
     rows = value(whole.tables["measures"], measure="overlap", component="q-k", layer=2, group=None).sort("head")
     assert np.allclose(rows["value"].to_numpy(), found.overlap.numpy())
-    left, right = similarity.affine(p.w_q, p.b_q), similarity.affine(p.w_k, p.b_k)
+    left, right = similarity.append_bias(p.w_q, p.b_q), similarity.append_bias(p.w_k, p.b_k)
     biased = similarity.angles(similarity.span(left), similarity.span(right))
     rows = value(whole.tables["measures"], measure="overlap", component="q-k", layer=2, group=AFFINE).sort("head")
     assert np.allclose(rows["value"].to_numpy(), biased.overlap.numpy())

@@ -27,8 +27,8 @@ from trisect.lab.pairs import patched_sides
 from trisect.lab.passes import every_site, plan_edits
 from trisect.lm.fleet import initial, layout, views
 from trisect.lm.reading import OwnModel
-from trisect.measure.intervention import Means, put, rows_of_donors, zeros
-from trisect.measure.patching import hold_later, put_at, record
+from trisect.measure.intervention import Means, put, tile_donors, zeros
+from trisect.measure.patching import freeze_later_layers, put_at, record
 from trisect.stats.bootstrap import bootstrap_ratios, percentile_interval
 from trisect.stats.shares import ratios
 from trisect.text.pairs import ENGLISH
@@ -203,7 +203,7 @@ def test_what_is_borrowed_keeps_its_place_and_a_short_text_begins_again(lengths,
     donors = [torch.randn(2, n, 3, generator=draw, dtype=torch.float64) for n in lengths]
     real = torch.ones(len(lengths), 9, dtype=torch.bool)
     real[:, :2] = not left
-    found = rows_of_donors(donors, real)
+    found = tile_donors(donors, real)
     for row, donor in enumerate(donors):
         places = real[row].nonzero().flatten().tolist()
         for n, place in enumerate(places):
@@ -281,7 +281,7 @@ def test_a_text_patched_from_itself_changes_nothing_bit_for_bit(kind, per):
         sides = patched_sides(batch, batch, "all", None)
         stack = edit.address.stack
         write = {edit.address: put_at(edit.targets, parts[edit.address], sides.queries(stack), sides.keys(stack))}
-        for later in ({}, hold_later(parts, order, edit.address)):
+        for later in ({}, freeze_later_layers(parts, order, edit.address)):
             assert torch.equal(model.outputs(batch, write | later), clean)
 
 
@@ -454,6 +454,6 @@ def test_sites_are_all_of_a_models_sites_where_none_are_named():
     assert [str(site) for site in every_site(subject("gpt2").shape)] == ["q@all", "k@all", "v@all"]
     parts = [Parts(*(torch.full((1,), value) for _ in range(3))) for value in (0.0, 1.0)]
     addresses = [Address("plain", n) for n in (1, 2)]
-    held = hold_later({addresses[1]: parts[1]}, addresses, addresses[0])
+    held = freeze_later_layers({addresses[1]: parts[1]}, addresses, addresses[0])
     assert list(held) == addresses[1:]
     assert held[addresses[1]](parts[0]).q == 1

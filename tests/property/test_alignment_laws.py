@@ -20,7 +20,7 @@ from trisect.measure.alignment import (
     count_hits,
     diagonal,
     error_rates,
-    gold_of,
+    gold_tables,
     precisions,
     recalls,
     views,
@@ -185,7 +185,7 @@ def test_counts_in_tables_are_counts_of_sets(source, target, sure, possible, see
     words = (source, target)
     sure, possible = ({(s, t) for s, t in some if s < source and t < target} for some in (sure, possible))
     best = np.random.default_rng(seed).integers(-1, source, size=(2, target))
-    counts = count_hits(best, gold_of(sure, possible, words))
+    counts = count_hits(best, gold_tables(sure, possible, words))
     for row, found in zip(best, counts, strict=True):
         links = as_links(row)
         assert found.tolist() == [len(links & sure), len(links & (sure | possible)), len(links), len(sure)]

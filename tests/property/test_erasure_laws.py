@@ -98,7 +98,7 @@ def test_erasing_what_a_projection_makes_is_another_projection(seed):
     x, y = planted(seed)
     weight, bias, read = normal(WIDTH, 5, seed=seed), normal(WIDTH, seed=seed + 1), normal(20, 5, seed=seed + 2)
     eraser = moments(x, y).leace()
-    other = eraser.through(weight, bias)
+    other = eraser.compose_projection(weight, bias)
     made = read @ other[0].T + other[1]
     assert float((made - eraser(read @ weight.T + bias)).abs().max()) < EXACT * 100
 

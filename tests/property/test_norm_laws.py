@@ -76,7 +76,7 @@ def test_cross_attention_is_the_same_sum(shape, keys):
 def test_blocks_of_positions_change_nothing(monkeypatch):
     trace = random_trace(queries=9)
     whole = norms.summed_norms(trace)
-    monkeypatch.setattr(norms, "BLOCK", 1)
+    monkeypatch.setattr(norms, "BLOCK_NUMBERS", 1)
     torch.testing.assert_close(norms.summed_norms(trace), whole, rtol=EXACT, atol=EXACT)
 
 

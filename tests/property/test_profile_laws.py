@@ -7,7 +7,7 @@ import pytest
 import torch
 from sklearn.discriminant_analysis import LinearDiscriminantAnalysis
 
-from trisect.measure.profile import Prober, WordClasses, deal_folds, random_maps
+from trisect.measure.profile import Prober, WordClasses, assign_folds, random_maps
 from trisect.stats.null import Null
 
 WIDTH, INTO, CLASSES = 24, 4, 5
@@ -24,7 +24,7 @@ def world(words=4000, seed=0, noise=1.0):
 
 def prober(x, *labels, folds=5, groups=None):
     groups = np.arange(len(x)) // 20 if groups is None else groups
-    return Prober(x, labels, deal_folds(groups, folds, np.random.default_rng(1)))
+    return Prober(x, labels, assign_folds(groups, folds, np.random.default_rng(1)))
 
 
 def generator(seed=0):
@@ -153,12 +153,12 @@ def test_words_without_a_label_are_as_if_they_were_not_there():
 
 def test_folds_keep_groups_whole_and_are_of_about_one_size():
     groups = np.repeat(np.arange(50), np.random.default_rng(0).integers(5, 60, 50))
-    fold = deal_folds(groups, 5, np.random.default_rng(3))
+    fold = assign_folds(groups, 5, np.random.default_rng(3))
     assert all(len(set(fold[groups == g])) == 1 for g in range(50))
     sizes = np.bincount(fold)
     assert len(sizes) == 5
     assert sizes.max() - sizes.min() < 60
-    assert not np.array_equal(fold, deal_folds(groups, 5, np.random.default_rng(4)))
+    assert not np.array_equal(fold, assign_folds(groups, 5, np.random.default_rng(4)))
 
 
 def resident(name):
@@ -191,7 +191,7 @@ def test_a_map_to_nothing_finds_the_majority_and_no_bits_and_of_classes_that_tie
     x = np.ones((400, 8), dtype=np.float32) * np.random.default_rng(0).normal(size=8).astype(np.float32)
     y = np.arange(400) % 2  # two words, one vector: as often as each other in every fold
     tied = prober(x, WordClasses("word", ("in", "born"), y))
-    assert tied.whole_scores().accuracy[0, 0] == pytest.approx(0.5, abs=0.02)
+    assert tied.identity_scores().accuracy[0, 0] == pytest.approx(0.5, abs=0.02)
 
 
 def test_scores_of_the_whole_and_of_random_maps_are_the_same_bits_however_they_are_made():
@@ -201,8 +201,8 @@ def test_scores_of_the_whole_and_of_random_maps_are_the_same_bits_however_they_a
         assert torch.equal(torch.cat(parts), random_maps(width, into, number, generator(5)))
     x, label = world(900)
     for scale in (None, torch.rand(WIDTH, generator=generator(2)) + 0.1):
-        asked = Prober(x, (label,), deal_folds(np.arange(900) // 20, 5, np.random.default_rng(1)), scale)
-        one, other = asked.whole_scores(), asked.scores(torch.eye(WIDTH)[None])
+        asked = Prober(x, (label,), assign_folds(np.arange(900) // 20, 5, np.random.default_rng(1)), scale)
+        one, other = asked.identity_scores(), asked.scores(torch.eye(WIDTH)[None])
         assert np.array_equal(one.accuracy, other.accuracy)
         assert np.array_equal(one.bits, other.bits)
         steps: list[int] = []
@@ -227,7 +227,7 @@ def few_vectors(words=4000, different=20, classes=26, width=64):
 def test_where_there_are_few_different_vectors_a_probe_finds_what_looking_them_up_finds():
     x, label, looked_up = few_vectors()
     asked = prober(x, label)
-    assert asked.whole_scores().accuracy[0, 0] == pytest.approx(looked_up, abs=0.02)
+    assert asked.identity_scores().accuracy[0, 0] == pytest.approx(looked_up, abs=0.02)
     random = asked.scores(random_maps(x.shape[1], 24, 50, generator())).accuracy[:, 0]
     assert random.mean() == pytest.approx(looked_up, abs=0.02)
     assert random.std() < 0.01

@@ -156,7 +156,7 @@ def test_a_name_is_never_fitted_and_scored(seed, people):
     draw = np.random.default_rng(seed)
     names_ = [f"n{i}" for i in draw.integers(0, people, 60)]
     correct = draw.random(60) < 0.5
-    found = recall.tell_apart(draw.normal(size=(60, 2)), correct, names_, seed)
+    found = recall.cross_fit_correctness(draw.normal(size=(60, 2)), correct, names_, seed)
     folds = {name: {int(f) for n, f in zip(names_, found.folds, strict=True) if n == name} for name in names_}
     assert all(len(mine) == 1 for mine in folds.values())
     assert len(set(found.folds)) == min(recall.FOLDS, len(folds))
@@ -167,7 +167,7 @@ def test_a_name_is_never_fitted_and_scored(seed, people):
 def test_the_expected_share_is_the_mean_over_all_pairings(pairs):
     answers, places = [a for a, _ in pairs], [p for _, p in pairs]
     kept = [(a, p) for a, p in pairs if p is not None]
-    found = recall.follows(answers, places)
+    found = recall.match_neighbours(answers, places)
     assert float(found.n) == len(kept)
     if not kept:
         assert np.isnan(found.share)
@@ -188,9 +188,9 @@ def test_counts_of_answers_are_answers_repeated(seed, n):
     ours, theirs = draw.choice(list("abcd"), (2, n))
     theirs = [None if draw.random() < 0.2 else str(t) for t in theirs]
     counts = draw.integers(1, 4, n)
-    weighted = recall.follows(ours.tolist(), theirs, counts[None].astype(float))
+    weighted = recall.match_neighbours(ours.tolist(), theirs, counts[None].astype(float))
     again = [i for i, c in enumerate(counts) for _ in range(c)]
-    written = recall.follows([str(ours[i]) for i in again], [theirs[i] for i in again])
+    written = recall.match_neighbours([str(ours[i]) for i in again], [theirs[i] for i in again])
     for one, other in zip(weighted, written, strict=True):
         np.testing.assert_allclose(one[0], other, rtol=ROUNDING, atol=ROUNDING)
 
@@ -317,7 +317,7 @@ def test_features_that_tell_nothing_give_one_half_on_average_and_only_within_fol
     draw, within, pooled = np.random.default_rng(0), [], []
     for i in range(120):
         correct, features = draw.random(40) < 0.4, draw.normal(size=(40, 3))
-        found = recall.tell_apart(features, correct, [str(j) for j in range(40)], seed=i)
+        found = recall.cross_fit_correctness(features, correct, [str(j) for j in range(40)], seed=i)
         within.append(float(recall.auroc(found.scores, correct, folds=found.folds)))
         pooled.append(float(recall.auroc(found.scores, correct)))
     error = np.std(within) / 120**0.5
@@ -381,9 +381,9 @@ def test_the_last_name_decides_and_then_the_characters():
 
 
 def test_without_answers_or_with_one_kind_alone_nothing_is_measured():
-    nothing, none = recall.follows([], []), np.zeros(0, dtype=bool)
+    nothing, none = recall.match_neighbours([], []), np.zeros(0, dtype=bool)
     assert (np.isnan(nothing.share), float(nothing.n)) == (True, 0)
-    assert np.isnan(recall.follows(["a"], [None]).expected)
+    assert np.isnan(recall.match_neighbours(["a"], [None]).expected)
     empty = recall.risk_coverage(np.zeros(0), none)
     assert (empty.risk.shape, np.isnan(empty.area)) == ((0,), True)
     assert np.isnan(recall.calibration(np.zeros(0), none).ece)
@@ -396,10 +396,10 @@ def test_without_answers_or_with_one_kind_alone_nothing_is_measured():
     assert np.isnan(recall.auroc(np.array([0.1, np.nan]), np.array([True, False])))
     names, correct = [str(i) for i in range(80)], np.arange(80) % 2 == 0
     features = np.stack([correct * 5.0, np.ones(80)], -1)
-    apart = recall.tell_apart(features, correct, names)
+    apart = recall.cross_fit_correctness(features, correct, names)
     assert float(recall.auroc(apart.scores, correct, folds=apart.folds)) == 1
-    assert not recall.tell_apart(features, np.ones(80, dtype=bool), names).scores.any()
-    assert recall.tell_apart(np.zeros((0, 3)), none, []).scores.shape == (0,)
+    assert not recall.cross_fit_correctness(features, np.ones(80, dtype=bool), names).scores.any()
+    assert recall.cross_fit_correctness(np.zeros((0, 3)), none, []).scores.shape == (0,)
 
 
 def test_nobody_known_or_without_length_is_near_and_case_does_not_matter():

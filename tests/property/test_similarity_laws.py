@@ -152,8 +152,8 @@ def test_a_bias_is_one_more_row():
     assert p.b_q is not None
     x = maps(4, 1, 5, 10)[0]
     one = torch.cat([x, torch.ones(5, 1).double()], 1)
-    assert torch.allclose(one @ similarity.affine(p.w_q, p.b_q), x @ p.w_q + p.b_q[:, None], atol=EXACT)
-    assert torch.allclose(one @ similarity.affine(p.w_q, None), x @ p.w_q, atol=EXACT)
+    assert torch.allclose(one @ similarity.append_bias(p.w_q, p.b_q), x @ p.w_q + p.b_q[:, None], atol=EXACT)
+    assert torch.allclose(one @ similarity.append_bias(p.w_q, None), x @ p.w_q, atol=EXACT)
 
 
 def changed(trace, **fields):
@@ -179,7 +179,7 @@ def test_scores_agree_with_every_pair_counted_by_hand(seed, padding):
             "first": sum((s[:, i].argmax(1) == i).double() for i in range(n)),
             "ahead": sum((s[:, i] < s[:, i, i, None]).sum(1) / (n - 1) for i in range(n)),
         }
-        for name, sums in zip(similarity.SUMS, score.sums, strict=True):
+        for name, sums in zip(similarity.SCORE_SUMS, score.sums, strict=True):
             assert torch.allclose(sums, torch.as_tensor(by_hand[name]).double(), atol=1e-9), name
 
 
@@ -187,7 +187,7 @@ def test_a_symmetric_score_is_found_equal_to_its_reverse():
     trace = random_trace(1, queries=7)
     same = similarity.score_row(changed(trace, k=trace.q), 0)
     assert same is not None
-    sums = dict(zip(similarity.SUMS, same.sums, strict=True))
+    sums = dict(zip(similarity.SCORE_SUMS, same.sums, strict=True))
     assert sums["unequal"].tolist() == [0.0] * 4
     assert torch.allclose(sums["product"], sums["square"], atol=EXACT)
     other = similarity.score_row(trace, 0)
@@ -198,7 +198,7 @@ def test_a_symmetric_score_is_found_equal_to_its_reverse():
 def test_blocks_of_heads_leave_no_trace(monkeypatch):
     trace = random_trace(2, queries=5, heads=6)
     whole = similarity.score_row(trace, 0)
-    monkeypatch.setattr(similarity, "_TOGETHER", 1)
+    monkeypatch.setattr(similarity, "_BLOCK_NUMBERS", 1)
     parts = similarity.score_row(trace, 0)
     assert whole is not None
     assert parts is not None
@@ -287,7 +287,7 @@ def test_spans_as_wide_as_the_model_always_overlap():
 
 @pytest.mark.parametrize(("dim", "left", "right"), [(9, 3, 3), (6, 2, 4), (3, 5, 5), (4, 1, 1)])
 def test_random_forms_are_those_of_gaussian_matrices(dim, left, right):
-    found = similarity.random_forms(np.random.default_rng(3), dim, left, right, 20_000)
+    found = similarity.random_map_pairs(np.random.default_rng(3), dim, left, right, 20_000)
     one, other = gaussian(3, dim, left), gaussian(4, dim, right)
     assert alike(found.cka, similarity.white_cka(one, other))
     if left == right:
@@ -324,9 +324,9 @@ def test_a_p_value_counts_the_matrix_itself_and_ties_on_both_sides():
 
 
 def test_many_blocks_of_draws_are_drawn_like_one(monkeypatch):
-    whole = similarity.random_forms(np.random.default_rng(9), 5, 2, 2, 2000)
-    monkeypatch.setattr(similarity, "_TOGETHER", 96)
-    cut = similarity.random_forms(np.random.default_rng(9), 5, 2, 2, 2000)
+    whole = similarity.random_map_pairs(np.random.default_rng(9), 5, 2, 2, 2000)
+    monkeypatch.setattr(similarity, "_BLOCK_NUMBERS", 96)
+    cut = similarity.random_map_pairs(np.random.default_rng(9), 5, 2, 2, 2000)
     assert len(cut.cka) == len(np.unique(cut.cka)) == 2000
     assert alike(whole.cka, cut.cka)
 

@@ -91,7 +91,7 @@ def test_rank_correlation_is_exact_while_there_are_fewer_values_than_bins(seed, 
 @pytest.mark.parametrize("rho", [-0.9, 0.0, 0.7])
 def test_bins_move_a_rank_correlation_by_less_than_they_say(rho, bins, series, shift, room):
     """Far more pairs than fix the bins, and the later ones lie as far as `shift` standard deviations off."""
-    many = 2 * spread.ROOM // (series if series == 1 else 6)
+    many = 2 * spread.MAX_WAITING_PAIRS // (series if series == 1 else 6)
     one, other = normal(1, series, many), normal(2, series, many)
     off = torch.linspace(0, shift, many, dtype=torch.float64)
     x, y = one + off, rho * one + (1 - rho**2) ** 0.5 * other + off
@@ -103,7 +103,7 @@ def test_bins_move_a_rank_correlation_by_less_than_they_say(rho, bins, series, s
 
 
 def test_series_share_the_room_in_which_their_pairs_wait():
-    ranks, few = Ranks(series=12), -(-spread.ROOM // 12)
+    ranks, few = Ranks(series=12), -(-spread.MAX_WAITING_PAIRS // 12)
     pairs = normal(0, 12, few)
     ranks.add(pairs[:, 1:], pairs[:, 1:], torch.zeros(few - 1, dtype=torch.long))
     assert ranks._edges is None

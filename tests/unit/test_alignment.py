@@ -20,7 +20,7 @@ from trisect.core.errors import CorpusError, ModelError
 from trisect.experiments.align.run import alignment_rows, buckets, choose_pictures, judge_alignment, link_across
 from trisect.hf.load import PADDING, SPECIAL, Pretrained, check_crossing, cross_batches, cut, load
 from trisect.hf.small.translator import learn_tokenizer
-from trisect.measure.alignment import aer, error_rates, gold_of
+from trisect.measure.alignment import aer, error_rates, gold_tables
 from trisect.report.cards import cards
 from trisect.stats.bootstrap import CrossedBootstrap
 from trisect.text.bitext import SentencePair
@@ -58,7 +58,7 @@ def test_what_is_no_set_of_links_is_refused(given, message):
 
 def test_a_gold_link_outside_its_pair_is_refused():
     with pytest.raises(CorpusError, match="The link 2-0 lies outside its pair") as error:
-        gold_of({(2, 0)}, set(), (2, 3))
+        gold_tables({(2, 0)}, set(), (2, 3))
     assert "source is 1, and of its target 2" in error.value.reason
 
 

@@ -21,7 +21,7 @@ from trisect.hf.load import load
 from trisect.hf.verify.examples import example_inputs
 from trisect.hf.verify.proof import prove
 from trisect.measure import norms, similarity
-from trisect.measure.norms import NAMES, activation
+from trisect.measure.norms import ACTIVATIONS, activation
 
 ROUNDING = 1e-4  # single precision, of the largest part
 EXACT = 1e-12
@@ -238,11 +238,11 @@ def test_a_block_that_adds_nothing_leaves_what_was_there():
 def test_blocks_of_queries_change_nothing(monkeypatch):
     trace, _ = read("gpt2", "transformer.h.0")
     whole = norms.feed_forward_norms(trace)
-    monkeypatch.setattr(norms, "ROOM", 1)
+    monkeypatch.setattr(norms, "MAX_NUMBERS", 1)
     torch.testing.assert_close(norms.feed_forward_norms(trace), whole)
 
 
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("name", ACTIVATIONS)
 def test_slopes_are_integrals_along_the_straight_path(name):
     """Against 20,000 steps of the gradient; ReLU's kink lies at the path's end."""
     draw = torch.Generator().manual_seed(0)

@@ -160,7 +160,7 @@ def test_an_unrelated_donor_is_the_path_of_another_pair_and_shared_passes_are_wh
 
 def test_total_is_run_only_where_something_can_react():
     paths, *_ = paths_of(load("gpt2"))
-    there = {writer.name: paths.lies_between(writer, 2) for writer in paths.stream.writers_before(2)}
+    there = {writer.name: paths.has_writer_between(writer, 2) for writer in paths.stream.writers_before(2)}
     assert [name for name, reacts in there.items() if not reacts] == ["1.mlp"]
     assert len(there) == 7
 

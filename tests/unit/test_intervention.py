@@ -18,11 +18,11 @@ from trisect.hf.load import Pretrained, load
 from trisect.measure.intervention import Means, PreparedText, intervene
 from trisect.measure.patching import (
     UNKNOWN,
-    logit_ratio,
+    hit_share,
+    logit_ratio_terms,
     match_prediction,
     ratio_of_sums,
     record,
-    share_of,
     shares,
 )
 from trisect.text.sources import Labelled
@@ -296,11 +296,11 @@ def test_components_without_predictions_are_left_out() -> None:
 
 
 def test_intervals_reach_to_certainty_only_where_all_pairs_say_so() -> None:
-    every, none, most = share_of(np.ones(20, bool)), share_of(np.zeros(20, bool)), share_of(np.arange(20) > 0)
+    every, none, most = hit_share(np.ones(20, bool)), hit_share(np.zeros(20, bool)), hit_share(np.arange(20) > 0)
     assert (every.high, none.low) == (1.0, 0.0)
     assert 0.85 < (every.low or 0.0) < 0.95
     assert (most.high or 1.0) < 1.0
-    assert share_of(np.zeros(0, bool)).value is None
+    assert hit_share(np.zeros(0, bool)).value is None
 
 
 def test_which_came_names_the_first_that_predicted_it() -> None:
@@ -309,7 +309,7 @@ def test_which_came_names_the_first_that_predicted_it() -> None:
 
 
 def logit_change(*differences):
-    return ratio_of_sums(*logit_ratio(*differences)[:2])
+    return ratio_of_sums(*logit_ratio_terms(*differences)[:2])
 
 
 def test_logit_change_is_none_at_the_own_run_and_whole_at_the_other() -> None:

@@ -11,7 +11,7 @@ from tests.traces import random_side
 
 from trisect.core.errors import ModelError
 from trisect.hf.batches import IGNORED, TextBatcher, longest_window, row_scores
-from trisect.measure.sums import CATEGORIES, bare, find_categories
+from trisect.measure.sums import CATEGORIES, find_categories, strip_markers
 
 
 def desk(model, specials=True, objective="masked", window=None):
@@ -208,4 +208,4 @@ def test_padding_on_the_left_belongs_to_nothing():
 
 
 def test_marks_of_a_words_start_are_not_part_of_it():
-    assert [bare(t) for t in ("Ġ.", "▁,", "##.", " .", "...", "a.")] == [".", ",", ".", ".", "...", "a."]
+    assert [strip_markers(t) for t in ("Ġ.", "▁,", "##.", " .", "...", "a.")] == [".", ",", ".", ".", "...", "a."]

@@ -24,7 +24,7 @@ from trisect.experiments.profile.run import OTHER_WORDS, score_layer
 from trisect.experiments.profile.settings import ProfileSettings
 from trisect.hf.load import Pretrained, cross_batches, load
 from trisect.lab.inputs import ModelSource
-from trisect.measure.profile import MapScores, Prober, deal_folds, random_maps
+from trisect.measure.profile import MapScores, Prober, assign_folds, random_maps
 from trisect.text.bitext import SentencePair
 from trisect.text.labels import PairTexts, make_pair_labeller, open_pairs
 
@@ -105,7 +105,7 @@ def test_gains_are_those_of_probes_of_what_the_weights_read_by_hand(bitext):
     model = tinyhf.bart()
     subject, settings = load(model, tinyhf.tokenizer()), asked(bitext)
     got = read(subject, settings)
-    folds = [deal_folds(s.groups, 5, np.random.default_rng([0, 1])) for s in got.sides]
+    folds = [assign_folds(s.groups, 5, np.random.default_rng([0, 1])) for s in got.sides]
     scores = score_layer(ONE, got.layers[ONE], got.sides, folds, settings, lambda share: None)
     pairs = open_pairs(bitext, "train").pairs
     target, source = seen_by(model, subject, pairs, 1)
@@ -129,7 +129,7 @@ def test_gains_are_those_of_probes_of_what_the_weights_read_by_hand(bitext):
             for at in range(len(LABELS)):
                 gains = found.accuracy[:, at] - nothing.accuracy[:, at].mean()
                 assert scores.gains(component, at) == pytest.approx(gains, abs=0.01)  # stored in half precision
-            whole = prober.whole_scores().accuracy[0]
+            whole = prober.identity_scores().accuracy[0]
             assert scores.inputs[component].accuracy[0] == pytest.approx(whole, abs=0.01)
     swapped = Prober(torch.stack(list(source.values())).numpy(), got.sides[1].labels, folds[1])
     assert scores.heads["q"].accuracy[:, 1] != pytest.approx(
@@ -148,7 +148,7 @@ def test_what_is_planted_in_q_and_removed_from_v_is_found(bitext):
     subject = load(model, tinyhf.tokenizer())
     settings = asked(bitext)
     got = read(subject, settings)
-    folds = [deal_folds(s.groups, 5, np.random.default_rng([0, 1])) for s in got.sides]
+    folds = [assign_folds(s.groups, 5, np.random.default_rng([0, 1])) for s in got.sides]
     before = score_layer(ONE, got.layers[ONE], got.sides, folds, settings, lambda share: None)
     attention = model.model.decoder.layers[0].encoder_attn
     x = {

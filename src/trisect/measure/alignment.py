@@ -15,7 +15,7 @@ from trisect.core.errors import CorpusError
 from trisect.core.trace import Trace
 from trisect.measure.norms import to_single_precision, transformed_and_layer_norms
 
-NONE = -1  # instead of a word: a special token; instead of a link: no link
+NO_LINK = -1  # in place of a word's index: a special token, or no link
 Links: TypeAlias = AbstractSet[tuple[int, int]]
 KINDS = ("weight", "norm")
 
@@ -42,12 +42,12 @@ def aer(links: Any, sure: Any, possible: Any) -> float:
     hold S. Raises CorpusError for lists of different length, for what is no pair, and where there is neither a link
     nor a sure one. Source: Och & Ney 2000, Improved Statistical Alignment Models.
     """
-    each = links, sure, possible
-    alone = [_is_sentence(part) for part in each]
-    if any(alone):
-        corpora = [[_pairs(part, None)] for part in each]
+    parts = links, sure, possible
+    is_single = [_is_sentence(part) for part in parts]
+    if any(is_single):
+        corpora = [[_pairs(part, None)] for part in parts]
     else:
-        corpora = [[_pairs(pairs, i) for i, pairs in enumerate(part, 1)] for part in each]
+        corpora = [[_pairs(pairs, i) for i, pairs in enumerate(part, 1)] for part in parts]
     sizes = [len(corpus) for corpus in corpora]
     if len(set(sizes)) > 1:
         problem = (
@@ -89,8 +89,8 @@ def views(trace: Trace) -> _Views:
     """
     real = trace.query_real[:, None, :, None] & trace.key_real[:, None, None]
     weights = to_single_precision(trace.weights).masked_fill(~real, 0.0)
-    alone, layer = transformed_and_layer_norms(trace)
-    norms = weights.to(alone.dtype) * alone[:, :, None]
+    transformed, layer = transformed_and_layer_norms(trace)
+    norms = weights.to(transformed.dtype) * transformed[:, :, None]
     return _Views(
         torch.cat([weights.mean(1, keepdim=True), weights], 1), torch.cat([layer[:, None].to(norms.dtype), norms], 1)
     )
@@ -101,15 +101,15 @@ def word_scores(
 ) -> Float[Tensor, "*C J X"]:
     """Scores of words from scores of pieces: the sum over a source word's pieces, the mean over a target word's.
 
-    `target` and `source` say which word (from 0) each piece is of, −1 for special ones; `words` is how many words
-    source and target have. The columns are the source's words, then each of its special pieces by itself. A word
-    without a piece has the score 0. Source: Kobayashi et al. 2020, section 5, and Zenkel et al. 2019.
+    `target` and `source` are the index (from 0) of each piece's word, −1 for special tokens; `words` the numbers of words of
+    source and target. The columns are the source's words, then each of its special tokens. A word without a piece has
+    score 0. Source: Kobayashi et al. 2020, section 5, and Zenkel et al. 2019.
     """
     special = source < 0
     columns = torch.where(special, words[0] + special.cumsum(0) - 1, source)
-    across = torch.nn.functional.one_hot(columns, words[0] + int(special.sum())).to(scores.dtype)
-    down = torch.nn.functional.one_hot(target + 1, words[1] + 1)[:, 1:].to(scores.dtype)
-    return (down / down.sum(0).clamp_min(1)).T @ scores @ across
+    sums = torch.nn.functional.one_hot(columns, words[0] + int(special.sum())).to(scores.dtype)
+    means = torch.nn.functional.one_hot(target + 1, words[1] + 1)[:, 1:].to(scores.dtype)
+    return (means / means.sum(0).clamp_min(1)).T @ scores @ sums
 
 
 def best_links(scores: Float[Tensor, "*C J X"], words: int) -> Int[np.ndarray, "*C J"]:
@@ -119,7 +119,7 @@ def best_links(scores: Float[Tensor, "*C J X"], words: int) -> Int[np.ndarray, "
     """
     place = scores.argmax(-1)
     highest = scores.gather(-1, place[..., None])[..., 0]
-    return torch.where((place < words) & (highest > 0), place, NONE).cpu().numpy()
+    return torch.where((place < words) & (highest > 0), place, NO_LINK).cpu().numpy()
 
 
 def link_directions(forward: Float[Tensor, "*C J I"], backward: Float[Tensor, "*C I J"]) -> tuple[np.ndarray, ...]:
@@ -130,7 +130,7 @@ def link_directions(forward: Float[Tensor, "*C J I"], backward: Float[Tensor, "*
     targets, sources = forward.shape[-2:]
     ahead, back = best_links(forward, sources), best_links(backward, targets)
     returned = np.take_along_axis(back, np.maximum(ahead, 0), -1)
-    common = np.where((ahead != NONE) & (returned == np.arange(targets)), ahead, NONE)
+    common = np.where((ahead != NO_LINK) & (returned == np.arange(targets)), ahead, NO_LINK)
     return ahead, back, best_links(forward + backward.mT, sources), common
 
 
@@ -139,7 +139,7 @@ def diagonal(words: tuple[int, int]) -> Int[np.ndarray, " J"]:
     return ((np.arange(words[1]) + 0.5) * words[0] / words[1]).astype(np.int64)
 
 
-def gold_of(sure: Links, possible: Links, words: tuple[int, int]) -> _GoldTable:
+def gold_tables(sure: Links, possible: Links, words: tuple[int, int]) -> _GoldTable:
     """Gold links (from 0) as tables; raises CorpusError for a link outside the pair."""
     tables = []
     for pairs in (sure, frozenset(sure) | frozenset(possible)):
@@ -161,13 +161,13 @@ def count_hits(best: Int[np.ndarray, "*C J"], gold: _GoldTable) -> Float[np.ndar
     """The counts (|A∩S|, |A∩P|, |A|, |S|) of one sentence pair, as `error_rates` takes them."""
     rows = np.arange(best.shape[-1])
     hits = [table[rows, best].sum(-1) for table in gold]
-    linked = (best != NONE).sum(-1)
+    linked = (best != NO_LINK).sum(-1)
     return np.stack([*hits, linked, np.full_like(linked, gold.sure.sum())], -1).astype(float)
 
 
 def as_links(best: Int[np.ndarray, " J"]) -> frozenset[tuple[int, int]]:
     """Links as a set of (source, target) pairs, from 0."""
-    return frozenset((int(source), target) for target, source in enumerate(best) if source != NONE)
+    return frozenset((int(source), target) for target, source in enumerate(best) if source != NO_LINK)
 
 
 def _is_sentence(links: Any) -> bool:

@@ -25,9 +25,9 @@ from trisect.core.trace import Address, Reading, StreamWriter, Trace, WrittenStr
 from trisect.measure.patching import UNKNOWN, put_at
 
 EMBEDDING, POSITION = "embedding", "position"
-# of the stream's largest number
+# tolerances relative to the largest number of the stream
 ROUNDING = {torch.float64: 1e-9, torch.float32: 1e-4, torch.bfloat16: 5e-2, torch.float16: 1e-2}
-TOGETHER = 64  # edits whose q, k and v are in memory at once
+EDITS_AT_ONCE = 64  # edits whose q, k and v are in memory at once
 BLOCKS = ("pre", "bare")  # kinds of block in which a layer's output is added unchanged to every later layer's input
 
 
@@ -47,24 +47,24 @@ def read_stream(subject: AnsweringSubject, batch: Batch, reading: Reading | None
         raise _not_additive(subject.name, reason)
     traces = {trace.layer: trace for trace in (reading or subject.trace(batch)).traces}
     layers = subject.shape.layers("plain")
-    seen: dict[tuple[int, str], list[Tensor]] = {}
+    recorded: dict[tuple[int, str], list[Tensor]] = {}
 
     def note(layer: int, where: str, x: Tensor) -> Tensor:
-        seen.setdefault((layer, where), []).append(x.detach().clone())
+        recorded.setdefault((layer, where), []).append(x.detach().clone())
         return x
 
     points = [(n, where) for n in layers for where in ("input", "attention", "output", "parts")] + [(1, "embeddings")]
     streams = {StreamPoint(Address("plain", n), where): lambda x, n=n, w=where: note(n, w, x) for n, where in points}
     subject.stream_outputs(batch, streams)
-    if missing := [n for n in layers for where in ("input", "attention", "output") if (n, where) not in seen]:
+    if missing := [n for n in layers for where in ("input", "attention", "output") if (n, where) not in recorded]:
         raise _not_additive(subject.name, f"The output of layer {missing[0]} does not pass through one block.")
-    first, inputs = seen[layers[0], "input"][0], dict[int, Tensor]()
-    written = _split_embedding(first, seen.get((1, "embeddings"), []))
+    first, inputs = recorded[layers[0], "input"][0], dict[int, Tensor]()
+    written = _split_embedding(first, recorded.get((1, "embeddings"), []))
     total = sum(written.values(), torch.zeros_like(first))
     for layer in layers:
-        x, attention, y = (seen[layer, where][0] for where in ("input", "attention", "output"))
+        x, attention, y = (recorded[layer, where][0] for where in ("input", "attention", "output"))
         inputs[layer], trace = x, traces.get(layer)
-        _near(subject.name, total, x, f"The writers before layer {layer} do not sum to its input.")
+        _check_near(subject.name, total, x, f"The writers before layer {layer} do not sum to its input.")
         block = None if trace is None else trace.block
         if trace is None or trace.w_o is None or block is None or block.kind not in BLOCKS or block.after is not None:
             normed = block is not None and (block.kind == "post" or block.after is not None)
@@ -77,23 +77,27 @@ def read_stream(subject: AnsweringSubject, batch: Batch, reading: Reading | None
         added = heads.sum(0) + bias
         if not _is_near(added, attention) and _is_near(added + x, attention):  # the module adds the residual
             attention = attention - x
-        _near(subject.name, added, attention, f"The heads of layer {layer} do not sum to its attention's output.")
-        parts = [p.reshape(x.shape) if p.numel() == x.numel() else p for p in seen.get((layer, "parts"), [])]
-        idle = not all(bool(part.any()) for part in parts) and _is_near(x + attention, y)
-        forward = torch.zeros_like(x) if idle else y - x - attention  # without a network only rounding is left
+        _check_near(subject.name, added, attention, f"The heads of layer {layer} do not sum to its attention's output.")
+        parts = [p.reshape(x.shape) if p.numel() == x.numel() else p for p in recorded.get((layer, "parts"), [])]
+        is_attention_only = not all(bool(part.any()) for part in parts) and _is_near(x + attention, y)
+        forward = (
+            torch.zeros_like(x) if is_attention_only else y - x - attention
+        )  # y − x − attention would be rounding error
         # a located feed-forward block may return the sum with the residual
         verified = (
             block.forward is not None and block.forward.sum_norm is None and any(torch.equal(p, y) for p in parts)
         )
         if not verified and not any(_adds_up((x, attention, part), y) for part in parts):
-            _near(subject.name, forward + x, x, f"In layer {layer} no module returns what is added beside attention.")
+            _check_near(
+                subject.name, forward + x, x, f"In layer {layer} no module returns what is added beside attention."
+            )
         written |= {StreamWriter(f"{layer}.h{n}", layer, n): head for n, head in enumerate(heads, start=1)}
         for name, part in (("mlp", forward), ("bias", bias)):
             if bool(part.any()):
                 written[StreamWriter(f"{layer}.{name}", layer)] = part
         total = total + added + forward
-    last = seen[layers[-1], "output"][0]
-    _near(subject.name, total, last, f"All writers do not sum to the output of layer {layers[-1]}.")
+    last = recorded[layers[-1], "output"][0]
+    _check_near(subject.name, total, last, f"All writers do not sum to the output of layer {layers[-1]}.")
     return WrittenStream(inputs, last, written, traces)
 
 
@@ -122,7 +126,7 @@ def _adds_up(parts: Sequence[Tensor], y: Float[Tensor, "B T D"]) -> bool:
     return bool(((sum(exact) - y.double()).abs() <= bound).all())
 
 
-def _near(name: str, a: Tensor, b: Tensor, why: str) -> None:
+def _check_near(name: str, a: Tensor, b: Tensor, why: str) -> None:
     if not _is_near(a, b):
         raise _not_additive(name, why)
 
@@ -165,13 +169,13 @@ class Paths:
         clean, real = self.clean, self.base.source.real
         changed = [torch.zeros_like(clean) for _ in edits]
         # direct edits restart at the reading layer, the others at their first writer's layer
-        begins = [edit[1] if edit[4] else min(writer.layer for writer in edit[0]) for edit in edits]
-        numbers = sorted(range(len(edits)), key=lambda i: (edits[i][1], begins[i]), reverse=True)
-        groups = itertools.groupby(numbers, lambda i: (edits[i][1], begins[i]))
-        for (layer, _), numbered in ((key, list(group)) for key, group in groups):
+        start_layers = [edit[1] if edit[4] else min(writer.layer for writer in edit[0]) for edit in edits]
+        numbers = sorted(range(len(edits)), key=lambda i: (edits[i][1], start_layers[i]), reverse=True)
+        groups = itertools.groupby(numbers, lambda i: (edits[i][1], start_layers[i]))
+        for (layer, _), indices in ((key, list(group)) for key, group in groups):
             address = Address("plain", layer)
-            for few in (numbered[start : start + TOGETHER] for start in range(0, len(numbered), TOGETHER)):
-                keys = {i: (tuple(edits[i][0]), edits[i][4], id(edits[i][5])) for i in few}
+            for chunk in (indices[start : start + EDITS_AT_ONCE] for start in range(0, len(indices), EDITS_AT_ONCE)):
+                keys = {i: (tuple(edits[i][0]), edits[i][4], id(edits[i][5])) for i in chunk}
                 first = {key: edits[i] for i, key in reversed(keys.items())}
                 changes = {k: self._changes(edit[0], layer if edit[4] else None, edit[5]) for k, edit in first.items()}
                 changes = {k: points for k, points in changes.items() if any(bool(x.any()) for x in points.values())}
@@ -204,7 +208,7 @@ class Paths:
             points[point] = points.get(point, 0) + (change if rows is None else (change + base)[rows] - base)
         return points
 
-    def lies_between(self, writer: StreamWriter, layer: int) -> bool:
+    def has_writer_between(self, writer: StreamWriter, layer: int) -> bool:
         """Whether another writer lies between a writer and a later layer, so that it could react."""
         later = (w for w in self.stream.writers_before(layer) if bool(self.stream.written[w].any()))
         return any(w.layer > writer.layer or (w.layer == writer.layer and writer.head and not w.head) for w in later)

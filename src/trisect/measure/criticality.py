@@ -24,12 +24,12 @@ class Criticality(NamedTuple):
 
 
 def criticality(
-    alphas: Float[np.ndarray, " A"], losses: Float[np.ndarray, " B"], epsilon: float, share: bool = True
+    alphas: Float[np.ndarray, " A"], losses: Float[np.ndarray, " B"], epsilon: float, relative: bool = True
 ) -> Criticality:
     """Compute `score`, `first` and `area` of one convex-rewinding curve.
 
     `alphas` rise from 0 (initial weights) to 1 (final weights); `losses` are in nats. `epsilon` is the tolerated loss difference
-    relative to the final loss, or without `share` an absolute one.
+    relative to the final loss, or if not `relative` an absolute one.
     Source: Chatterji et al. 2019, as in the paper's equation 1 with the sign of the difference corrected (definitions A5).
     """
     if len(alphas) != len(losses) or len(alphas) < 2 or np.any(np.diff(alphas) <= 0):
@@ -40,7 +40,7 @@ def criticality(
         )
     difference = losses - losses[-1]
     # a NaN loss is not within the tolerance
-    within = difference < epsilon * (losses[-1] if share else 1.0)
+    within = difference < epsilon * (losses[-1] if relative else 1.0)
     within[-1] = True  # the final weights, even if their loss is 0
     outside = np.flatnonzero(~within)
     score = alphas[outside[-1] + 1] if len(outside) else alphas[0]
@@ -88,34 +88,34 @@ def exact_curves(evaluate: Evaluate, grid: Float[np.ndarray, " A"], smooth: int)
 
 
 def adaptive_curves(
-    evaluate: Evaluate, grid: Float[np.ndarray, " A"], smooth: int, epsilon: float, share: bool = True
+    evaluate: Evaluate, grid: Float[np.ndarray, " A"], smooth: int, epsilon: float, relative: bool = True
 ) -> GridCurves:
     """Interpolate through 9, then 17, then 33 nested nodes until two agree within TOLERANCE; else evaluate every point.
 
     The first `smooth` channels are losses: their polynomial interpolants are compared. The other channels (accuracies,
     which move in steps) are interpolated linearly. The grid points on both sides of each crossing of a loss with
-    (1 + epsilon) times its value at the end of the grid (without `share`: with that value and epsilon) are evaluated
+    (1 + epsilon) times its value at the end of the grid (not `relative`: with that value and epsilon) are evaluated
     exactly, as are the ends. `grid` runs from 0 to 1. Source of the interpolation: Berrut & Trefethen 2004, equation 5.4.
     """
     evaluated: dict[float, np.ndarray] = {}
 
-    def learn(points: list[float]) -> Float[np.ndarray, "C N"]:
+    def values_at(points: list[float]) -> Float[np.ndarray, "C N"]:
         new = [x for x in dict.fromkeys(points) if x not in evaluated]
         if new:
             evaluated.update(zip(new, evaluate(new).T, strict=True))
         return np.stack([evaluated[x] for x in points], axis=1)
 
-    learn(_nodes(NODES[1]))  # the first two sets are always needed, and nested: one evaluation serves both
-    nodes, before, checks = _nodes(NODES[0]), learn(_nodes(NODES[0])), np.full(smooth, np.inf)
+    values_at(_nodes(NODES[1]))  # the first two sets are always needed, and nested: one evaluation serves both
+    nodes, before, checks = _nodes(NODES[0]), values_at(_nodes(NODES[0])), np.full(smooth, np.inf)
     for count in NODES[1:]:
         last, nodes = nodes, _nodes(count)
-        values = learn(nodes)
+        values = values_at(nodes)
         gap = values[:smooth] @ _weights(nodes, grid).T - before[:smooth] @ _weights(last, grid).T
         checks, before = np.abs(gap).max(1), values
         if np.all(checks <= TOLERANCE):
             break
     else:
-        curves = learn(grid.tolist())
+        curves = values_at(grid.tolist())
         mix = (grid[:, None] == np.array(list(evaluated))).astype(float)
         return GridCurves(curves, np.ones(len(grid), dtype=bool), np.zeros(smooth), 0, tuple(evaluated), mix)
     inner = _weights(nodes, grid)
@@ -123,11 +123,11 @@ def adaptive_curves(
     exact, needed = np.zeros(len(grid), dtype=bool), np.isin(grid, nodes)
     while np.any(needed & ~exact):
         points = np.flatnonzero(needed & ~exact)
-        curves[:, points] = learn(grid[points].tolist())
+        curves[:, points] = values_at(grid[points].tolist())
         exact[points] = True
         # grid points next to a crossing of the threshold (1 + epsilon) × last value, or last value + epsilon
         last = curves[:smooth, -1:]
-        above = curves[:smooth] - ((1 + epsilon) * last if share else last + epsilon) >= 0
+        above = curves[:smooth] - ((1 + epsilon) * last if relative else last + epsilon) >= 0
         turns = np.any(above[:, 1:] != above[:, :-1], axis=0)
         needed = exact | np.append(turns, False) | np.append(False, turns)
     order = list(evaluated)

@@ -35,7 +35,7 @@ from trisect.measure.patching import put_at, record
 def put(targets: Sequence[SiteTarget], source: Parts) -> Writer:
     """Make a writer that replaces the targets' components and heads by `source`; all else stays bit for bit.
 
-    The targets are of one address. Each part of `source` is broadcast to the call's [B H T E].
+    All targets have the same address. Each part of `source` is broadcast to the call's [B H T E].
     """
 
     def write(parts: Parts) -> Parts:
@@ -117,7 +117,7 @@ def real_parts(
     return parts.q[row][:, queries].detach(), parts.k[row][:, keys].detach(), parts.v[row][:, keys].detach()
 
 
-def rows_of_donors(donors: Sequence[Float[Tensor, "H _ E"]], real: Bool[Tensor, "B T"]) -> Float[Tensor, "B H T E"]:
+def tile_donors(donors: Sequence[Float[Tensor, "H _ E"]], real: Bool[Tensor, "B T"]) -> Float[Tensor, "B H T E"]:
     """Fill each row from one donor: the n-th real position gets the donor's n-th; a shorter donor is repeated.
 
     Positions are preserved because rotary positions are part of q and k.
@@ -146,7 +146,7 @@ def output_change(outputs: Float[Tensor, "B T D"], clean: Float[Tensor, "B T D"]
 SwitchKind: TypeAlias = Literal["zero", "half", "double", "mean", "second"]
 KINDS = get_args(SwitchKind)
 SCALES = {"half": 0.5, "double": 2.0}
-SHOWN = 10  # predictions of each side that are listed
+MAX_PREDICTIONS = 10  # predictions of each side that are listed
 
 
 class _Prediction(NamedTuple):
@@ -158,7 +158,7 @@ class _Prediction(NamedTuple):
     after: float
 
 
-class Planned(NamedTuple):
+class ResolvedSwitch(NamedTuple):
     """A switch resolved for a model: the site in canonical spelling, its kind or function, and the targets."""
 
     site: str
@@ -196,7 +196,7 @@ class Intervention:
         terms = (share * (first - then)).masked_fill_(share == 0, 0)  # 0 log 0 = 0: a logit may be -inf
         return terms.sum(-1).clamp_min(0)
 
-    def predictions(self, count: int = SHOWN) -> tuple[_Prediction, ...]:
+    def predictions(self, count: int = MAX_PREDICTIONS) -> tuple[_Prediction, ...]:
         """The likeliest tokens at `place`, before or after, by their probability before; empty if the model has no logits."""
         if not self.predicts:
             return ()
@@ -226,7 +226,7 @@ class Intervention:
 
     def __str__(self) -> str:
         """The predictions at `place`, or the change of each token's output, as lines."""
-        where = f" at {_tokens(self.positions)}" if self.positions and self.switches else ""
+        where = f" at {_token_words(self.positions)}" if self.positions and self.switches else ""
         lines = [f"{self.model}: {self._switch_words()}{where}", *self.notes]
         if self.predicts:
             token, moved = self.tokens[self.place], float(self.moved[self.place])
@@ -250,8 +250,8 @@ class PreparedText:
     @classmethod
     def of(cls, subject: AnsweringSubject, text: ReadGiven, second: ReadGiven | None = None) -> PreparedText:
         """Prepare the first window of a text and of a second one; raises ModelError."""
-        batch, more = _first(subject, text)
-        other, rest = (None, False) if second is None else _first(subject, second)
+        batch, more = _first_window(subject, text)
+        other, rest = (None, False) if second is None else _first_window(subject, second)
         long = [which for which, cut in (("text", more), ("second text", rest)) if cut]
         read = dict.fromkeys((*batch.notes, *(() if other is None else other.notes)))
         notes = (*read, *(f"Of a {which} longer than the model's window the first window is read." for which in long))
@@ -264,8 +264,8 @@ class PreparedText:
     def before(self) -> Float[Tensor, "T V"]:
         """The outputs without any switch; the pass is verified if the subject can do so."""
         if isinstance(self.subject, SharingSubject):
-            return _rows(self.subject.edited_passes().outputs(self.batch))
-        return _rows(self.subject.outputs(self.batch))
+            return _rows_by_position(self.subject.edited_passes().outputs(self.batch))
+        return _rows_by_position(self.subject.outputs(self.batch))
 
     @property
     def side(self) -> Side:
@@ -290,7 +290,7 @@ class PreparedText:
             raise CorpusError(f"Position {position} was given.", reason, "Choose one of them.")
         return position
 
-    def plan(self, switches: Mapping[str, str | EditFunction]) -> tuple[Planned, ...]:
+    def plan(self, switches: Mapping[str, str | EditFunction]) -> tuple[ResolvedSwitch, ...]:
         """Resolve switches for the model, in order; raises SiteError, SpecError."""
         planned = []
         for site, how in switches.items():
@@ -302,7 +302,7 @@ class PreparedText:
                 raise SpecError(f"{site} is switched to 'second'.", reason, "Give a second text.")
             parsed = Site.parse(site)
             planned.append(
-                Planned(str(parsed), cast("SwitchKind | EditFunction", how), self.subject.shape.resolve(parsed))
+                ResolvedSwitch(str(parsed), cast("SwitchKind | EditFunction", how), self.subject.shape.resolve(parsed))
             )
         return tuple(planned)
 
@@ -312,12 +312,11 @@ class PreparedText:
         for position in positions:
             if not 0 <= position < most:
                 reason = f"The text has {most} tokens, counted from 0."
-                raise CorpusError(
-                    f"Position {position} is to be switched.", reason, "Choose some of them, or none for all."
-                )
+                todo = "Choose some of them, or none for all."
+                raise CorpusError(f"Position {position} is to be switched.", reason, todo)
         return tuple(sorted(set(positions)))
 
-    def beyond(self, planned: tuple[Planned, ...], positions: tuple[int, ...]) -> tuple[str, ...]:
+    def position_notes(self, planned: tuple[ResolvedSwitch, ...], positions: tuple[int, ...]) -> tuple[str, ...]:
         """Notes on positions beyond a switch's sequence; raises CorpusError if all of them are."""
         notes: list[str] = []
         for switch in planned if positions else ():
@@ -334,15 +333,15 @@ class PreparedText:
                     reason = f"That sequence has {max(sizes)} tokens, counted from 0: the switch would do nothing."
                     raise CorpusError(problem, reason, "Choose some of them, or none for all, or take this switch out.")
                 if left := [position for position in positions if position >= min(sizes)]:
-                    notes.append(f"{switch.site} has {min(sizes)} tokens to switch: none of {_tokens(left)}.")
+                    notes.append(f"{switch.site} has {min(sizes)} tokens to switch: none of {_token_words(left)}.")
         return tuple(dict.fromkeys(notes))
 
-    def writers(self, planned: tuple[Planned, ...], positions: tuple[int, ...] = ()) -> dict[Address, Writer]:
+    def writers(self, planned: tuple[ResolvedSwitch, ...], positions: tuple[int, ...] = ()) -> dict[Address, Writer]:
         """One writer for each address of the switches; with `positions` all others stay bit for bit.
 
         Raises CorpusError for a switch that would do nothing at these positions.
         """
-        self.beyond(planned, positions)
+        self.position_notes(planned, positions)
         writers: dict[Address, list[Writer]] = {}
         for switch in planned:
             for address in dict.fromkeys(target.address for target in switch.targets):
@@ -363,7 +362,7 @@ class PreparedText:
         if how == "mean":
             means, parts = Means(), self._recorded[address]
             queries, keys = self.batch.queries(address.stack), self.batch.keys(address.stack)
-            means.add(parts, _real(queries, parts.q), _real(keys, parts.k))
+            means.add(parts, _real_positions(queries, parts.q), _real_positions(keys, parts.k))
             return put(targets, means.parts())
         source = self._recorded_second[address]
         sides = (self.batch.queries(address.stack), source.q), (self.batch.keys(address.stack), source.k)
@@ -380,14 +379,14 @@ class PreparedText:
         return record(self.subject, self.second, self.subject.shape.heads).parts
 
     def switched(
-        self, planned: tuple[Planned, ...], place: int | None = None, positions: tuple[int, ...] = ()
+        self, planned: tuple[ResolvedSwitch, ...], place: int | None = None, positions: tuple[int, ...] = ()
     ) -> Intervention:
         """Run the model with these switches and compare; raises ModelError if the change is not finite."""
         write = self.writers(planned, positions)
-        after = _rows(self.subject.outputs(self.batch, write)) if write else self.before
+        after = _rows_by_position(self.subject.outputs(self.batch, write)) if write else self.before
         switches = tuple((switch.site, edit_name(switch.how)) for switch in planned)
         tokens = self.side.tokens[0] if len(self.before) == len(self.side.tokens[0]) else ("the whole text",)
-        notes = (*self.notes, *self.beyond(planned, positions))
+        notes = (*self.notes, *self.position_notes(planned, positions))
         about = (self.place(place), self.before, after, self.predicts, self.subject.token, notes, positions)
         result = Intervention(self.subject.name, switches, tokens, *about)
         if wrong := int((~result.moved.isfinite()).sum()):
@@ -398,7 +397,7 @@ class PreparedText:
             )
         return result
 
-    def reading(self, planned: tuple[Planned, ...], positions: tuple[int, ...] = ()) -> Reading:
+    def reading(self, planned: tuple[ResolvedSwitch, ...], positions: tuple[int, ...] = ()) -> Reading:
         """Read attention with these switches."""
         return self.subject.trace(self.batch, self.writers(planned, positions) or None)
 
@@ -433,12 +432,12 @@ def _write_only(write: Writer, positions: tuple[int, ...], parts: Parts) -> Part
     return Parts(*merged)
 
 
-def _tokens(positions: Sequence[int]) -> str:
+def _token_words(positions: Sequence[int]) -> str:
     """Positions from 0 as tokens from 1, in words."""
     return f"token{'s' * (len(positions) > 1)} {', '.join(str(position + 1) for position in positions)}"
 
 
-def _first(subject: AnsweringSubject, text: ReadGiven) -> tuple[Batch, bool]:
+def _first_window(subject: AnsweringSubject, text: ReadGiven) -> tuple[Batch, bool]:
     """The first window of a text, and whether there are more."""
     batches = iter(subject.batches([as_sample(text)], size=1))
     if (batch := next(batches, None)) is None:
@@ -450,12 +449,12 @@ def _length(side: Side) -> int:
     return side.real.shape[1]
 
 
-def _real(side: Side, part: Tensor) -> Bool[Tensor, "1 T"]:
+def _real_positions(side: Side, part: Tensor) -> Bool[Tensor, "1 T"]:
     """The real positions of a side; all are real in a layer with another number of positions (pooled, or patches)."""
     same = side.real.shape[1] == part.shape[2]
     return side.real if same else torch.ones(1, part.shape[2], dtype=torch.bool)
 
 
-def _rows(outputs: Tensor) -> Float[Tensor, "T V"]:
+def _rows_by_position(outputs: Tensor) -> Float[Tensor, "T V"]:
     """One row for each position; an output without positions is one row."""
     return outputs[0].flatten(1).float() if outputs.dim() > 2 else outputs[:1].float()

@@ -15,8 +15,8 @@ from torch.nn import functional as F
 from trisect.core.errors import ModelError, SpecError
 from trisect.core.trace import FeedForward, Projections, Rescaling, ResidualBlock, Trace
 
-BLOCK = 1 << 22  # numbers in the largest temporary array: 16 MiB in single precision
-_WIDE_BLOCK = 1 << 25  # the same on a GPU: 256 MiB in double precision
+BLOCK_NUMBERS = 1 << 22  # numbers in the largest temporary array: 16 MiB in single precision
+_GPU_BLOCK_NUMBERS = 1 << 25  # the same on a GPU: 256 MiB in double precision
 
 
 def transformed_norms(trace: Trace) -> Float[Tensor, "B H S"]:
@@ -27,7 +27,7 @@ def transformed_norms(trace: Trace) -> Float[Tensor, "B H S"]:
     which depends on the query (`query_scale`). Raises ModelError where the layer's output projection is unknown.
     Source: Kobayashi et al. 2020, f(x) and its norm.
     """
-    return lengths(trace.values, effective_projection(trace)).masked_fill(~trace.key_real[:, None], 0.0)
+    return projected_norms(trace.values, effective_projection(trace)).masked_fill(~trace.key_real[:, None], 0.0)
 
 
 def head_norms(trace: Trace) -> Float[Tensor, "B H T S"]:
@@ -47,10 +47,10 @@ def summed_norms(trace: Trace) -> Float[Tensor, "B T S"]:
 
 def transformed_and_layer_norms(trace: Trace) -> tuple[Float[Tensor, "B H S"], Float[Tensor, "B T S"]]:
     """`transformed_norms` and `summed_norms`, computed together in the time of `summed_norms`. Raises ModelError as transformed_norms."""
-    alone, pairs = sum_norms(trace.weights, trace.values, effective_projection(trace))
+    per_head, pairs = sum_norms(trace.weights, trace.values, effective_projection(trace))
     scale = query_scale(trace)
     pairs = pairs if scale is None else pairs.mul_(scale[..., None].to(pairs))
-    return alone.masked_fill(~trace.key_real[:, None], 0.0), _mask_padding(trace, pairs)
+    return per_head.masked_fill(~trace.key_real[:, None], 0.0), _mask_padding(trace, pairs)
 
 
 @torch.no_grad()
@@ -66,20 +66,20 @@ def contributions(trace: Trace, residual: bool = False) -> tuple[Float[Tensor, "
     w_o = effective_projection(trace).double()
     real = trace.query_real[:, None, :, None] & trace.key_real[:, None, None]
     weights, values = _effective_weights(trace).double() * real, trace.values.double()
-    added = weights @ values
-    toward = added @ (w_o @ w_o.mT)
-    total = project(added, w_o)
+    output = weights @ values
+    projected = output @ (w_o @ w_o.mT)
+    total = project(output, w_o)
     x = to_single_precision(_block_of(trace, "residual").residual).double() if residual else torch.zeros_like(total)
     total = (total + x) * trace.query_real[..., None]
-    alone = weights * (toward @ values.mT)
-    joint = (weights * (torch.einsum("btd,hed->bhte", total, w_o) @ values.mT)).sum(1)
+    head_parts = weights * (projected @ values.mT)
+    layer_parts = (weights * (torch.einsum("btd,hed->bhte", total, w_o) @ values.mT)).sum(1)
     if residual:
-        torch.diagonal(joint, dim1=1, dim2=2).add_((x * total).sum(-1))
+        torch.diagonal(layer_parts, dim1=1, dim2=2).add_((x * total).sum(-1))
     tiny = torch.finfo(torch.float64).tiny
-    sizes = (toward * added).sum(-1, keepdim=True), total.square().sum(-1, keepdim=True)
+    sizes = (projected * output).sum(-1, keepdim=True), total.square().sum(-1, keepdim=True)
     heads, layer = (
         torch.where(size > 0, part / size.clamp_min(tiny), 0.0)
-        for part, size in zip((alone, joint), sizes, strict=True)
+        for part, size in zip((head_parts, layer_parts), sizes, strict=True)
     )
     return heads, layer
 
@@ -123,10 +123,7 @@ def output_projection(projections: Projections) -> Float[Tensor, "H E D"]:
 def effective_projection(trace: Trace) -> Float[Tensor, "H E D"]:
     """W_O times the linear part of a norm or a factor that follows it. Raises ModelError as output_projection."""
     w_o, after = output_projection(trace.projections), None if trace.block is None else trace.block.after
-    if after is None:
-        return w_o
-    w_o = w_o - w_o.mean(-1, keepdim=True) if after.centred else w_o
-    return w_o * to_single_precision(after.gamma)
+    return w_o if after is None else _centre(w_o, after) * to_single_precision(after.gamma)
 
 
 def query_scale(trace: Trace) -> Float[Tensor, "B T"] | None:
@@ -137,19 +134,13 @@ def query_scale(trace: Trace) -> Float[Tensor, "B T"] | None:
     after = None if trace.block is None else trace.block.after
     if after is None or after.epsilon is None:
         return None
-    y = attention_output(trace)
-    spread = y.var(-1, unbiased=False) if after.centred else y.square().mean(-1)
-    return (spread + after.epsilon).rsqrt()
+    return _inverse_deviation(attention_output(trace), after)
 
 
 def _effective_weights(trace: Trace) -> Float[Tensor, "B H T S"]:
     """The weights times `query_scale`; together with `effective_projection` they give the vectors added to the residual."""
-    scale = query_scale(trace)
-    return (
-        to_single_precision(trace.weights)
-        if scale is None
-        else to_single_precision(trace.weights) * scale[:, None, :, None]
-    )
+    weights, scale = to_single_precision(trace.weights), query_scale(trace)
+    return weights if scale is None else weights * scale[:, None, :, None]
 
 
 @torch.no_grad()
@@ -170,8 +161,7 @@ def effective_bias(trace: Trace) -> Float[Tensor, "B T D"]:
     after = None if trace.block is None else trace.block.after
     if after is None:
         return y
-    y = y - y.mean(-1, keepdim=True) if after.centred else y
-    y = y * to_single_precision(after.gamma) * _query_factor(trace)
+    y = _centre(y, after) * to_single_precision(after.gamma) * _query_factor(trace)
     return y if after.beta is None else y + to_single_precision(after.beta)
 
 
@@ -187,7 +177,7 @@ def to_single_precision(values: Tensor) -> Tensor:
 
 
 @torch.no_grad()
-def lengths(v: Float[Tensor, "B H S E"], w_o: Float[Tensor, "H E D"]) -> Float[Tensor, "B H S"]:
+def projected_norms(v: Float[Tensor, "B H S E"], w_o: Float[Tensor, "H E D"]) -> Float[Tensor, "B H S"]:
     """‖v_h w_o[h]‖ by the LQ decomposition of each head's w_o."""
     lower = torch.linalg.qr(w_o.mT, mode="r").R.mT
     return torch.linalg.vector_norm(to_single_precision(v) @ lower, dim=-1)
@@ -208,8 +198,8 @@ def sum_norms(
         return _norms_by_gram(weights, v, w_o)
     texts, heads, queries, keys = weights.shape
     width = w_o.shape[2]
-    step = min(keys, max(1, BLOCK // (heads * max(width, queries))))
-    sums, alone = weights.new_empty(texts, queries, keys), weights.new_empty(texts, heads, keys)
+    step = min(keys, max(1, BLOCK_NUMBERS // (heads * max(width, queries))))
+    sums, per_head = weights.new_empty(texts, queries, keys), weights.new_empty(texts, heads, keys)
     buffers = v.new_empty(step, heads, width), v.new_empty(step, min(heads, width))
     for text in range(texts):
         for start in range(0, keys, step):
@@ -222,8 +212,8 @@ def sum_norms(
             upper = f.mT[:, : scales.shape[1]].triu()  # R_j: min(D, H) rows
             mixed = torch.bmm(upper, weights[text, :, :, part].permute(2, 0, 1).contiguous())
             sums[text, :, part] = mixed.square_().sum(1).sqrt_().T
-            alone[text, :, part] = upper.square_().sum(1).sqrt_().T
-    return alone, sums
+            per_head[text, :, part] = upper.square_().sum(1).sqrt_().T
+    return per_head, sums
 
 
 def _norms_by_gram(
@@ -234,20 +224,20 @@ def _norms_by_gram(
     For GPUs, where many small products run at once but QR decompositions one by one.
     """
     texts, heads, queries, keys = weights.shape
-    step = max(1, _WIDE_BLOCK // (texts * heads * max(w_o.shape[2], queries)))
-    sums, alone = weights.new_empty(texts, queries, keys), weights.new_empty(texts, heads, keys)
+    step = max(1, _GPU_BLOCK_NUMBERS // (texts * heads * max(w_o.shape[2], queries)))
+    sums, per_head = weights.new_empty(texts, queries, keys), weights.new_empty(texts, heads, keys)
     for start in range(0, keys, step):
         part = slice(start, start + step)
         f = (v[:, :, part] @ w_o).transpose(1, 2).double()
         gram, a = f @ f.mT, weights[..., part].permute(0, 3, 1, 2).double()
         sums[..., part] = ((gram @ a) * a).sum(2).clamp_min_(0).sqrt_().mT
-        alone[..., part] = gram.diagonal(dim1=2, dim2=3).sqrt().mT
-    return alone, sums
+        per_head[..., part] = gram.diagonal(dim1=2, dim2=3).sqrt().mT
+    return per_head, sums
 
 
 KINDS = ("attention", "residual", "full")
 # tolerances for v against x W_V, relative to its size: a norm's ε is known to about 1e-3
-NEAR, COARSE = {torch.float64: 5e-3, torch.float32: 5e-3}, 5e-2
+TOLERANCES, HALF_TOLERANCE = {torch.float64: 5e-3, torch.float32: 5e-3}, 5e-2
 
 
 class _Expansion(NamedTuple):
@@ -260,7 +250,7 @@ class _Expansion(NamedTuple):
 class _MixingParts(NamedTuple):
     """Position i's new vector as the part from position i and the part from all other positions."""
 
-    itself: Float[Tensor, "B T D"]
+    self_part: Float[Tensor, "B T D"]
     context: Float[Tensor, "B T D"]
 
 
@@ -273,12 +263,12 @@ def norms(trace: Trace, kind: str = "attention") -> Float[Tensor, "B T S"]:
     SpecError for another kind. 'feed-forward' is `feed_forward_norms`. Source: Kobayashi et al. 2021 (Attn-N, AttnRes-N,
     AttnResLn-N).
     """
-    if kind == KIND:
+    if kind == FEED_FORWARD:
         return feed_forward_norms(trace)
     pairs = sum_norms(_effective_weights(trace), trace.values, _projection(trace, kind))[1]
     if kind != "attention":
         if not trace.crosses:
-            torch.diagonal(pairs, dim1=1, dim2=2).copy_(torch.linalg.vector_norm(_own_part(trace, kind), dim=-1))
+            torch.diagonal(pairs, dim1=1, dim2=2).copy_(torch.linalg.vector_norm(_self_part(trace, kind), dim=-1))
         pairs = pairs * _scale(trace, kind)[..., None]
     return _mask_padding(trace, pairs)
 
@@ -288,8 +278,8 @@ def mixing_ratio(trace: Trace, kind: str = "attention") -> Float[Tensor, "B T"]:
 
     0 at padding. Errors as `norms`. Source: Kobayashi et al. 2021, mixing ratio.
     """
-    itself, context = (torch.linalg.vector_norm(part, dim=-1) for part in mixing_parts(trace, kind))
-    total = itself + context
+    self_part, context = (torch.linalg.vector_norm(part, dim=-1) for part in mixing_parts(trace, kind))
+    total = self_part + context
     return torch.where(trace.query_real & (total > 0), context / total.clamp_min(torch.finfo(total.dtype).tiny), 0.0)
 
 
@@ -302,14 +292,14 @@ def mixing_by_weights(trace: Trace, kind: str = "attention") -> Float[Tensor, "B
 @torch.no_grad()
 def mixing_parts(trace: Trace, kind: str = "attention") -> _MixingParts:
     """Every position's new vector as its own part and that of the context, without β and b_O. Errors as `norms`."""
-    if kind == KIND:
+    if kind == FEED_FORWARD:
         return feed_forward_mixing(trace)
     w_o = _projection(trace, kind)
     context = project(
         to_single_precision(_other_weights(trace)) @ to_single_precision(trace.values), w_o
     ) * _query_factor(trace)
     scale = 1.0 if kind == "attention" else _scale(trace, kind)[..., None]
-    return _MixingParts(_own_part(trace, kind) * scale, context * scale)
+    return _MixingParts(_self_part(trace, kind) * scale, context * scale)
 
 
 def expansion_rate(projections: Projections) -> _Expansion:
@@ -342,8 +332,7 @@ def layer_input(trace: Trace) -> Float[Tensor, "B T D"] | None:
     if block is None or block.kind != "pre":
         return None if block is None else block.residual
     x = to_single_precision(block.residual)
-    centred = x - x.mean(-1, keepdim=True) if block.centred else x
-    normed = centred * _deviation(x, block)[..., None] * to_single_precision(block.gamma)
+    normed = _centre(x, block) * _inverse_deviation(x, block)[..., None] * to_single_precision(block.gamma)
     return normed if block.beta is None else normed + to_single_precision(block.beta)
 
 
@@ -359,7 +348,7 @@ def values_match_input(trace: Trace, x: Float[Tensor, "B T D"]) -> Bool[Tensor, 
     expected = expected if b is None else expected + b.to(v)[:, None]
     size = expected.norm(dim=(1, 3)) + x.to(v).norm(dim=2) * w.to(v).norm() / w.shape[1] ** 0.5
     origin = trace.projections.origins.get("v")
-    rounding = max(NEAR.get(trace.v.dtype, COARSE), 4 * ((origin and origin.rounding) or 0.0))
+    rounding = max(TOLERANCES.get(trace.v.dtype, HALF_TOLERANCE), 4 * ((origin and origin.rounding) or 0.0))
     return (expected - v).norm(dim=(1, 3)) <= rounding * size
 
 
@@ -374,7 +363,7 @@ def _block_of(trace: Trace, kind: str) -> ResidualBlock:
 def _projection(trace: Trace, kind: str) -> Float[Tensor, "H E D"]:
     """`effective_projection`, times the linear part of the layer norm for 'full': centring and γ."""
     if kind not in KINDS:
-        reason = f"There are {', '.join((*KINDS, KIND))}."
+        reason = f"There are {', '.join((*KINDS, FEED_FORWARD))}."
         raise SpecError(f"The kind of block '{kind}' is not known.", reason, "Use one of them.")
     w_o = effective_projection(trace)
     return w_o if kind == "attention" else _linear(w_o, _block_of(trace, kind), kind)
@@ -383,8 +372,7 @@ def _projection(trace: Trace, kind: str) -> Float[Tensor, "H E D"]:
 def _linear(vectors: Tensor, block: ResidualBlock, kind: str) -> Tensor:
     if kind != "full" or block.kind != "post":
         return vectors
-    centred = vectors - vectors.mean(-1, keepdim=True) if block.centred else vectors
-    return centred * to_single_precision(block.gamma)
+    return _centre(vectors, block) * to_single_precision(block.gamma)
 
 
 def _scale(trace: Trace, kind: str) -> Float[Tensor, "B T"]:
@@ -395,7 +383,7 @@ def _scale(trace: Trace, kind: str) -> Float[Tensor, "B T"]:
     summed = project(to_single_precision(trace.output), effective_projection(trace)) * _query_factor(
         trace
     ) + effective_bias(trace)
-    return _deviation(summed + to_single_precision(block.residual), block)
+    return _inverse_deviation(summed + to_single_precision(block.residual), block)
 
 
 def _query_factor(trace: Trace) -> Float[Tensor, "B T 1"] | float:
@@ -403,19 +391,26 @@ def _query_factor(trace: Trace) -> Float[Tensor, "B T 1"] | float:
     return 1.0 if (scale := query_scale(trace)) is None else scale[..., None]
 
 
-def _deviation(x: Float[Tensor, "B T D"], block: ResidualBlock) -> Float[Tensor, "B T"]:
-    spread = x.var(-1, unbiased=False) if block.centred else x.square().mean(-1)
-    return (spread + block.epsilon).rsqrt()
+def _centre(x: Float[Tensor, "*N D"], norm: Rescaling | ResidualBlock) -> Float[Tensor, "*N D"]:
+    """x less its mean over D, unless the norm is an RMS norm."""
+    return x - x.mean(-1, keepdim=True) if norm.centred else x
 
 
-def _own_part(trace: Trace, kind: str) -> Float[Tensor, "B T D"]:
+def _inverse_deviation(x: Float[Tensor, "*N D"], norm: Rescaling | ResidualBlock) -> Float[Tensor, "*N"]:
+    """One over the standard deviation of x over D (the root mean square in an RMS norm), with the norm's ε."""
+    assert norm.epsilon is not None
+    variance = x.var(-1, unbiased=False) if norm.centred else x.square().mean(-1)
+    return (variance + norm.epsilon).rsqrt()
+
+
+def _self_part(trace: Trace, kind: str) -> Float[Tensor, "B T D"]:
     """The part of a position's new vector that comes from itself, before division by the deviation."""
     w_o = _projection(trace, kind)
     if trace.crosses:
         part = torch.zeros_like(project(to_single_precision(trace.output), w_o))
     else:
-        itself = torch.diagonal(to_single_precision(trace.weights), dim1=2, dim2=3)
-        part = project(itself[..., None] * to_single_precision(trace.values), w_o) * _query_factor(trace)
+        self_weights = torch.diagonal(to_single_precision(trace.weights), dim1=2, dim2=3)
+        part = project(self_weights[..., None] * to_single_precision(trace.values), w_o) * _query_factor(trace)
     if kind == "attention":
         return part
     block = _block_of(trace, kind)
@@ -431,7 +426,7 @@ def _other_weights(trace: Trace) -> Float[Tensor, "B H T S"]:
     return weights.masked_fill(same, 0.0)
 
 
-_ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
+_ACTIVATION_FUNCTIONS: dict[str, Callable[[Tensor], Tensor]] = {
     "gelu": F.gelu,
     "gelu_tanh": lambda x: F.gelu(x, approximate="tanh"),
     "silu": F.silu,
@@ -441,21 +436,21 @@ _ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
     "tanh": torch.tanh,
     "linear": lambda x: x,
 }
-NAMES = tuple(_ACTIVATIONS)
+ACTIVATIONS = tuple(_ACTIVATION_FUNCTIONS)
 
 
 def activation(name: str) -> Callable[[Tensor], Tensor]:
     """The function of that name, one of NAMES."""
-    return _ACTIVATIONS[name]
+    return _ACTIVATION_FUNCTIONS[name]
 
 
-KIND = "feed-forward"
-ROOM = 1 << 24  # numbers in the largest temporary array: 64 MiB in single precision
+FEED_FORWARD = "feed-forward"
+MAX_NUMBERS = 1 << 24  # numbers in the largest temporary array: 64 MiB in single precision
 NODES = 32  # nodes of Gauss-Legendre quadrature along the path of a gate
-SMALL = 1e-3  # operands below this, for which a quotient would lose digits
+SMALL_OPERAND = 1e-3  # operands below this, for which a quotient would lose digits
 
 
-class _Stage(NamedTuple):
+class _BlockStage(NamedTuple):
     """A layer's W_O, residual block and feed-forward block, on one device and in one precision."""
 
     w_o: Float[Tensor, "H E D"]
@@ -470,31 +465,31 @@ def feed_forward_norms(trace: Trace) -> Float[Tensor, "B T S"]:
     In cross-attention the residual belongs to no position. 0 at padding. Costs about as many passes through the feed-forward
     block as there are positions. Raises ModelError if no such block was found.
     """
-    stage = _stage(trace)
+    stage = _block_stage(trace)
     rows, _, queries, keys = trace.weights.shape
-    lengths = to_single_precision(trace.weights).new_zeros(rows, queries, keys)
-    step = max(1, ROOM // ((keys + 1) * len(stage.forward.inner)))
+    pair_norms = to_single_precision(trace.weights).new_zeros(rows, queries, keys)
+    step = max(1, MAX_NUMBERS // ((keys + 1) * len(stage.forward.inner)))
     for row in range(rows):
         for start in range(0, queries, step):
-            some_queries = torch.arange(start, min(start + step, queries), device=lengths.device)
-            lengths[row, some_queries] = _parts(stage, trace, row, some_queries)[:, :keys].norm(dim=-1)
-    return _mask_padding(trace, lengths)
+            some_queries = torch.arange(start, min(start + step, queries), device=pair_norms.device)
+            pair_norms[row, some_queries] = _parts(stage, trace, row, some_queries)[:, :keys].norm(dim=-1)
+    return _mask_padding(trace, pair_norms)
 
 
 @torch.no_grad()
 def feed_forward_mixing(trace: Trace) -> _MixingParts:
     """Position i's vector after the feed-forward block as the part from itself and the part from all others. Errors as `norms`."""
-    stage = _stage(trace)
-    itself, context = [], []
+    stage = _block_stage(trace)
+    self_part, context = [], []
     for row in range(len(trace.weights)):
         weights, values = to_single_precision(trace.weights[row]), to_single_precision(trace.values[row])
         diagonal = torch.zeros_like(weights) if trace.crosses else torch.diag_embed(torch.diagonal(weights, 0, 1, 2))
         both = [project((part @ values)[None], stage.w_o)[0] for part in (diagonal, weights - diagonal)]
         queries = torch.arange(len(both[0]), device=both[0].device)
         first, second, _ = _pass_through_block(stage, trace, row, torch.stack(both, 1), queries, 0).unbind(1)
-        itself.append(first)
+        self_part.append(first)
         context.append(second)
-    return _MixingParts(torch.stack(itself), torch.stack(context))
+    return _MixingParts(torch.stack(self_part), torch.stack(context))
 
 
 @torch.no_grad()
@@ -503,10 +498,10 @@ def feed_forward_parts(trace: Trace, row: int, queries: Tensor) -> Float[Tensor,
 
     The parts sum to the output. In cross-attention the last part includes the residual. Errors as `norms`.
     """
-    return _parts(_stage(trace), trace, row, queries)
+    return _parts(_block_stage(trace), trace, row, queries)
 
 
-def _parts(stage: _Stage, trace: Trace, row: int, queries: Tensor) -> Float[Tensor, "Q P D"]:
+def _parts(stage: _BlockStage, trace: Trace, row: int, queries: Tensor) -> Float[Tensor, "Q P D"]:
     weights, values = to_single_precision(trace.weights[row])[:, queries], to_single_precision(trace.values[row])
     return _pass_through_block(
         stage, trace, row, torch.einsum("hqs,hsd->qsd", weights, values @ stage.w_o), queries, None
@@ -514,12 +509,12 @@ def _parts(stage: _Stage, trace: Trace, row: int, queries: Tensor) -> Float[Tens
 
 
 def _pass_through_block(
-    stage: _Stage, trace: Trace, row: int, parts: Float[Tensor, "Q P D"], queries: Tensor, at: int | None
+    stage: _BlockStage, trace: Trace, row: int, parts: Float[Tensor, "Q P D"], queries: Tensor, at: int | None
 ) -> Float[Tensor, "Q P1 D"]:
     """Pass parts of W_O's output through the rest of the block; the residual joins part `at`, or the query's own part if None."""
     block, forward = stage.block, stage.forward
     parts = torch.cat([parts, torch.zeros_like(parts[:, :1])], 1)
-    _shift(parts, trace.projections.b_o)
+    _add_bias(parts, trace.projections.b_o)
     parts = rescale_parts(parts, block.after)
     residual, index = (
         to_single_precision(block.residual[row])[queries],
@@ -531,21 +526,21 @@ def _pass_through_block(
     if block.kind == "post":
         parts = rescale_parts(parts, Rescaling(block.gamma, block.beta, block.epsilon, block.centred))
     added = _inner_units(forward, rescale_parts(parts, forward.input_norm)) @ forward.outer.T
-    _shift(added, forward.outer_bias)
+    _add_bias(added, forward.outer_bias)
     return rescale_parts(parts + rescale_parts(added, forward.output_norm), forward.sum_norm)
 
 
 def _inner_units(forward: FeedForward, block_input: Float[Tensor, "Q P D"]) -> Float[Tensor, "Q P F"]:
     """The hidden units in parts: each operand's parts times the mean slope of the activation along the path from 0."""
     operand = block_input @ forward.inner.T
-    _shift(operand, forward.inner_bias)
+    _add_bias(operand, forward.inner_bias)
     total = operand.sum(1)
     if forward.gate is None:
         hidden = operand * _mean_slope(forward.activation, total)[:, None]
         hidden[:, -1] += activation(forward.activation)(torch.zeros_like(total))
         return hidden
     gate_input = block_input @ forward.gate.T
-    _shift(gate_input, forward.gate_bias)
+    _add_bias(gate_input, forward.gate_bias)
     slopes = _gate_slopes(forward.activation, total, gate_input.sum(1))
     return operand * slopes[0][:, None] + gate_input * slopes[1][:, None]
 
@@ -553,7 +548,7 @@ def _inner_units(forward: FeedForward, block_input: Float[Tensor, "Q P D"]) -> F
 def _mean_slope(name: str, x: Tensor) -> Tensor:
     """∫ φ'(αx) dα over α from 0 to 1: (φ(x) − φ(0)) / x, and the slope at x / 2 where x is small."""
     phi = activation(name)
-    is_small = x.abs() < SMALL
+    is_small = x.abs() < SMALL_OPERAND
     quotient = (phi(x) - phi(torch.zeros_like(x))) / torch.where(is_small, 1.0, x)
     return torch.where(is_small, slope(name, x / 2), quotient)
 
@@ -567,7 +562,7 @@ def _gate_slopes(name: str, a: Tensor, b: Tensor) -> tuple[Tensor, Tensor]:
     points, weights = np.polynomial.legendre.leggauss(NODES)
     mean = sum(float(w) / 2 * phi(a * ((float(p) + 1) / 2)) for p, w in zip(points, weights, strict=True))
     assert isinstance(mean, Tensor)
-    is_small = a.abs() < SMALL
+    is_small = a.abs() < SMALL_OPERAND
     quotient = (phi(a) - mean) / torch.where(is_small, 1.0, a)
     return b * torch.where(is_small, slope(name, 2 * a / 3) / 2, quotient), mean
 
@@ -580,7 +575,7 @@ def slope(name: str, x: Tensor) -> Tensor:
     return gradient
 
 
-def _shift(parts: Float[Tensor, "Q P D"], bias: Tensor | None) -> None:
+def _add_bias(parts: Float[Tensor, "Q P D"], bias: Tensor | None) -> None:
     """Add a bias to the last part."""
     if bias is not None:
         parts[:, -1] += to_single_precision(bias).to(parts)
@@ -590,20 +585,16 @@ def rescale_parts(parts: Float[Tensor, "Q P D"], norm: Rescaling | None) -> Floa
     """Parts after a norm or a factor, which is linear for a given deviation of their sum; the norm's bias joins the last part."""
     if norm is None:
         return parts
-    total = parts.sum(1)
-    parts = parts - parts.mean(-1, keepdim=True) if norm.centred else parts
-    if norm.epsilon is not None:
-        spread = total.var(-1, unbiased=False) if norm.centred else total.square().mean(-1)
-        parts = parts * (spread + norm.epsilon).rsqrt()[:, None, None]
-    parts = parts * to_single_precision(norm.gamma).to(parts)
-    _shift(parts, norm.beta)
+    scale = 1.0 if norm.epsilon is None else _inverse_deviation(parts.sum(1), norm)[:, None, None]
+    parts = _centre(parts, norm) * scale * to_single_precision(norm.gamma).to(parts)
+    _add_bias(parts, norm.beta)
     return parts
 
 
-def _stage(trace: Trace) -> _Stage:
+def _block_stage(trace: Trace) -> _BlockStage:
     w_o, block = output_projection(trace.projections), trace.block
     if block is None or block.forward is None:
-        problem = f"The kind '{KIND}' needs the feed-forward block behind attention at {trace.address}."
+        problem = f"The kind '{FEED_FORWARD}' needs the feed-forward block behind attention at {trace.address}."
         reason = (
             "None was found there that is a linear map, a known activation (perhaps gated) and a second linear map."
         )
@@ -611,4 +602,4 @@ def _stage(trace: Trace) -> _Stage:
     tensors = ((f.name, getattr(block.forward, f.name)) for f in fields(block.forward))
     # they may be on another device
     converted = {name: to_single_precision(t).to(w_o) for name, t in tensors if isinstance(t, Tensor)}
-    return _Stage(w_o, block, replace(block.forward, **converted))
+    return _BlockStage(w_o, block, replace(block.forward, **converted))

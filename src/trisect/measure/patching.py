@@ -20,7 +20,7 @@ from trisect.stats.shares import jeffreys, ratios
 from trisect.stats.significance import finite
 
 
-class _Recorded(NamedTuple):
+class _RecordedPass(NamedTuple):
     """A model's outputs for a batch, and q, k and v at some addresses as they enter the dot product."""
 
     outputs: Float[Tensor, "B T V"]
@@ -32,11 +32,11 @@ def record(
     batch: Batch,
     addresses: Iterable[Address],
     places: Int[Tensor, " B"] | None = None,
-    room: int | None = None,
-) -> _Recorded:
+    max_bytes: int | None = None,
+) -> _RecordedPass:
     """Read a batch in an unedited pass; with `places`, outputs at one position of each row alone.
 
-    Of the addresses, in the order of the model's calls, the first is recorded, and further ones as long as they fit in `room` bytes.
+    Addresses are recorded in the order of the model's calls: the first, and the following ones while all fit in `max_bytes`.
     """
     parts_at: dict[Address, Parts] = {}
     sizes: list[int] = []
@@ -44,14 +44,14 @@ def record(
     def listener(address: Address) -> Writer:
         def write(parts: Parts) -> Parts:
             sizes.append(sum(part.numel() * part.element_size() for part in parts))
-            if room is None or len(sizes) == 1 or sum(sizes) <= room:
+            if max_bytes is None or len(sizes) == 1 or sum(sizes) <= max_bytes:
                 parts_at[address] = Parts(*(part.detach().clone() for part in parts))
             return parts
 
         return write
 
     outputs = subject.outputs(batch, {address: listener(address) for address in addresses}, places=places)
-    return _Recorded(outputs, parts_at)
+    return _RecordedPass(outputs, parts_at)
 
 
 def put_at(
@@ -78,7 +78,7 @@ def put_at(
                 heads[[head - 1 for head in target.heads]] = True
                 chosen = chosen & heads[None, :, None, None]
             part = getattr(source, target.component).to(old)[:, :, : old.shape[2]]
-            missing = old.shape[2] - part.shape[2]  # filled up at the end, where padding stands
+            missing = old.shape[2] - part.shape[2]  # padded at the end
             part = torch.nn.functional.pad(part, (0, 0, 0, missing)) if missing else part
             new[target.component] = torch.where(chosen, part, old)
         return Parts(**new)
@@ -91,10 +91,10 @@ def attribute(
 ) -> dict[str, tuple[Float[Tensor, "B H T"], Float[Tensor, "B H T"]]]:
     """Estimated effects of replacing each head at each position of q, k, v by the donor's: corrected, and to first order.
 
-    The trace was read with gradients, and a backward pass was made from the number. To first order that is gradient × difference
-    (Nanda 2023, Attribution Patching). Corrected, the weights that a donor's q or k gives are computed, and only what follows them is
-    taken to be linear (Kramár et al. 2024, AtP*, section 3.1); v stays, and so do all where the scale of q·k is not known. Positions
-    where `queries` or `keys` is false have 0.
+    `trace` was read with gradients, and a backward pass was run from the patched quantity. To first order an effect is gradient ×
+    difference (Nanda 2023, Attribution Patching). Corrected, the attention weights with the donor's q or k are computed exactly and
+    only the later computation is taken as linear (Kramár et al. 2024, AtP*, section 3.1). For v, and if the scale of q·k is unknown,
+    the two are equal. 0 at positions where `queries` or `keys` is false.
     """
     moves = {}
     for name, chosen in (("q", queries), ("k", keys), ("v", keys)):
@@ -106,40 +106,40 @@ def attribute(
         corrected = plain
         if name != "v" and trace.scale is not None and trace.output.grad is not None:
             weights, values = trace.weights.detach().double(), trace.values.detach().double()
-            reach = trace.output.grad.double() @ values.transpose(-1, -2)  # the derivative by each weight
+            slopes = trace.output.grad.double() @ values.transpose(-1, -2)  # the derivative by each weight
             if name == "q":
                 scores = trace.scale * change @ trace.keys.detach().double().transpose(-1, -2)
-                corrected = (reach * (_shift_weights(weights, scores) - weights)).sum(-1)
+                corrected = (slopes * (_shift_weights(weights, scores) - weights)).sum(-1)
             else:  # one position's k at a time, by key/value head
                 group = trace.heads // change.shape[1]
                 changes = change.repeat_interleave(group, 1).transpose(-1, -2)
                 scores = trace.scale * trace.q.detach().double() @ changes
-                corrected = _raise_each(weights, scores, reach).sum(2).unflatten(1, (-1, group)).sum(2)
+                corrected = _raise_each(weights, scores, slopes).sum(2).unflatten(1, (-1, group)).sum(2)
         moves[name] = corrected, plain
     return moves
 
 
-LEAK = 1e-4  # of a row of weights: what rounding leaves is less, what a sink takes is more
+SINK_REST = 1e-4  # 1 − Σ weights of a row: below this it is rounding, above it is the weight of a sink
 
 
 def _shift_weights(weights: Float[Tensor, "*R S"], scores: Float[Tensor, "*R S"]) -> Float[Tensor, "*R S"]:
     """Softmax weights after scores change; a sink keeps its score."""
     rest = 1 - weights.sum(-1, keepdim=True)
-    rest = torch.where(rest > LEAK, rest, 0.0)
+    rest = torch.where(rest > SINK_REST, rest, 0.0)
     top = torch.where(weights > 0, scores, -torch.inf).amax(-1, keepdim=True)
     top = torch.where(rest > 0, top.clamp_min(0.0), top).nan_to_num(neginf=0.0)
     raised = torch.where(weights > 0, weights * (scores - top).exp(), 0.0)
-    # where there is a rest, top is no less than 0
+    # top ≥ 0 if rest > 0
     total = raised.sum(-1, keepdim=True) + rest * (-top).clamp(max=0.0).exp()
     return raised / total.clamp_min(torch.finfo(total.dtype).tiny)
 
 
 def _raise_each(
-    weights: Float[Tensor, "*R S"], scores: Float[Tensor, "*R S"], reach: Float[Tensor, "*R S"]
+    weights: Float[Tensor, "*R S"], scores: Float[Tensor, "*R S"], slopes: Float[Tensor, "*R S"]
 ) -> Float[Tensor, "*R S"]:
-    """Change of a row's sum of weights × `reach` with each single score; a sink keeps its score.
+    """Change of a row's sum of weights × `slopes` with each single score; a sink keeps its score.
 
-    Of a weight near 1 the rest is the sum of the others, since 1 less the weight would be rounding alone.
+    The rest of a row is the sum of the other weights, not 1 − weight, which for a weight near 1 would be rounding error.
     """
 
     def others(x: Tensor) -> Tensor:
@@ -147,16 +147,18 @@ def _raise_each(
         pad = torch.nn.functional.pad
         return pad(one_way[..., :-1], (1, 0)) + pad(other[..., :-1], (1, 0)).flip(-1)
 
-    leak = 1 - weights.sum(-1, keepdim=True)
-    rest, mixed = others(weights) + torch.where(leak > LEAK, leak, 0.0), others(weights * reach)
+    sink = 1 - weights.sum(-1, keepdim=True)
+    rest, mixed = others(weights) + torch.where(sink > SINK_REST, sink, 0.0), others(weights * slopes)
     top = scores.clamp_min(0.0)
     raised, shrunk = weights * (scores - top).exp(), (-top).exp()
     total = (rest * shrunk + raised).clamp_min(torch.finfo(weights.dtype).tiny)
-    moves = (mixed * shrunk + raised * reach) / total - (mixed + weights * reach) / (rest + weights)
+    moves = (mixed * shrunk + raised * slopes) / total - (mixed + weights * slopes) / (rest + weights)
     return torch.where((weights > 0) & (rest > 0), moves, 0.0)
 
 
-def moved(part: Float[Tensor, "B H T E"], start: Int[Tensor, " B"], end: Int[Tensor, " B"]) -> Float[Tensor, "B H S E"]:
+def move_position(
+    part: Float[Tensor, "B H T E"], start: Int[Tensor, " B"], end: Int[Tensor, " B"]
+) -> Float[Tensor, "B H S E"]:
     """Each row's numbers moved from one position to another, zeros elsewhere."""
     rows = torch.arange(len(part), device=part.device)
     result = part.new_zeros(*part.shape[:2], int(end.max()) + 1, part.shape[3])
@@ -164,7 +166,9 @@ def moved(part: Float[Tensor, "B H T E"], start: Int[Tensor, " B"], end: Int[Ten
     return result
 
 
-def hold_later(recorded: Mapping[Address, Parts], order: Sequence[Address], address: Address) -> dict[Address, Writer]:
+def freeze_later_layers(
+    recorded: Mapping[Address, Parts], order: Sequence[Address], address: Address
+) -> dict[Address, Writer]:
     """Writers that restore recorded q, k and v of every layer after `address`, for the same batch; `order` is the calls'."""
 
     def hold(source: Parts) -> Writer:
@@ -192,17 +196,17 @@ class _PairShare(NamedTuple):
         return {"value": self.value, "low": self.low, "high": self.high, "n": self.n}
 
 
-def share_hits(
+def match_answers(
     answers: ArrayLike, predictions: Mapping[str, ArrayLike], component: str
 ) -> tuple[dict[str, Bool[np.ndarray, " N"]], Bool[np.ndarray, " N"]]:
     """For each prediction, the pairs with that answer under the donor's `component`, and the pairs that count.
 
-    `answers` [N] are ids of what came; `predictions` holds under 'base' what comes without, under 'q', 'k', 'v' (as far as there
-    are predictions) what comes where that one works as its name says, each [N], UNKNOWN where it is not known. A joint component
-    such as 'q+k' has an entry of that name. Only pairs count where all these predictions are known and differ.
+    `answers` [N] are token ids of the patched answers. `predictions` holds token ids [N] under 'base' (the answer without the patch)
+    and, where there are predictions, under 'q', 'k', 'v' and joint components such as 'q+k' (the answer predicted if that component
+    works as its name says); UNKNOWN if there is none. Only pairs count whose predictions are all known and all different.
     """
     assert {BASE, component} <= set(predictions), f"predictions of {BASE} and {component} are needed"
-    # the base's answer, those of q, k and v as far as there are any, and the component's own have to differ
+    # the answers of the base, of q, k and v (if predicted) and of the component have to differ
     names = dict.fromkeys([BASE, *(name for name in "qkv" if name in predictions), component])
     table = np.stack([np.asarray(predictions[name]) for name in names])
     ordered = np.sort(table, 0)
@@ -211,12 +215,12 @@ def share_hits(
 
 
 def shares(answers: ArrayLike, predictions: Mapping[str, ArrayLike], component: str) -> dict[str, _PairShare]:
-    """The share of each prediction of `share_hits` among the pairs that count; the rest gave no predicted answer."""
-    hits, clear = share_hits(answers, predictions, component)
-    return {name: share_of(hit[clear]) for name, hit in hits.items()}
+    """The share of each prediction of `match_answers` among the pairs that count; the rest gave no predicted answer."""
+    hits, clear = match_answers(answers, predictions, component)
+    return {name: hit_share(hit[clear]) for name, hit in hits.items()}
 
 
-def share_of(hits: Bool[np.ndarray, " N"]) -> _PairShare:
+def hit_share(hits: Bool[np.ndarray, " N"]) -> _PairShare:
     """The share of True pairs; by convention its interval reaches 0 or 1 if all pairs agree."""
     n, count = len(hits), int(hits.sum())
     if not n:
@@ -236,26 +240,26 @@ def match_prediction(answers: ArrayLike, predictions: Mapping[str, ArrayLike]) -
     return tuple(map(str, matched))
 
 
-def logit_ratio(
+def logit_ratio_terms(
     patched: Float[np.ndarray, " N"], base: Float[np.ndarray, " N"], other: Float[np.ndarray, " N"]
 ) -> tuple[Float[np.ndarray, " M"], Float[np.ndarray, " M"], Bool[np.ndarray, " N"]]:
     """Terms over pairs for Σ (base − patched) / Σ (base − other), which is 0 for no effect and 1 for the other text's output.
 
-    The arguments are differences of the logits of the two runs' answers: `base` in the run that is patched, `other` in the run
-    patched from, `patched` under the patch. Returned are what each pair that says something adds above and below, and which
-    those are. Sums before the ratio: a pair that both runs answer alike weighs little, where its own ratio would be boundless.
+    Arguments [N] are differences of the logits of the two runs' answers: `base` in the run that is patched, `other` in the run
+    patched from, `patched` under the patch. Returns the M terms of the numerator, those of the denominator, and a mask [N] of the
+    pairs that have terms (finite and not both 0). A ratio of sums, since the ratio of a pair with nearly equal runs is unbounded.
     Source: Wang et al. 2022, Interpretability in the Wild; Zhang & Nanda 2024, Towards Best Practices of Activation Patching.
     """
-    moved, room = base - patched, base - other
-    counts = np.isfinite(moved) & np.isfinite(room) & ((room != 0) | (moved != 0))
-    return moved[counts], room[counts], counts
+    change, total = base - patched, base - other
+    counts = np.isfinite(change) & np.isfinite(total) & ((total != 0) | (change != 0))
+    return change[counts], total[counts], counts
 
 
-def ratio_of_sums(above: Float[np.ndarray, " N"], below: Float[np.ndarray, " N"], seed: int = 0) -> NewRow:
-    """Σ above / Σ below over N pairs with its 95 % interval, as columns of a table; None if it is not finite."""
-    n = len(below)
-    if not n or below.sum() == 0:
+def ratio_of_sums(numerators: Float[np.ndarray, " N"], denominators: Float[np.ndarray, " N"], seed: int = 0) -> NewRow:
+    """Σ numerators / Σ denominators over N pairs with its 95 % interval, as columns of a table; None if it is not finite."""
+    n = len(denominators)
+    if not n or denominators.sum() == 0:
         return {"value": None, "low": None, "high": None, "n": n}
-    ends = percentile_interval(bootstrap_ratios(above[:, None], below, seed), n)
-    value = ratios(above[:, None], below)[0]
+    ends = percentile_interval(bootstrap_ratios(numerators[:, None], denominators, seed), n)
+    value = ratios(numerators[:, None], denominators)[0]
     return {"value": finite(value), "low": finite(ends.low[0]), "high": finite(ends.high[0]), "n": n}

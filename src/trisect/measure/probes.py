@@ -15,11 +15,11 @@ from torch import Tensor
 from trisect.core.errors import need_extra
 
 KINDS = ("linear", "mlp")
-_PENALTY = 1e-3  # half of it times the squared length of a linear probe's weights is added to its loss
-ROUNDS, STEPS = 12, 8  # a linear probe takes at most so many rounds of so many quasi-Newton steps
-HIDDEN, RATE, _DECAY, BATCH, EPOCHS = 64, 2e-3, 1e-3, 256, 30  # of the multi-layer probe, by AdamW
-_GAIN, PATIENCE = 1e-4, 2  # a round, or so many epochs, without these nats gained on held-out tokens ends the fit
-RIDGE = 1e-4  # of the mean variance: directions of under a hundredth of the mean deviation are of no use to a reader
+_PENALTY = 1e-3  # L2 penalty of a linear probe: its loss includes _PENALTY / 2 × ‖weights‖²
+ROUNDS, STEPS = 12, 8  # of L-BFGS for a linear probe: at most ROUNDS rounds of at most STEPS steps
+HIDDEN, RATE, _DECAY, BATCH, EPOCHS = 64, 2e-3, 1e-3, 256, 30  # of the MLP probe, by AdamW
+_GAIN, PATIENCE = 1e-4, 2  # early stopping: least gain on held-out tokens in nats, and epochs to wait (MLP)
+RIDGE = 1e-4  # relative to the mean variance: whitening does not amplify directions far below it
 
 
 class Examples(NamedTuple):
@@ -54,8 +54,8 @@ def majority(train: Int[Tensor, " N"], test: Int[Tensor, " M"], classes: int) ->
 def whiten(train: Float[Tensor, "S N I"], *others: Float[Tensor, "S _ I"]) -> list[Float[Tensor, "S _ I"]]:
     """`train` and others with train's mean subtracted and its covariance whitened, site by site.
 
-    By the symmetric root, so that rotated representations are whitened to rotated ones; a linear probe with a penalty
-    then depends on neither rotation nor scale.
+    By the symmetric root (ZCA), so that whitening commutes with rotation, and the result of a penalised linear probe depends on
+    neither rotation nor scale.
     """
     whitened: list[list[Tensor]] = [[] for _ in (train, *others)]
     for site, representation in enumerate(train):
@@ -64,7 +64,7 @@ def whiten(train: Float[Tensor, "S N I"], *others: Float[Tensor, "S _ I"]) -> li
         values, vectors = torch.linalg.eigh((wide - mean).T @ (wide - mean) / len(wide))
         values = values.clamp_min(0)
         floor = RIDGE * values.mean()
-        scale = (values + floor).rsqrt() if floor > 0 else torch.zeros_like(values)  # a constant says nothing
+        scale = (values + floor).rsqrt() if floor > 0 else torch.zeros_like(values)  # constant: mapped to 0
         root = ((vectors * scale) @ vectors.T).to(representation)
         for results, x in zip(whitened, (train, *others), strict=True):
             results.append((x[site] - mean.to(representation)) @ root)
@@ -72,7 +72,7 @@ def whiten(train: Float[Tensor, "S N I"], *others: Float[Tensor, "S _ I"]) -> li
 
 
 def probe(
-    kind: str, train: Examples, tuning: Examples, test: Examples, classes: int, draw: torch.Generator
+    kind: str, train: Examples, tuning: Examples, test: Examples, classes: int, generator: torch.Generator
 ) -> ProbeScores:
     """Fit a probe per site on `train`, with early stopping by its loss on `tuning`, and score it on `test`; all are whitened.
 
@@ -82,7 +82,7 @@ def probe(
     if kind == "linear":
         logits = torch.stack([_linear(train, tuning, test, i, classes) for i in range(len(train.x))])
     else:
-        logits = _mlp(train, tuning, test, classes, draw)
+        logits = _mlp(train, tuning, test, classes, generator)
     logged = prior(train.y, classes).log().to(logits)
     entropy = -logged[test.y].double().mean()
     losses = _losses(logits, test.y).double()
@@ -99,11 +99,11 @@ def _linear(train: Examples, tuning: Examples, test: Examples, site: int, classe
     """One site's logits on the test tokens."""
     x, y = train.x[site], train.y
     weight, bias = x.new_zeros(classes, x.shape[1]), prior(y, classes).log().to(x)
-    fitter = torch.optim.LBFGS([weight, bias], max_iter=STEPS, history_size=STEPS, line_search_fn="strong_wolfe")
+    optimizer = torch.optim.LBFGS([weight, bias], max_iter=STEPS, history_size=STEPS, line_search_fn="strong_wolfe")
     token = torch.arange(len(y), device=y.device)
 
-    def close() -> Tensor:
-        # by hand, since it is half of the time: the gradient of the mean cross-entropy by logits is softmax - one-hot
+    def closure() -> Tensor:
+        # the gradient is computed by hand, which halves the time: that of the mean cross-entropy by logits is softmax - one-hot
         z = torch.addmm(bias[:, None], weight, x.T)
         total = torch.logsumexp(z, 0)
         loss = (total - z[y, token]).mean() + _PENALTY / 2 * weight.square().sum()
@@ -113,9 +113,9 @@ def _linear(train: Examples, tuning: Examples, test: Examples, site: int, classe
         return loss
 
     best, weights = math.inf, (weight.clone(), bias.clone())
-    for turn in range(ROUNDS + 1):
-        if turn:
-            fitter.step(close)
+    for round_index in range(ROUNDS + 1):
+        if round_index:
+            optimizer.step(closure)
         loss = float(F.cross_entropy(F.linear(tuning.x[site], weight, bias), tuning.y))
         if not loss < best - _GAIN:
             break
@@ -124,44 +124,55 @@ def _linear(train: Examples, tuning: Examples, test: Examples, site: int, classe
 
 
 def _mlp(
-    train: Examples, tuning: Examples, test: Examples, classes: int, draw: torch.Generator
+    train: Examples, tuning: Examples, test: Examples, classes: int, generator: torch.Generator
 ) -> Float[Tensor, "S N C"]:
     """Every site's logits on the test tokens; sites share initial values and the order of tokens."""
     sites, count, width = train.x.shape
 
     def uniform(into: int, out: int) -> Tensor:
         bound = 1 / math.sqrt(into)
-        values = torch.empty(into, out, dtype=torch.float64).uniform_(-bound, bound, generator=draw)
+        values = torch.empty(into, out, dtype=torch.float64).uniform_(-bound, bound, generator=generator)
         return values.to(train.x).repeat(sites, 1, 1).requires_grad_()
 
     start = prior(train.y, classes).log().to(train.x).repeat(sites, 1, 1)
-    p = [uniform(width, HIDDEN), train.x.new_zeros(sites, 1, HIDDEN).requires_grad_(), uniform(HIDDEN, classes)]
-    p.append(start.requires_grad_())
-    fitter = torch.optim.AdamW(p, lr=RATE, weight_decay=_DECAY)
+    parameters = [
+        uniform(width, HIDDEN),
+        train.x.new_zeros(sites, 1, HIDDEN).requires_grad_(),
+        uniform(HIDDEN, classes),
+    ]
+    parameters.append(start.requires_grad_())
+    optimizer = torch.optim.AdamW(parameters, lr=RATE, weight_decay=_DECAY)
 
     def logits(x: Float[Tensor, "S N I"]) -> Float[Tensor, "S N C"]:
-        return torch.relu(x @ p[0] + p[1]) @ p[2] + p[3]
+        return torch.relu(x @ parameters[0] + parameters[1]) @ parameters[2] + parameters[3]
 
-    best, best_p, waited = torch.full((sites,), math.inf).to(train.x), [t.detach().clone() for t in p], 0
+    best, best_parameters, waited = (
+        torch.full((sites,), math.inf).to(train.x),
+        [t.detach().clone() for t in parameters],
+        0,
+    )
     for _ in range(EPOCHS):
-        for few in torch.randperm(count, generator=draw).split(BATCH):
-            fitter.zero_grad()
-            _losses(logits(train.x[:, few]), train.y[few]).sum().backward()
-            fitter.step()
+        for indices in torch.randperm(count, generator=generator).split(BATCH):
+            optimizer.zero_grad()
+            _losses(logits(train.x[:, indices]), train.y[indices]).sum().backward()
+            optimizer.step()
         with torch.no_grad():
             losses = _losses(logits(tuning.x), tuning.y)
             better = losses < best - _GAIN
             best = torch.where(better, losses, best)
-            best_p = [torch.where(better[:, None, None], new, old) for new, old in zip(p, best_p, strict=True)]
+            best_parameters = [
+                torch.where(better[:, None, None], new, old)
+                for new, old in zip(parameters, best_parameters, strict=True)
+            ]
         waited = 0 if bool(better.any()) else waited + 1
         if waited >= PATIENCE:
             break
-    p = best_p
+    parameters = best_parameters
     with torch.no_grad():
         return logits(test.x)
 
 
-NOTHING = 1e-8  # singular values of the whitened cross-covariance below this are rounding: labels deviate by 0 to 1
+SVD_TOLERANCE = 1e-8  # singular values of the whitened cross-covariance below this are taken as rounding
 
 
 class Eraser(NamedTuple):
@@ -180,7 +191,7 @@ class Eraser(NamedTuple):
         """Apply the eraser in its precision; the result has x's."""
         return (x - ((x.to(self.mean) - self.mean) @ self.right.T) @ self.left.T).to(x)
 
-    def through(
+    def compose_projection(
         self, weight: Float[Tensor, "I D"], bias: Float[Tensor, " I"]
     ) -> tuple[Float[Tensor, "I D"], Float[Tensor, " I"]]:
         """The projection whose result is the representation without those directions."""
@@ -192,22 +203,21 @@ class Eraser(NamedTuple):
 class LabelMoments:
     """Means and covariances of representations and labels, accumulated in constant memory, and erasers from them.
 
-    `shrinkage` shrinks the covariance by which representations are whitened towards a multiple of the identity, by as much as
-    few examples ask for (the package's optimal linear shrinkage).
-    Raises SpecError where the package `concept-erasure` is missing.
+    With `shrinkage` the covariance for whitening is shrunk towards a multiple of the identity (the package's optimal linear
+    shrinkage). Raises SpecError if the package `concept-erasure` is not installed.
     """
 
     def __init__(self, width: int, classes: int, device: torch.device | str = "cpu", *, shrinkage: bool = True) -> None:
         need_extra("concept_erasure", "erase", "Erasing a label")
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore", DeprecationWarning)  # it compiles a function, which it does not use here
+            warnings.simplefilter("ignore", DeprecationWarning)  # of a function that the package compiles on import
             package: Any = importlib.import_module("concept_erasure")
-        # what bounds the variance of the result gives up the guarantee, so it is left out
+        # without the bound on the result's variance, which would give up the guarantee of erasure
         self._fitter = package.LeaceFitter(
             width,
             classes,
             constrain_cov_trace=False,
-            svd_tol=NOTHING,
+            svd_tol=SVD_TOLERANCE,
             device=device,
             dtype=torch.float64,
             shrinkage=shrinkage,
@@ -226,17 +236,17 @@ class LabelMoments:
         removed = leace.proj_left.norm(dim=0) > 0
         return Eraser(leace.proj_left[:, removed].contiguous(), leace.proj_right[removed].contiguous(), leace.bias)
 
-    def random(self, rank: int, draw: torch.Generator) -> Eraser:
+    def random(self, rank: int, generator: torch.Generator) -> Eraser:
         """An eraser of a uniformly random subspace of that rank, in the same whitened space about the same mean."""
-        white, colour = self._roots()
-        normal = torch.randn(len(white), rank, generator=draw, dtype=torch.float64)
-        basis = torch.linalg.qr(normal).Q.to(white)
-        return Eraser(colour @ basis, basis.T @ white, self._fitter.mean_x)
+        whitening, root = self._roots()
+        normal = torch.randn(len(whitening), rank, generator=generator, dtype=torch.float64)
+        basis = torch.linalg.qr(normal).Q.to(whitening)
+        return Eraser(root @ basis, basis.T @ whitening, self._fitter.mean_x)
 
     def linear_share(self) -> float:
         """Share of the labels' variance, summed over classes, explained by a linear map of the representation."""
-        white, shares = self._roots()[0], self._fitter.mean_z
-        return float((white @ self._fitter.sigma_xz).square().sum() / (shares * (1 - shares)).sum())
+        whitening, shares = self._roots()[0], self._fitter.mean_z
+        return float((whitening @ self._fitter.sigma_xz).square().sum() / (shares * (1 - shares)).sum())
 
     def _roots(self) -> tuple[Float[Tensor, "I I"], Float[Tensor, "I I"]]:
         """Σ^(-1/2) and Σ^(1/2), as the package whitens."""

@@ -21,10 +21,10 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-BLOCK = 1024  # words read at once
-TOGETHER = 16  # maps whose predictions are in memory at once
-RIDGE = 1e-6  # of each direction's own variance within classes, so that one that never varies can be solved for
-_FLOOR = 1e-6  # of a direction's variance among all words: float32 has to do where the words of a class are one vector
+WORDS_AT_ONCE = 1024  # words read at once
+MAPS_AT_ONCE = 16  # maps whose predictions are in memory at once
+RIDGE = 1e-6  # relative to each direction's variance within classes: keeps the covariance invertible
+_FLOOR = 1e-6  # least variance within classes, relative to that among all words, for float32
 TINY = 1e-12
 
 
@@ -61,24 +61,24 @@ class _ClassMoments(NamedTuple):
     counts: Float[Tensor, "F C"]
 
 
-def deal_folds(groups: Int[np.ndarray, " N"], folds: int, draw: np.random.Generator) -> Int[np.ndarray, " N"]:
+def assign_folds(groups: Int[np.ndarray, " N"], folds: int, rng: np.random.Generator) -> Int[np.ndarray, " N"]:
     """A fold for each word, from 0: words of one group share it, and folds have about equal numbers of words.
 
-    Groups in random order, each to the fold that is the smallest by then.
+    Groups are assigned from the largest to the smallest (in random order if equal), each to the fold with the fewest words so far.
     """
     names, members = np.unique(groups, return_inverse=True)
     sizes, filled = np.bincount(members), np.zeros(folds, dtype=np.int64)
     chosen = np.zeros(len(names), dtype=np.int64)
-    order = draw.permutation(len(names))
+    order = rng.permutation(len(names))
     for group in order[np.argsort(-sizes[order], kind="stable")]:
         chosen[group] = int(filled.argmin())
         filled[chosen[group]] += sizes[group]
     return chosen[members]
 
 
-def random_maps(width: int, into: int, number: int, draw: torch.Generator) -> Float[Tensor, "P D E"]:
+def random_maps(width: int, into: int, number: int, generator: torch.Generator) -> Float[Tensor, "P D E"]:
     """Maps with independent normal weights."""
-    return torch.randn(number, width, into, generator=draw)
+    return torch.randn(number, width, into, generator=generator)
 
 
 @dataclass(frozen=True, eq=False)
@@ -99,39 +99,39 @@ class Prober:
         return int(self.fold.max()) + 1
 
     @cached_property
-    def _parts(self) -> tuple[_Part, ...]:
+    def _label_groups(self) -> tuple[_LabelGroup, ...]:
         """Labels grouped by the words that have them."""
         groups: dict[bytes, list[int]] = {}
         for i, label in enumerate(self.labels):
             groups.setdefault(np.packbits(label.y >= 0).tobytes(), []).append(i)
-        return tuple(_Part.of(self, tuple(group)) for group in groups.values())
+        return tuple(_LabelGroup.of(self, tuple(group)) for group in groups.values())
 
     def scores(self, maps: Float[Tensor, "P D E"]) -> MapScores:
         """Accuracy and bits of every label in every map, with probes fitted to other folds."""
-        return _concatenate([self._few(few) for few in maps.split(TOGETHER)])
+        return _concatenate([self._score_maps(chunk) for chunk in maps.split(MAPS_AT_ONCE)])
 
     def random_scores(
-        self, into: int, number: int, draw: torch.Generator, advance: Callable[[int], object] = lambda done: None
+        self, into: int, number: int, generator: torch.Generator, advance: Callable[[int], object] = lambda done: None
     ) -> MapScores:
-        """The same for random maps, generated as needed (those of `random_maps`), TOGETHER at a time."""
+        """The same for random maps, generated as needed (those of `random_maps`), MAPS_AT_ONCE at a time."""
         scores: list[MapScores] = []
-        for start in range(0, number, TOGETHER):
-            few = min(TOGETHER, number - start)
-            scores.append(self._few(random_maps(self.x.shape[1], into, few, draw)))
-            advance(start + few)
+        for start in range(0, number, MAPS_AT_ONCE):
+            count = min(MAPS_AT_ONCE, number - start)
+            scores.append(self._score_maps(random_maps(self.x.shape[1], into, count, generator)))
+            advance(start + count)
         return _concatenate(scores)
 
-    def whole_scores(self) -> MapScores:
+    def identity_scores(self) -> MapScores:
         """The same for the vectors themselves, whose moments need no matrix products."""
-        return self._few(torch.eye(self.x.shape[1])[None], diagonal=True)
+        return self._score_maps(torch.eye(self.x.shape[1])[None], diagonal=True)
 
-    def _few(self, maps: Float[Tensor, "P D E"], diagonal: bool = False) -> MapScores:
+    def _score_maps(self, maps: Float[Tensor, "P D E"], diagonal: bool = False) -> MapScores:
         accuracy, bits = (np.full((len(maps), len(self.labels)), np.nan) for _ in range(2))
         scaled = maps if self.scale is None else maps * self.scale[:, None]
-        for part in self._parts:
+        for part in self._label_groups:
             right, gained = part.score(scaled.float(), diagonal)
-            accuracy[:, list(part.which)] = right
-            bits[:, list(part.which)] = gained
+            accuracy[:, list(part.indices)] = right
+            bits[:, list(part.indices)] = gained
         return MapScores(accuracy, bits)
 
 
@@ -141,53 +141,53 @@ def _concatenate(scores: Sequence[MapScores]) -> MapScores:
 
 
 @dataclass(frozen=True, eq=False)
-class _Part:
+class _LabelGroup:
     """Labels of the same words, those words by fold, and moments."""
 
     x: Float[np.ndarray, "N D"]
-    which: tuple[int, ...]
+    indices: tuple[int, ...]
     spans: tuple[slice, ...]
     y: Int[np.ndarray, "L N"]
     words: tuple[Int[np.ndarray, " _"], ...]
     moments: _ClassMoments
 
     @classmethod
-    def of(cls, prober: Prober, which: tuple[int, ...]) -> _Part:
-        labels = [prober.labels[i] for i in which]
+    def of(cls, prober: Prober, indices: tuple[int, ...]) -> _LabelGroup:
+        labels = [prober.labels[i] for i in indices]
         ends = np.cumsum([0, *(len(label.classes) for label in labels)])
         spans = tuple(slice(int(a), int(b)) for a, b in pairwise(ends))
         y, labelled = np.stack([label.y for label in labels]), labels[0].y >= 0
         words = tuple(np.flatnonzero(labelled & (prober.fold == f)) for f in range(prober.folds))
-        # in double precision: where a layer takes in few different vectors, what varies within a class is left of large sums
+        # in double precision: variation within classes is a small difference of large sums if few vectors are distinct
         width, classes = prober.x.shape[1], spans[-1].stop
         gram = torch.zeros(len(words), width, width, dtype=torch.float64)
         sums = torch.zeros(len(words), classes, width, dtype=torch.float64)
         counts = torch.zeros(len(words), classes, dtype=torch.float64)
-        for f, few in ((f, few) for f, fold in enumerate(words) for few in _split(fold)):
-            rows = _rows(prober.x, few).double()
+        for f, chunk in ((f, chunk) for f, fold in enumerate(words) for chunk in _split(fold)):
+            rows = _rows(prober.x, chunk).double()
             gram[f] += rows.T @ rows
-            hot = torch.zeros(len(few), classes, dtype=torch.float64)
+            hot = torch.zeros(len(chunk), classes, dtype=torch.float64)
             for i, span in enumerate(spans):
-                hot[torch.arange(len(few)), torch.from_numpy(y[i, few]) + span.start] = 1
+                hot[torch.arange(len(chunk)), torch.from_numpy(y[i, chunk]) + span.start] = 1
             sums[f] += hot.T @ rows
             counts[f] += hot.sum(0)
-        return cls(prober.x, which, spans, y, words, _ClassMoments(gram, sums, counts))
+        return cls(prober.x, indices, spans, y, words, _ClassMoments(gram, sums, counts))
 
     def score(
         self, maps: Float[Tensor, "P D E"], diagonal: bool = False
     ) -> tuple[Float[np.ndarray, "P L"], Float[np.ndarray, "P L"]]:
         """Accuracy and bits of each map and label of this part; `diagonal`: of a single diagonal map."""
-        right = torch.zeros(len(maps), len(self.which), dtype=torch.float64)
+        right = torch.zeros(len(maps), len(self.indices), dtype=torch.float64)
         gained = torch.zeros_like(right)
         cat = maps.transpose(0, 1).flatten(1)
         for (weight, bias, prior), words in zip(
             _fit(self.moments, maps, self.spans, diagonal), self.words, strict=True
         ):
-            for few in _split(words):
-                z = _rows(self.x, few) @ cat
-                logits = torch.baddbmm(bias, weight, z.view(len(few), *maps.shape[::2]).permute(1, 2, 0))
+            for chunk in _split(words):
+                z = _rows(self.x, chunk) @ cat
+                logits = torch.baddbmm(bias, weight, z.view(len(chunk), *maps.shape[::2]).permute(1, 2, 0))
                 for i, span in enumerate(self.spans):
-                    gold = torch.from_numpy(self.y[i, few])
+                    gold = torch.from_numpy(self.y[i, chunk])
                     hit, loss = _losses(logits[:, span], gold)
                     right[:, i] += hit
                     gained[:, i] += -prior[span][gold].sum() - loss
@@ -254,7 +254,7 @@ def _losses(logits: Float[Tensor, "P C N"], gold: Int[Tensor, " N"]) -> tuple[Fl
 
 
 def _split(words: Int[np.ndarray, " _"]) -> list[Int[np.ndarray, " _"]]:
-    return [words[start : start + BLOCK] for start in range(0, len(words), BLOCK)]
+    return [words[start : start + WORDS_AT_ONCE] for start in range(0, len(words), WORDS_AT_ONCE)]
 
 
 def _rows(x: Float[np.ndarray, "N D"], words: Int[np.ndarray, " W"]) -> Float[Tensor, "W D"]:

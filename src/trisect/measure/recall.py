@@ -14,8 +14,8 @@ from trisect.stats.significance import family_level
 
 BINS = 15
 _DELTA = 0.05
-_TRIED = 20  # the most thresholds that are tried, at equal steps of coverage
-STEP = 10  # held-out answers for each of them
+_MAX_THRESHOLDS = 20  # at equal steps of coverage
+ANSWERS_PER_THRESHOLD = 10  # held-out answers
 FOLDS = 10
 
 
@@ -50,8 +50,9 @@ class RiskCoverage(NamedTuple):
 class _AnswerThreshold(NamedTuple):
     """The lowest confidence for answering with at most a given share of wrong answers; None: always abstain.
 
-    `bound` is what the risk among answered is below, with confidence 1 − δ; `coverage` and `n` are of the held-out
-    answers, `error` the share of these that was answered wrongly (None where none was).
+    `value` is the threshold, `risk` the stated share. `bound` is the upper confidence bound (at 1 − δ) of the share of wrong answers
+    among those given; `n` is the number of held-out answers, `coverage` the share of them that is answered, `error` the share of
+    wrong answers among these (None if none is answered).
     """
 
     value: float | None
@@ -62,7 +63,7 @@ class _AnswerThreshold(NamedTuple):
     n: int
 
 
-class _OutOfFold(NamedTuple):
+class _OutOfFoldScores(NamedTuple):
     """A score for every answer by a model fitted without its name, and its fold."""
 
     scores: Float[np.ndarray, " N"]
@@ -83,11 +84,11 @@ def auroc(
     weights = _as_weights(weights, len(scores))
     if not len(scores) or np.isnan(scores).any():
         return np.full(weights.shape[:-1], np.nan)
-    together = np.zeros(len(scores), dtype=int) if folds is None else folds
+    folds_of_answers = np.zeros(len(scores), dtype=int) if folds is None else folds
     ahead, pairs = np.zeros(weights.shape[:-1]), np.zeros(weights.shape[:-1])
-    for fold in np.unique(together):
-        here = np.flatnonzero(together == fold)
-        right, wrong = _levels(scores[here], correct[here], weights[..., here])
+    for fold in np.unique(folds_of_answers):
+        rows = np.flatnonzero(folds_of_answers == fold)
+        right, wrong = _weights_by_score(scores[rows], correct[rows], weights[..., rows])
         ahead += (right * (wrong.cumsum(-1) - wrong / 2)).sum(-1)
         pairs += right.sum(-1) * wrong.sum(-1)
     return _ratio(ahead, pairs)
@@ -134,7 +135,7 @@ def risk_coverage(
     El-Yaniv 2019, Bias-Reduced Uncertainty Estimation for Deep Neural Classifiers, section 2.
     """
     weights, confidence = _as_weights(weights, len(correct)), _nan_lowest(confidence)
-    right, wrong = (part[..., ::-1] for part in _levels(confidence, correct, weights))
+    right, wrong = (part[..., ::-1] for part in _weights_by_score(confidence, correct, weights))
     answered, total = (right + wrong).cumsum(-1), weights.sum(-1)
     risk = _ratio(wrong.cumsum(-1), answered)
     area = _ratio(np.where(answered > 0, (right + wrong) * risk, 0.0).sum(-1), total)
@@ -146,49 +147,52 @@ def threshold(
 ) -> _AnswerThreshold:
     """The lowest threshold at which, with confidence 1 − `delta`, at most the share `risk` of answers is wrong.
 
-    At T equal steps of coverage thresholds are tried, each by a one-sided Clopper–Pearson bound at δ / T, so that all of
-    these bounds hold together. T is one for every STEP answers, at least 1 and at most _TRIED: with few answers, few that
-    can be kept rather than many that none is left for. Source: Geifman & El-Yaniv 2017, Selective Classification for Deep Neural
-    Networks, lemma 3.1, with Bonferroni's correction over a fixed grid in the place of a binary search.
+    Tests T thresholds at equal steps of coverage, each by a one-sided Clopper–Pearson bound at δ / T, so that all bounds hold
+    together. T is one per ANSWERS_PER_THRESHOLD answers, at least 1 and at most _MAX_THRESHOLDS: fewer tests leave each bound
+    tighter when there are few answers. Source: Geifman & El-Yaniv 2017, Selective Classification for Deep Neural Networks,
+    lemma 3.1, with Bonferroni's correction over a fixed grid in place of a binary search.
     """
     n, confidence = len(confidence), _nan_lowest(confidence)
     ordered = np.sort(confidence)[::-1]
-    best, grid = _AnswerThreshold(None, risk, None, None, 0.0, n), min(_TRIED, max(1, n // STEP))
+    best, grid = (
+        _AnswerThreshold(None, risk, None, None, 0.0, n),
+        min(_MAX_THRESHOLDS, max(1, n // ANSWERS_PER_THRESHOLD)),
+    )
     for step in range(1, grid + 1) if n else ():
         level = ordered[-(-step * n // grid) - 1]
         answered = confidence >= level
-        many, errors = int(answered.sum()), int((answered & ~correct).sum())
-        bound = upper_bound(errors, many, family_level(grid, delta))
+        count, errors = int(answered.sum()), int((answered & ~correct).sum())
+        bound = upper_bound(errors, count, family_level(grid, delta))
         if bound <= risk:
-            best = _AnswerThreshold(float(level), risk, bound, errors / many, many / n, n)
+            best = _AnswerThreshold(float(level), risk, bound, errors / count, count / n, n)
     return best
 
 
-def tell_apart(
+def cross_fit_correctness(
     features: Float[np.ndarray, "N F"], correct: Bool[np.ndarray, " N"], names: Sequence[str], seed: int = 0
-) -> _OutOfFold:
+) -> _OutOfFoldScores:
     """Out-of-fold scores of a logistic regression of right against wrong on standardised features; higher is more likely right.
 
-    Names are dealt into FOLDS folds (fewer, where there are fewer names), all answers of a name into the same. What is
-    fitted on other names is independent of the fold it scores, so that within folds, and only there (`auroc` with `folds`),
-    features that tell nothing give an AUROC of one half on average.
+    Names are assigned to FOLDS folds at random (fewer if there are fewer names), with all answers of a name in one fold. A model
+    fitted on other names is independent of the fold it scores, so that uninformative features have an AUROC of one half on average
+    within folds (`auroc` with `folds`), and only there.
     """
     from sklearn.linear_model import LogisticRegression
 
     _, owners = np.unique(np.asarray(names, dtype=str), return_inverse=True)
-    many = int(owners.max()) + 1 if len(owners) else 0
-    folds = np.random.default_rng(seed).permutation(np.arange(many) % max(1, min(FOLDS, many)))[owners]
+    count = int(owners.max()) + 1 if len(owners) else 0
+    folds = np.random.default_rng(seed).permutation(np.arange(count) % max(1, min(FOLDS, count)))[owners]
     scores = np.zeros(len(correct))
     for fold in np.unique(folds):
         out = folds == fold
         others, right = features[~out], correct[~out]
         if right.all() or not right.any():
-            continue  # one kind alone teaches nothing: every score stays the same
+            continue  # a single class cannot be fitted: all scores stay 0
         spread = others.std(0)
         mean, scale = others.mean(0), np.where(spread > 0, spread, 1.0)
         fitted = LogisticRegression().fit((others - mean) / scale, right)
         scores[out] = fitted.decision_function((features[out] - mean) / scale)
-    return _OutOfFold(scores, folds)
+    return _OutOfFoldScores(scores, folds)
 
 
 def _as_weights(weights: Float[np.ndarray, "*S N"] | None, n: int) -> Float[np.ndarray, "*S N"]:
@@ -200,7 +204,7 @@ def _nan_lowest(confidence: Float[np.ndarray, " N"]) -> Float[np.ndarray, " N"]:
     return np.where(np.isnan(confidence), -np.inf, confidence)
 
 
-def _levels(
+def _weights_by_score(
     scores: Float[np.ndarray, " N"], correct: Bool[np.ndarray, " N"], weights: Float[np.ndarray, "*S N"]
 ) -> tuple[Float[np.ndarray, "*S T"], Float[np.ndarray, "*S T"]]:
     """The weights of right and wrong answers at each distinct score, ascending."""
@@ -214,26 +218,26 @@ def _levels(
     return np.add.reduceat(right, starts, axis=-1), np.add.reduceat(wrong, starts, axis=-1)
 
 
-def _ratio(above: ArrayLike, below: ArrayLike) -> Float[np.ndarray, "*S"]:
+def _ratio(numerator: ArrayLike, denominator: ArrayLike) -> Float[np.ndarray, "*S"]:
     """A ratio; NaN for a division by zero."""
     with np.errstate(divide="ignore", invalid="ignore"):
-        return np.where(np.asarray(below) > 0, np.asarray(above) / np.asarray(below), np.nan)
+        return np.where(np.asarray(denominator) > 0, np.asarray(numerator) / np.asarray(denominator), np.nan)
 
 
-LENGTHS = (2, 4)  # of the pieces of names that are compared
+NGRAM_LENGTHS = (2, 4)  # of the pieces of names that are compared
 
 
 class _Neighbours(NamedTuple):
     """For each of N names the `top` nearest known names, nearest first: their places in the list of these, and cosines.
 
-    Where there are fewer, the place is −1 and the cosine NaN. A known name that is the name itself is no neighbour.
+    With fewer neighbours the index is −1 and the cosine NaN. A name is not its own neighbour.
     """
 
     nearest: Int[np.ndarray, "N K"]
     similarity: Float[np.ndarray, "N K"]
 
 
-class Follows(NamedTuple):
+class NeighbourMatch(NamedTuple):
     """How often an answer is the place of the name's neighbour, the expectation by chance, and the excess.
 
     `n` is the weight of the answers that were compared: those whose name has a neighbour with a place.
@@ -275,7 +279,7 @@ def character_similarity(names: Sequence[str], candidates: Sequence[str]) -> Flo
 
     if not len(names) or not len(candidates):
         return np.zeros((len(names), len(candidates)))
-    grams = TfidfVectorizer(analyzer="char_wb", ngram_range=LENGTHS, lowercase=True)
+    grams = TfidfVectorizer(analyzer="char_wb", ngram_range=NGRAM_LENGTHS, lowercase=True)
     weighted = grams.fit_transform(candidates)
     return np.asarray((grams.transform(names) @ weighted.T).toarray(), dtype=float)
 
@@ -301,27 +305,27 @@ def vector_similarity(
     return unit @ others.T
 
 
-def follows(
+def match_neighbours(
     answers: Sequence[str], places: Sequence[str | None], weights: Float[np.ndarray, "*S N"] | None = None
-) -> Follows:
+) -> NeighbourMatch:
     """The share of answers equal to the neighbour's place, less that of random pairing: Σ_c n_a(c) n_b(c) / n².
 
-    n_a and n_b count how often c is an answer and a neighbour's place; that is the mean over all n! pairings.
+    n_a and n_b count how often c is an answer and a neighbour's place; the expected share is the mean over all n! pairings. `places`
+    is None for a name whose neighbour has no known place; `weights` [*S N] count each answer so many times.
     """
-    number: dict[str, int] = {}
-    codes = [
-        (i, number.setdefault(answer, len(number)), number.setdefault(place, len(number)))
+    codes: dict[str, int] = {}
+    coded = [
+        (i, codes.setdefault(answer, len(codes)), codes.setdefault(place, len(codes)))
         for i, (answer, place) in enumerate(zip(answers, places, strict=True))
         if place is not None
     ]
-    compared, answer, neighbour = np.array(codes, dtype=int).reshape(-1, 3).T
+    compared, answer, neighbour = np.array(coded, dtype=int).reshape(-1, 3).T
     counted = _as_weights(weights, len(answers))[..., compared]
     n = np.asarray(counted.sum(-1))
-    tables = [counted @ (of[:, None] == np.arange(len(number))).astype(float) for of in (answer, neighbour)]
-    with np.errstate(divide="ignore", invalid="ignore"):
-        share = np.asarray(counted @ (answer == neighbour).astype(float) / n)
-        expected = np.asarray((tables[0] * tables[1]).sum(-1) / n**2)
-    return Follows(share, expected, share - expected, n)
+    tables = [counted @ (column[:, None] == np.arange(len(codes))).astype(float) for column in (answer, neighbour)]
+    share = _ratio(counted @ (answer == neighbour).astype(float), n)
+    expected = _ratio((tables[0] * tables[1]).sum(-1), n**2)
+    return NeighbourMatch(share, expected, share - expected, n)
 
 
 def agreement(answers: Sequence[str], places: Sequence[str]) -> Float[np.ndarray, "N N"]:

@@ -16,25 +16,25 @@ from trisect.core.trace import Trace
 
 _NullDraws = Float[np.ndarray, " R"]
 
-_TOGETHER = 2**21  # numbers of a block of draws, so that memory does not grow with their number
-_HALVINGS = 44  # of an interval of length 1: what is left is below the rounding of a root of it
+_BLOCK_NUMBERS = 2**21  # numbers in memory at once while drawing
+_BISECTIONS = 44  # of [0, 1]: the error of a square root is then below its rounding
 
 
-class Between(NamedTuple):
+class SubspaceNull(NamedTuple):
     """Of two random subspaces: the mean squared cosine of their principal angles, and the least angle in radians."""
 
     overlap: _NullDraws
     angle: _NullDraws
 
 
-class _Forms(NamedTuple):
+class _MapPairNull(NamedTuple):
     """Of two random maps: linear CKA on white inputs, and the symmetric share of their product (NaN: widths differ)."""
 
     cka: _NullDraws
     symmetric: _NullDraws
 
 
-def random_subspaces(draw: Generator, dim: int, left: int, right: int, draws: int) -> Between:
+def random_subspaces(rng: Generator, dim: int, left: int, right: int, draws: int) -> SubspaceNull:
     """Overlap and least angle of two uniformly random subspaces, of dimensions `left` and `right`, of R^dim.
 
     The squared cosines are the Jacobi ensemble. Its bidiagonal model has independent beta entries, so that a draw costs
@@ -44,57 +44,57 @@ def random_subspaces(draw: Generator, dim: int, left: int, right: int, draws: in
     """
     assert min(left, right) >= 1
     assert max(left, right) <= dim
-    size, forced = min(left, right), max(0, left + right - dim)
-    n = dim - max(left, right) if forced else size
+    size, shared = min(left, right), max(0, left + right - dim)
+    n = dim - max(left, right) if shared else size
     if n == 0:
-        return Between(np.ones(draws), np.zeros(draws))
+        return SubspaceNull(np.ones(draws), np.zeros(draws))
 
-    def block(few: int) -> Float[np.ndarray, "2 R"]:
+    def block(count: int) -> Float[np.ndarray, "2 R"]:
         # squared cosines c_n² … c_1² [R n] and c'_{n−1}² … c'_1² [R n−1] of the bidiagonal model of real matrices
         i, j, a, b = np.arange(n, 0, -1), np.arange(n - 1, 0, -1), abs(left - right), abs(dim - left - right)
-        cosines = draw.beta((a + i) / 2, (b + i) / 2, (few, n))
-        others = draw.beta(j / 2, (a + b + 1 + j) / 2, (few, n - 1))
+        cosines = rng.beta((a + i) / 2, (b + i) / 2, (count, n))
+        others = rng.beta(j / 2, (a + b + 1 + j) / 2, (count, n - 1))
         # diagonal [R n] and squared off-diagonal [R n−1] of B Bᵀ, B having c_k s'_{k+1} and −s_k c'_{k−1} on its diagonals
         main, side = cosines.copy(), (1 - cosines[:, :-1]) * others
         main[:, 1:] *= 1 - others
-        diagonal, beside = main.copy(), side * main[:, 1:]
+        diagonal, off_diagonal = main.copy(), side * main[:, 1:]
         diagonal[:, :-1] += side
-        angle = np.zeros(few) if forced else np.arccos(np.sqrt(_largest(diagonal, beside)))
-        return np.stack([(forced + diagonal.sum(1)) / size, angle])
+        angle = np.zeros(count) if shared else np.arccos(np.sqrt(_largest_eigenvalues(diagonal, off_diagonal)))
+        return np.stack([(shared + diagonal.sum(1)) / size, angle])
 
-    return Between(*_blocks(block, draws, 8 * n))
+    return SubspaceNull(*_blocks(block, draws, 8 * n))
 
 
-def random_cosines(draw: Generator, size: int, draws: int) -> _NullDraws:
+def random_cosines(rng: Generator, size: int, draws: int) -> _NullDraws:
     """Cosine of two Gaussian vectors of `size` numbers: one coordinate of a uniformly random direction."""
     if size == 1:
-        return draw.choice([-1.0, 1.0], draws)
-    coordinate = draw.standard_normal(draws)
-    return coordinate / np.sqrt(coordinate**2 + draw.chisquare(size - 1, draws))
+        return rng.choice([-1.0, 1.0], draws)
+    coordinate = rng.standard_normal(draws)
+    return coordinate / np.sqrt(coordinate**2 + rng.chisquare(size - 1, draws))
 
 
-def random_forms(draw: Generator, dim: int, left: int, right: int, draws: int) -> _Forms:
+def random_map_pairs(rng: Generator, dim: int, left: int, right: int, draws: int) -> _MapPairNull:
     """CKA and symmetric share of W_L [dim, left] and W_R [dim, right], both Gaussian.
 
-    Turned so that W_L = [R; 0], only R, the first rows of W_R and the Gram matrix of its other rows are drawn.
+    After a rotation with W_L = [R; 0], only R, the first rows of W_R and the Gram matrix of its other rows need be drawn.
     """
 
-    def block(few: int) -> Float[np.ndarray, "2 R"]:
-        r = _triangles(draw, dim, left, few)
-        first = draw.standard_normal((few, r.shape[1], right))
-        rest = _triangles(draw, dim - r.shape[1], right, few)
+    def block(count: int) -> Float[np.ndarray, "2 R"]:
+        r = _triangular_factors(rng, dim, left, count)
+        first = rng.standard_normal((count, r.shape[1], right))
+        rest = _triangular_factors(rng, dim - r.shape[1], right, count)
         cross = r.mT @ first
         grams = r.mT @ r, first.mT @ first + rest.mT @ rest
-        cka = _squares(cross) / np.sqrt(_squares(grams[0]) * _squares(grams[1]))
+        cka = _squared_norms(cross) / np.sqrt(_squared_norms(grams[0]) * _squared_norms(grams[1]))
         if left != right:
-            return np.stack([cka, np.full(few, np.nan)])
+            return np.stack([cka, np.full(count, np.nan)])
         trace = (cross * cross.mT).sum((1, 2))
         return np.stack([cka, (1 + trace / (grams[0] * grams[1]).sum((1, 2))) / 2])
 
-    return _Forms(*_blocks(block, draws, 8 * max(left, right) ** 2))
+    return _MapPairNull(*_blocks(block, draws, 8 * max(left, right) ** 2))
 
 
-def random_ranks(draw: Generator, dim: int, width: int, draws: int) -> _NullDraws:
+def random_ranks(rng: Generator, dim: int, width: int, draws: int) -> _NullDraws:
     """Effective rank of a Gaussian matrix [dim, width].
 
     Its singular values are those of a bidiagonal matrix of independent chi variables. Source: Dumitriu & Edelman
@@ -106,25 +106,25 @@ def random_ranks(draw: Generator, dim: int, width: int, draws: int) -> _NullDraw
 
     (tridiagonal,) = get_lapack_funcs(("sterf",), dtype=np.float64)
 
-    def block(few: int) -> Float[np.ndarray, "1 R"]:
-        main = draw.chisquare(long - np.arange(n), (few, n))
-        side = draw.chisquare(np.arange(n - 1, 0, -1), (few, n - 1))
-        beside = np.sqrt(main[:, :-1] * side)
+    def block(count: int) -> Float[np.ndarray, "1 R"]:
+        main = rng.chisquare(long - np.arange(n), (count, n))
+        side = rng.chisquare(np.arange(n - 1, 0, -1), (count, n - 1))
+        off_diagonal = np.sqrt(main[:, :-1] * side)
         main[:, 1:] += side
-        squares = [tridiagonal(d, e)[0] for d, e in zip(main, beside, strict=True)]
+        squares = [tridiagonal(d, e)[0] for d, e in zip(main, off_diagonal, strict=True)]
         return effective_ranks(np.stack(squares))[None]
 
     return _blocks(block, draws, 4 * n)[0]
 
 
-def random_product_ranks(draw: Generator, dim: int, width: int, draws: int) -> _NullDraws:
+def random_product_ranks(rng: Generator, dim: int, width: int, draws: int) -> _NullDraws:
     """Effective rank of the product of Gaussian matrices [dim, width] and [width, dim]."""
 
-    def block(few: int) -> Float[np.ndarray, "1 R"]:
+    def block(count: int) -> Float[np.ndarray, "1 R"]:
         if width <= dim:
-            product = _triangles(draw, dim, width, few) @ _triangles(draw, dim, width, few).mT
+            product = _triangular_factors(rng, dim, width, count) @ _triangular_factors(rng, dim, width, count).mT
         else:
-            product = draw.standard_normal((few, dim, width)) @ draw.standard_normal((few, width, dim))
+            product = rng.standard_normal((count, dim, width)) @ rng.standard_normal((count, width, dim))
         return effective_ranks(np.linalg.eigvalsh(product @ product.mT))[None]
 
     return _blocks(block, draws, 4 * width**2)[0]
@@ -144,41 +144,41 @@ def effective_ranks(squares: Float[np.ndarray, "H N"]) -> Float[np.ndarray, " H"
 
 def _blocks(block: Callable[[int], Float[np.ndarray, "S R"]], draws: int, numbers: int) -> Float[np.ndarray, "S R"]:
     """Draw a null in blocks; `numbers` is the number of random numbers per draw."""
-    size = max(1, _TOGETHER // numbers)
+    size = max(1, _BLOCK_NUMBERS // numbers)
     return np.concatenate([block(min(size, draws - start)) for start in range(0, draws, size)], axis=1)
 
 
-def _squares(matrices: Float[np.ndarray, "R M N"]) -> _NullDraws:
+def _squared_norms(matrices: Float[np.ndarray, "R M N"]) -> _NullDraws:
     return np.square(matrices).sum((1, 2))
 
 
-def _triangles(draw: Generator, rows: int, width: int, draws: int) -> Float[np.ndarray, "R M N"]:
+def _triangular_factors(rng: Generator, rows: int, width: int, draws: int) -> Float[np.ndarray, "R M N"]:
     """The R of the QR of Gaussian matrices [rows, width]: chi variables on the diagonal, normals above it (Bartlett)."""
     height = min(rows, width)
-    upper = np.triu(draw.standard_normal((draws, height, width)), 1)
+    upper = np.triu(rng.standard_normal((draws, height, width)), 1)
     place = np.arange(height)
-    upper[:, place, place] = np.sqrt(draw.chisquare(rows - place, (draws, height)))
+    upper[:, place, place] = np.sqrt(rng.chisquare(rows - place, (draws, height)))
     return upper
 
 
-def _largest(diagonal: np.ndarray, beside: np.ndarray) -> _NullDraws:
+def _largest_eigenvalues(diagonal: np.ndarray, off_diagonal: np.ndarray) -> _NullDraws:
     """The largest eigenvalue of tridiagonal matrices with eigenvalues in [0, 1], all at once by bisection.
 
     No pivot of T − x is positive exactly where x is above every eigenvalue (Sturm).
     """
     low, high = np.zeros(len(diagonal)), np.ones(len(diagonal))
-    for _ in range(_HALVINGS):
+    for _ in range(_BISECTIONS):
         middle = (low + high) / 2
         pivot = diagonal[:, 0] - middle
         clear = pivot < 0
         for k in range(1, diagonal.shape[1]):
-            pivot = diagonal[:, k] - middle - beside[:, k - 1] / np.where(clear, pivot, -1.0)
+            pivot = diagonal[:, k] - middle - off_diagonal[:, k - 1] / np.where(clear, pivot, -1.0)
             clear &= pivot < 0
         low, high = np.where(clear, low, middle), np.where(clear, middle, high)
     return (low + high) / 2
 
 
-NOTHING = 1e-6  # share of the largest singular value below which rounding of stored weights could have made one
+RANK_TOLERANCE = 1e-6  # singular values below this share of the largest may be rounding of stored weights
 
 
 class MapSpan(NamedTuple):
@@ -208,7 +208,7 @@ def span(w: Float[Tensor, "H D E"]) -> MapSpan:
     """The MapSpan of every head's map, in float64."""
     q, r = torch.linalg.qr(w.detach().double())
     u, values, _ = torch.linalg.svd(r, full_matrices=False)
-    counts = values > NOTHING * values[:, :1]
+    counts = values > RANK_TOLERANCE * values[:, :1]
     return MapSpan((q @ u) * counts[:, None], values, counts.sum(1))
 
 
@@ -269,19 +269,19 @@ def product_rank(left: Float[Tensor, "H D E"], right: Float[Tensor, "H D E"]) ->
     return effective_ranks((torch.linalg.svdvals(a.R @ b.R.mT) ** 2).cpu().numpy())
 
 
-def affine(w: Float[Tensor, "H D E"], b: Float[Tensor, "H E"] | None) -> Float[Tensor, "H D1 E"]:
-    """The map with its bias as a further row: [x, 1] @ affine(w, b) is x @ w + b; a row of zeros without a bias."""
+def append_bias(w: Float[Tensor, "H D E"], b: Float[Tensor, "H E"] | None) -> Float[Tensor, "H D1 E"]:
+    """The map with its bias as a further row: [x, 1] @ append_bias(w, b) is x @ w + b; a row of zeros without a bias."""
     row = w.new_zeros(len(w), 1, w.shape[2]) if b is None else b[:, None].to(w)
     return torch.cat([w, row], 1)
 
 
-_SCORES_TOGETHER = 2**23  # scores of a block of heads
-SUMS = ("unequal", "product", "square", "total", "first", "ahead")
-_ROUNDINGS = 16  # of ‖q‖‖k‖: scores that differ by less are taken as equal
+_BLOCK_SCORES = 2**23  # scores of a block of heads
+SCORE_SUMS = ("unequal", "product", "square", "total", "first", "ahead")
+_TOLERANCE_ULPS = 16  # times ε ‖q‖‖k‖: scores that differ by less are taken as equal
 
 
 class _ScoreSums(NamedTuple):
-    """Sums over one text of scores before mask, position bias and softmax; a row for each name in SUMS.
+    """Sums over one text of scores before mask, position bias and softmax; a row for each name in SCORE_SUMS.
 
     `unequal` pairs {i, j} with s_ij ≠ s_ji; `product` sums s_ij s_ji, `square` (s_ij² + s_ji²) / 2, `total`
     (s_ij + s_ji) / 2 over them. `first` counts queries whose own key scores highest, `ahead` sums the share of other
@@ -299,7 +299,7 @@ def score_row(trace: Trace, row: int) -> _ScoreSums | None:
     if trace.crosses or trace.key_real.shape[1] != len(real) or int(real.sum()) < 2:
         return None
     q, k = trace.q[row][:, real].detach().double(), trace.keys[row][:, real].detach().double()
-    size = max(1, _SCORES_TOGETHER // q.shape[1] ** 2)
+    size = max(1, _BLOCK_SCORES // q.shape[1] ** 2)
     parts = [_sums(a, b, trace.q.dtype) for a, b in zip(q.split(size), k.split(size), strict=True)]
     n = q.shape[1]
     return _ScoreSums(torch.cat(parts, 1), n * (n - 1) // 2, n)
@@ -310,9 +310,9 @@ def _sums(q: Float[Tensor, "H T E"], k: Float[Tensor, "H T E"], stored: torch.dt
     scores, n = q @ k.mT, q.shape[1]
     reverse, diagonal = scores.mT, scores.diagonal(dim1=1, dim2=2)
     lengths = q.norm(dim=2)[:, :, None] * k.norm(dim=2)[:, None]
-    apart = _ROUNDINGS * torch.finfo(stored).eps * (lengths + lengths.mT)
+    apart = _TOLERANCE_ULPS * torch.finfo(stored).eps * (lengths + lengths.mT)
     lower = (scores < diagonal[:, :, None]).sum(2)
-    # over the whole square, less its diagonal, every pair is met twice; nothing is gathered
+    # over the whole square less its diagonal, which has every pair twice: faster than indexing pairs
     sums = (
         ((scores - reverse).abs() > apart).sum((1, 2)) / 2,
         ((scores * reverse).sum((1, 2)) - diagonal.square().sum(1)) / 2,
@@ -366,7 +366,7 @@ class PartMoments:
 
 
 def _select_real(part: Float[Tensor, "B H T E"], real: Bool[Tensor, "B T"]) -> Float[Tensor, "H N E"]:
-    # chosen, not multiplied: what stands at padding may be infinite
+    # selected, not multiplied by 0: values at padding may be infinite
     return part.detach().transpose(1, 2)[real.to(part.device)].double().transpose(0, 1)
 
 

@@ -15,7 +15,7 @@ from trisect.measure.norms import query_scale, to_single_precision, transformed_
 from trisect.stats.bootstrap import DrawnEstimate
 from trisect.stats.describe import mean_ranks, spearman_of_cells, spearman_of_counts
 
-ROOM = 1 << 15  # pairs, of all series together, that are kept until the bins are fixed
+MAX_WAITING_PAIRS = 1 << 15  # pairs (times series) stored until the bins are fixed
 
 
 class Sums:
@@ -62,7 +62,7 @@ class Sums:
 def group_of(numbers: Int[Tensor, " B"], texts: int, groups: int) -> Int[Tensor, " B"]:
     """The group of each text by its number from 0, of `texts` in total: consecutive texts form a group.
 
-    Texts of one article are alike, so that dealing them to groups in turn would make intervals too narrow.
+    Texts of one article are similar: spread over groups, they would make intervals too narrow.
     """
     return numbers * min(groups, texts) // max(1, texts)
 
@@ -77,7 +77,7 @@ def moments(values: Float[Tensor, "B ... T"], real: Tensor) -> Float[Tensor, "B 
 class Ranks:
     """Spearman's rank correlation of streamed pairs for S series at once, by their joint counts in bins of rank.
 
-    The first pairs fix each series' bins, ROOM / S of them: `bins` parts of equal weight for x and for y, or one for each
+    The first pairs fix each series' bins, MAX_WAITING_PAIRS / S of them: `bins` parts of equal weight for x and for y, or one for each
     value where there are fewer values. Pairs within a bin count as tied: with 64 bins and one series ρ of continuous
     values moves by less than 0.001, with 32 bins and 12 series by less than 0.003; where later pairs lie one standard
     deviation off those that fixed the bins by less than 0.001 and 0.005, two off by less than 0.003 and 0.015. Each of
@@ -95,15 +95,15 @@ class Ranks:
         """Add N pairs to every series, with the group of texts of each; counted on their device."""
         if not x.shape[1]:
             return
-        # of a model on several devices, where its first pairs lie
-        home = (self._edges or (self._waiting[0] if self._waiting else (x,)))[0].device
-        pairs = (x.float().to(home), y.float().to(home), group.to(home))
+        # for a model on several devices: the device of the first pairs
+        device = (self._edges or (self._waiting[0] if self._waiting else (x,)))[0].device
+        pairs = (x.float().to(device), y.float().to(device), group.to(device))
         if self._edges is not None:
             self._count(*pairs, self._edges)
             return
         self._waiting.append(pairs)
         self._size += x.shape[1]
-        if self._size * self.series >= ROOM:
+        if self._size * self.series >= MAX_WAITING_PAIRS:
             self._fix()
 
     def estimate(self, times: Float[np.ndarray, "R G"] | None = None, used: int | None = None) -> DrawnEstimate:
@@ -168,8 +168,8 @@ def _edges(values: Float[Tensor, "S N"], bins: int) -> Float[Tensor, "S E"]:
 
 CATEGORIES = ("cls", "sep", "first", "punctuation", "other")
 OTHER = CATEGORIES.index("other")
-MARKED = tuple(map(CATEGORIES.index, ("cls", "sep", "punctuation")))  # what claim C-2 is about
-MARKS = ("Ġ", "▁", "##")  # how tokenizers write the start, or the inside, of a word
+MARKED_CATEGORIES = tuple(map(CATEGORIES.index, ("cls", "sep", "punctuation")))  # what claim C-2 is about
+WORD_MARKERS = ("Ġ", "▁", "##")  # how tokenizers write the start, or the inside, of a word
 
 
 def find_categories(side: Side, causal: bool = False) -> Int[Tensor, "B S"]:
@@ -181,7 +181,7 @@ def find_categories(side: Side, causal: bool = False) -> Int[Tensor, "B S"]:
     real, special = side.real.cpu(), (side.special & side.real).cpu()
     categories = torch.full(real.shape, OTHER)
     for row, tokens in enumerate(side.tokens):
-        marks = [place for place, token in enumerate(tokens) if bare(token) in (".", ",")]
+        marks = [place for place, token in enumerate(tokens) if strip_markers(token) in (".", ",")]
         categories[row, marks] = CATEGORIES.index("punctuation")
     start = _starts(real)
     categories[special] = CATEGORIES.index("sep")
@@ -206,26 +206,26 @@ def find_words(side: Side) -> Bool[Tensor, "B S"]:
     """Positions with a word or a piece of one: a letter or digit in a token that the tokenizer did not add."""
     words = (side.real & ~side.special).cpu()
     for row, tokens in enumerate(side.tokens):
-        marks = [place for place, token in enumerate(tokens) if not any(map(str.isalnum, bare(token)))]
+        marks = [place for place, token in enumerate(tokens) if not any(map(str.isalnum, strip_markers(token)))]
         words[row, marks] = False
     return words
 
 
-def bare(token: str) -> str:
+def strip_markers(token: str) -> str:
     """A token without its marks and spaces of a word's start."""
-    for mark in MARKS:
+    for mark in WORD_MARKERS:
         token = token.removeprefix(mark)
     return token.strip()
 
 
-GROUPS = 256  # of texts: what is resampled
-FEWER = 64  # groups behind a layer's rank correlations
-BINS, FINE = 32, 64  # of a layer's rank correlations, and of those over all layers
-LEAST = 3  # words of a text whose places within it say something
-SINK = 0.30  # of a head's weight in a text: a token that gets more is a sink
-SHORTEST = 8  # tokens of a text in which a token can be one
-DORMANT = 0.25  # of the heads' mean ‖o‖ in a text: a head that adds less is dormant there
-QUERIES = 32  # of a row, whose pairs enter the rank correlations: papers.norms.QUERIES says it to readers
+GROUPS = 256  # groups of texts, the units of resampling
+LAYER_GROUPS = 64  # the same for a layer's rank correlations
+BINS, FINE = 32, 64  # bins for the rank correlations of a layer, and of all layers
+MIN_WORDS = 3  # in a text, for rank correlations within it
+SINK_SHARE = 0.30  # a token with more than this share of a head's weight in a text is a sink
+MIN_TOKENS = 8  # in a text, for sinks
+DORMANT_SHARE = 0.25  # a head that adds less than this share of the heads' mean ‖o‖ in a text is dormant there
+QUERIES = 32  # per row, for rank correlations of pairs (papers.norms.QUERIES in sentences)
 
 
 class TokenNorms(NamedTuple):
@@ -242,7 +242,7 @@ class TokenNorms(NamedTuple):
 class TokenFacts(NamedTuple):
     """Facts per position: category, frequency rank (NaN: none), and whether the tokenizer added it.
 
-    `word` says which are words or pieces of words. `group` is the group of texts of each row, of GROUPS, and `fewer` of FEWER.
+    `word` marks words and pieces of words. `group` and `layer_group` are each row's group of texts, out of GROUPS and LAYER_GROUPS.
     """
 
     category: Int[Tensor, "B S"]
@@ -250,9 +250,9 @@ class TokenFacts(NamedTuple):
     special: Bool[Tensor, "B S"]
     word: Bool[Tensor, "B S"]
     group: Int[Tensor, " B"]
-    fewer: Int[Tensor, " B"]
+    layer_group: Int[Tensor, " B"]
 
-    def on(self, device: torch.device) -> TokenFacts:
+    def to(self, device: torch.device) -> TokenFacts:
         """A copy on a device."""
         return TokenFacts(*(part.to(device) for part in self))
 
@@ -269,14 +269,14 @@ class PooledTally:
     def add_frequency(self, seen: list[TokenNorms], facts: TokenFacts) -> None:
         """Add every token with a rank, its ‖f(x)‖ and its weight being means over heads and layers.
 
-        `within` gets words alone, no special tokens and no punctuation, and of both numbers the place within the text: the
-        mean weight is about 1 / length, so that texts of unlike length confound it. Layers may lie on several devices: their
-        means over heads are brought to the first one's.
+        `within` gets words alone (no special tokens, no punctuation), and ranks within the text instead of values, since the mean
+        weight is about 1 / length and would be confounded by length. Layers may be on several devices; their means over heads are
+        moved to the device of the first.
         """
-        home = seen[0].f.device
-        facts = facts.on(home)
+        device = seen[0].f.device
+        facts = facts.to(device)
         for name in ("f", "a"):
-            mean = torch.stack([getattr(norms, name).mean(1).to(home) for norms in seen]).mean(0)[:, None]
+            mean = torch.stack([getattr(norms, name).mean(1).to(device) for norms in seen]).mean(0)[:, None]
             for ranks, which in ((self.frequency[name], None), (self.words[name], ~facts.special)):
                 rank, values, row = _rank_pairs(mean, facts, which)
                 ranks.add(rank, values, facts.group[row])
@@ -284,38 +284,43 @@ class PooledTally:
 
 
 def find_sinks(trace: Trace) -> Bool[Tensor, "B H S"]:
-    """Tokens with more than SINK of all the weight of a head in a row of at least SHORTEST tokens."""
+    """Tokens with more than SINK_SHARE of all the weight of a head in a row of at least MIN_TOKENS tokens."""
     real = trace.query_real[:, None, :, None] & trace.key_real[:, None, None]
     queries, keys = trace.query_real.sum(1), trace.key_real.sum(1)
     shares = (to_single_precision(trace.weights) * real).sum(2) / queries.clamp_min(1)[:, None, None]
-    return (shares > SINK) & (torch.minimum(queries, keys) >= SHORTEST)[:, None, None]
+    return (shares > SINK_SHARE) & (torch.minimum(queries, keys) >= MIN_TOKENS)[:, None, None]
 
 
 class LayerTally:
     """The tally of one layer; add its trace of every batch, then read the sums.
 
-    `kind` adds what the norm of a block gives beside that of attention alone, which claims are about.
+    With a `kind` of block other than 'attention', its norms are summed too; claims are about those of attention alone.
     """
 
     def __init__(self, heads: int, kind: str) -> None:
-        many, kinds = len(CATEGORIES), 2
+        categories, kinds = len(CATEGORIES), 2
         self.kind = kind
         self.views = ("weight", "norm") if kind == "attention" else ("weight", "norm", "block")
         self.x = Sums(GROUPS, 3)  # of ‖x‖; NaN where v was not made of the block's input x
         self.f, self.a, self.af = (Sums(GROUPS, heads, 3) for _ in range(3))
-        self.sums = Sums(GROUPS, len(self.views), many)  # by weight, by norm, by the block's: added up over queries
-        self.head_sums = Sums(GROUPS, kinds, heads, many)
+        self.sums = Sums(
+            GROUPS, len(self.views), categories
+        )  # by weight, by norm, by the block's: added up over queries
+        self.head_sums = Sums(GROUPS, kinds, heads, categories)
         self.queries = Sums(GROUPS)
-        self.means = Sums(GROUPS, kinds, heads, many)  # of a and ‖f(x)‖, added up over tokens
-        self.tokens = Sums(GROUPS, many)
+        self.means = Sums(GROUPS, kinds, heads, categories)  # of a and ‖f(x)‖, added up over tokens
+        self.tokens = Sums(GROUPS, categories)
         self.mixing = Sums(GROUPS, kinds)  # by weight, by norm: added up over queries
-        self.contributions = Sums(GROUPS, heads + 1, many)  # of the layer, then of its heads: added up over queries
-        self.sinks, self.sink_kinds = Sums(GROUPS, heads, 9), Sums(GROUPS, many)  # what _add_sinks counts
+        self.contributions = Sums(
+            GROUPS, heads + 1, categories
+        )  # of the layer, then of its heads: added up over queries
+        self.sinks, self.sink_kinds = Sums(GROUPS, heads, 9), Sums(GROUPS, categories)  # what _add_sinks counts
         self.cancel, self.head_cancel = (
-            [Ranks(series, groups, BINS) for _ in CATEGORIES] for series, groups in ((1, FEWER), (heads, 1))
+            [Ranks(series, groups, BINS) for _ in CATEGORIES] for series, groups in ((1, LAYER_GROUPS), (heads, 1))
         )
         self.frequency, self.head_frequency = (
-            {name: Ranks(series, groups, BINS) for name in ("f", "a")} for series, groups in ((1, FEWER), (heads, 1))
+            {name: Ranks(series, groups, BINS) for name in ("f", "a")}
+            for series, groups in ((1, LAYER_GROUPS), (heads, 1))
         )
 
     @torch.no_grad()
@@ -346,7 +351,7 @@ class LayerTally:
         for name in ("f", "a"):
             values = getattr(seen, name)
             rank, mean, row = _rank_pairs(values.mean(1, keepdim=True), facts)
-            self.frequency[name].add(rank, mean, facts.fewer[row])
+            self.frequency[name].add(rank, mean, facts.layer_group[row])
             rank, each, row = _rank_pairs(values, facts)
             self.head_frequency[name].add(rank, each, torch.zeros_like(row))
         return seen
@@ -371,7 +376,7 @@ class LayerTally:
 
     def _add_sinks(self, trace: Trace, weights: Tensor, seen: TokenNorms, facts: TokenFacts) -> None:
         """What tokens contribute; and of every head: rows, rows with a sink, the sinks' weight and contribution, how many sinks and
-        other tokens there are and their ‖f(x)‖, and rows in which the head is dormant. Rows shorter than SHORTEST do not count.
+        other tokens there are and their ‖f(x)‖, and rows in which the head is dormant. Rows shorter than MIN_TOKENS do not count.
         """
         heads, layer = measure_norms.contributions(trace)
         contributed = torch.cat([layer[:, None], heads], 1).sum(2)
@@ -380,14 +385,14 @@ class LayerTally:
         )
         self.contributions.add(facts.group, contributed @ belongs)
         sinks, queries = find_sinks(trace), trace.query_real.sum(1)
-        long = torch.minimum(queries, trace.key_real.sum(1)) >= SHORTEST
+        long = torch.minimum(queries, trace.key_real.sum(1)) >= MIN_TOKENS
         others = (~sinks & trace.key_real[:, None]) & long[:, None, None]
         w_o, added = measure_norms.effective_projection(trace), weights @ to_single_precision(trace.values).to(weights)
-        sizes = measure_norms.lengths(added, w_o).sum(2)
+        sizes = measure_norms.projected_norms(added, w_o).sum(2)
         per_query = [
             (part * sinks).sum(2) / queries.clamp_min(1)[:, None] for part in (weights.sum(2), contributed[:, 1:])
         ]
-        dormant = (sizes < DORMANT * sizes.mean(1, keepdim=True)) & long[:, None]
+        dormant = (sizes < DORMANT_SHARE * sizes.mean(1, keepdim=True)) & long[:, None]
         counts = [long[:, None].expand_as(sizes), sinks.any(2), *per_query, sinks.sum(2), (seen.f * sinks).sum(2)]
         counts += [others.sum(2), (seen.f * others).sum(2), dormant]
         self.sinks.add(facts.group, torch.stack([part.double() for part in counts], 2))
@@ -405,7 +410,7 @@ class LayerTally:
             real = allowed & (facts.category == category)[:, None] & trace.key_real[:, None]
             row, query, key = real.nonzero(as_tuple=True)
             x, y = few[row, :, query, key].T, seen.f[row, :, key].T
-            group, fewer = facts.group[row], facts.fewer[row]
+            group, fewer = facts.group[row], facts.layer_group[row]
             self.head_cancel[category].add(x, y, torch.zeros_like(group))
             flat = x.reshape(1, -1), y.reshape(1, -1)
             self.cancel[category].add(*flat, fewer.repeat(len(x)))
@@ -431,13 +436,13 @@ def _rank_pairs(
 def _within_texts(values: Float[Tensor, "B 1 S"], facts: TokenFacts) -> tuple[Tensor, Tensor, Tensor]:
     """Words with a rank, by text: relative ranks of their frequency and values within it, from −½ to ½, as [1 N], and groups.
 
-    A row of tokens is a text; one with fewer than LEAST words says nothing and is left out.
+    A row of tokens is a text; one with fewer than MIN_WORDS words says nothing and is left out.
     """
-    values, facts = values.cpu(), facts.on(torch.device("cpu"))
+    values, facts = values.cpu(), facts.to(torch.device("cpu"))
     ranked = torch.isfinite(facts.rank) & facts.word
     ranks: list[np.ndarray] = []
     groups: list[Tensor] = []
-    for row in (ranked.sum(1) >= LEAST).nonzero()[:, 0].tolist():
+    for row in (ranked.sum(1) >= MIN_WORDS).nonzero()[:, 0].tolist():
         counted = ranked[row]
         both = np.stack([facts.rank[row, counted].double().numpy(), values[row, 0][counted].double().numpy()])
         ranks.append((mean_ranks(both) - 0.5) / both.shape[1] - 0.5)

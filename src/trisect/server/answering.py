@@ -29,7 +29,7 @@ from trisect.experiments.explore.page import ExplorerPicture, html, pack, readab
 from trisect.experiments.explore.run import take_picture
 from trisect.hf.load import Pretrained
 from trisect.lm.reading import OwnModel
-from trisect.measure.intervention import KINDS, Intervention, Planned, PreparedText
+from trisect.measure.intervention import KINDS, Intervention, PreparedText, ResolvedSwitch
 from trisect.report import sheet
 from trisect.report.format import display_name
 
@@ -221,7 +221,7 @@ class PageModel:
         check()
         picture = self._picture(ready, planned, positions)
         check()
-        return html(replace(picture, notes=(*picture.notes, *ready.beyond(planned, positions))))
+        return html(replace(picture, notes=(*picture.notes, *ready.position_notes(planned, positions))))
 
     def _prepare(self, state: PageState) -> PreparedText:
         key = (state.as_input, state.donor)
@@ -234,7 +234,7 @@ class PageModel:
         return ready
 
     def _picture(
-        self, ready: PreparedText, planned: tuple[Planned, ...], positions: tuple[int, ...]
+        self, ready: PreparedText, planned: tuple[ResolvedSwitch, ...], positions: tuple[int, ...]
     ) -> ExplorerPicture:
         picture = take_picture(ready.reading(planned, positions))
         facts = [("Fingerprint", self.subject.fingerprint)]
@@ -273,7 +273,7 @@ def weights_in(subject: AnsweringSubject) -> int:
             return 0
 
 
-def _picture_key(state: PageState, planned: tuple[Planned, ...]) -> str:
+def _picture_key(state: PageState, planned: tuple[ResolvedSwitch, ...]) -> str:
     """A hash of everything that a picture depends on."""
     switched = (state.donor, [switch[:2] for switch in planned], state.positions) if planned else (None, [], ())
     return hashlib.blake2b(json.dumps([state.as_input, *switched]).encode(), digest_size=16).hexdigest()

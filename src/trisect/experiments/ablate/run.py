@@ -40,7 +40,7 @@ from trisect.lab.passes import (
     weights_to_hold,
     what_was_read,
 )
-from trisect.measure.intervention import Means, put, real_parts, rows_of_donors, zeros
+from trisect.measure.intervention import Means, put, real_parts, tile_donors, zeros
 from trisect.stats.bootstrap import bootstrap_ratios, value_rows
 from trisect.stats.shares import ratios
 
@@ -140,9 +140,7 @@ class _BorrowedLayers(Mapping[Address, Parts]):
             self._last = None
             sides = self.batch.queries(address.stack), *(self.batch.keys(address.stack),) * 2
             rows = [text for text, _ in self.batch.rows]
-            parts = (
-                rows_of_donors([self.lent[text, address, i] for text in rows], s.real) for i, s in enumerate(sides)
-            )
+            parts = (tile_donors([self.lent[text, address, i] for text in rows], s.real) for i, s in enumerate(sides))
             self._last = address, Parts(*parts)
         return self._last[1]
 

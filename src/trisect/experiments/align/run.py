@@ -25,13 +25,13 @@ from trisect.lab.experiment import Measured, RunContext
 from trisect.lab.subject import check_crossing, check_pretrained
 from trisect.measure.alignment import (
     KINDS,
-    NONE,
+    NO_LINK,
     as_links,
     best_links,
     count_hits,
     diagonal,
     error_rates,
-    gold_of,
+    gold_tables,
     link_directions,
     precisions,
     recalls,
@@ -191,7 +191,7 @@ def _link_within(
             inner = (read.source.real[row] & ~read.source.special[row]).nonzero()[:, 0].tolist()
             owner = torch.from_numpy(owners[order[place]])
             if inner and not start and inner[-1] - inner[0] + 1 == owner.shape[1]:  # the text is one window
-                sides[row] = torch.full((2, read.source.real.shape[1]), NONE)
+                sides[row] = torch.full((2, read.source.real.shape[1]), NO_LINK)
                 sides[row][:, inner[0] : inner[-1] + 1] = owner
         links: dict[int, list[Int[np.ndarray, "N J"]]] = {row: [] for row in sides}
         for trace in subject.trace(read).traces if sides else ():
@@ -208,7 +208,7 @@ def _link_within(
                 for by_kind in zip(*map(link_directions, ahead, back), strict=True):
                     for best_of in by_kind:
                         missing = max(sources, targets) - best_of.shape[1]
-                        links[row].append(np.pad(best_of, ((0, 0), (0, missing)), constant_values=NONE))
+                        links[row].append(np.pad(best_of, ((0, 0), (0, missing)), constant_values=NO_LINK))
         best |= {order[read.rows[row][0]]: np.concatenate(parts).astype(np.int16) for row, parts in links.items()}
         step(len(best), len(texts))
     return ModelLinks(subject.name, columns, best, tuple(subject.notes), stack)
@@ -217,7 +217,7 @@ def _link_within(
 def _word_of_pieces(name: str, placed: Placed, pieces: Sequence[Link]) -> Int[np.ndarray, "2 P"]:
     """For each token of a text, given as a span of characters, its source word and its target word (from 0), −1 for none."""
     text, *sides = placed
-    owner = np.full((2, len(pieces)), NONE)
+    owner = np.full((2, len(pieces)), NO_LINK)
     for place, (start, end) in enumerate(pieces):
         piece = text[start:end]
         start += len(piece) - len(piece.lstrip())
@@ -235,7 +235,7 @@ def _gold(pair: SentencePair, mirrored: bool = False) -> Any:
     """The gold links of a pair as `count_hits` expects them; `mirrored`: as links from target to source."""
     sure, possible = (_turn(links or (), mirrored) for links in (pair.sure, pair.possible))
     source, target = len(pair.source), len(pair.target)
-    return gold_of(sure, possible, (target, source) if mirrored else (source, target))
+    return gold_tables(sure, possible, (target, source) if mirrored else (source, target))
 
 
 def _hits(linked: ModelLinks, pairs: Sequence[SentencePair], numbers: Sequence[int]) -> Float[np.ndarray, "N C 4"]:
@@ -489,7 +489,7 @@ def _link_rows(
     words = np.array([np.where(mirrored, len(pairs[n].source), len(pairs[n].target)) for n in numbers], dtype=float)
 
     def count(best: Int[np.ndarray, "C J"], words: Float[np.ndarray, " K"]) -> Float[np.ndarray, " K"]:
-        linked, same = best[layers] != NONE, best[norms] == best[weights]
+        linked, same = best[layers] != NO_LINK, best[norms] == best[weights]
         is_word = np.arange(best.shape[1]) < words[:, None]  # a row is as long as the longer side
         return (np.concatenate([linked, same]) & is_word).sum(-1).astype(float)
 

@@ -251,7 +251,7 @@ def _patch(
         if not bool(alone.all()):
             kinds.append(("unrelated", name, reader))
             edits.append((sources, layer, component, head, True, rows))
-        if writer is not None and paths.lies_between(writer, layer):
+        if writer is not None and paths.has_writer_between(writer, layer):
             kinds.append(("total", name, reader))
             edits.append((sources, layer, component, head, False, None))
     results = dict(zip(kinds, paths.effects(edits), strict=True))

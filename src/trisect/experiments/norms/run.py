@@ -27,10 +27,10 @@ from trisect.lm.reading import OwnModel
 from trisect.measure.norms import expansion_rate, output_projection, rollout_step
 from trisect.measure.sums import (
     CATEGORIES,
-    FEWER,
     GROUPS,
-    MARKED,
-    SHORTEST,
+    LAYER_GROUPS,
+    MARKED_CATEGORIES,
+    MIN_TOKENS,
     LayerTally,
     PooledTally,
     Sums,
@@ -72,7 +72,7 @@ class TextDraws:
     def __init__(self, n: int, seed: int, units: int) -> None:
         self.n, self.seed = n, seed
         self.times, self.fewer = (
-            resample_counts(np.random.default_rng(seed), min(units, groups), DRAWS) for groups in (GROUPS, FEWER)
+            resample_counts(np.random.default_rng(seed), min(units, groups), DRAWS) for groups in (GROUPS, LAYER_GROUPS)
         )
 
     def sums(self, sums: Sums) -> DrawnEstimate:
@@ -143,8 +143,8 @@ def _shares(tally: StackTally, draws: TextDraws, statistics: Statistics) -> Iter
         mean = _mean_of(parts)
         for c in present:
             yield {"measure": f"{kind}_share", "group": CATEGORIES[c]} | draws.row(mean, (c,))
-        if set(present) & set(MARKED):
-            statistics[f"special_share_{kind}"] = _each(lambda v: v[..., list(MARKED)].sum(-1), mean)
+        if set(present) & set(MARKED_CATEGORIES):
+            statistics[f"special_share_{kind}"] = _each(lambda v: v[..., list(MARKED_CATEGORIES)].sum(-1), mean)
         if FIRST in present:
             statistics[f"first_share_{kind}"] = _each(lambda v: v[..., FIRST], mean)
 
@@ -335,7 +335,7 @@ def _rollout_rows(subject: Subject, texts: Texts, seed: int) -> tuple[list[NewRo
     for batch in subject.batches(islice(texts.texts(), ROLLED), 1, scored=True):
         real = batch.source.real[0]
         positions = real.nonzero()[:, 0]
-        if len(positions) < SHORTEST or batch.rows[0][1]:
+        if len(positions) < MIN_TOKENS or batch.rows[0][1]:
             continue
         labels = batch.inputs.get("labels") if subject.objective == "masked" else None
         query = int(positions[-1]) if labels is None else int((labels[0].cpu() >= 0).nonzero()[0, 0])
@@ -354,7 +354,7 @@ def _rollout_rows(subject: Subject, texts: Texts, seed: int) -> tuple[list[NewRo
         correlations.append([float(spearman(pair)) for pair in pairs])
     table = np.array([row for row in correlations if np.isfinite(row).all()])
     if len(table) < 2:
-        return [], f"{no}: that needs two texts of at least {SHORTEST} tokens."
+        return [], f"{no}: that needs two texts of at least {MIN_TOKENS} tokens."
     numbers = value_rows(table.mean(0), bootstrap_ratios(table, np.ones(len(table)), seed), len(table))
     place: NewRow = {"stack": "plain", "measure": "rollout_gradient"}
     groups = (*ROLLOUTS, "nearness")  # minus the distance in tokens: what a comparison has to exceed
@@ -538,7 +538,7 @@ def _read(
     def see(trace: Trace) -> None:
         tally = tallies.get(trace.stack)
         if tally is not None and trace.address in tally.layers:
-            tokens = owners[trace.stack] = owners[trace.stack].on(trace.weights.device)
+            tokens = owners[trace.stack] = owners[trace.stack].to(trace.weights.device)
             if tokens.category.shape != trace.key_real.shape:
                 sees = f"{str(trace.address).capitalize()} of {subject.name} sees {trace.key_real.shape[1]} positions."
                 have = f"The texts have {tokens.category.shape[1]} tokens: which of them stands where is not known."
@@ -560,7 +560,7 @@ def _owners(batch: Batch, stack: str, numbers: torch.Tensor, counted: Counted, c
         real = keys.real.cpu()
         rank[real] = counted.ranks[keys.ids.cpu()[real]]
     units = numbers if counted.articles is None else counted.articles[numbers]
-    group, fewer = (group_of(units, counted.units, groups) for groups in (GROUPS, FEWER))
+    group, fewer = (group_of(units, counted.units, groups) for groups in (GROUPS, LAYER_GROUPS))
     category = find_categories(keys, causal or stack == "dec")
     return TokenFacts(category, rank, keys.special.cpu(), find_words(keys), group, fewer)
 

@@ -23,7 +23,7 @@ from trisect.hf.load import Pretrained, read_graph
 from trisect.lab.experiment import Measured, RunContext
 from trisect.lab.pairs import PatchedSides, answer_places, patched_sides
 from trisect.lab.passes import EditedPass, edited_passes
-from trisect.measure.patching import attribute, logit_ratio, put_at, ratio_of_sums, record
+from trisect.measure.patching import attribute, logit_ratio_terms, put_at, ratio_of_sums, record
 from trisect.stats.describe import spearman
 from trisect.stats.significance import finite
 
@@ -58,7 +58,7 @@ def measure(settings: PatchSettings, context: RunContext) -> Measured[PatchFacts
     with context.progress(f"patching the largest {min(TOP, len(rows))}") as step:
         patched = estimates.patch(rows[:TOP], step)
     for row, values in zip(rows, patched, strict=False):
-        above, below, _ = logit_ratio(values[counted], base[counted], donor[counted])
+        above, below, _ = logit_ratio_terms(values[counted], base[counted], donor[counted])
         ratio = ratio_of_sums(above, below, settings.seed)
         row |= {"exact": ratio["value"], "low": ratio["low"], "high": ratio["high"]}
     frames["attributions"] = pl.DataFrame(rows, ATTRIBUTIONS)

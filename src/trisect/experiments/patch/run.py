@@ -58,15 +58,15 @@ from trisect.measure.intervention import output_change
 from trisect.measure.patching import (
     BASE,
     UNKNOWN,
-    hold_later,
-    logit_ratio,
+    freeze_later_layers,
+    hit_share,
+    logit_ratio_terms,
+    match_answers,
     match_prediction,
-    moved,
+    move_position,
     put_at,
     ratio_of_sums,
     record,
-    share_hits,
-    share_of,
 )
 from trisect.measure.probes import Eraser, LabelMoments
 from trisect.stats.bootstrap import bootstrap_ratios
@@ -484,12 +484,12 @@ def _writers(
         """Copies of the source are made when it is written."""
         source = Parts(*(part[rows.to(part.device)] for part in other.parts[address]))
         if way is not None and address.stack != "cross":
-            source = Parts(*(moved(part, *way) for part in source))
+            source = Parts(*(move_position(part, *way) for part in source))
         elif way is not None:
-            source = source._replace(q=moved(source.q, *way))
+            source = source._replace(q=move_position(source.q, *way))
         return put_at(here, source, sides.queries(address.stack), sides.keys(address.stack))(parts)
 
-    write: dict[Address, Writer] = dict(hold_later(run.parts, later, edit.address)) if later else {}
+    write: dict[Address, Writer] = dict(freeze_later_layers(run.parts, later, edit.address)) if later else {}
     crossed = [t.address for t in edit.targets if t.address.stack == "cross" and t.component != "q"]
     if site.positions == "last" and crossed and run.places is not None:
         # keys and values as the answering position alone reads them: later layers are held at all other positions
@@ -636,7 +636,7 @@ class _Controls:
         def write(address: Address, x: Float[Tensor, "B T D"]) -> Float[Tensor, "B T D"]:
             source = donor.streams[address]
             if way is not None:
-                source = moved(source[:, None], *way)[:, 0]
+                source = move_position(source[:, None], *way)[:, 0]
             chosen = sides.queries(address.stack).to(x.device)
             if chosen.shape[1] != x.shape[1]:  # a stack that sees other positions than the texts'
                 return x
@@ -772,11 +772,11 @@ def tables(
     rows: list[NewRow] = []
     for name, answers in runs.model_answers.items():  # how many texts the model answers as stated, unpatched
         if name in stated:
-            share = share_of((answers == stated[name])[stated[name] != UNKNOWN])
+            share = hit_share((answers == stated[name])[stated[name] != UNKNOWN])
             rows.append(subject_row | {"measure": "answered", "group": name} | share.row())
     for site in runs.sites:
         for measure, above, below, _ in _sums_over_pairs(site, runs, counted):
-            row = share_of(above).row() if above.dtype == bool else ratio_of_sums(above, below, settings.seed)
+            row = hit_share(above).row() if above.dtype == bool else ratio_of_sums(above, below, settings.seed)
             rows.append(subject_row | site.edit.row(site.how) | {"measure": measure} | row)
     notes = []
     if settings.answered and not counted.all():
@@ -844,7 +844,7 @@ def _sums_over_pairs(site: _PatchedSite, runs: PatchedRuns, counted: Bool[np.nda
         yield "output_change", values, every_pair.astype(float), every_pair
         return
     text, other = ROLES[site.how]
-    yield "logit_change", *logit_ratio(values, runs.differences[text][counted], runs.differences[other][counted])
+    yield "logit_change", *logit_ratio_terms(values, runs.differences[text][counted], runs.differences[other][counted])
     named = {name: ids[counted] for name, ids in predictions(site.how, site.component, runs.predicted).items()}
     both = {name: named[name] for name in (BASE, DONOR)}
     # a measure, the prediction that counts as a hit, and the predictions that have to differ
@@ -857,7 +857,7 @@ def _sums_over_pairs(site: _PatchedSite, runs: PatchedRuns, counted: Bool[np.nda
         ours = {name: named[name] for name in (BASE, *beside, site.component) if name in named}
         comparisons.append(("own", site.component, ours))
     for measure, component, predicted in comparisons:
-        hits, clear = share_hits(site.answers[counted], predicted, component)
+        hits, clear = match_answers(site.answers[counted], predicted, component)
         each = np.ones(int(clear.sum()))
         yield measure, hits.pop(component)[clear], each, clear
         if measure == comparisons[-1][0]:

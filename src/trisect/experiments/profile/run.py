@@ -53,7 +53,7 @@ from trisect.lab.subject import beside, check_exists, read_epochs
 from trisect.lab.word_labels import WordLabels, WordTexts, number_articles
 from trisect.lm.reading import OwnModel
 from trisect.measure.probes import Examples, probe, whiten
-from trisect.measure.profile import MapScores, Prober, WordClasses, deal_folds, random_maps
+from trisect.measure.profile import MapScores, Prober, WordClasses, assign_folds, random_maps
 from trisect.papers import profile
 from trisect.stats.bootstrap import bootstrap_ratios, percentile_interval
 from trisect.stats.shares import ratios
@@ -461,7 +461,7 @@ def _profile(
     """Read the words in one model, and score its layers one by one; with `mlp` also rows of MLP probes."""
     with context.progress(f"Words, {subject.name}") as step:
         read = corpus.read(subject, step)
-    folds = [deal_folds(s.groups, _folds(settings, s), np.random.default_rng([settings.seed, 1])) for s in read.sides]
+    folds = [assign_folds(s.groups, _folds(settings, s), np.random.default_rng([settings.seed, 1])) for s in read.sides]
     scores: list[LayerScores] = []
     mlp_rows: list[NewRow] = []
     with context.progress(f"{', '.join(corpus.label.labels)} in {len(read.layers)} layers") as step:
@@ -512,7 +512,7 @@ def score_layer(
             draw = torch.Generator().manual_seed(seed)
             by_width[into] = of_input.random_scores(into, settings.draws, draw, step)
         nulls |= {c: by_width[w] for c, w in widths.items()}
-        inputs |= dict.fromkeys(side.components, of_input.whole_scores())
+        inputs |= dict.fromkeys(side.components, of_input.identity_scores())
         for of_epoch, (_, epoch) in zip(earlier, epochs, strict=True):
             weights = {c: weights_of(epoch[address], c) for c in side.components}
             of_epoch |= {c: of_input.scores(maps[0]) for c, maps in weights.items() if maps is not None}

@@ -286,7 +286,7 @@ def _separations(answers: pl.DataFrame, redrawn: AnswerBootstrap) -> Iterator[tu
             pl.col("answer").str.len_chars().cast(REAL).alias("length"),
             pl.col("known_place").cast(REAL).alias("known"),
         )
-        by = recall.tell_apart(features.to_numpy(), right(answers), answers["name"].to_list())
+        by = recall.cross_fit_correctness(features.to_numpy(), right(answers), answers["name"].to_list())
         seen.append(answers.with_columns(seen=by.scores, fold=by.folds))
     auroc = redrawn(seen, lambda a, w: recall.auroc(a["seen"].to_numpy(), right(a), w, a["fold"].to_numpy()))
     yield {"measure": "auroc_answer_string"}, auroc
@@ -315,7 +315,9 @@ def _matches(answers: pl.DataFrame, nearest: pl.DataFrame | None, redrawn: Answe
 
 
 def _follows(answers: pl.DataFrame, weights: NameWeights) -> Float[np.ndarray, "R 3"]:
-    return np.stack(recall.follows(answers["answer"].to_list(), answers["neighbour"].to_list(), weights)[:3], -1)
+    return np.stack(
+        recall.match_neighbours(answers["answer"].to_list(), answers["neighbour"].to_list(), weights)[:3], -1
+    )
 
 
 def _accuracy(answers: pl.DataFrame, weights: NameWeights) -> Float[np.ndarray, " R"]:

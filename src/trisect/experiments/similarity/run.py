@@ -24,7 +24,7 @@ from trisect.core.trace import Address, Projections, Trace, crosses, find_shared
 from trisect.experiments.similarity.settings import SimilarityFacts, SimilaritySettings
 from trisect.lab.experiment import Measured, RunContext
 from trisect.measure import similarity
-from trisect.measure.similarity import SUMS, MapSpan, PartMoments, effective_ranks, score_row
+from trisect.measure.similarity import SCORE_SUMS, MapSpan, PartMoments, effective_ranks, score_row
 from trisect.papers import matrices
 from trisect.stats.bootstrap import bootstrap_means, bootstrap_ratios, percentile_interval
 from trisect.stats.null import Null
@@ -113,7 +113,7 @@ class Nulls:
             return {"cosine": similarity.random_cosines(draw, shape[0], count)}
         dim, left, right = shape
         if kind == "forms":
-            forms = similarity.random_forms(draw, dim, left, right, count)
+            forms = similarity.random_map_pairs(draw, dim, left, right, count)
             return {"cka": forms.cka, "symmetric_share": forms.symmetric}
         spans = similarity.random_subspaces(draw, dim, left, right, count)
         return {"overlap": spans.overlap, "least_angle_degrees": np.degrees(spans.angle)}
@@ -177,7 +177,7 @@ class _Map:
     @cached_property
     def affine(self) -> MapSpan:
         """The row space of weights and bias, with a constant input of 1."""
-        return similarity.span(similarity.affine(self.weight, self.bias))
+        return similarity.span(similarity.append_bias(self.weight, self.bias))
 
     def spread(self, heads: int) -> _Map:
         """Key/value heads repeated for the query heads that share them."""
@@ -332,7 +332,7 @@ class _LayerReading:
     def scores(self, seed: int) -> _OnTexts:
         """SCORES over all texts and over draws of them; the correlation is that of s_ij and s_ji, 1 for a symmetric score."""
         sums = np.stack([self.texts[text] for text in sorted(self.texts)])
-        flat, shape = sums[:, :-2].reshape(len(sums), -1), (-1, len(SUMS), sums.shape[2])
+        flat, shape = sums[:, :-2].reshape(len(sums), -1), (-1, len(SCORE_SUMS), sums.shape[2])
         # the texts, then draws of them; one seed for both, so that a draw is the same texts whatever is counted
         per_pair, per_query = (
             np.vstack([ratios(flat, count), bootstrap_ratios(flat, count, seed)]).reshape(shape)

@@ -402,7 +402,7 @@ def apply(parameters: dict[str, Tensor], site: Site, eraser: Eraser, model: Mode
     starts = [COMPONENT_ROW[component] * model.width for component in site.components]
     rows = torch.cat([torch.arange(start, start + model.width) for start in starts])
     names = [f"layers.{(site.layers or (1,))[0]}.in.{kind}" for kind in ("weight", "bias")]
-    for name, values in zip(names, eraser.through(*(parameters[name][rows] for name in names)), strict=True):
+    for name, values in zip(names, eraser.compose_projection(*(parameters[name][rows] for name in names)), strict=True):
         parameters[name] = parameters[name].index_copy(0, rows.to(values.device), values)
 
 

@@ -27,7 +27,7 @@ from trisect.hf.locate.affine import (
     norm_modules,
     watch_uses,
 )
-from trisect.measure.norms import NAMES, activation, rescale_parts
+from trisect.measure.norms import ACTIVATIONS, activation, rescale_parts
 
 EPSILONS = ("eps", "variance_epsilon", "epsilon", "norm_eps", "layer_norm_eps")
 UNNAMED = (1e-6, 1e-5, 1e-8, 1e-12)  # values of ε to try for a norm without such an attribute
@@ -470,7 +470,7 @@ def find_forward(
             return None
         values, size = [p.leaf.detach()[..., rows] for p, rows in halves], hidden.abs().max().clamp_min(1e-30)
         fits: list[tuple[float, tuple[str, _MapRows, _MapRows | None]]] = []
-        for name in NAMES:
+        for name in ACTIVATIONS:
             phi = activation(name)
             for n, operand in enumerate(halves):
                 gate = halves[1 - n] if len(halves) == 2 else None
