@@ -137,7 +137,7 @@ def test_block_norms_and_mixing_equal_the_naive_sums(shape, kind, around, centre
     own, context = (vectors * here).sum(2), (vectors * ~here).sum(2)
     torch.testing.assert_close(norms.norms(trace, kind), vectors.norm(dim=-1), rtol=1e-11, atol=1e-11)
     found = norms.mixing_parts(trace, kind)
-    torch.testing.assert_close(found.itself, own, rtol=1e-11, atol=1e-11)
+    torch.testing.assert_close(found.self_part, own, rtol=1e-11, atol=1e-11)
     torch.testing.assert_close(found.context, context, rtol=1e-11, atol=1e-11)
     a, b = context.norm(dim=-1), own.norm(dim=-1)
     torch.testing.assert_close(norms.mixing_ratio(trace, kind), a / (a + b), rtol=1e-11, atol=1e-11)
@@ -175,7 +175,7 @@ def test_parts_add_up_to_the_post_norm_blocks_output(shape, centred):
     want = (entering - mean) / root * around.gamma
     bias = (shift - shift.mean() if centred else shift) * around.gamma / root
     found = norms.mixing_parts(trace, "full")
-    torch.testing.assert_close(found.itself + found.context + bias, want, rtol=1e-11, atol=1e-11)
+    torch.testing.assert_close(found.self_part + found.context + bias, want, rtol=1e-11, atol=1e-11)
 
 
 @settings(max_examples=20, deadline=None)
@@ -188,7 +188,7 @@ def test_contributions_and_the_bias_equal_the_modules_output(shape):
     together = trace.output.transpose(1, 2).flatten(2)  # heads side by side, as the module projects them
     module = torch.nn.functional.linear(together, trace.w_o.flatten(0, 1).T, b_o)
     bias = 0 if b_o is None else b_o
-    torch.testing.assert_close(found.itself + found.context + bias, module, rtol=EXACT, atol=EXACT)
+    torch.testing.assert_close(found.self_part + found.context + bias, module, rtol=EXACT, atol=EXACT)
 
 
 def test_mixing_by_weights_is_one_less_the_own_weight():

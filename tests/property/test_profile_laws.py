@@ -131,7 +131,7 @@ def test_the_labels_of_a_fold_leave_its_own_predictions_alone():
 
     fits = []
     for y in (label.y, changed):
-        part = Prober(x, (WordClasses("planted", label.classes, y),), asked.fold)._parts[0]
+        part = Prober(x, (WordClasses("planted", label.classes, y),), asked.fold)._label_groups[0]
         fits.append(next(_fit(part.moments, maps, part.spans)))
     for one, other in zip(*fits, strict=True):
         assert torch.equal(one, other)

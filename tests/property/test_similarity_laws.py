@@ -14,8 +14,7 @@ from tests.traces import random_projections, random_trace
 from trisect.core.trace import Address, Projections, Trace
 from trisect.experiments.similarity import run
 from trisect.measure import similarity
-from trisect.stats.describe import EXACT as EXACT_ORDERS
-from trisect.stats.describe import permutation_spearman
+from trisect.stats.describe import MAX_EXACT, permutation_spearman
 from trisect.stats.null import Null
 
 EXACT = 1e-10  # float64 and well-conditioned matrices: a few hundred roundings
@@ -381,7 +380,7 @@ def test_the_order_of_layers_is_tested_over_every_order(n):
 def test_a_perfect_order_has_the_smallest_p_and_one_value_none():
     falling = permutation_spearman(np.arange(6.0), -np.arange(6.0))
     assert (float(falling.p_for), float(falling.p_against)) == (pytest.approx(1 / 720), 1.0)
-    many = permutation_spearman(np.arange(EXACT_ORDERS + 4.0), -np.arange(EXACT_ORDERS + 4.0))
+    many = permutation_spearman(np.arange(MAX_EXACT + 4.0), -np.arange(MAX_EXACT + 4.0))
     assert 0 < many.p_for < 1e-4
     assert permutation_spearman(np.arange(4.0), np.ones(4)) == (1.0, 1.0)
     assert permutation_spearman(np.arange(2.0), np.arange(2.0)) == (1.0, 1.0)

@@ -79,7 +79,7 @@ def test_parts_sum_to_what_is_added(kind):
     torch.testing.assert_close(norms.summed_norms(trace), parts.norm(dim=-1), rtol=ROUNDING, atol=ROUNDING)
     # a pre-norm's residual, and the layer's own: x + parts is what the stream holds next
     stream = norms.mixing_parts(trace, "residual")
-    whole = (stream.itself + stream.context + norms.effective_bias(trace)) - trace.block.residual
+    whole = (stream.self_part + stream.context + norms.effective_bias(trace)) - trace.block.residual
     assert (whole - added).abs().max() < ROUNDING * parts.abs().max()
 
 
@@ -115,7 +115,7 @@ def test_fast_forms_are_the_sums_behind_a_norm_too(block, epsilon, centred):
     torch.testing.assert_close(found, want, rtol=1e-11, atol=1e-11)
     whole = norms.mixing_parts(trace, "residual")
     assert trace.block is not None
-    stream = whole.itself + whole.context + norms.effective_bias(trace)
+    stream = whole.self_part + whole.context + norms.effective_bias(trace)
     torch.testing.assert_close(
         stream[trace.query_real], (want + trace.block.residual)[trace.query_real], rtol=1e-11, atol=1e-11
     )
@@ -190,7 +190,7 @@ def test_parts_and_biases_sum_to_what_the_layer_gives(kind):
         assert (parts.sum(1) - gives[row]).abs().max() < ROUNDING * parts.abs().max()
         both = norms.feed_forward_mixing(trace)
         own = parts[every, every]
-        torch.testing.assert_close(both.itself[row], own, rtol=ROUNDING, atol=ROUNDING)
+        torch.testing.assert_close(both.self_part[row], own, rtol=ROUNDING, atol=ROUNDING)
         torch.testing.assert_close(both.context[row], parts[:, :-1].sum(1) - own, rtol=ROUNDING, atol=ROUNDING)
         torch.testing.assert_close(norms.feed_forward_norms(trace)[row], parts[:, :-1].norm(dim=-1))
         ratio = own.norm(dim=-1), (parts[:, :-1].sum(1) - own).norm(dim=-1)
