@@ -79,10 +79,8 @@ def read_stream(subject: AnsweringSubject, batch: Batch, reading: Reading | None
             attention = attention - x
         _check_near(subject.name, added, attention, f"The heads of layer {layer} do not sum to its attention's output.")
         parts = [p.reshape(x.shape) if p.numel() == x.numel() else p for p in recorded.get((layer, "parts"), [])]
-        is_attention_only = not all(bool(part.any()) for part in parts) and _is_near(x + attention, y)
-        forward = (
-            torch.zeros_like(x) if is_attention_only else y - x - attention
-        )  # y − x − attention would be rounding error
+        has_forward = all(bool(part.any()) for part in parts) or not _is_near(x + attention, y)
+        forward = y - x - attention if has_forward else torch.zeros_like(x)  # not the rounding error of the difference
         # a located feed-forward block may return the sum with the residual
         verified = (
             block.forward is not None and block.forward.sum_norm is None and any(torch.equal(p, y) for p in parts)
