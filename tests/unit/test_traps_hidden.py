@@ -266,8 +266,8 @@ class HeadsInRows(Split):
     """PyTorch's own attention over texts and heads in one axis."""
 
     def attend(self, q: Tensor, k: Tensor, v: Tensor, x: Tensor) -> Tensor:
-        merged = (t.flatten(0, 1) for t in (q, k, v))
-        return F.scaled_dot_product_attention(*merged, scale=0.5).unflatten(0, (len(x), -1))
+        q, k, v = (t.flatten(0, 1) for t in (q, k, v))
+        return F.scaled_dot_product_attention(q, k, v, scale=0.5).unflatten(0, (len(x), -1))
 
 
 @pytest.mark.parametrize("kind", [ValuesFirst, HeadsInRows])
