@@ -398,7 +398,13 @@ def test_an_edit_of_a_study_s_model_that_no_pass_made_is_refused(own):
 
 @pytest.mark.parametrize(
     ("edits", "kind"),
-    [({}, SpecError), ({"v@3": halved}, SiteError), ({"o@1": halved}, SiteError), ({"v@1": "zero"}, SpecError)],
+    [
+        ({}, SpecError),
+        ({"v@3": halved}, SiteError),
+        ({"o@1": halved}, SiteError),
+        ({"v@1": "zero"}, SpecError),
+        ({"v@1": lambda tensor: tensor}, SpecError),
+    ],
 )
 def test_what_cannot_be_edited_is_said_before_anything_runs(gpt, edits, kind):
     with pytest.raises(kind) as error, trisect.edit(gpt, edits):

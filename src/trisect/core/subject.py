@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import inspect
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeAlias, cast, runtime_checkable
@@ -110,10 +111,18 @@ class Shape:
             if not isinstance(site, str):
                 writers.setdefault(site, []).append(cast(Writer, function))
                 continue
+            facts = "What is done at a site is a function of its tensor and of where it is."
+            todo = "Give one: lambda tensor, where: 2 * tensor."
             if not callable(function):
-                facts = "What is done at a site is a function of its tensor and of where it is."
-                todo = "Give one: lambda tensor, where: 2 * tensor."
                 raise SpecError(f"{site} is to be edited by {shorten(function)}.", facts, todo)
+            try:
+                inspect.signature(function).bind(None, None)
+            except TypeError as error:
+                raise SpecError(
+                    f"{site} is to be edited by a function that cannot take two arguments.", facts, todo
+                ) from error
+            except ValueError:  # one of C, whose arguments Python does not know
+                pass
             targets = self.resolve(Site.parse(site))
             for address in dict.fromkeys(target.address for target in targets):
                 at_address = tuple(target for target in targets if target.address == address)
