@@ -133,8 +133,8 @@ def read_edit(data: object) -> Edit:
     if isinstance(data, Edit):
         return data
     if not isinstance(data, Mapping) or not {"kind", "site"} <= set(data):
-        facts = "It is a JSON object with a kind, a site, and the settings of its kind."
-        raise SpecError(f"An edit is {shorten(data)}.", facts, f"Kinds are {', '.join(_KINDS)}.")
+        reason = "It is a JSON object with a kind, a site, and the settings of its kind."
+        raise SpecError(f"An edit is {shorten(data)}.", reason, f"Kinds are {', '.join(_KINDS)}.")
     kind_of(data["kind"])
     settings = {name: value for name, value in data.items() if name not in ("kind", "site")}
     return make_edit(data["kind"], Site.parse(data["site"]), settings)
@@ -178,9 +178,9 @@ SHAPES = {  # of each component's matrices, D being the width and F the feed-for
 }
 
 
-def check_projection_site(site: Site, ok: bool, fault: str, facts: str, example: str) -> Site:
+def check_projection_site(site: Site, ok: bool, problem: str, reason: str, example: str) -> Site:
     """Return the site if it is one of q, k and v of the only stack and `ok`; raises SpecError naming the shapes otherwise."""
     plain = all(c in ("q", "k", "v") for c in site.components) and not site.stack and not site.pre
     shapes = ", ".join(f"{c} is {SHAPES[c]}" for c in site.components)
-    require(plain and ok, f"{fault} at '{site}' is not possible: {shapes}.", facts, f"Use a site such as {example}.")
+    require(plain and ok, f"{problem} at '{site}' is not possible: {shapes}.", reason, f"Use a site such as {example}.")
     return site

@@ -66,8 +66,8 @@ class TheoryError(TrisectError):
 def check_name(what: str, name: object) -> None:
     """Raise SpecError for an empty name of a folder or model, which would mean the current folder."""
     if isinstance(name, str) and not name.strip():
-        facts = "An empty name would mean the folder that you are in."
-        raise SpecError(f"The name of {what} is {name!r}.", facts, "Write . for that folder, or name another one.")
+        reason = "An empty name would mean the folder that you are in."
+        raise SpecError(f"The name of {what} is {name!r}.", reason, "Write . for that folder, or name another one.")
 
 
 def unknown(what: str, name: object, names: Iterable[str]) -> str:
@@ -89,10 +89,10 @@ def list_words(words: Sequence[str]) -> str:
     return words[0] if len(words) == 1 else f"{', '.join(words[:-1])} and {words[-1]}"
 
 
-def require(ok: bool, fault: str, facts: str, todo: str) -> None:
+def require(ok: bool, problem: str, reason: str, todo: str) -> None:
     """Raise a SpecError of these three parts unless `ok`."""
     if not ok:
-        raise SpecError(fault, facts, todo)
+        raise SpecError(problem, reason, todo)
 
 
 def _holds_arrays(value: object) -> bool:
@@ -148,8 +148,8 @@ def translate_system_errors() -> Iterator[None]:
     suffice. A closed pipe stays what it is: nobody reads any more.
     """
     if sys.flags.optimize > 1:
-        facts = "Python was started without docstrings (-OO, or PYTHONOPTIMIZE=2), which libraries of ours need."
-        raise StudyError("PYTHONOPTIMIZE is 2 or more.", facts, "Unset it, or set it to 1.")
+        reason = "Python was started without docstrings (-OO, or PYTHONOPTIMIZE=2), which libraries of ours need."
+        raise StudyError("PYTHONOPTIMIZE is 2 or more.", reason, "Unset it, or set it to 1.")
     try:
         yield
     except (TrisectError, BrokenPipeError):
@@ -165,12 +165,12 @@ def translate_system_errors() -> Iterator[None]:
             raise file_error(of_system) from error
         if is_out_of_memory(error):
             message = " ".join(str(error).split())[:200]
-            facts = f"The system says: {message}" if message else "The system gave no more of it."
+            reason = f"The system says: {message}" if message else "The system gave no more of it."
             todo = "Ask for less at once (a smaller model, shorter texts, fewer points), or use a machine with more memory."
-            raise StudyError("The memory of this machine does not suffice.", facts, todo) from error
+            raise StudyError("The memory of this machine does not suffice.", reason, todo) from error
         if isinstance(error, ValueError) and "embedded null" in str(error):
-            facts = "It holds a NUL character, which no system allows in the name of a file."
-            raise StudyError("A path was given that cannot be one.", facts, "Use another name.") from error
+            reason = "It holds a NUL character, which no system allows in the name of a file."
+            raise StudyError("A path was given that cannot be one.", reason, "Use another name.") from error
         raise
 
 
@@ -206,8 +206,8 @@ def temporary_room(what: str) -> Iterator[None]:
 def file_error(error: OSError) -> StudyError:
     """An error of the system about a file, in three parts."""
     names = [str(name)[:QUOTED] for name in (error.filename, error.filename2) if name is not None]
-    fault = f"{' and '.join(names)} cannot be read or written." if names else "A file cannot be read or written."
-    facts = "The disk is full." if error.errno in FULL else f"The system says: {error.strerror or error}."
+    problem = f"{' and '.join(names)} cannot be read or written." if names else "A file cannot be read or written."
+    reason = "The disk is full." if error.errno in FULL else f"The system says: {error.strerror or error}."
     todo = "Check the path, or choose another place."
     if error.errno in FULL:
         todo = "Free some space and run the same command again."
@@ -217,7 +217,7 @@ def file_error(error: OSError) -> StudyError:
         todo = "Use a shorter name."
     elif error.errno in (errno.EMFILE, errno.ENFILE):
         todo = "Close other programs, or raise the limit of open files (ulimit -n)."
-    return StudyError(fault, facts, todo)
+    return StudyError(problem, reason, todo)
 
 
 def check_access(path: Path, error: BaseException) -> None:

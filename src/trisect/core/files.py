@@ -110,10 +110,10 @@ def inside(folder: Path, *names: str) -> Path:
     """A path below a folder; raises StudyError if a name could lead out of it."""
     for name in names:
         if not is_name(name):
-            facts = (
+            reason = (
                 f"A name there is 1 to {LONGEST} bytes without '/', '\\' or control characters, and begins with no dot."
             )
-            raise StudyError(f"{name!r} cannot be a file's name in {folder}.", facts, "Use another name.")
+            raise StudyError(f"{name!r} cannot be a file's name in {folder}.", reason, "Use another name.")
     return folder.joinpath(*names)
 
 
@@ -190,8 +190,8 @@ def as_record(body: object, path: Path, todo: str, kind: type[D]) -> D:
     try:
         value = read(kind, body, path)
     except TrisectError as error:
-        facts = f"It is no {kind.__name__}: {error.problem} {error.reason}"
-        raise DamagedFileError(f"{path} is damaged.", facts, todo) from error
+        reason = f"It is no {kind.__name__}: {error.problem} {error.reason}"
+        raise DamagedFileError(f"{path} is damaged.", reason, todo) from error
     return body if isinstance(value, dict) else value  # pyright: ignore[reportReturnType]
 
 

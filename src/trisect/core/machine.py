@@ -42,9 +42,9 @@ class Machine:
 
     def __post_init__(self) -> None:
         if self.engine is not None and self.workers is not None:
-            fault = f"--engine {self.engine} and --workers {self.workers} were both given."
-            facts = "The engine here has no workers, and the others have at least one."
-            require((self.engine == "here") == (self.workers == 0), fault, facts, "Leave one of them out.")
+            problem = f"--engine {self.engine} and --workers {self.workers} were both given."
+            reason = "The engine here has no workers, and the others have at least one."
+            require((self.engine == "here") == (self.workers == 0), problem, reason, "Leave one of them out.")
 
     def cores(self) -> int:
         """The number of processor cores available to this process."""

@@ -35,8 +35,8 @@ def _control(text: str) -> str:
     """The canonical spelling of a control; raises SpecError if the text is not one."""
     variant = canonical_variant(text)
     if variant is None or variant == "plain":
-        facts = f"Controls are {', '.join(VARIANTS[1:])}, or several of them joined by '+'."
-        raise SpecError(unknown("control", text, VARIANTS[1:]), facts, "Use one of them.")
+        reason = f"Controls are {', '.join(VARIANTS[1:])}, or several of them joined by '+'."
+        raise SpecError(unknown("control", text, VARIANTS[1:]), reason, "Use one of them.")
     return variant
 
 
@@ -108,8 +108,8 @@ class Tie:
     narrow: bool = True
 
     def __post_init__(self) -> None:
-        facts, todo = "It needs at least one.", "Name some, or leave tie out."
-        require(bool(self.sites or self.identity), "The tying has no sites.", facts, todo)
+        reason, todo = "It needs at least one.", "Name some, or leave tie out."
+        require(bool(self.sites or self.identity), "The tying has no sites.", reason, todo)
 
 
 def reads_head(site: Site) -> bool:

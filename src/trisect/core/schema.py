@@ -95,9 +95,9 @@ def record(kind: type[C]) -> type[C]:
     return checked_kind
 
 
-def _wrong(fault: str, facts: str, todo: str) -> PydanticCustomError:
+def _wrong(problem: str, reason: str, todo: str) -> PydanticCustomError:
     """A validation error in three parts, with NAME for the field."""
-    return PydanticCustomError("wrong", "{problem}", {"problem": fault, "reason": facts, "todo": todo})
+    return PydanticCustomError("wrong", "{problem}", {"problem": problem, "reason": reason, "todo": todo})
 
 
 def _different(values: tuple[T, ...]) -> tuple[T, ...]:
@@ -113,8 +113,8 @@ def one_of(*names: str) -> AfterValidator:
 
 def _check_choice(value: Any, names: Sequence[str]) -> Any:
     if value not in names:
-        fault = f"NAME is {shorten(value)}{or_closest(value, names)}"
-        raise _wrong(fault, f"There is {list_words(names)}.", "Use one of them.")
+        problem = f"NAME is {shorten(value)}{or_closest(value, names)}"
+        raise _wrong(problem, f"There is {list_words(names)}.", "Use one of them.")
     return value
 
 
@@ -135,7 +135,7 @@ class Option:
     themselves ('seeds'), as NAME=VALUE where they have names ('pairs'), or as so many words behind one option (`count`). An argument
     of 'models' is one model, or a tuple of several.
     A flag that is true unless given has a `name` that begins with 'no-'; `value` is the one word that turns a flag on.
-    `unset` says in the help what stands where nothing is given, `facts` what there is in an error's second part. In Python the
+    `unset` says in the help what stands where nothing is given, `reason` the second part of an error about its bounds. In Python the
     setting that is `placed` may follow the argument by place; all others are given by name. `grammar` reads a text, and raises
     TrisectError for one that is of another form.
     """
@@ -148,7 +148,7 @@ class Option:
     value: str | None = None
     metavar: str | None = None
     unset: str | None = None
-    facts: str | None = None
+    reason: str | None = None
     placed: bool = False
     grammar: Callable[[str], object] | None = None
 
@@ -163,8 +163,8 @@ class Option:
         """Several values as a tuple, from a single value, a list, words in one string, or a number of seeds."""
         if self.many == "seeds" and isinstance(value, int):
             if isinstance(value, bool) or not 1 <= value <= MOST_SEEDS:
-                facts = f"It is a number of seeds, 1 or more (at most {MOST_SEEDS:,}), or the seeds themselves."
-                raise SpecError(f"seeds is {value!r}.", facts, "Use for example 5.")
+                reason = f"It is a number of seeds, 1 or more (at most {MOST_SEEDS:,}), or the seeds themselves."
+                raise SpecError(f"seeds is {value!r}.", reason, "Use for example 5.")
             return tuple(range(1, value + 1))
         if isinstance(value, str | Path) or not isinstance(value, Sequence):
             value = (value,)
@@ -176,8 +176,8 @@ class Option:
         for value in values:
             self._check_item(value)
         if self.count is not None and len(values) != self.count:
-            facts = f"It takes {self.count}: {self.metavar}."
-            raise _wrong(f"NAME was given {len(values)} values.", facts, f"Give {self.count}.")
+            reason = f"It takes {self.count}: {self.metavar}."
+            raise _wrong(f"NAME was given {len(values)} values.", reason, f"Give {self.count}.")
         names = [str(value) for value in values]
         again = next((name for i, name in enumerate(names) if name in names[:i]), None)
         if self.many == "seeds":
@@ -186,12 +186,12 @@ class Option:
                 or again is not None
                 or not all(isinstance(seed, int) and 0 <= seed < 2**32 for seed in values)
             ):
-                facts = "They are different whole numbers from 0 to 4,294,967,295, at least one."
-                raise SpecError(f"The seeds {list(values)}.", facts, "Give for example 1, 2 and 3.")
+                reason = "They are different whole numbers from 0 to 4,294,967,295, at least one."
+                raise SpecError(f"The seeds {list(values)}.", reason, "Give for example 1, 2 and 3.")
         elif again is not None and self.many in ("commas", "words", "places"):
             # it would be measured, or counted, twice
-            facts = f"NAME are {', '.join(map(shorten, names))}."
-            raise _wrong(f"NAME was given {shorten(again)} twice.", facts, "Give each once.")
+            reason = f"NAME are {', '.join(map(shorten, names))}."
+            raise _wrong(f"NAME was given {shorten(again)} twice.", reason, "Give each once.")
         return values
 
     def _check_item(self, value: Any) -> Any:
@@ -327,8 +327,8 @@ def build(kind: type[C], values: Mapping[str, object]) -> C:
             arguments[entry.name] = value = values[entry.name]
             for text in value if isinstance(value, list | tuple) else (value,):
                 if isinstance(text, str | Path) and any("\ud800" <= c <= "\udfff" for c in str(text)):
-                    facts = "It holds half a character (a surrogate), which is no text in UTF-8."
-                    raise SpecError(f"{entry.name} is {str(text)!a}.", facts, f"Give {entry.name} as a text.")
+                    reason = "It holds half a character (a surrogate), which is no text in UTF-8."
+                    raise SpecError(f"{entry.name} is {str(text)!a}.", reason, f"Give {entry.name} as a text.")
     return kind(**arguments)
 
 
@@ -373,12 +373,12 @@ def in_words(error: ValidationError, kind: type[Any], where: str = "") -> SpecEr
     if first["type"] == "unexpected_keyword_argument":
         names_there = sorted(names_of(owner))
         home = " in ".join(filter(None, (".".join(names[:-1]), where))) or f"A {owner.__name__.lstrip('_')}"
-        fault = f"{home} has {names[-1]}{or_closest(names[-1], names_there)}"
-        return SpecError(fault, f"Known are {', '.join(names_there)}.", "Correct or remove the others.")
+        problem = f"{home} has {names[-1]}{or_closest(names[-1], names_there)}"
+        return SpecError(problem, f"Known are {', '.join(names_there)}.", "Correct or remove the others.")
     if not names:
-        fault = f"{where or 'What was given'} does not hold a {kind.__name__.lstrip('_').lower()}."
+        problem = f"{where or 'What was given'} does not hold a {kind.__name__.lstrip('_').lower()}."
         names_there = sorted(names_of(kind))
-        return SpecError(fault, "It is a JSON object.", f"Its keys are {', '.join(names_there)}.")
+        return SpecError(problem, "It is a JSON object.", f"Its keys are {', '.join(names_there)}.")
     same = [detail for detail in errors if _place(detail["loc"], kind)[0] == names]
     return _of_value(
         " in ".join(filter(None, (".".join(names), where))), same, info, owner.__name__.lstrip("_").lower()
@@ -413,25 +413,25 @@ def _of_value(name: str, errors: Sequence[Any], info: FieldInfo | None, owner: s
         parts = (first["ctx"][part].replace("NAME", name, 1) for part in ("problem", "reason", "todo"))
         return SpecError(*parts)
     if first["type"] in ("missing", "missing_argument"):
-        facts = f"It is needed: {info.description}" if info and info.description else "It is needed."
-        return SpecError(f"{name} was not given.", facts, f"Give {short}.")
+        reason = f"It is needed: {info.description}" if info and info.description else "It is needed."
+        return SpecError(f"{name} was not given.", reason, f"Give {short}.")
     holds = "holds" if len(first["loc"]) > 1 and isinstance(first["loc"][-1], int) else "is"
-    fault = f"{name} {holds} {shorten(first['input'])}."
+    problem = f"{name} {holds} {shorten(first['input'])}."
     if first["type"] == "too_short":
         return SpecError(f"The {owner} has no {name}.", "It needs at least one.", f"Name some, or leave {owner} out.")
     if first["type"] in ("too_long", "string_too_long"):
         most, what = first["ctx"]["max_length"], "values" if first["type"] == "too_long" else "characters"
-        fault = f"{name} has {len(first['input']):,} {what}."
-        return SpecError(fault, f"At most {most:,} are read.", f"Give fewer {what}.")
+        problem = f"{name} has {len(first['input']):,} {what}."
+        return SpecError(problem, f"At most {most:,} are read.", f"Give fewer {what}.")
     nouns = " or ".join(dict.fromkeys(_describe(error, info) for error in errors))
     each = "Each of it" if holds == "holds" else "It"
-    facts = option.facts if first["type"].startswith("greater") else None
+    reason = option.reason if first["type"].startswith("greater") else None
     todo = (
         f'Give {short} in brackets, as in ["a", "b"].'
         if nouns == NOUNS["list_type"]
         else f"Change {short} accordingly."
     )
-    return SpecError(fault, facts or f"{each} is {nouns}.", todo)
+    return SpecError(problem, reason or f"{each} is {nouns}.", todo)
 
 
 def _describe(error: Mapping[str, Any], info: FieldInfo | None) -> str:

@@ -52,8 +52,8 @@ class Site:
                 raise _error(f"{numbers!r} as {name}", f"{name} count from 1")
             object.__setattr__(self, name, tuple(sorted(set(numbers))))
         if self.stack and not STACK.fullmatch(self.stack):
-            facts = f"stacks are {', '.join(STACKS)}, a tower's name in small letters such as vision, or none"
-            raise _error(f"{self.stack!r} as stack", facts)
+            reason = f"stacks are {', '.join(STACKS)}, a tower's name in small letters such as vision, or none"
+            raise _error(f"{self.stack!r} as stack", reason)
         if self.heads is not None and (bad := [c for c in self.components if c not in HEADED]):
             raise _error(f"heads of {'+'.join(bad)}", f"only {', '.join(HEADED)} have heads")
         if self.pre and (bad := [c for c in self.components if c not in ("q", "k", "v")]):

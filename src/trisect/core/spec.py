@@ -55,8 +55,8 @@ class Model:
             self.width % 2 == 0, f"width is {self.width}.", "Sinusoidal positions come in pairs.", "Use an even width."
         )
         ok = tuple(sorted(set(self.idle) & set(range(1, self.layers + 1)))) == self.idle
-        facts = f"It names layers of the {self.layers}, from 1 on, each once and in order."
-        require(ok, f"idle is {list(self.idle)}.", facts, "Leave it out, or name such layers.")
+        reason = f"It names layers of the {self.layers}, from 1 on, each once and in order."
+        require(ok, f"idle is {list(self.idle)}.", reason, "Leave it out, or name such layers.")
 
 
 @record
@@ -248,9 +248,9 @@ class Ledger:
             joint = union(joint, design)
         trained = sorted(run for fleet in self.fleets for run in fleet)
         odd = sorted({*trained} ^ self.runs.keys())
-        facts = f"{odd[0]} stands in one of them alone." if odd else "A run stands in two fleets."
+        reason = f"{odd[0]} stands in one of them alone." if odd else "A run stands in two fleets."
         require(
-            trained == sorted(self.runs), "Its fleets are not the runs of its designs.", facts, "Make another study."
+            trained == sorted(self.runs), "Its fleets are not the runs of its designs.", reason, "Make another study."
         )
 
     @cached_property

@@ -76,26 +76,26 @@ class Shape:
         if wrong := [c for c in site.components if c not in ("q", "k", "v")]:
             raise SiteError(f"The site '{site}' names {wrong[0]}.", "What is read here is q, k and v.", "Use those.")
         if site.pre:
-            facts = "Pretrained models are read at what enters the dot product."
+            reason = "Pretrained models are read at what enters the dot product."
             raise SiteError(
                 f"The site '{site}' is of the projection's own output, before rotary positions.",
-                facts,
+                reason,
                 "Leave 'pre.' out.",
             )
         have = self.layers(stack)
         layers = have if site.layers is None else site.layers
         if outside := [n for n in layers if n not in have]:
-            fault = f"The site '{site}' lies outside the model: layer {outside[0]}."
-            raise SiteError(fault, self.words(), "Choose a layer that attends.")
+            problem = f"The site '{site}' lies outside the model: layer {outside[0]}."
+            raise SiteError(problem, self.words(), "Choose a layer that attends.")
         targets = []
         for n in layers:
             address = Address(stack, n)
             for component in site.components:
                 count = self.heads[address].query if component == "q" else self.heads[address].key
                 if site.heads is not None and site.heads[-1] > count:
-                    fault = f"The site '{site}' names head {site.heads[-1]} of {component}."
-                    facts = f"{self.words()} {component} has heads 1-{count} there."
-                    raise SiteError(fault, facts, "Choose a head in that range.")
+                    problem = f"The site '{site}' names head {site.heads[-1]} of {component}."
+                    reason = f"{self.words()} {component} has heads 1-{count} there."
+                    raise SiteError(problem, reason, "Choose a head in that range.")
                 targets.append(SiteTarget(address, component, site.heads))
         return tuple(targets)
 
@@ -111,15 +111,15 @@ class Shape:
             if not isinstance(site, str):
                 writers.setdefault(site, []).append(cast(Writer, function))
                 continue
-            facts = "What is done at a site is a function of its tensor and of where it is."
+            reason = "What is done at a site is a function of its tensor and of where it is."
             todo = "Give one: lambda tensor, where: 2 * tensor."
             if not callable(function):
-                raise SpecError(f"{site} is to be edited by {shorten(function)}.", facts, todo)
+                raise SpecError(f"{site} is to be edited by {shorten(function)}.", reason, todo)
             try:
                 inspect.signature(function).bind(None, None)
             except TypeError as error:
                 raise SpecError(
-                    f"{site} is to be edited by a function that cannot take two arguments.", facts, todo
+                    f"{site} is to be edited by a function that cannot take two arguments.", reason, todo
                 ) from error
             except ValueError:  # one of C, whose arguments Python does not know
                 pass
@@ -171,9 +171,9 @@ def edit_writer(targets: Sequence[SiteTarget], function: EditFunction) -> Writer
                     else type(changed).__name__
                 )
                 place = f"{where.component} of {where.address}, heads {spell(heads)}"
-                fault = f"The function {edit_name(function)} returned {what} for {place}."
-                facts = f"It was given {list(kind[0])}, {kind[1]}, {kind[2]}."
-                raise ModelError(fault, facts, "Return a tensor like it.")
+                problem = f"The function {edit_name(function)} returned {what} for {place}."
+                reason = f"It was given {list(kind[0])}, {kind[1]}, {kind[2]}."
+                raise ModelError(problem, reason, "Return a tensor like it.")
             if target.heads is not None:
                 replaced = tensor.clone()
                 replaced[:, which] = changed
@@ -510,22 +510,24 @@ def quote_words(words: Sequence[str], most: int) -> str:
 
 def check_text(name: str, number: int, text: object, paired: bool) -> tuple[str, str]:
     """Source and target of a text, equal if one was given; raises ModelError for an input that is no text of this model."""
-    fault = f"Text {number + 1} is {shorten(text)}."
+    problem = f"Text {number + 1} is {shorten(text)}."
     parts = text if isinstance(text, tuple) else (text,)
     if isinstance(text, tuple) and (len(text) != 2 or not paired):
-        facts = f"{name} takes a source and a target." if paired else f"{name} takes one text at a time, and no pairs."
+        reason = f"{name} takes a source and a target." if paired else f"{name} takes one text at a time, and no pairs."
         raise ModelError(
-            fault, facts, "Give pairs of texts." if paired else "Give a single text, in quotes on a command line."
+            problem, reason, "Give pairs of texts." if paired else "Give a single text, in quotes on a command line."
         )
     texts: list[str] = []
     for part in parts:
         if not isinstance(part, str) or not part.strip():
-            facts = "A text has at least one character that is not white space."
-            raise ModelError(fault, facts, "Leave it out, or give its words.")
+            reason = "A text has at least one character that is not white space."
+            raise ModelError(problem, reason, "Leave it out, or give its words.")
         try:
             part.encode()
         except UnicodeEncodeError:
-            facts = "It holds a byte that is no UTF-8."
-            raise ModelError(fault.encode("ascii", "backslashreplace").decode(), facts, "Give it as UTF-8.") from None
+            reason = "It holds a byte that is no UTF-8."
+            raise ModelError(
+                problem.encode("ascii", "backslashreplace").decode(), reason, "Give it as UTF-8."
+            ) from None
         texts.append(part)
     return texts[0], texts[-1]

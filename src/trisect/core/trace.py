@@ -289,8 +289,8 @@ class WrittenStream:
         """The contribution of the writer with this name; raises SiteError if there is none."""
         by_name = {writer.name: values for writer, values in self.written.items()}
         if name not in by_name:
-            facts = f"The stream is written by {', '.join(list(by_name)[:8])}{', …' * (len(by_name) > 8)}."
-            raise SiteError(f"{name!r} was asked for.", facts, "Name one of them.")
+            reason = f"The stream is written by {', '.join(list(by_name)[:8])}{', …' * (len(by_name) > 8)}."
+            raise SiteError(f"{name!r} was asked for.", reason, "Name one of them.")
         return by_name[name]
 
     def writers_before(self, layer: int) -> tuple[StreamWriter, ...]:
@@ -433,9 +433,9 @@ class Reading:
         """The trace of a layer, from 1; `stack` is needed where the model has several."""
         stacks = list(dict.fromkeys(trace.stack for trace in self.traces))
         if stack is None and len(stacks) > 1:
-            facts = f"The reading has the stacks {', '.join(stacks)}."
+            reason = f"The reading has the stacks {', '.join(stacks)}."
             raise SiteError(
-                f"Layer {number} was asked for.", facts, f"Name one: reading.layer({number}, {stacks[0]!r})."
+                f"Layer {number} was asked for.", reason, f"Name one: reading.layer({number}, {stacks[0]!r})."
             )
         return _trace_at(self.traces, Address(stack or (stacks or ["plain"])[0], number))
 
@@ -448,8 +448,8 @@ class Reading:
 
         path = Path(path)
         if path.suffix != ".safetensors":
-            fault, facts = f"{path.name!r} was given.", "A reading is kept as safetensors."
-            raise SpecError(fault, facts, "Give a name that ends in .safetensors.")
+            problem, reason = f"{path.name!r} was given.", "A reading is kept as safetensors."
+            raise SpecError(problem, reason, "Give a name that ends in .safetensors.")
         header: dict[str, Json] = {"model": self.model, "objective": self.objective, "notes": list(self.notes)}
         header["source"] = [list(row) for row in self.source.tokens]
         header["target"] = None if self.target is None else [list(row) for row in self.target.tokens]
@@ -465,8 +465,8 @@ class Reading:
         An axis is named by its kind and length, such as 'head_12', since layers may differ in size.
         """
         if not is_installed("xarray"):
-            facts, todo = "It is not installed here.", "Run: pip install xarray."
-            raise SpecError("to_xarray needs the package xarray.", facts, todo)
+            reason, todo = "It is not installed here.", "Run: pip install xarray."
+            raise SpecError("to_xarray needs the package xarray.", reason, todo)
         xarray: Any = import_module("xarray")
         variables: dict[str, Any] = {}
         for at, name, values in self._arrays():
@@ -527,35 +527,35 @@ def _trace_at(traces: Sequence[Trace], where: str | Site | Address) -> Trace:
     by_name = {str(trace.address): trace for trace in traces}
     if (trace := by_name.get(str(where))) is not None:
         return trace
-    fault = f"{str(where)!r} was asked for."
+    problem = f"{str(where)!r} was asked for."
     site = where if isinstance(where, Site) else Site.parse(where) if isinstance(where, str) and "@" in where else None
     if site is not None and site.layers is not None and len(site.layers) == 1:
         trace = by_name.get(str(Address(site.stack or "plain", site.layers[0])))
     if site is None or trace is None:
         listed = ", ".join(list(by_name)[:4]) + (f", … {list(by_name)[-1]}" if len(by_name) > 4 else "")
-        raise SiteError(fault, f"The reading has {listed or 'no trace'}.", "Name one of them.")
-    fault, layer = f"{str(site)!r} was asked for.", f"reading[{str(trace.address)!r}]"
+        raise SiteError(problem, f"The reading has {listed or 'no trace'}.", "Name one of them.")
+    problem, layer = f"{str(site)!r} was asked for.", f"reading[{str(trace.address)!r}]"
     if missing := [c for c in site.components if c not in ("q", "k", "v", "attn")]:
-        facts = f"A trace holds q, k, v, weights and output of attention, and no {' or '.join(missing)}."
+        reason = f"A trace holds q, k, v, weights and output of attention, and no {' or '.join(missing)}."
         todo = f"Take {layer}: its output enters W_O, which is w_o, and block.forward is the feed-forward block behind."
-        raise SiteError(fault, facts, todo)
+        raise SiteError(problem, reason, todo)
     if site.pre:
-        facts = "A trace holds q, k and v as attention takes them, after norms and rotary positions."
+        reason = "A trace holds q, k and v as attention takes them, after norms and rotary positions."
         todo = f"Leave 'pre.' out, or multiply what attention is given by {layer}.projections."
-        raise SiteError(fault, facts, todo)
-    return trace if site.heads is None else _trace_of_heads(trace, site, fault)
+        raise SiteError(problem, reason, todo)
+    return trace if site.heads is None else _trace_of_heads(trace, site, problem)
 
 
-def _trace_of_heads(trace: Trace, site: Site, fault: str) -> Trace:
+def _trace_of_heads(trace: Trace, site: Site, problem: str) -> Trace:
     """A trace of some heads, numbered as heads of the site's component; it has neither output bias nor residual block."""
     counts = {c: getattr(trace, c).shape[1] for c in site.components}
-    facts = f"{str(trace.address).capitalize()} has {', '.join(f'heads 1-{n} of {c}' for c, n in counts.items())}."
+    reason = f"{str(trace.address).capitalize()} has {', '.join(f'heads 1-{n} of {c}' for c, n in counts.items())}."
     if len(set(counts.values())) > 1:
-        raise SiteError(fault, facts, "Name heads of one of them, since their numbers do not mean the same.")
+        raise SiteError(problem, reason, "Name heads of one of them, since their numbers do not mean the same.")
     count, heads = next(iter(counts.values())), trace.heads
     chosen = [h - 1 for h in site.heads or ()]
     if chosen[-1] >= count:
-        raise SiteError(fault, facts, "Choose heads in that range.")
+        raise SiteError(problem, reason, "Choose heads in that range.")
     queries = [h * (heads // count) + i for h in chosen for i in range(heads // count)]
 
     def pick(t: Tensor, axis: int) -> Tensor:

@@ -61,22 +61,22 @@ class _PipelineFacts:
 def check_settings(placeholder: str, workers: int | None, columns: Sequence[str] | None) -> None:
     """Raise CorpusError if spaCy is not installed, or settings are invalid."""
     if not is_installed("spacy"):
-        fault, facts = "spaCy labels are asked for, but spaCy is not there.", "Annotating is an optional extra."
-        raise CorpusError(fault, facts, "Install it: pip install 'trisect[annotate]'")
+        problem, reason = "spaCy labels are asked for, but spaCy is not there.", "Annotating is an optional extra."
+        raise CorpusError(problem, reason, "Install it: pip install 'trisect[annotate]'")
     if len(placeholder.split()) != 1 or placeholder.strip() != placeholder:
-        facts = "It is shown to the tagger in place of <unk>: one word, without white space."
-        raise CorpusError(f"The placeholder is {shorten(placeholder)}.", facts, "Use for example Unk.")
+        reason = "It is shown to the tagger in place of <unk>: one word, without white space."
+        raise CorpusError(f"The placeholder is {shorten(placeholder)}.", reason, "Use for example Unk.")
     if workers is not None and workers < 1:
         raise CorpusError(f"{workers} workers were asked for.", "One process at least is needed.", "Give 1 or more.")
     if columns is None:
         return
     if again := next((c for i, c in enumerate(columns) if c in columns[:i]), None):
-        facts = f"columns are {', '.join(map(repr, columns))}."
-        raise CorpusError(f"columns was given {shorten(again)} twice.", facts, "Give each once.")
+        reason = f"columns are {', '.join(map(repr, columns))}."
+        raise CorpusError(f"columns was given {shorten(again)} twice.", reason, "Give each once.")
     unknown = [c for c in columns if c not in COLUMNS]
     if unknown or not columns:
-        fault = f"{shorten(unknown[0])} is no column of spaCy." if columns else "No columns were asked for."
-        raise CorpusError(fault, f"Columns are {', '.join(COLUMNS)}.", "Ask for some of them.")
+        problem = f"{shorten(unknown[0])} is no column of spaCy." if columns else "No columns were asked for."
+        raise CorpusError(problem, f"Columns are {', '.join(COLUMNS)}.", "Ask for some of them.")
 
 
 @lru_cache(maxsize=1)
@@ -87,9 +87,9 @@ def _open_pipeline(name: str) -> Language:
 
         return spacy.load(name)
     except Exception as error:  # a pipeline is foreign code and foreign files: anything may go wrong in it
-        facts = f"spaCy says: {type(error).__name__}: {error}"
+        reason = f"spaCy says: {type(error).__name__}: {error}"
         todo = "Give a folder that spaCy wrote, or install the pipeline: python -m spacy download en_core_web_sm"
-        raise CorpusError(f"The spaCy pipeline '{name}' cannot be loaded.", facts, todo) from error
+        raise CorpusError(f"The spaCy pipeline '{name}' cannot be loaded.", reason, todo) from error
 
 
 def describe_pipeline(name: str, columns: Sequence[str] | None = None) -> _PipelineFacts:
@@ -108,10 +108,10 @@ def describe_pipeline(name: str, columns: Sequence[str] | None = None) -> _Pipel
     why = {c: f"Its parts are {', '.join(nlp.pipe_names) or 'none'}; '{c}' needs {need}." for c, need in NEEDS.items()}
     for column in required:
         if not able[column]:
-            fault = f"The spaCy pipeline '{name}' sets no {COLUMNS[column]}, so there can be no column '{column}'."
+            problem = f"The spaCy pipeline '{name}' sets no {COLUMNS[column]}, so there can be no column '{column}'."
             others = ",".join(c for c in required if able[c])
             todo = f"Use another pipeline{f', or ask for {others} alone' if others else ''}."
-            raise CorpusError(fault, why[column], todo)
+            raise CorpusError(problem, why[column], todo)
     exact = f"{nlp.meta['lang']}_{nlp.meta['name']} {nlp.meta['version']} (spaCy {version('spacy')})"
     state, folder = hashlib.blake2b(exact.encode(), digest_size=16), Path(nlp.path or "")
     for path in sorted(p for p in folder.rglob("*") if p.is_file() and "__pycache__" not in p.parts):
@@ -170,8 +170,8 @@ def label_text(
     labels = {column: ids.names for column, ids in classes.items()}
     for column in about.columns:
         if not labels[column]:
-            facts, todo = f"The column '{column}' would be empty.", "Use another pipeline, or other columns."
-            raise CorpusError(f"The spaCy pipeline gave no token a {COLUMNS[column]}.", facts, todo)
+            reason, todo = f"The column '{column}' would be empty.", "Use another pipeline, or other columns."
+            raise CorpusError(f"The spaCy pipeline gave no token a {COLUMNS[column]}.", reason, todo)
     *first, last = (COLUMNS[c] for c in about.columns)
     what = " and ".join([*filter(None, [", ".join(first)]), last])
     notes = [*raw.notes, *kind.notes]
@@ -232,8 +232,8 @@ def _result(call: Callable[[], PieceLabels]) -> PieceLabels:
     except CorpusError:
         raise
     except Exception as error:  # foreign code, maybe in another process, which may have died
-        facts = f"It says: {type(error).__name__}: {error}"
-        raise CorpusError("The spaCy pipeline did not label the text.", facts, "Use another pipeline.") from error
+        reason = f"It says: {type(error).__name__}: {error}"
+        raise CorpusError("The spaCy pipeline did not label the text.", reason, "Use another pipeline.") from error
 
 
 def _begin() -> None:

@@ -110,9 +110,9 @@ def name_in(question: str) -> str:
     """The name in a question; raises CorpusError if there is none."""
     match = PATTERN.fullmatch(question.strip())
     if match is None:
-        facts = f"A question reads {QUESTION.format(name='NAME')!r}."
-        fault = f"The question {shorten(question)} is about no name."
-        raise CorpusError(fault, facts, "Put a name into that pattern.")
+        reason = f"A question reads {QUESTION.format(name='NAME')!r}."
+        problem = f"The question {shorten(question)} is about no name."
+        raise CorpusError(problem, reason, "Put a name into that pattern.")
     return match[1]
 
 
@@ -124,8 +124,8 @@ def open_people(folder: str | Path, seed: int = 0, left_out: int = LEFT_OUT, inv
     place = Path(folder)
     wiki = _lines(place / WIKI)
     if not wiki:
-        facts = "Pretraining reads a line 'Name. Sentences about the person' for each person."
-        raise CorpusError(f"{place / WIKI} is empty.", facts, "Give a file with at least one line.")
+        reason = "Pretraining reads a line 'Name. Sentences about the person' for each person."
+        raise CorpusError(f"{place / WIKI} is empty.", reason, "Give a file with at least one line.")
     train, valid = (_questions(place / FILES[split], True) for split in ("train", "valid"))
     test = _questions(place / FILES["test"], False) if (place / FILES["test"]).exists() else ()
     named = dict.fromkeys(question.name for part in (train, valid, test) for question in part)
@@ -141,8 +141,8 @@ def open_people(folder: str | Path, seed: int = 0, left_out: int = LEFT_OUT, inv
     trained = {item.name for item in train}
     eligible = sorted({item.name for item in valid} - trained)
     if len(eligible) < left_out:
-        facts = f"{place / FILES['valid']} asks about {len(eligible)} names that {FILES['train']} does not ask about."
-        raise CorpusError(f"{left_out} names were to be left out.", facts, f"Leave out {len(eligible)} or fewer.")
+        reason = f"{place / FILES['valid']} asks about {len(eligible)} names that {FILES['train']} does not ask about."
+        raise CorpusError(f"{left_out} names were to be left out.", reason, f"Leave out {len(eligible)} or fewer.")
     in_use = {*named, *(line.name for line in lines)}
     draw = Random(f"left out {seed}")
     omitted = tuple(sorted(eligible, key=lambda name: (draw.random(), name))[:left_out])
@@ -175,8 +175,8 @@ def _questions(path: Path, with_places: bool) -> tuple[Question, ...]:
         where, (question, *places) = f"{path}, line {number}", text.split("\t")
         if with_places and (len(places) != 1 or not places[0].strip()):
             tabs = "It has no tab." if not places else f"It has {len(places)} tabs."
-            facts = "It ends at its tab." if len(places) == 1 else tabs
-            raise CorpusError(f"{where}: {text[:80]!r}.", facts, "A line is a question, one tab, and the place.")
+            reason = "It ends at its tab." if len(places) == 1 else tabs
+            raise CorpusError(f"{where}: {text[:80]!r}.", reason, "A line is a question, one tab, and the place.")
         try:
             name = name_in(question)
         except CorpusError as error:
@@ -263,5 +263,5 @@ def check_block(texts: Sequence[str], block: int, what: str) -> None:
     """Raise CorpusError if a question with its answer is longer than the model's context."""
     longest = max(texts, key=len, default="")
     if len(longest) > block:
-        facts = f"{what} {longest[:60]!r} takes {len(longest)} characters with its marks."
-        raise CorpusError(f"A block of {block} characters.", facts, f"Give a block of at least {len(longest)}.")
+        reason = f"{what} {longest[:60]!r} takes {len(longest)} characters with its marks."
+        raise CorpusError(f"A block of {block} characters.", reason, f"Give a block of at least {len(longest)}.")

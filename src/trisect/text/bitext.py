@@ -44,9 +44,11 @@ def read_links(
         raise CorpusError(f"A base of {base}.", "The first word counts as 0 or as 1.", ASK)
     lines, own_ids = _without_ids(read_lines(path))
     if len(lines) != len(lengths):
-        fault = f"{path} has {_plural(len(lines), 'line')}."
-        facts = f"There are {_plural(len(lengths), 'sentence pair')}, and a line of links for each."
-        raise CorpusError(fault, facts, "Give the links of these very sentences, an empty line where there are none.")
+        problem = f"{path} has {_plural(len(lines), 'line')}."
+        reason = f"There are {_plural(len(lengths), 'sentence pair')}, and a line of links for each."
+        raise CorpusError(
+            problem, reason, "Give the links of these very sentences, an empty line where there are none."
+        )
     if ids and own_ids:
         _check_ids(path, own_ids, ids)
     elif own_ids:  # the sentences have no IDs
@@ -54,9 +56,9 @@ def read_links(
         for number, (before, here) in enumerate(pairwise(sizes), start=2):
             if here <= before:
                 this, other = (own_ids[n][:LONGEST_NUMBER] for n in (number - 1, number - 2))
-                facts = f"The ID {this} stands there, after {other}, and the sentences have no IDs to find it by."
+                reason = f"The ID {this} stands there, after {other}, and the sentences have no IDs to find it by."
                 todo = "Give the links in the order of the sentences, or sentences with their IDs."
-                raise CorpusError(f"{path}, line {number}, is out of order.", facts, todo)
+                raise CorpusError(f"{path}, line {number}, is out of order.", reason, todo)
     marks: list[_Mark] = []
     for number, line in enumerate(lines, start=1):
         for text in _words(line):
@@ -64,7 +66,7 @@ def read_links(
             if match is None or max(len(match[1]), len(match[3])) > LONGEST_NUMBER:
                 raise CorpusError(f"{path}, line {number}: {text[:40]!r} is no link.", FORM, "Correct that line.")
             marks.append((number, text, (int(match[1]), int(match[3])), match[2] == "-"))
-    first, reason = _detect_base(path, marks, lengths, base)
+    first, evidence = _detect_base(path, marks, lengths, base)
     sure: list[set[Link]] = [set() for _ in lengths]
     possible: list[set[Link]] = [set() for _ in lengths]
     for number, _, ends, is_sure in marks:
@@ -73,7 +75,7 @@ def read_links(
         if is_sure:
             sure[number - 1].add(link)
     sentences = tuple((frozenset(s), frozenset(p)) for s, p in zip(sure, possible, strict=True))
-    return sentences, first, f"{path.name} counts words from {first}: {reason}."
+    return sentences, first, f"{path.name} counts words from {first}: {evidence}."
 
 
 def _detect_base(path: Path, marks: Sequence[_Mark], lengths: Sequence[Link], base: int | None) -> tuple[int, str]:
@@ -81,29 +83,29 @@ def _detect_base(path: Path, marks: Sequence[_Mark], lengths: Sequence[Link], ba
     ends = [(*mark[:2], SIDES[i], mark[2][i], lengths[mark[0] - 1][i]) for mark in marks for i in (0, 1)]
     for line, text, side, index, words in ends:
         if index > words:
-            fault = f"{path}, line {line}: {text} links {side} word {index}."
-            facts = f"The {side} sentence of that line has {_plural(words, 'word')}."
-            raise CorpusError(fault, facts, TOGETHER)
+            problem = f"{path}, line {line}: {text} links {side} word {index}."
+            reason = f"The {side} sentence of that line has {_plural(words, 'word')}."
+            raise CorpusError(problem, reason, TOGETHER)
     zero = next((end for end in ends if end[3] == 0), None)
     last = next((end for end in ends if end[3] == end[4]), None)  # can only be the last word, counted from 1
     if zero and last:
         line, text, side, _, words = last
-        fault = f"{path} counts from 0 in line {zero[0]} ({zero[1]}) and from 1 in line {line} ({text})."
-        facts = f"The {side} of line {line} has {_plural(words, 'word')}: its last, from 0, is {words - 1}."
-        raise CorpusError(fault, facts, TOGETHER)
+        problem = f"{path} counts from 0 in line {zero[0]} ({zero[1]}) and from 1 in line {line} ({text})."
+        reason = f"The {side} of line {line} has {_plural(words, 'word')}: its last, from 0, is {words - 1}."
+        raise CorpusError(problem, reason, TOGETHER)
     if first := zero or last:
         shown, sign = (0, "an index 0") if zero else (1, "an index as large as the sentence")
         if base not in (None, shown):
-            fault = f"{path} was said to count from {base}."
-            facts = f"{first[1]} in line {first[0]} shows that it counts from {shown}."
-            raise CorpusError(fault, facts, f"Leave --base out, or give --base {shown}.")
+            problem = f"{path} was said to count from {base}."
+            reason = f"{first[1]} in line {first[0]} shows that it counts from {shown}."
+            raise CorpusError(problem, reason, f"Leave --base out, or give --base {shown}.")
         return shown, f"line {first[0]} has {sign} ({first[1]})"
     if base is not None:
         return base, "so it was said, and nothing in it says otherwise"
     if not marks or path.suffix == TALP:
         return 1, "so the form says, and nothing in it says otherwise" if marks else "it has no links"
-    facts = "No index is 0, and none is as large as its sentence has words."
-    raise CorpusError(f"{path} does not show whether its first word counts as 0 or as 1.", facts, ASK)
+    reason = "No index is 0, and none is as large as its sentence has words."
+    raise CorpusError(f"{path} does not show whether its first word counts as 0 or as 1.", reason, ASK)
 
 
 def _format_links(links: Iterable[Link], possible: Iterable[Link] = (), base: int = 0) -> str:
@@ -189,8 +191,10 @@ def read_pairs(
     by spaces or tabs. Raises CorpusError for unequal numbers of lines, IDs of one side, an empty sentence, and links that do not fit.
     """
     if base is not None and gold is None:
-        facts = "It says from what the links of a gold file count."
-        raise CorpusError(f"A base of {base} was given, and no gold links.", facts, "Leave --base out, or give --gold.")
+        reason = "It says from what the links of a gold file count."
+        raise CorpusError(
+            f"A base of {base} was given, and no gold links.", reason, "Leave --base out, or give --gold."
+        )
     paths = (Path(source), Path(target))
     rows = [read_lines(path) for path in dict.fromkeys(paths)]
     lines: Sequence[Sequence[str]] = [*rows, *rows][:2]
@@ -200,8 +204,8 @@ def read_pairs(
         bare, shared = _without_ids(rows[0])
         divided = [BESIDE.split(line) for line in bare]
         if wrong := next(((n, len(parts) - 1) for n, parts in enumerate(divided, start=1) if len(parts) != 2), None):
-            facts = f"The sign ||| stands {_plural(wrong[1], 'time')} in it, and a line is source ||| target."
-            raise CorpusError(f"{paths[0]}, line {wrong[0]}, is no pair.", facts, "Correct that line.")
+            reason = f"The sign ||| stands {_plural(wrong[1], 'time')} in it, and a line is source ||| target."
+            raise CorpusError(f"{paths[0]}, line {wrong[0]}, is no pair.", reason, "Correct that line.")
         lines = list(zip(*divided, strict=True))
         notes.append(f"{paths[0].name} has source ||| target in each line.")
     (bare, ids), (translated, others) = map(_without_ids, lines)
@@ -214,16 +218,16 @@ def read_pairs(
         notes.append(f"Lines of {names} begin with the pair's ID, which is no word of it.")
     elif (ids or others) and all(lines):
         side = 0 if ids else 1
-        fault = f"{paths[side]}, line 1: its {SIDES[side]} begins with {(ids or others)[0][:LONGEST_NUMBER]} and a tab, as with an ID."
-        facts = f"So it does in every line; the {SIDES[1 - side]} does not ({paths[1 - side]})."
+        problem = f"{paths[side]}, line 1: its {SIDES[side]} begins with {(ids or others)[0][:LONGEST_NUMBER]} and a tab, as with an ID."
+        reason = f"So it does in every line; the {SIDES[1 - side]} does not ({paths[1 - side]})."
         todo = "Give IDs to both or to neither; where the number is a word, put a space for the tab."
-        raise CorpusError(fault, facts, todo)
+        raise CorpusError(problem, reason, todo)
     sides = [[tuple(_words(line)) for line in side] for side in lines]
     if len(sides[0]) != len(sides[1]):
-        fault = " and ".join(f"{p} has {_plural(len(side), 'line')}" for p, side in zip(paths, sides, strict=True))
+        problem = " and ".join(f"{p} has {_plural(len(side), 'line')}" for p, side in zip(paths, sides, strict=True))
         longer, first = int(len(sides[0]) < len(sides[1])), min(map(len, sides)) + 1
-        facts = f"Line n of one is the translation of line n of the other; line {first} of {paths[longer]} has none."
-        raise CorpusError(f"{fault}.", facts, "Give files with as many lines.")
+        reason = f"Line n of one is the translation of line n of the other; line {first} of {paths[longer]} has none."
+        raise CorpusError(f"{problem}.", reason, "Give files with as many lines.")
     if not sides[0]:
         raise CorpusError(f"{paths[0]} is empty.", "It has no sentence.", "Give at least one sentence pair.")
     for path, side in zip(paths, sides, strict=True):
@@ -257,28 +261,28 @@ def read_texts(
     try:
         pattern = re.compile(word)
     except re.error as error:
-        facts = f"It is no regular expression: {error}."
-        raise CorpusError(f"Words are to be {word[:60]!r}.", facts, r"Give one such as \S+ or [A-Za-z]+.") from error
+        reason = f"It is no regular expression: {error}."
+        raise CorpusError(f"Words are to be {word[:60]!r}.", reason, r"Give one such as \S+ or [A-Za-z]+.") from error
     lines, places = read_lines(Path(path)), None if spans is None else read_lines(Path(spans))
     if places is not None and len(places) != len(lines):
-        fault = f"{spans} has {_plural(len(places), 'line')}, {path} {_plural(len(lines), 'text')}."
-        raise CorpusError(fault, "A line of spans is of one text.", "Give a line of spans for each text.")
+        problem = f"{spans} has {_plural(len(places), 'line')}, {path} {_plural(len(lines), 'text')}."
+        raise CorpusError(problem, "A line of spans is of one text.", "Give a line of spans for each text.")
     placed = list[Placed]()
     for number, line in enumerate(lines, start=1):
         if places is not None:
             form = re.fullmatch(r"([0-9]{1,9})-([0-9]{1,9})\s+([0-9]{1,9})-([0-9]{1,9})", places[number - 1].strip())
             ends = (*map(int, form.groups()),) if form else ()
             if not ends or ends[0] >= ends[1] or ends[2] >= ends[3] or max(ends) > len(line):
-                fault = f"{spans}, line {number}, is {places[number - 1][:40]!r}."
-                facts = f"Spans are two such as 0-12 15-30, and text {number} has {_plural(len(line), 'character')}."
-                raise CorpusError(fault, facts, "Correct that line.")
+                problem = f"{spans}, line {number}, is {places[number - 1][:40]!r}."
+                reason = f"Spans are two such as 0-12 15-30, and text {number} has {_plural(len(line), 'character')}."
+                raise CorpusError(problem, reason, "Correct that line.")
         else:
             count = line.count(marker) if marker else 0
             if not marker or count != 1:
-                facts = (
+                reason = (
                     f"The marker {marker!r} stands {_plural(count, 'time')} in it; source and target are apart by one."
                 )
-                raise CorpusError(f"{path}, line {number}, is {line[:60]!r}.", facts, "Give one --marker, or --spans.")
+                raise CorpusError(f"{path}, line {number}, is {line[:60]!r}.", reason, "Give one --marker, or --spans.")
             place = line.index(marker)
             ends = (0, place, place + len(marker), len(line))
         sides = [
@@ -287,8 +291,8 @@ def read_texts(
         ]
         for side, words in zip(SIDES, sides, strict=True):
             if not words:
-                facts = f"Words are what {word!r} finds."
-                raise CorpusError(f"{path}, line {number}: its {side} has no word.", facts, "Correct it, or --word.")
+                reason = f"Words are what {word!r} finds."
+                raise CorpusError(f"{path}, line {number}: its {side} has no word.", reason, "Correct it, or --word.")
         placed.append((line, sides[0], sides[1]))
     if not placed:
         raise CorpusError(f"{path} is empty.", "It has no text.", "Give at least one text.")
@@ -310,8 +314,8 @@ def _check_ids(path: Path, own_ids: Sequence[str], ids: Sequence[str]) -> None:
     """Raise CorpusError for the first line of a file whose ID differs from the source's."""
     for number, (this, other) in enumerate(zip(own_ids, ids, strict=False), start=1):
         if this != other:
-            facts = f"It begins with the ID {this[:LONGEST_NUMBER]}, the source's with {other[:LONGEST_NUMBER]}."
-            raise CorpusError(f"{path}, line {number}, is of another pair.", facts, TOGETHER)
+            reason = f"It begins with the ID {this[:LONGEST_NUMBER]}, the source's with {other[:LONGEST_NUMBER]}."
+            raise CorpusError(f"{path}, line {number}, is of another pair.", reason, TOGETHER)
 
 
 def _words(line: str) -> list[str]:
@@ -332,13 +336,13 @@ def open_bitext(
     if not isinstance(where, (str, Path)):
         paths = [Path(path) for path in where]
         if len(paths) != len(SIDES):
-            fault = f"{_plural(len(paths), 'file')} to learn from."
-            raise CorpusError(fault, "A bitext has two, source and target.", "Give two files, or a folder.")
+            problem = f"{_plural(len(paths), 'file')} to learn from."
+            raise CorpusError(problem, "A bitext has two, source and target.", "Give two files, or a folder.")
         train = read_pairs(paths[0], paths[1])
         if paths[0] == paths[1] and not any("source ||| target" in note for note in train.notes):
-            facts = "No line has the sign ||| between spaces, so that each would be its own translation."
+            reason = "No line has the sign ||| between spaces, so that each would be its own translation."
             raise CorpusError(
-                f"{paths[0]} is one file.", facts, "Write source ||| target in each line, or give two files."
+                f"{paths[0]} is one file.", reason, "Write source ||| target in each line, or give two files."
             )
         names = " and ".join(dict.fromkeys(path.name for path in paths))
         return make_bitext(names, {TRAIN: train.pairs}, train.notes)
@@ -346,9 +350,9 @@ def open_bitext(
     files = sorted(p.name for p in folder.iterdir()) if folder.is_dir() else []
     ends = languages or _endings(folder)
     if len(ends) != len(SIDES):
-        facts = f"It holds {', '.join(files[:8])}." if files else "It is empty or not there."
+        reason = f"It holds {', '.join(files[:8])}." if files else "It is empty or not there."
         todo = "Give a folder with two files such as train.en and train.fr, or the two files themselves."
-        raise CorpusError(f"{folder} has {_plural(len(ends), 'train file')}.", facts, todo)
+        raise CorpusError(f"{folder} has {_plural(len(ends), 'train file')}.", reason, todo)
     source, target = ends
     splits, notes = {}, [f"Source is {source!r}, target {target!r}."] if source != target else []
     trial = next((name for name in TRIAL if f"{name}.{source}" in files), TRIAL[0])

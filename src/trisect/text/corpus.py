@@ -59,9 +59,9 @@ class GrowingArray:
             raise self._full(error) from error
 
     def _full(self, error: OSError) -> CorpusError:
-        fault = f"A text of more than {self._length:,} tokens could not be kept while it was read."
-        facts = f"The temporary folder {tempfile.gettempdir()} says: {error}"
-        return CorpusError(fault, facts, "Free some space there, or name a roomier folder in the variable TMPDIR.")
+        problem = f"A text of more than {self._length:,} tokens could not be kept while it was read."
+        reason = f"The temporary folder {tempfile.gettempdir()} says: {error}"
+        return CorpusError(problem, reason, "Free some space there, or name a roomier folder in the variable TMPDIR.")
 
 
 def _close(file: IO[bytes]) -> None:
@@ -107,8 +107,8 @@ def _read_array(path: Path, dtype: npt.DTypeLike, length: int, todo: str) -> np.
     except Exception as error:  # NumPy reads the header as Python, which fails in many ways
         raise DamagedFileError(f"{path} cannot be read.", f"{type(error).__name__}: {error}", todo) from error
     if array.dtype != np.dtype(dtype) or array.shape != (length,):
-        facts = f"It holds {array.dtype} of shape {array.shape}, not {np.dtype(dtype)} of shape ({length},)."
-        raise DamagedFileError(f"{path} is damaged.", facts, todo)
+        reason = f"It holds {array.dtype} of shape {array.shape}, not {np.dtype(dtype)} of shape ({length},)."
+        raise DamagedFileError(f"{path} is damaged.", reason, todo)
     return array
 
 
@@ -176,9 +176,9 @@ class Corpus:
             n = len(splits[split].tokens) if split in splits else 0
             if n < 2:
                 sizes = ", ".join(f"{s} ({len(splits[s].tokens)} tokens)" for s in splits) or "none"
-                facts = f"Its splits are {sizes}."
+                reason = f"Its splits are {sizes}."
                 todo = "Give a text with at least two tokens in train and in valid (and in test, if there is one)."
-                raise CorpusError(f"The {split} split of '{name}' has {_tokens(n)}.", facts, todo)
+                raise CorpusError(f"The {split} split of '{name}' has {_tokens(n)}.", reason, todo)
         for part in splits.values():
             assert part.tokens.dtype == np.int32
             assert all(len(v) == len(part.tokens) and v.dtype == np.int16 for v in part.labels.values())
@@ -248,15 +248,17 @@ class Corpus:
     def column(self, label: str) -> tuple[str, ...]:
         """The class names of a label column; raises CorpusError if it is missing or has fewer than two in train."""
         if label not in self.labels:
-            facts = f"It has {', '.join(sorted(self.labels))}." if self.labels else "It has no label columns at all."
+            reason = f"It has {', '.join(sorted(self.labels))}." if self.labels else "It has no label columns at all."
             todo = "Use a column that there is, or make some with 'trisect corpus annotate'."
-            raise CorpusError(f"The corpus '{self.name}' has no label column '{label}'.", facts, todo)
+            raise CorpusError(f"The corpus '{self.name}' has no label column '{label}'.", reason, todo)
         names = self.labels[label]
         present = np.flatnonzero(counts(self.splits["train"].labels[label], len(names)))
         if len(present) < 2:
-            facts = f"Only {names[present[0]]!r} occurs." if len(present) else "No class occurs."
-            fault = f"The label column '{label}' has fewer than two classes in the train split of '{self.name}'."
-            raise CorpusError(fault, facts, "Use a column with at least two classes: there is nothing to distinguish.")
+            reason = f"Only {names[present[0]]!r} occurs." if len(present) else "No class occurs."
+            problem = f"The label column '{label}' has fewer than two classes in the train split of '{self.name}'."
+            raise CorpusError(
+                problem, reason, "Use a column with at least two classes: there is nothing to distinguish."
+            )
         return names
 
     def save(self, folder: Path) -> Path:
@@ -287,13 +289,13 @@ class Corpus:
         folder = Path(folder)
         path = folder / "corpus.json"
         if not path.is_file():
-            facts = "It holds no corpus.json." if folder.is_dir() else "There is no such folder."
-            raise CorpusError(f"{folder} is not a corpus folder.", facts, "Give a folder that 'trisect corpus' wrote.")
+            reason = "It holds no corpus.json." if folder.is_dir() else "There is no such folder."
+            raise CorpusError(f"{folder} is not a corpus folder.", reason, "Give a folder that 'trisect corpus' wrote.")
         todo = f"Delete {folder} and read or annotate the text again."
         content = read_json(path, todo)
         if content.get("format") != FORMAT:
-            facts = f"This version reads format {FORMAT}."
-            raise DamagedFileError(f"{path} has format {content.get('format')}.", facts, todo)
+            reason = f"This version reads format {FORMAT}."
+            raise DamagedFileError(f"{path} has format {content.get('format')}.", reason, todo)
         body = as_record(content, path, todo, CorpusFile)
         _check_columns(body.name, body.labels)
         splits, paths = {}, {}
@@ -307,8 +309,8 @@ class Corpus:
         sums = _checksums(splits)
         for array, value in body.checksums.items():
             if sums.get(array) != value:
-                facts = "Its content does not match its checksum."
-                raise DamagedFileError(f"{paths.get(array, path)} is damaged.", facts, todo)
+                reason = "Its content does not match its checksum."
+                raise DamagedFileError(f"{paths.get(array, path)} is damaged.", reason, todo)
         mark = _fingerprint(body.vocabulary, body.labels, sums, body.documents)
         return cls(body.name, body.vocabulary, body.labels, splits, body.notes, mark)
 
@@ -349,8 +351,8 @@ def check_windows(corpus: Corpus, window: int) -> None:
     """Raise CorpusError if windows would cut documents, or join unrelated ones."""
     documents = corpus.documents
     if documents is not None and window != documents.length:
-        facts = f"A document of '{corpus.name}' has {documents.length} tokens, and a window is one document."
-        raise CorpusError(f"The window is {window} tokens.", facts, f"Use a window of {documents.length}.")
+        reason = f"A document of '{corpus.name}' has {documents.length} tokens, and a window is one document."
+        raise CorpusError(f"The window is {window} tokens.", reason, f"Use a window of {documents.length}.")
 
 
 def batch(split: Split, columns: int, window: int, step: int, labels: tuple[str, ...] = ()) -> WindowBatch:
@@ -403,8 +405,8 @@ def _rows(split: Split, columns: int) -> int:
     least = 2 if documents is None else documents.length
     what = "a word and a next word" if documents is None else f"a document of {least}"
     if n < columns * least:
-        facts = f"{columns} columns need at least {columns * least} tokens: {what} in each."
-        raise CorpusError(f"A split of {_tokens(n)} is too short.", facts, "Use a longer text or fewer columns.")
+        reason = f"{columns} columns need at least {columns * least} tokens: {what} in each."
+        raise CorpusError(f"A split of {_tokens(n)} is too short.", reason, "Use a longer text or fewer columns.")
     return n // columns if documents is None else n // columns // least * least
 
 
@@ -415,8 +417,8 @@ def _tokens(n: int) -> str:
 def _check_columns(corpus: str, labels: Mapping[str, tuple[str, ...]]) -> None:
     for label in labels:
         if not UNSHOWN.isdisjoint(label) or any("\ud800" <= c <= "\udfff" for c in label):
-            fault = f"The corpus '{corpus}' has a label column {label!r}."
-            raise CorpusError(fault, "Control characters cannot be shown on a page.", "Rename that column.")
+            problem = f"The corpus '{corpus}' has a label column {label!r}."
+            raise CorpusError(problem, "Control characters cannot be shown on a page.", "Rename that column.")
 
 
 def _column_path(folder: Path, split: str, number: int) -> Path:

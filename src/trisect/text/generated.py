@@ -297,8 +297,10 @@ def bitext_corpus(
     """
     sizes = (train, valid, test)
     if min(sizes) < 1 or sum(sizes) > LARGEST:
-        fault = f"A bitext of {train} + {valid} + {test} pairs."
-        raise CorpusError(fault, f"Each split has at least one, and all together {LARGEST:,} at most.", "Give others.")
+        problem = f"A bitext of {train} + {valid} + {test} pairs."
+        raise CorpusError(
+            problem, f"Each split has at least one, and all together {LARGEST:,} at most.", "Give others."
+        )
     generator = _PairGenerator(Random(f"pairs {VERSION} {seed}"))
     pairs_by_source: dict[tuple[str, ...], SentencePair] = {}
     while len(pairs_by_source) < sum(sizes):
@@ -371,9 +373,9 @@ def people_corpus(seed: int = 0, people: int = 150, unseen: int = 60) -> People:
     questions of train only. Raises CorpusError if a number is out of range.
     """
     if not LEAST <= people <= MOST or not 1 <= unseen <= MOST:
-        fault = f"A world of {people} people and {unseen} unseen ones."
-        facts = f"There are {LEAST} to {MOST} people, and 1 to {MOST} unseen ones."
-        raise CorpusError(fault, facts, "Give numbers within these.")
+        problem = f"A world of {people} people and {unseen} unseen ones."
+        reason = f"There are {LEAST} to {MOST} people, and 1 to {MOST} unseen ones."
+        raise CorpusError(problem, reason, "Give numbers within these.")
     draw = Random(f"world {VERSION} {seed}")
 
     def syllable() -> str:

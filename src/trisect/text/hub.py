@@ -66,8 +66,8 @@ def parse_name(where: str) -> tuple[str, str | None]:
     if not colon or Path(rest).is_dir():
         name, config = rest, ""
     if not name or (colon and not config and rest != name):
-        facts = "A dataset is named as hf:NAME or hf:NAME:CONFIG; NAME may be a folder."
-        raise CorpusError(f"'{where[:200]}' names no dataset.", facts, "Use for example hf:Salesforce/wikitext.")
+        reason = "A dataset is named as hf:NAME or hf:NAME:CONFIG; NAME may be a folder."
+        raise CorpusError(f"'{where[:200]}' names no dataset.", reason, "Use for example hf:Salesforce/wikitext.")
     return name, config or None
 
 
@@ -93,17 +93,17 @@ def open_dataset(where: str) -> tuple[str, dict[str, DatasetTexts], tuple[str, .
             features = splits[key].features.items()
             strings = [n for n, kind in features if getattr(kind, "dtype", "") in ("string", "large_string")]
             if "text" not in strings and len(strings) != 1:
-                fault = f"The dataset '{where}' has no column 'text'; it has {', '.join(splits[key].column_names) or 'none'}."
-                facts = (
+                problem = f"The dataset '{where}' has no column 'text'; it has {', '.join(splits[key].column_names) or 'none'}."
+                reason = (
                     f"Its columns of strings are {', '.join(strings)}." if strings else "It has no column of strings."
                 )
                 todo = "Use a dataset with one text a row, or save its texts as train.txt and valid.txt in a folder."
-                raise CorpusError(fault, facts, todo)
+                raise CorpusError(problem, reason, todo)
             rows[split] = DatasetTexts(f"{short}, {key}", splits[key], "text" if "text" in strings else strings[0])
         elif split != "test":
-            facts = f"Looked for {' or '.join(names)}; its splits are {', '.join(map(str, splits)) or 'none'}."
+            reason = f"Looked for {' or '.join(names)}; its splits are {', '.join(map(str, splits)) or 'none'}."
             todo = "Use a dataset that has both, or a folder with train.txt and valid.txt."
-            raise CorpusError(f"The dataset '{where}' has no {split} split.", facts, todo)
+            raise CorpusError(f"The dataset '{where}' has no {split} split.", reason, todo)
     notes = (f"Read from the Hugging Face dataset {short}{f' at revision {revision}' if revision else ''}.",)
     return short, rows, notes
 
@@ -115,9 +115,9 @@ def _load(where: str, name: str, config: str | None) -> tuple[Mapping[str, Any],
             raise ImportError("datasets")
         import datasets
     except ImportError as error:
-        facts = "Reading Hugging Face datasets is an optional extra."
+        reason = "Reading Hugging Face datasets is an optional extra."
         todo = "Install it: pip install 'trisect[hub]'"
-        raise CorpusError(f"'{where}' is asked for, but the package 'datasets' is not there.", facts, todo) from error
+        raise CorpusError(f"'{where}' is asked for, but the package 'datasets' is not there.", reason, todo) from error
     if not sys.stderr.isatty():
         datasets.disable_progress_bars()
     try:
@@ -132,5 +132,5 @@ def _load(where: str, name: str, config: str | None) -> tuple[Mapping[str, Any],
     except Exception as error:  # foreign code and foreign files: anything may go wrong in it
         what, todo = next((what, todo) for kind, what, todo in FAILURES if isinstance(error, kind))
         words = " ".join(str(error).split()) or type(error).__name__
-        facts = f"The library says: {words if len(words) <= SHOWN else f'{words[:SHOWN]}…'}"
-        raise CorpusError(f"The dataset '{where}' {what}.", facts, todo) from error
+        reason = f"The library says: {words if len(words) <= SHOWN else f'{words[:SHOWN]}…'}"
+        raise CorpusError(f"The dataset '{where}' {what}.", reason, todo) from error

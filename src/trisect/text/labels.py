@@ -88,8 +88,8 @@ def check_labels(texts: LabelledTexts, labels: Sequence[str], headed: bool = Tru
     for label in labels:
         which, _, column = label.partition(".")
         if label not in available and not (which in OTHERS and column in texts.columns and (which != "head" or headed)):
-            facts = f"There is {', '.join(available)}; previous, next and head may name a column, as in previous.dep."
-            raise CorpusError(f"{texts.name} has no label '{label}'.", facts, "Use labels that there are.")
+            reason = f"There is {', '.join(available)}; previous, next and head may name a column, as in previous.dep."
+            raise CorpusError(f"{texts.name} has no label '{label}'.", reason, "Use labels that there are.")
 
 
 def _label_names(texts: LabelledTexts, headed: bool) -> tuple[str, ...]:
@@ -164,8 +164,8 @@ def open_pairs(where: str | Path, split: str) -> PairTexts:
     try:
         bitext = bitext_corpus() if str(where) == NAME else open_bitext(where)
     except CorpusError as error:
-        facts = f"Cross-attention is read over sentence pairs, a bitext. {error.reason}"
-        raise CorpusError(error.problem, facts, error.todo) from None
+        reason = f"Cross-attention is read over sentence pairs, a bitext. {error.reason}"
+        raise CorpusError(error.problem, reason, error.todo) from None
     splits = {name: pairs for name in ("train", "valid", "test") if (pairs := getattr(bitext, name))}
     check_split(bitext.name, split, splits)
     return PairTexts(f"{bitext.name}, {split}", splits[split], bitext.notes, f"{bitext.fingerprint}-{split}")
@@ -186,5 +186,5 @@ def check_pair_labels(texts: PairTexts, labels: Sequence[str]) -> None:
     for label in labels:
         if label not in texts.labels:
             more = "" if texts.has_links else f"; {' and '.join(LINKS)} are there where a split has gold links"
-            facts = f"Words of sentence pairs have {', '.join(texts.labels)}{more}."
-            raise CorpusError(f"{texts.name} has no label '{label}'.", facts, "Use labels that there are.")
+            reason = f"Words of sentence pairs have {', '.join(texts.labels)}{more}."
+            raise CorpusError(f"{texts.name} has no label '{label}'.", reason, "Use labels that there are.")

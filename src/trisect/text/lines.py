@@ -38,19 +38,19 @@ class _BoundedFile(io.RawIOBase):
         self.size += len(block)
         self.returns += block.count(b"\r")
         if not block and self.returns and self.number == 1:
-            facts = (
+            reason = (
                 "It has carriage returns and no line feed, with which a line ends (with or without a return before it)."
             )
-            raise CorpusError(f"{self.name} has one line.", facts, "Save it with line feeds.")
+            raise CorpusError(f"{self.name} has one line.", reason, "Save it with line feeds.")
         first, *rest = block.split(b"\n")
         for at, piece in enumerate((first, *rest)):
             self.number, self.length = (self.number + 1, len(piece)) if at else (self.number, self.length + len(piece))
             if self.length > self.longest:
-                facts, todo = f"A line has at most {self.longest:,} bytes.", "Break it into lines, one a text."
-                raise CorpusError(f"{self.name}, line {self.number}, is too long.", facts, todo)
+                reason, todo = f"A line has at most {self.longest:,} bytes.", "Break it into lines, one a text."
+                raise CorpusError(f"{self.name}, line {self.number}, is too long.", reason, todo)
         if self.size > self.most or self.number > LINES:
-            facts = f"A file of this kind has at most {self.most:,} bytes and {LINES:,} lines."
-            raise CorpusError(f"{self.name} is too long.", facts, "Give a part of it.")
+            reason = f"A file of this kind has at most {self.most:,} bytes and {LINES:,} lines."
+            raise CorpusError(f"{self.name} is too long.", reason, "Give a part of it.")
         buffer[: len(block)] = block
         return len(block)
 
@@ -71,15 +71,15 @@ def open_text(path: Path, longest: int, most: int, todo: str = "Give a readable 
             source = path.open("rb")
         else:
             what = next((name for holds, name in SPECIAL.items() if holds(mode)), "a device")
-            facts = f"It is {what}; a text is read from a regular file, or from standard input, which is called -."
-            raise CorpusError(f"{path} is no text file.", facts, todo)
+            reason = f"It is {what}; a text is read from a regular file, or from standard input, which is called -."
+            raise CorpusError(f"{path} is no text file.", reason, todo)
         with source as raw:
             bounded = _BoundedFile(raw, str(path), longest, most)
             yield io.TextIOWrapper(io.BufferedReader(bounded, BLOCK), encoding="utf-8-sig", newline="\n")
     except FileNotFoundError:
         names = sorted(p.name for p in path.parent.iterdir())[:8] if path.parent.is_dir() else []
-        facts = f"{path.parent} holds {', '.join(names)}." if names else f"{path.parent} is empty or not there."
-        raise CorpusError(f"There is no file {path}.", facts, todo) from None
+        reason = f"{path.parent} holds {', '.join(names)}." if names else f"{path.parent} is empty or not there."
+        raise CorpusError(f"There is no file {path}.", reason, todo) from None
     except UnicodeDecodeError as error:
         where, byte = "", "A byte of it"
         if str(path) != "-":

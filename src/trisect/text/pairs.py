@@ -149,10 +149,10 @@ def _text(side: object, name: str, place: str, folder: Path) -> TextOrPair:
 
 def _answer(name: str, answer: object, place: str) -> Answer:
     if not name.strip() or len(name) > LONGEST_NAME:
-        facts = (
+        reason = (
             f"it has an answer for {shorten(name)}, where a hypothesis has a name of at most {LONGEST_NAME} characters"
         )
-        raise bad_pair(place, facts)
+        raise bad_pair(place, reason)
     match answer:
         case str(text) if text.strip():
             return text
@@ -241,9 +241,11 @@ def usable_templates(ids: TokenIds, templates: Sequence[_BindingTemplate] = TEMP
         counts = f"{len(keys)} of {len(template.keys)} keys and {len(values)} of {len(template.values)} values"
         reasons.append(f"{template.name}: {counts} are one token")
     if not usable:
-        facts = f"A text needs {BINDINGS} keys and {BINDINGS} values, each one token of its own ({'; '.join(reasons)})."
+        reason = (
+            f"A text needs {BINDINGS} keys and {BINDINGS} values, each one token of its own ({'; '.join(reasons)})."
+        )
         todo = "Give pairs of your own with --pairs, in the words that it knows."
-        raise CorpusError("The tokenizer cannot distinguish the texts of the task 'bindings'.", facts, todo)
+        raise CorpusError("The tokenizer cannot distinguish the texts of the task 'bindings'.", reason, todo)
     return tuple(usable)
 
 
@@ -402,9 +404,11 @@ def draw_induction(
             break
     pairs = tuple(pair for pair in made_pairs if pair is not None)
     if len(pairs) < count:
-        facts = f"In {2 * TRIES} tries words of a pair were other tokens in a whole text, or stood in it elsewhere too."
-        fault = "The tokenizer cannot distinguish the texts of the task 'induction'."
-        raise CorpusError(fault, facts, "Give pairs of your own with --pairs.")
+        reason = (
+            f"In {2 * TRIES} tries words of a pair were other tokens in a whole text, or stood in it elsewhere too."
+        )
+        problem = "The tokenizer cannot distinguish the texts of the task 'induction'."
+        raise CorpusError(problem, reason, "Give pairs of your own with --pairs.")
     return pairs
 
 
@@ -457,9 +461,9 @@ def draw_spoken(
     """
     least = 2 * SPOKEN
     if len(words) < least:
-        facts = f"There are {len(words)} words that the tokenizer can tell apart."
+        reason = f"There are {len(words)} words that the tokenizer can tell apart."
         raise CorpusError(
-            f"The task 'audio-words' needs {least} words.", facts, "Add recordings, each named by its word."
+            f"The task 'audio-words' needs {least} words.", reason, "Add recordings, each named by its word."
         )
     draw, pairs = np.random.default_rng([seed, 16]), []
     while len(pairs) < count:
@@ -655,8 +659,8 @@ def repeat_rows(
     Raises CorpusError for a text that is shorter than a window.
     """
     if len(ids) < length:
-        facts = f"A window has {length:,} pieces."
-        raise CorpusError(f"The train text has {len(ids):,} pieces.", facts, "Give a longer text, or --set block=N.")
+        reason = f"A window has {length:,} pieces."
+        raise CorpusError(f"The train text has {len(ids):,} pieces.", reason, "Give a longer text, or --set block=N.")
     starts = draw.integers(0, len(ids) - length + 1, size=rows)
     windows = ids[starts[:, None] + np.arange(length)]
     count = round(share * rows)

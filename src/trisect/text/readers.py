@@ -87,8 +87,8 @@ class Reader:
         for split in SPLITS:
             paths = self.candidates(where, split)
             if len(paths) > 1:
-                facts = f"Found {', '.join(p.name for p in paths)}."
-                raise CorpusError(f"{where} has several {split} files.", facts, "Keep one of them in the folder.")
+                reason = f"Found {', '.join(p.name for p in paths)}."
+                raise CorpusError(f"{where} has several {split} files.", reason, "Keep one of them in the folder.")
             if paths:
                 by_split[split] = paths[0]
         if not by_split:
@@ -99,18 +99,18 @@ class Reader:
 def missing_split_error(folder: Path, split: str, patterns: Iterable[str], other: str) -> CorpusError:
     """The error for a folder without a file of a split; `other` is an alternative."""
     names = ", ".join(sorted(path.name for path in folder.iterdir())[:12]) or "nothing"
-    facts = f"Looked for {' or '.join(patterns)}; the folder holds {names}."
-    return CorpusError(f"{folder} has no {split} split.", facts, f"Add that file, or {other}.")
+    reason = f"Looked for {' or '.join(patterns)}; the folder holds {names}."
+    return CorpusError(f"{folder} has no {split} split.", reason, f"Add that file, or {other}.")
 
 
 def _need_folder(folder: Path) -> None:
     """Raise CorpusError if there is no such folder."""
-    facts = "A corpus is a folder with a text file for each of train and valid, such as train.txt and valid.txt."
+    reason = "A corpus is a folder with a text file for each of train and valid, such as train.txt and valid.txt."
     if folder.is_file():
         todo = "Put it into such a folder, or name its --reader; commands with --text also read texts themselves."
-        raise CorpusError(f"{folder} is a file.", facts, todo)
+        raise CorpusError(f"{folder} is a file.", reason, todo)
     if not folder.is_dir():
-        raise CorpusError(f"There is no folder {folder}.", facts, "Check the path.")
+        raise CorpusError(f"There is no folder {folder}.", reason, "Check the path.")
 
 
 def join_tokens(tokens: Sequence[Token]) -> str:
@@ -138,8 +138,10 @@ def _pieces(file: TextIO) -> Iterator[str]:
         if not line.endswith("\n") and len(piece) == LINE:
             at = max(line.rfind(" "), line.rfind("\t")) + 1
             if not at:
-                facts = f"A word has fewer than {LINE:,} characters."
-                raise CorpusError(f"The text holds {line[:20]!r}… without white space.", facts, "Give a text of words.")
+                reason = f"A word has fewer than {LINE:,} characters."
+                raise CorpusError(
+                    f"The text holds {line[:20]!r}… without white space.", reason, "Give a text of words."
+                )
             line, rest = line[:at], line[at:]
         yield line
     if rest:
@@ -279,12 +281,12 @@ def _sentences(path: SplitText) -> Iterator[Paragraph]:
             article = 0 if article is None else article + 1
         elif not line.strip():
             if end > last:
-                fault = f"{path}, before line {number}: a sentence ends in a range."
-                facts = f"Words {last + 1} to {end} of it are not there."
-                raise CorpusError(fault, facts, "Add them, or remove the range.")
+                problem = f"{path}, before line {number}: a sentence ends in a range."
+                reason = f"Words {last + 1} to {end} of it are not there."
+                raise CorpusError(problem, reason, "Add them, or remove the range.")
             if beyond := [row for row in rows if row[6].isdecimal() and int(row[6]) > last]:
-                fault = f"{path}, before line {number}: the head of {beyond[0][1][:40]!r} is word {beyond[0][6]}."
-                raise CorpusError(fault, f"The sentence has {last} words.", "Correct the head, or write '_'.")
+                problem = f"{path}, before line {number}: the head of {beyond[0][1][:40]!r} is word {beyond[0][6]}."
+                raise CorpusError(problem, f"The sentence has {last} words.", "Correct the head, or write '_'.")
             if rows:
                 yield _sentence(rows, text, article, f"{path}, the sentence before line {number}")
             text, rows, last, end = "", [], 0, 0
@@ -299,33 +301,33 @@ def _sentences(path: SplitText) -> Iterator[Paragraph]:
 def _check_row(cells: list[str], last: int, end: int, where: str) -> None:
     """Raise CorpusError for a row that is no word, range or empty node, or does not follow the rows before it."""
 
-    def wrong(what: str, facts: str) -> CorpusError:
-        return CorpusError(f"{where}: {what}.", facts, "Correct that line.")
+    def wrong(what: str, reason: str) -> CorpusError:
+        return CorpusError(f"{where}: {what}.", reason, "Correct that line.")
 
     if len(cells) != 10:
         has = f"{chr(9).join(cells)[:60]!r} has {len(cells)} column{'s'[: len(cells) != 1]}"
         raise wrong(has, "A CoNLL-U word has 10 columns with tabs between them.")
     place = re.fullmatch(r"([0-9]{1,9})(?:([-.])([0-9]{1,9}))?", cells[0])
     if place is None:
-        facts = "An id is a number, a range such as 3-4, or an empty node such as 8.1."
-        raise wrong(f"{cells[0][:60]!r} is not a word's id", facts)
+        reason = "An id is a number, a range such as 3-4, or an empty node such as 8.1."
+        raise wrong(f"{cells[0][:60]!r} is not a word's id", reason)
     number, sign = int(place[1]), place[2]
     if number != last + (sign != ".") or (sign == "-" and (int(place[3]) <= number or last < end)):
-        facts = (
+        reason = (
             f"Ids run 1, 2, 3 …, and a range stands before its words: after {last or 'the beginning'} comes {last + 1}."
         )
-        raise wrong(f"the id is {cells[0]}", facts)
+        raise wrong(f"the id is {cells[0]}", reason)
     if sign:
         return
     if empty := [name for name, i in READ.items() if not cells[i]]:
         raise wrong(f"{empty[0]} is empty", "No column of a CoNLL-U word is empty: what is not known is '_'.")
     features = cells[READ["FEATS"]]
     if not re.fullmatch(r"_|[^=|]+=[^=|]+(\|[^=|]+=[^=|]+)*", features):
-        facts = "Features are written Name=Value with '|' between them, and '_' where there are none."
-        raise wrong(f"{features[:60]!r} are no features", facts)
+        reason = "Features are written Name=Value with '|' between them, and '_' where there are none."
+        raise wrong(f"{features[:60]!r} are no features", reason)
     if not re.fullmatch(r"_|[0-9]{1,9}", cells[6]) or cells[6] == cells[0]:
-        facts = "A head is the number of another word of the sentence, 0 for a root, or '_' where it is not known."
-        raise wrong(f"the head of word {cells[0]} is {cells[6][:40]!r}", facts)
+        reason = "A head is the number of another word of the sentence, 0 for a root, or '_' where it is not known."
+        raise wrong(f"the head of word {cells[0]} is {cells[6][:40]!r}", reason)
     if not UNSHOWN.isdisjoint(features):
         raise wrong(f"{features[:60]!r} holds a control character", "Features name label columns, which pages show.")
 
@@ -335,11 +337,11 @@ def _sentence(rows: list[list[str]], text: str, article: int | None, where: str)
     words = [row for row in rows if row[0].isdigit()]
     forms = [row[READ["FORM"]] for row in words]
     if len(forms) > 1 and set(forms) == {"_"}:
-        facts = "The treebank is shared without its words, whose rights are others': '_' stands for each of them."
+        reason = "The treebank is shared without its words, whose rights are others': '_' stands for each of them."
         todo = (
             "Get the text from its owners, put it in with the script in the treebank's own repository, and read that."
         )
-        raise CorpusError(f"{where}: every word is '_'.", facts, todo)
+        raise CorpusError(f"{where}: every word is '_'.", reason, todo)
 
     def column(i: int) -> list[str | None]:
         return [None if row[i] == "_" else row[i] for row in words]

@@ -60,8 +60,8 @@ def find_source(where: str | Path, name: str | None = None) -> RawSource:
     check_name("a corpus", where)
     kind = None if name is None else find_reader(name)
     if is_built_in(where) and kind is not None:
-        facts = f"'{where}' comes with trisect and is read by no other reader."
-        raise CorpusError(f"The reader {name!r} was named for '{where}'.", facts, "Leave --reader out.")
+        reason = f"'{where}' comes with trisect and is read by no other reader."
+        raise CorpusError(f"The reader {name!r} was named for '{where}'.", reason, "Leave --reader out.")
     if str(where) == SAMPLE:
         return RawSource(SAMPLE, CONLLU, {"test": SAMPLE_FILE}, (SAMPLE_NOTE,))
     if is_hub(where):
@@ -69,8 +69,8 @@ def find_source(where: str | Path, name: str | None = None) -> RawSource:
         return RawSource(title, kind or detect_reader(rows["train"]), rows, notes)
     folder = Path(where)
     if not folder.exists() and (close := or_closest(folder.name, BUILT_IN)) != ".":
-        facts = f"Texts that come with trisect are {', '.join(BUILT_IN)}; others are a folder, a file or hf:NAME."
-        raise CorpusError(f"There is no folder {folder}{close}", facts, "Use one of these, or check the path.")
+        reason = f"Texts that come with trisect are {', '.join(BUILT_IN)}; others are a folder, a file or hf:NAME."
+        raise CorpusError(f"There is no folder {folder}{close}", reason, "Use one of these, or check the path.")
     kind = kind or detect_reader(folder)
     shown = folder.resolve().name.encode(errors="replace").decode()  # a name that is no text cannot enter the tables
     return RawSource(shown, kind, kind.find(folder))
@@ -86,8 +86,8 @@ class Ids:
     def __getitem__(self, name: str) -> int:
         number = self._ids.setdefault(name, len(self._ids))
         if number >= self._limit:
-            facts = f"At most {self._limit:,} fit; {name!r} is one too many."
-            raise CorpusError("There are too many different names in one column.", facts, "Use a coarser column.")
+            reason = f"At most {self._limit:,} fit; {name!r} is one too many."
+            raise CorpusError("There are too many different names in one column.", reason, "Use a coarser column.")
         return number
 
     @property
@@ -106,8 +106,8 @@ def read(where: str | Path | RawSource, name: str | None = None) -> Corpus:
             place = next(iter(source.parts.values()))
             assert isinstance(place, Path), "a dataset has both"
             if place == SAMPLE_FILE:
-                facts = "It is some 300 sentences to be read, as its test split."
-                raise CorpusError(f"'{SAMPLE}' has no {split} split.", facts, "Use 'embedded', or a folder of texts.")
+                reason = "It is some 300 sentences to be read, as its test split."
+                raise CorpusError(f"'{SAMPLE}' has no {split} split.", reason, "Use 'embedded', or a folder of texts.")
             raise missing_split_error(place.parent, split, kind.files[split], f"name a reader other than '{kind.name}'")
     splits = {}
     for split, part in source.parts.items():
@@ -154,9 +154,9 @@ def absolute_name(where: str | Path) -> str:
 def load_text(text: Text) -> Corpus:
     """The text of an experiment, cut to its settings; raises CorpusError if it names none."""
     if text.corpus is None:
-        facts = "Its preset leaves the text to you."
+        reason = "Its preset leaves the text to you."
         todo = "Name a corpus folder with --corpus, or 'embedded'."
-        raise CorpusError("The experiment names no corpus.", facts, todo)
+        raise CorpusError("The experiment names no corpus.", reason, todo)
     return open_corpus(text.corpus).cut(text)
 
 
@@ -176,8 +176,8 @@ def as_texts(texts: Iterable[TextOrPair]) -> Texts:
     if not any(isinstance(text, InputSample) for text in samples):
         for number, text in enumerate(samples, 1):
             if not (" ".join(text) if isinstance(text, tuple) else str(text)).strip():
-                facts = "A text has at least one character that is not white space."
-                raise CorpusError(f"Text {number} is {shorten(text)}.", facts, "Leave it out, or give its words.")
+                reason = "A text has at least one character that is not white space."
+                raise CorpusError(f"Text {number} is {shorten(text)}.", reason, "Leave it out, or give its words.")
         short = samples if len(samples) <= FEW and all(isinstance(text, str) for text in samples) else ("…",)
         options = tuple(str(word) for text in short for word in ("--text", text))
         again = len(samples) - len(set(samples))
@@ -187,8 +187,8 @@ def as_texts(texts: Iterable[TextOrPair]) -> Texts:
     marks, words, kinds = hashlib.sha256(), list[str](), dict[str, None]()
     for sample in samples:
         if not isinstance(sample, InputSample):
-            facts = "Texts are read by models of text, sound and images by others."
-            raise CorpusError(f"{sample!r} was given beside samples.", facts, "Give texts, or samples.")
+            reason = "Texts are read by models of text, sound and images by others."
+            raise CorpusError(f"{sample!r} was given beside samples.", reason, "Give texts, or samples.")
         for kind, file in (*(("audio", file) for file in sample.audio), *(("image", file) for file in sample.images)):
             kinds[kind] = None
             is_file = isinstance(file, (str, Path)) and Path(file).is_file()
@@ -391,9 +391,9 @@ def open_labels(
 
 def _check_labels(name: str, columns: Iterable[str]) -> None:
     if not tuple(columns):
-        facts = "Erasing takes a label out, so that the words have to carry one."
+        reason = "Erasing takes a label out, so that the words have to carry one."
         todo = "Give a treebank (CoNLL-U), or a corpus that 'trisect corpus annotate' wrote."
-        raise CorpusError(f"The words of {name} carry no labels.", facts, todo)
+        raise CorpusError(f"The words of {name} carry no labels.", reason, todo)
 
 
 def _locate_words(text: str, words: Sequence[str], labels: Labels, tokens: Sequence[Token] = ()) -> Labelled:

@@ -282,9 +282,9 @@ def world_of(corpus: Corpus) -> World:
     """The world that a corpus was made from; raises CorpusError if there is none."""
     world = WORLDS.get(corpus.name)
     if world is None or set(world.columns) != set(corpus.labels):
-        facts = f"Donors can be made for documents of {', '.join(WORLDS)}."
-        fault = f"An interchange was asked for in the text '{corpus.name}'."
-        raise CorpusError(fault, facts, "Leave interchange out, or use such a text.")
+        reason = f"Donors can be made for documents of {', '.join(WORLDS)}."
+        problem = f"An interchange was asked for in the text '{corpus.name}'."
+        raise CorpusError(problem, reason, "Leave interchange out, or use such a text.")
     return world
 
 

@@ -72,7 +72,7 @@ class ProfileSettings:
     draws: Annotated[
         int,
         Field(description="Random maps of each layer's input.", ge=FEWEST, le=RESAMPLES),
-        Option(facts=f"With fewer than {FEWEST} what a random map finds is not known well enough to compare with."),
+        Option(reason=f"With fewer than {FEWEST} what a random map finds is not known well enough to compare with."),
     ] = FEWEST
     checkpoints: Annotated[
         tuple[str, ...],

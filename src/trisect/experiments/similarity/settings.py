@@ -22,7 +22,7 @@ class SimilaritySettings:
     draws: Annotated[
         int,
         Field(description="Random matrices drawn for each shape.", ge=FEWEST, le=DRAWS),
-        Option(facts=f"With fewer than {FEWEST:,} no head could survive the correction for many heads."),
+        Option(reason=f"With fewer than {FEWEST:,} no head could survive the correction for many heads."),
     ] = FEWEST
     batch: BatchSize = 8
     seed: Seed = 0
