@@ -145,7 +145,7 @@ def about(
     """What stands beside the tables of a study: the experiment, the corpus, the device and the versions."""
     classes = {"pos": ["NOUN", "VERB", "DET"], "dep": ["nsubj", "obj", "root"]}
     return {
-        "experiment": spec.plain(whole or experiment(seeds, epochs, layers, labels)),
+        "experiment": spec.to_json_data(whole or experiment(seeds, epochs, layers, labels)),
         "corpus": {
             "name": "synthetic",
             "fingerprint": CORPUS,

@@ -18,7 +18,7 @@ import trisect
 from trisect import measure, theory
 from trisect.api import signature
 from trisect.cli import main
-from trisect.core.schema import flat
+from trisect.core.schema import flat_settings
 from trisect.core.tables import MeasureName
 from trisect.experiments import EXPERIMENTS, UTILITIES
 from trisect.lab.experiment import Experiment, Result, Utility
@@ -95,7 +95,9 @@ def api_page() -> str:
         inputs = [p.name for p in signature(one).parameters.values() if p.kind is p.POSITIONAL_OR_KEYWORD]
         parts.append(f"| `trisect.{one.python}({', '.join([*inputs, '…'])})` | `trisect {one.name}` |")
     parts += ["", "Settings without an option of their own:\n", "| setting | is |\n| --- | --- |"]
-    bare = {(s.name, s.help) for one in functions for s in flat(one.settings) if not (s.words or s.option.argument)}
+    bare = {
+        (s.name, s.help) for one in functions for s in flat_settings(one.settings) if not (s.words or s.option.argument)
+    }
     parts += [*(f"| `{name}` | {cell(text)} |" for name, text in sorted(bare)), ""]
     parts += [documented(f"trisect.{name}", getattr(trisect, name)) for name in sorted(trisect._HOME)]
     for package in (measure, theory):

@@ -9,7 +9,7 @@ from functools import cache
 from pathlib import Path
 from typing import Annotated, Any, get_args, get_origin
 
-from trisect.core.schema import Setting, build, flat
+from trisect.core.schema import Setting, build, flat_settings
 from trisect.lab.experiment import Experiment, Reply, Result, Utility
 
 
@@ -42,7 +42,7 @@ def signature(command: Experiment[Any, Any] | Utility[Any]) -> inspect.Signature
 
     So a new setting between others changes no call.
     """
-    fields = flat(command.settings)
+    fields = flat_settings(command.settings)
     by_place = [field for field in fields if field.option.argument or field.option.placed]
     parameters = [_parameter(field, inspect.Parameter.POSITIONAL_OR_KEYWORD) for field in by_place]
     parameters += [_parameter(field, inspect.Parameter.KEYWORD_ONLY) for field in fields if field not in by_place]
@@ -66,7 +66,9 @@ def _parameter(field: Setting, kind: Any) -> inspect.Parameter:
 def docstring(command: Experiment[Any, Any] | Utility[Any]) -> str:
     """The help text of the command, then every setting with its meaning."""
     lines = [command.help.split("\b")[0].strip(), "", "Settings:"]
-    for field in flat(command.settings):  # the help of an option that begins with 'no-' is about what it turns off
+    for field in flat_settings(
+        command.settings
+    ):  # the help of an option that begins with 'no-' is about what it turns off
         help = f"Where false: {field.help}" if field.words.startswith("no-") else field.help
         more = [f"one of {', '.join(field.option.choices)}"] if field.option.choices else []
         more += [f"default: {field.option.unset}"] if field.option.unset else []

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, SupportsIndex
 
 from trisect.core.errors import DamagedFileError, ModelError, SpecError, StudyError, check_name, translate_system_errors
-from trisect.core.subject import EditFunction, InputSample, ModelInputs, ReadGiven, Texts
+from trisect.core.subject import EditFunction, InputSample, ModelInputs, Readable, Texts
 from trisect.core.trace import Reading
 from trisect.lab.experiment import Experiment, Result
 from trisect.lab.inputs import open_any
@@ -38,7 +38,7 @@ if TYPE_CHECKING:
 
 @translate_system_errors()
 def texts(
-    where: str | Path | Sequence[ReadGiven] | Texts,
+    where: str | Path | Sequence[Readable] | Texts,
     split: str = "test",
     reader: str | None = None,
     limit: int | None = None,
@@ -99,9 +99,9 @@ def explore(reading: Any, text: Any = None, row: int = 0) -> AnyWidget | Framed:
 @translate_system_errors()
 def intervene(
     model: Any,
-    text: ReadGiven,
+    text: Readable,
     switches: Mapping[str, str | EditFunction],
-    second: ReadGiven | None = None,
+    second: Readable | None = None,
     place: int | None = None,
     positions: Sequence[int] = (),
 ) -> Intervention:
@@ -186,7 +186,7 @@ def read(
 @translate_system_errors()
 def direct_logits(
     model: Any,
-    text: ReadGiven,
+    text: Readable,
     token: str | int | None = None,
     against: str | int | None = None,
     place: int | None = None,
@@ -214,7 +214,7 @@ def direct_logits(
 
 
 @translate_system_errors()
-def logit_lens(model: Any, text: ReadGiven, top: int = 5) -> DataFrame:
+def logit_lens(model: Any, text: Readable, top: int = 5) -> DataFrame:
     """The logit lens: predictions after each layer, through the final norm and the unembedding.
 
     A table of layer (0: the embedding), position (from 0), token, rank (1 to `top`), prediction, probability, and kl_nats: of the
@@ -229,7 +229,7 @@ def logit_lens(model: Any, text: ReadGiven, top: int = 5) -> DataFrame:
     return lens_table(stream, unembedding, ready.side.tokens[0], ready.subject.token, top)
 
 
-def _writers_of(model: Any, text: ReadGiven) -> tuple[PreparedText, WrittenStream, Unembedding]:
+def _writers_of(model: Any, text: Readable) -> tuple[PreparedText, WrittenStream, Unembedding]:
     """A text made ready, the sum that its stream is, and how logits are made of it; raises ModelError where they are not."""
     from trisect.hf.locate.blocks import find_unembedding
     from trisect.measure.composition import read_stream
@@ -264,8 +264,8 @@ def _token_number(subject: Any, token: str | int, size: int) -> int:
 @translate_system_errors()
 def serve(
     model: Any,
-    text: ReadGiven | Sequence[str] = (),
-    second: ReadGiven | Sequence[str] = (),
+    text: Readable | Sequence[str] = (),
+    second: Readable | Sequence[str] = (),
     host: str = "127.0.0.1",
     port: int = 0,
     open: bool = False,

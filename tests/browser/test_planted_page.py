@@ -8,7 +8,7 @@ from tests.accessible import barriers
 from tests.unit.test_planted import QUICK, perfect, tables
 
 from trisect.claims import judge
-from trisect.core.spec import StudyAbout, plain
+from trisect.core.spec import StudyAbout, to_json_data
 from trisect.experiments.study.rows import StudyRows
 
 pytestmark = pytest.mark.browser
@@ -16,7 +16,7 @@ pytestmark = pytest.mark.browser
 
 @pytest.fixture(scope="module")
 def address(tmp_path_factory) -> str:
-    made, about = tables(perfect), StudyAbout(corpus={"name": "roles"}, experiment=plain(QUICK[0]))
+    made, about = tables(perfect), StudyAbout(corpus={"name": "roles"}, experiment=to_json_data(QUICK[0]))
     made["claims"] = judge(made, about)
     rows = StudyRows.of(made, about)
     path = tmp_path_factory.mktemp("planted") / "report.html"

@@ -26,7 +26,7 @@ from trisect.core.edits import _KINDS, check_study_site, register
 from trisect.core.finding import About, Estimate, Finding
 from trisect.core.schema import record
 from trisect.core.site import Site
-from trisect.core.spec import plain
+from trisect.core.spec import to_json_data
 from trisect.core.tables import frame
 from trisect.lab.experiment import Experiment, Measured, RunContext
 from trisect.lab.inputs import ModelSource, TextSource
@@ -165,7 +165,7 @@ def test_a_new_source_with_two_claims_is_one_object_and_its_place_in_the_tuple(t
     assert {row["citation"] for row in mine} == {"Nobody. A source made for a test. 2026."}
 
     asked = replace(tiny.EXPERIMENT, seeds=(1,), attack=None, rewind=None)
-    (tmp_path / "asked.json").write_text(json.dumps(plain(asked)))
+    (tmp_path / "asked.json").write_text(json.dumps(to_json_data(asked)))
     done = reply("study", tmp_path / "asked.json", "--out", tmp_path / "out", "--workers", 0)
     assert {"T-1", "T-2"} <= set(done["verdicts"])
     judged = pl.read_parquet(tmp_path / "out/tables/claims.parquet").filter(source="made")
@@ -253,7 +253,7 @@ EDITS = [
 
 def test_a_new_edit_is_one_class_and_its_place_in_the_tuple(tmp_path, monkeypatch):
     asked = replace(tiny.EXPERIMENT, seeds=(1,), attack=None, freeze=None, rewind=None)
-    (tmp_path / "asked.json").write_text(json.dumps({**plain(asked), "edits": EDITS}))
+    (tmp_path / "asked.json").write_text(json.dumps({**to_json_data(asked), "edits": EDITS}))
     refused = call("plan", tmp_path / "asked.json")
     assert (refused.exit_code, refused.stdout) == (2, "")
     assert "Unknown edit 'damp'." in refused.stderr

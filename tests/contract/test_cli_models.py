@@ -8,7 +8,7 @@ from click.testing import CliRunner
 from tests import tiny, tinyhf
 
 from trisect.cli import main
-from trisect.core.spec import plain
+from trisect.core.spec import to_json_data
 from trisect.lab import subject
 
 TEXTS = [f"w{i} w{i + 1} , w{i + 2} w{(3 * i) % 40} ." for i in range(36)]
@@ -114,7 +114,7 @@ def test_bad_input_is_one_message_and_exit_2(place, tmp_path, monkeypatch, words
 
 def test_the_tiny_study_from_the_command_line(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    (tmp_path / "tiny.json").write_text(json.dumps(plain(tiny.EXPERIMENT)))
+    (tmp_path / "tiny.json").write_text(json.dumps(to_json_data(tiny.EXPERIMENT)))
     plan = call("plan", "tiny.json", "--runs")
     assert plan.exit_code == 0
     assert len([line for line in plan.stdout.splitlines() if re.search(r"-s[12]-[0-9a-f]{8}$", line)]) == 14

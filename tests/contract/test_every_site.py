@@ -17,7 +17,7 @@ import trisect
 from trisect.core.errors import CorpusError, SiteError, SpecError, TrisectError
 from trisect.core.methods import Attack, Erase, Probe
 from trisect.core.site import Site
-from trisect.core.spec import Text, plain
+from trisect.core.spec import Text, to_json_data
 from trisect.experiments.study import tasks
 from trisect.hf.load import load
 from trisect.lab.folder import Folder
@@ -75,7 +75,7 @@ def test_a_switch_zeroes_the_part_that_is_named_and_no_other_of_its_layer(subjec
     from trisect.measure.intervention import PreparedText
 
     ready = PreparedText.of(subject, WORDS)
-    plain, switched = subject.read(WORDS), 0
+    to_json_data, switched = subject.read(WORDS), 0
     for text in SPELLINGS:
         site = _site(text)
         try:
@@ -84,7 +84,7 @@ def test_a_switch_zeroes_the_part_that_is_named_and_no_other_of_its_layer(subjec
             continue
         assert site is not None, text
         first = min(site.layers or (1,))
-        here, before = edited[f"layer {first}"], plain[f"layer {first}"]
+        here, before = edited[f"layer {first}"], to_json_data[f"layer {first}"]
         switched += 1
         for name in ("q", "k", "v"):
             mine, was = getattr(here, name), getattr(before, name)
@@ -212,7 +212,7 @@ def test_a_feature_with_a_control_character_is_refused_by_its_line(tmp_path, fea
 def test_the_name_in_a_settings_file_is_no_way_out_of_here(tmp_path, monkeypatch, name):
     monkeypatch.chdir(tmp_path)
     path = tmp_path / "experiment.json"
-    path.write_text(json.dumps(plain(tiny.EXPERIMENT.resolved()) | {"name": name}))
+    path.write_text(json.dumps(to_json_data(tiny.EXPERIMENT.resolved()) | {"name": name}))
     with pytest.raises(SpecError, match="is not a name"):
         trisect.study(path, workers=0, quiet=True)
     assert [p.name for p in tmp_path.iterdir()] == ["experiment.json"]

@@ -8,7 +8,7 @@ from tests import tinyhf, zoo
 
 import trisect
 from trisect.core.errors import ModelError
-from trisect.core.subject import Parts, Subject, check_text
+from trisect.core.subject import QKV, Subject, check_text
 from trisect.core.trace import Address
 from trisect.hf.load import load
 
@@ -86,7 +86,7 @@ def test_a_writer_is_heard_and_nothing_stays_behind(one, name):
     clean = one.score(batch)
     state = {key: tensor.clone() for key, tensor in one.model.state_dict().items()}
 
-    def zero(parts: Parts) -> Parts:
+    def zero(parts: QKV) -> QKV:
         return parts._replace(**{name: torch.zeros_like(getattr(parts, name))})
 
     for address in one.shape.heads:
@@ -105,8 +105,8 @@ def test_held_weights_cut_what_goes_through_the_pattern(one):
     again = one.score(batch, hold=held, clean=clean)
     assert again.total.tolist() == pytest.approx(clean.total.tolist(), rel=1e-4)  # float32 products in another order
 
-    def zero(parts: Parts) -> Parts:
-        return Parts(torch.zeros_like(parts.q), torch.zeros_like(parts.k), parts.v)
+    def zero(parts: QKV) -> QKV:
+        return QKV(torch.zeros_like(parts.q), torch.zeros_like(parts.k), parts.v)
 
     first = next(iter(held))
     silenced = one.score(batch, {first: zero}, held, clean)
@@ -288,7 +288,7 @@ def test_addresses_of_an_encoder_decoder():
     assert shape.stacks == ("enc", "dec", "cross")
     assert shape.layers("enc") == (1, 2)
     assert shape.layers("cross") == (1, 2, 3)
-    assert shape.words() == (
+    assert shape.describe() == (
         "The model has enc: layers 1, 2 with 4 heads; dec: layers 1, 2, 3 with 4 heads; cross: layers 1, 2, 3 with 4 heads."
     )
     assert shape.resolve(trisect.Site.parse("cross.v@3"))[0].address == Address("cross", 3)

@@ -10,7 +10,7 @@ from tests.studies import run
 from trisect.core.errors import CorpusError, StudyError
 from trisect.core.methods import Ablate, Attack, Freeze, Interchange, Probe, Rewind
 from trisect.core.site import Site
-from trisect.core.spec import Text, plain, read_experiment
+from trisect.core.spec import Text, read_experiment, to_json_data
 from trisect.core.tables import SCHEMAS
 from trisect.experiments.study.plan import join_ledger, make_plan
 from trisect.experiments.study.presets import INDUCTION, PRESETS, ROLES
@@ -129,7 +129,7 @@ def test_the_check_is_recorded_by_site_and_split(tables):
 
 def test_a_sample_is_part_of_the_experiment_and_of_no_runs_id(tmp_path):
     assert [r.id for r in SAMPLED.runs("x")] == [r.id for r in WHOLE.runs("x")]
-    assert read_experiment(plain(SAMPLED), "x") == SAMPLED != WHOLE
+    assert read_experiment(to_json_data(SAMPLED), "x") == SAMPLED != WHOLE
     assert all(p.rewind and p.rewind.sample_tokens is None for p in PRESETS)
     folder = Folder(tmp_path)
     join_ledger(folder, [WHOLE], "x")

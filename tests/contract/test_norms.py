@@ -316,7 +316,7 @@ def test_a_layer_that_failed_its_proof_is_left_out(tmp_path, monkeypatch):
     monkeypatch.setattr(type(subject), "projections", lambda _: every[:0])
     with pytest.raises(ModelError, match="no attention layer whose norms can be computed") as error:
         trisect.norms(subject, texts, out=tmp_path / "none", quiet=True)
-    assert error.value.reason == subject.shape.words()
+    assert error.value.reason == subject.shape.describe()
 
 
 def test_a_verdict_is_bound_to_texts_block_and_command(bert, tmp_path):

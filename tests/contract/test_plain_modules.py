@@ -12,7 +12,7 @@ from tests import zoo
 from torch import Tensor, nn
 
 from trisect.core.errors import ModelError
-from trisect.core.subject import Parts
+from trisect.core.subject import QKV
 from trisect.hf.hooks.calls import unwrap_model
 from trisect.hf.load import load
 
@@ -109,7 +109,7 @@ def test_a_causal_module_of_ones_own_is_read_and_written_to():
     assert trace.weights.triu(1).abs().max() == 0
     assert trace.w_q is not None
     address = subject.addresses[0]
-    nothing = subject.predict({"x": x}, write={address: lambda p: Parts(p.q, p.k, torch.zeros_like(p.v))})
+    nothing = subject.predict({"x": x}, write={address: lambda p: QKV(p.q, p.k, torch.zeros_like(p.v))})
     with torch.no_grad():
         assert torch.allclose(nothing, model.out(x + model.o.bias), atol=1e-5)
 

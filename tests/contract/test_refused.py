@@ -14,7 +14,7 @@ from trisect.cli import main
 from trisect.core.errors import StudyError
 from trisect.core.files import read_json, write_json
 from trisect.core.schema import build
-from trisect.core.spec import plain
+from trisect.core.spec import to_json_data
 from trisect.experiments.dissect import DISSECT
 from trisect.experiments.dissect.parts import PARTS
 from trisect.experiments.dissect.settings import DissectSettings
@@ -70,7 +70,7 @@ def place(tmp_path_factory):
         (base / "texts" / f"{split}.txt").write_text("\n".join(TEXTS), encoding="utf-8")
     (base / "a").write_text("w1 w2\n")
     (base / "b").write_text("w1 w2\nw3\n")
-    (base / "experiment.json").write_text(json.dumps(plain(tiny.EXPERIMENT.resolved())))
+    (base / "experiment.json").write_text(json.dumps(to_json_data(tiny.EXPERIMENT.resolved())))
     return base
 
 

@@ -25,7 +25,7 @@ from trisect.cli import main
 from trisect.core.errors import CorpusError, DamagedFileError, SpecError, StudyError
 from trisect.core.files import write_json
 from trisect.core.machine import Machine
-from trisect.core.spec import Attack, Freeze, Rewind, plain
+from trisect.core.spec import Attack, Freeze, Rewind, to_json_data
 from trisect.core.tables import frame, read_table, write_table
 from trisect.engine.jobs import JobOrder
 from trisect.engine.start import open_engine
@@ -412,12 +412,12 @@ def test_evaluations_alone_are_an_extension_too(tmp_path):
 
 def test_a_list_of_experiments_is_read_and_what_is_none_is_refused(tmp_path):
     path = tmp_path / "x.json"
-    path.write_text(json.dumps([plain(ONE), plain(tiny.EXPERIMENT)]))
+    path.write_text(json.dumps([to_json_data(ONE), to_json_data(tiny.EXPERIMENT)]))
     assert find_experiments(path) == (ONE, tiny.EXPERIMENT)
     path.write_text("[]")
     with pytest.raises(SpecError, match="holds no experiment"):
         find_experiments(path)
-    path.write_text(json.dumps([plain(ONE), {"nmae": "x"}]))
+    path.write_text(json.dumps([to_json_data(ONE), {"nmae": "x"}]))
     with pytest.raises(SpecError, match=r"experiment 2 of .*x\.json has nmae"):
         find_experiments(path)
     with pytest.raises(SpecError, match="The experiments have different texts"):

@@ -51,7 +51,7 @@ def combined():
     tables = study_tables((1, 2), 2, 2, ("<b>ner</b>",), {}, whole=whole)
     unknown = pl.when(pl.col("name") == "accuracy").then(math.nan).otherwise(pl.col("value")).alias("value")
     tables = {**tables, "metrics": tables["metrics"].with_columns(unknown), "sites": frame("sites", ())}
-    description = about(**SMALL) | {"experiment": spec.plain(whole)}
+    description = about(**SMALL) | {"experiment": spec.to_json_data(whole)}
     description["corpus"] = description["corpus"] | {"name": "<script>alert(1)</script>", "notes": ["a & b <i>"]}
     return {**tables, "claims": judge(tables, description)}, description
 

@@ -11,7 +11,7 @@ from tests import towers
 
 from trisect.core.errors import CorpusError, SiteError
 from trisect.core.site import Site
-from trisect.core.subject import Parts
+from trisect.core.subject import QKV
 from trisect.core.trace import Side
 from trisect.experiments.explore.run import take_picture
 from trisect.hf.load import load
@@ -53,7 +53,7 @@ def test_a_site_of_a_tower_is_written_to_and_others_stay():
     subject = load(made.model, inputs=made.inputs)
     (target,) = subject.shape.resolve(Site.parse("vision.v@3"))
     clean = subject.predict(made.inputs)
-    edited = subject.predict(made.inputs, write={target.address: lambda p: Parts(p.q, p.k, torch.zeros_like(p.v))})
+    edited = subject.predict(made.inputs, write={target.address: lambda p: QKV(p.q, p.k, torch.zeros_like(p.v))})
     assert torch.equal(edited.text_embeds, clean.text_embeds)
     assert not torch.equal(edited.image_embeds, clean.image_embeds)
     with pytest.raises(SiteError, match="names no stack"):

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from transformers import AttentionInterface, GPT2Config, GPT2LMHeadModel
 
 from trisect.core.errors import ModelError
-from trisect.core.subject import Parts
+from trisect.core.subject import QKV
 from trisect.core.trace import Address
 from trisect.hf.batches import first_tensor
 from trisect.hf.forward import run_forward
@@ -448,7 +448,7 @@ def test_a_model_is_run_once_to_be_read():
 
 def test_scoring_keeps_no_calls():
     one = load(tinyhf.gpt2(), tinyhf.tokenizer(False))
-    kept, edits = [], Edits({0: lambda parts: Parts(parts.q, parts.k, 0 * parts.v)})
+    kept, edits = [], Edits({0: lambda parts: QKV(parts.q, parts.k, 0 * parts.v)})
     for call in run_forward(one._with_proof, {"input_ids": torch.arange(7, 12)[None]}, edits)[0]:
         kept += [call.q, call.k, call.v, call.output, call.weights]
     assert all(t is None or t.is_meta for t in kept)

@@ -13,7 +13,7 @@ from tests import interchanged, tiny, tinyhf
 import trisect
 from trisect.core.machine import Machine
 from trisect.core.site import Site
-from trisect.core.subject import Parts, SiteTarget, Texts
+from trisect.core.subject import QKV, SiteTarget, Texts
 from trisect.core.trace import Address
 from trisect.experiments.ablate.run import TextsRead, make_replacement
 from trisect.experiments.patch.run import measure
@@ -75,16 +75,16 @@ def at(layer, component, heads=None):
 def parts_like(heads=4, kv=2, seed=0):
     draw = torch.Generator().manual_seed(seed)
     sizes = (heads, kv, kv)
-    return Parts(*(torch.randn(2, n, 5, 3, generator=draw, dtype=torch.float64) for n in sizes))
+    return QKV(*(torch.randn(2, n, 5, 3, generator=draw, dtype=torch.float64) for n in sizes))
 
 
 @given(component=st.sampled_from("qkv"), heads=st.sampled_from([None, (1,), (2,), (1, 2)]))
 def test_a_write_replaces_what_it_names_and_leaves_the_rest_bit_for_bit(component, heads):
     there, source = parts_like(), parts_like(seed=1)
-    before = Parts(*(t.clone() for t in there))
+    before = QKV(*(t.clone() for t in there))
     new = put([at(1, component, heads)], source)(there)
     assert all(torch.equal(a, b) for a, b in zip(there, before, strict=True))  # what came in is not written to
-    for name in Parts._fields:
+    for name in QKV._fields:
         own = getattr(new, name).shape[1]
         edited = set() if name != component else set(heads or range(1, own + 1))
         for head in range(1, own + 1):
@@ -96,7 +96,7 @@ def test_a_write_replaces_what_it_names_and_leaves_the_rest_bit_for_bit(componen
 @pytest.mark.parametrize("component", ["q", "k", "v"])
 def test_putting_back_what_was_there_changes_no_loss(layer, component):
     trace = TRACES[Address("plain", layer)]
-    same = put([at(layer, component, (2,))], Parts(trace.q, trace.k, trace.v))
+    same = put([at(layer, component, (2,))], QKV(trace.q, trace.k, trace.v))
     assert torch.equal(OWN.score(BATCH, {trace.address: same}).total, CLEAN.total)
     assert not torch.equal(OWN.score(BATCH, {trace.address: put([at(layer, "v")], zeros())}).total, CLEAN.total)
 
@@ -134,7 +134,7 @@ def test_with_the_pattern_held_an_edit_of_q_acts_through_its_own_pattern_alone()
     address, above = Address("plain", 1), Address("plain", 2)
     trace = TRACES[address]
     q = torch.randn(trace.q.shape, generator=torch.Generator().manual_seed(3), dtype=torch.float64)
-    writer = put([at(1, "q")], Parts(q, trace.k, trace.v))
+    writer = put([at(1, "q")], QKV(q, trace.k, trace.v))
     mask = torch.full((12, 12), -torch.inf, dtype=torch.float64).triu(1)
     pattern = torch.softmax(q @ trace.k.mT / EACH**0.5 + mask, -1)
     held = OWN.score(BATCH, {address: writer}, {above: TRACES[above].weights}).total
@@ -185,14 +185,14 @@ def test_changes_are_sums_over_tokens_of_the_subjects_own_loss(tmp_path):
 def test_means_add_up_over_batches_and_never_count_padding(cuts, seed):
     draw, means, kept = torch.Generator().manual_seed(seed), Means(), {"q": [], "k": [], "v": []}
     for size in cuts:
-        parts = Parts(*(torch.randn(size, 2, 6, 3, generator=draw, dtype=torch.float64) for _ in range(3)))
+        parts = QKV(*(torch.randn(size, 2, 6, 3, generator=draw, dtype=torch.float64) for _ in range(3)))
         real = torch.rand(size, 6, generator=draw) < 0.6
         real[:, 0] = True
-        for name in Parts._fields:
+        for name in QKV._fields:
             kept[name].append(getattr(parts, name).transpose(1, 2)[real])
             getattr(parts, name).transpose(1, 2)[~real] = torch.inf
         means.add(parts, real, real)
-    for name in Parts._fields:
+    for name in QKV._fields:
         wanted = torch.cat(kept[name]).mean(0)[None, :, None]
         torch.testing.assert_close(getattr(means.parts(), name), wanted, rtol=0, atol=EXACT)
 
@@ -318,7 +318,7 @@ def test_it_holds_of_our_own_models_too():
         assert torch.equal(
             OWN.outputs(base, {edit.address: put_at(edit.targets, parts[edit.address], real, real)}), clean
         )
-    other = Parts(*(part.flip(0) for part in parts[address]))
+    other = QKV(*(part.flip(0) for part in parts[address]))
     (edit,) = plan_edits(OWN.shape, ["q+k+v@2"], "layer")
     seen = []
     OWN._pass(
@@ -452,7 +452,7 @@ def test_positions_that_do_not_hold_the_key_do_not_matter():
 
 def test_sites_are_all_of_a_models_sites_where_none_are_named():
     assert [str(site) for site in every_site(subject("gpt2").shape)] == ["q@all", "k@all", "v@all"]
-    parts = [Parts(*(torch.full((1,), value) for _ in range(3))) for value in (0.0, 1.0)]
+    parts = [QKV(*(torch.full((1,), value) for _ in range(3))) for value in (0.0, 1.0)]
     addresses = [Address("plain", n) for n in (1, 2)]
     held = freeze_later_layers({addresses[1]: parts[1]}, addresses, addresses[0])
     assert list(held) == addresses[1:]

@@ -8,7 +8,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from trisect.core.errors import CorpusError
-from trisect.core.schema import plain, read
+from trisect.core.schema import read, to_json_data
 from trisect.hf.small.translator import TranslationLoss, TranslatorShape, encode, learn_tokenizer, make_model
 from trisect.text.bitext import Bitext, SentencePair, _format_links, make_bitext, read_links, write_links
 from trisect.text.generated import OBJECT, STOP, bitext_corpus
@@ -106,7 +106,7 @@ def test_lessons_are_short_once_in_order_and_never_scored(train, valid, test, lo
 @given(PAIRS, PAIRS)
 def test_bitexts_travel_as_json_and_have_marks_of_their_own(train, test):
     bitext = make_bitext("x", {"train": train, "test": test}, ("a note",))
-    assert read(Bitext, plain(bitext), "x") == bitext
+    assert read(Bitext, to_json_data(bitext), "x") == bitext
     assert (make_bitext("y", {"train": test, "test": train}, ()).fingerprint == bitext.fingerprint) == (train == test)
 
 

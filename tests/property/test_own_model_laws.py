@@ -6,7 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from trisect.core.spec import Model
-from trisect.core.subject import Parts, Subject
+from trisect.core.subject import QKV, Subject
 from trisect.core.trace import Address
 from trisect.lm.fleet import forward, initial, layout, views
 from trisect.lm.reading import OwnModel
@@ -93,7 +93,7 @@ def test_a_writer_is_heard_at_its_layer_and_nowhere_before_it():
     assert torch.equal(same.total, clean.total)
     for name in ("q", "k", "v"):
 
-        def zero(parts: Parts, name: str = name) -> Parts:
+        def zero(parts: QKV, name: str = name) -> QKV:
             return parts._replace(**{name: torch.zeros_like(getattr(parts, name))})
 
         assert not torch.equal(subject.score(batch, {Address("plain", 2): zero}).total, clean.total)
@@ -106,7 +106,7 @@ def test_held_weights_take_the_softmaxs_place():
     held = {trace.address: trace.weights for trace in clean.traces}
     assert torch.equal(subject.score(batch, hold=held).total, subject.score(batch).total)
 
-    def zero_q(parts: Parts) -> Parts:
+    def zero_q(parts: QKV) -> QKV:
         return parts._replace(q=torch.zeros_like(parts.q))
 
     silenced = subject.score(batch, {Address("plain", 1): zero_q}, held)
@@ -121,4 +121,4 @@ def test_windows_tokens_and_unknown_words():
     assert batch.rows == ((0, 0), (0, 4))
     assert "cut into windows" in batch.notes[0]
     assert isinstance(subject, Subject)
-    assert subject.shape.words() == "The model has layers 1, 2 with 4 heads."
+    assert subject.shape.describe() == "The model has layers 1, 2 with 4 heads."

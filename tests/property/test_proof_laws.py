@@ -12,7 +12,7 @@ from torch import nn
 
 from trisect.core.errors import SiteError
 from trisect.core.site import COMPONENTS, Site
-from trisect.core.subject import Parts
+from trisect.core.subject import QKV
 from trisect.core.trace import Address
 from trisect.hf.batches import first_tensor
 from trisect.hf.hooks.calls import Edits
@@ -230,7 +230,7 @@ def test_what_a_writer_gives_is_what_is_used(seed, scale):
     x = torch.randn(2, 4, 5, dtype=torch.float64, generator=torch.Generator().manual_seed(seed))
 
     def write(parts):
-        return Parts(parts.q * scale, parts.k + parts.v, parts.v - parts.q)
+        return QKV(parts.q * scale, parts.k + parts.v, parts.v - parts.q)
 
     _, (clean,) = run(model, {"x": x}, record_products)
     answer, (call,) = run(model, {"x": x}, record_products, Edits(write={0: write}))

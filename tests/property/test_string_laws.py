@@ -14,7 +14,7 @@ from tests import tiny
 from trisect.cli import main
 from trisect.core.errors import CorpusError, SiteError, TrisectError
 from trisect.core.site import COMPONENTS, Site
-from trisect.core.spec import plain
+from trisect.core.spec import to_json_data
 from trisect.text.corpus import Corpus
 from trisect.text.lines import UNSHOWN
 from trisect.text.sources import open_corpus
@@ -156,8 +156,10 @@ treebank = st.one_of(
 
 def as_bytes(texts):
     """UTF-8, at times with a byte-order mark, or no text at all."""
-    plain = texts.map(lambda text: text.encode(errors="surrogatepass"))
-    return st.one_of(plain, plain, plain, plain.map(b"\xef\xbb\xbf".__add__), st.binary(max_size=40))
+    to_json_data = texts.map(lambda text: text.encode(errors="surrogatepass"))
+    return st.one_of(
+        to_json_data, to_json_data, to_json_data, to_json_data.map(b"\xef\xbb\xbf".__add__), st.binary(max_size=40)
+    )
 
 
 def split_lines(content):
@@ -329,7 +331,7 @@ def test_the_command_line_never_shows_a_traceback_for_a_text(tree, other_tree, t
 def test_the_command_line_never_shows_a_traceback_for_a_site(text):
     with tempfile.TemporaryDirectory() as place:
         file = Path(place) / "tiny.json"
-        file.write_text(json.dumps(plain(tiny.EXPERIMENT)))
+        file.write_text(json.dumps(to_json_data(tiny.EXPERIMENT)))
         try:
             fits = Site.parse(text).resolve(2, 2)
         except SiteError:

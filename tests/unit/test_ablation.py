@@ -15,7 +15,7 @@ from tests.raw import read_json
 import trisect
 from trisect.core.errors import CorpusError, ModelError, SiteError, SpecError
 from trisect.core.finding import Comparison, Estimate, Finding
-from trisect.core.subject import Batch, Heads, Parts, RowScores, Shape, Subject, Texts
+from trisect.core.subject import QKV, Batch, Heads, RowScores, Shape, Subject, Texts
 from trisect.core.tables import read_table
 from trisect.core.trace import Address, Side
 from trisect.experiments.ablate import ABLATE
@@ -114,7 +114,7 @@ def test_q_k_and_v_are_compared_by_paired_differences_over_texts():
     changes = own + 0.3 * np.array([edit.site.components == ("v",) for edit in edits])
     data = compare_components(edits, changes)
     assert data is not None
-    compared = Comparison.of(data)
+    compared = Comparison.from_data(data)
     assert (compared.kind, compared.largest, compared.n) == ("most", "v", 8)
     assert "v largest" in comparison_words(data, "text")
     single = [edit for edit in edits if edit.site.components == ("q",)]
@@ -171,7 +171,7 @@ def test_the_first_sentence_has_every_components_number_and_names_none_that_was_
     draw = np.random.default_rng(0).normal(0, 0.001, (8, len(edits)))
     data = compare_components(edits, draw + [own[edit.site.components[0]] for edit in edits])
     assert data is not None
-    compared = Comparison.of(data)
+    compared = Comparison.from_data(data)
     assert compared.kind == kind
     values = tuple(Estimate(name, value) for name, value in own.items())
     facts = replace(layers.about.facts, articles=4)
@@ -284,7 +284,7 @@ class Blurred:
         total = 0.0
         for address, writer in (write or {}).items():
             t = 4 if address.stack == "enc" else 2
-            before = Parts(torch.ones(1, 2, t, 3), torch.ones(1, 1, 4, 3), torch.ones(1, 1, 4, 3))
+            before = QKV(torch.ones(1, 2, t, 3), torch.ones(1, 1, 4, 3), torch.ones(1, 1, 4, 3))
             total += float((writer(before).v - before.v).square().sum())
             total = torch.inf if address.stack == "cross" else total
         return RowScores(torch.tensor([total]), torch.tensor([4.0]), torch.zeros(1, 4, 3))

@@ -14,7 +14,7 @@ import torch
 
 from trisect.core.errors import CorpusError, DamagedFileError, ModelError, SpecError
 from trisect.core.files import write_json
-from trisect.core.subject import Heads, Parts, Shape
+from trisect.core.subject import QKV, Heads, Shape
 from trisect.core.tables import frame
 from trisect.core.trace import Address
 from trisect.experiments.recall import ask as asking
@@ -308,7 +308,7 @@ class Write(NamedTuple):
     """What a replacement did to one layer whose q, k and v were all 2."""
 
     address: Address
-    parts: Parts
+    parts: QKV
 
 
 class Planted(Answerer):
@@ -326,14 +326,14 @@ class Planted(Answerer):
     def means(self, questions, answers):
         assert list(questions) == [r["question"] for r in ROWS if r["question"][10] not in "DG"]
         assert set(answers) == {"Ulm"}
-        return {a: Parts(*(torch.full((1, 2, 1, 3), 10.0 * a.layer + i) for i in range(3))) for a in (FIRST, SECOND)}
+        return {a: QKV(*(torch.full((1, 2, 1, 3), 10.0 * a.layer + i) for i in range(3))) for a in (FIRST, SECOND)}
 
     def reproduces(self, questions, answers, write=None):
         names = np.array([q[10] for q in questions])
         if not write:
             return names != "J"
         ((address, writer),) = write.items()
-        here = Parts(*(torch.full((4, 2, 5, 3), 2.0) for _ in range(3)))
+        here = QKV(*(torch.full((4, 2, 5, 3), 2.0) for _ in range(3)))
         self.seen.append(Write(address, writer(here)))
         edited = [name for name, part in self.seen[-1].parts._asdict().items() if not (part == 2).all()]
         return np.full(len(names), True) if (address, edited) == (FIRST, ["q"]) else names < "E"

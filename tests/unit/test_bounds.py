@@ -21,8 +21,8 @@ from trisect.core import files, machine, schema
 from trisect.core.errors import CorpusError, DamagedFileError, ModelError, SpecError, StudyError, is_out_of_memory
 from trisect.core.files import write_json
 from trisect.core.methods import Erase, Probe
-from trisect.core.schema import flat, read_word
-from trisect.core.spec import Design, Model, Rewind, Training, plain
+from trisect.core.schema import flat_settings, read_word
+from trisect.core.spec import Design, Model, Rewind, Training, to_json_data
 from trisect.experiments import EXPERIMENTS, UTILITIES
 from trisect.experiments.recall.settings import RecallRecipe
 from trisect.experiments.study import plan as planning
@@ -38,7 +38,7 @@ from trisect.text.lines import open_text
 NUMBERS = [
     (one, field)
     for one in (*(e.settings for e in (*EXPERIMENTS, *UTILITIES)), RecallRecipe, TranslationRecipe)
-    for field in flat(one)
+    for field in flat_settings(one)
     if field.item is int and field.option.many != "seeds"
 ]
 
@@ -59,10 +59,12 @@ def test_every_whole_number_has_an_upper_bound_and_says_it(settings, field):
     assert read_word(field, most) == most
 
 
-@pytest.mark.parametrize("name", [*schema.MODEL, *schema.TRAINING])
+@pytest.mark.parametrize("name", [*schema.MODEL_BOUNDS, *schema.TRAINING_BOUNDS])
 def test_so_have_the_numbers_of_a_statement(name):
     kind: Any
-    kind, most = (Model, schema.MODEL[name]) if name in schema.MODEL else (Training, schema.TRAINING[name])
+    kind, most = (
+        (Model, schema.MODEL_BOUNDS[name]) if name in schema.MODEL_BOUNDS else (Training, schema.TRAINING_BOUNDS[name])
+    )
     for value in (most + 1, 10**5000):
         with pytest.raises(SpecError, match=f"{name} is") as error:
             kind(**{name: value})
@@ -73,17 +75,17 @@ def test_a_name_of_4000_characters_is_shown_short():
     with pytest.raises(SpecError) as error:
         Design("x" * 4000)
     assert len(error.value.problem) < 120
-    assert f"up to {schema.NAME} letters" in error.value.reason
+    assert f"up to {schema.MAX_NAME} letters" in error.value.reason
 
 
 def test_more_runs_than_a_study_holds_are_refused_before_they_are_counted_out():
     with pytest.raises(SpecError) as error:
         trisect.plan("quick", seeds=10_000)
-    assert error.value.problem == f"More than {schema.RUNS:,} runs are asked for."
+    assert error.value.problem == f"More than {schema.MAX_RUNS:,} runs are asked for."
 
 
 def test_a_plan_says_its_memory_and_what_the_machine_lacks_is_refused_unless_forced(tmp_path, monkeypatch):
-    (tmp_path / "tiny.json").write_text(json.dumps(plain(tiny.EXPERIMENT)))
+    (tmp_path / "tiny.json").write_text(json.dumps(to_json_data(tiny.EXPERIMENT)))
     assert "memory    roughly" in call("plan", tmp_path / "tiny.json").stdout
     assert json.loads(call("plan", tmp_path / "tiny.json", "--json").stdout)["memory_bytes"] > 0
     for name, what in (("memory_bytes", "memory in one worker"), ("free_bytes", "disk in")):
@@ -135,9 +137,9 @@ def test_a_key_that_stands_twice_is_found_among_a_hundred_thousand():
 
 def test_json_that_is_too_large_is_not_read(tmp_path):
     with (tmp_path / "x.json").open("wb") as file:
-        file.truncate(schema.JSON_BYTES + 1)  # a hole: it takes no room
+        file.truncate(schema.MAX_JSON_BYTES + 1)  # a hole: it takes no room
     result = call("plan", tmp_path / "x.json")
-    assert f"up to {schema.JSON_BYTES:,} are read" in result.stderr
+    assert f"up to {schema.MAX_JSON_BYTES:,} are read" in result.stderr
 
 
 def test_one_word_that_does_not_end_is_refused(tmp_path):
@@ -221,7 +223,7 @@ def test_a_forged_ledger_with_a_right_checksum_is_no_ledger(forge, tmp_path):
 
 @pytest.mark.parametrize("command", ["study", "report", "check"])
 def test_every_command_says_that_a_forged_ledger_is_none(command, tmp_path):
-    (tmp_path / "tiny.json").write_text(json.dumps(plain(tiny.EXPERIMENT)))
+    (tmp_path / "tiny.json").write_text(json.dumps(to_json_data(tiny.EXPERIMENT)))
     folder = Folder(tmp_path / "study")
     join_ledger(folder, [tiny.EXPERIMENT], trisect.plan(tmp_path / "tiny.json").corpus.fingerprint)
     write_json(folder.ledger, FORGERIES["another seed"](read_json(folder.ledger, "")))
@@ -259,7 +261,7 @@ def test_every_value_by_which_runs_are_trained_is_held_against_a_ledgers_runs(tm
         with pytest.raises(DamagedFileError, match="no study's ledger"):
             folder.read_ledger()
     write_json(folder.ledger, whole)
-    assert plain(folder.read_ledger()) == whole
+    assert to_json_data(folder.read_ledger()) == whole
 
 
 WAYS = [
@@ -277,10 +279,10 @@ def test_a_study_evaluates_in_one_way(other, tmp_path):
     folder = Folder(tmp_path / "study")
     erase = Erase(tiny.SITES[:1], ("pos",), draws=2)
     first = replace(tiny.EXPERIMENT, probe=Probe(labels=("pos",)), erase=erase)
-    whole: Any = plain(join_ledger(folder, [first], "text"))
+    whole: Any = to_json_data(join_ledger(folder, [first], "text"))
     with pytest.raises(StudyError, match="belongs to another study"):
         join_ledger(folder, [other], "text")
-    write_json(folder.ledger, whole | {"asked": [*whole["asked"], plain(other)]})
+    write_json(folder.ledger, whole | {"asked": [*whole["asked"], to_json_data(other)]})
     with pytest.raises(DamagedFileError, match=r"no study's ledger(?s:.*)Its designs differ in"):
         folder.read_ledger()
 
@@ -298,9 +300,9 @@ def people(path):
 @pytest.mark.parametrize(
     ("name", "read_it", "most"),
     [
-        ("p.jsonl", pairs.read_pairs, schema.LINE_BYTES),
-        ("g", links, schema.LINE_BYTES),
-        (birth_places.WIKI, people, schema.LINE_BYTES),
+        ("p.jsonl", pairs.read_pairs, schema.MAX_LINE_BYTES),
+        ("g", links, schema.MAX_LINE_BYTES),
+        (birth_places.WIKI, people, schema.MAX_LINE_BYTES),
     ],
 )
 def test_a_line_that_is_too_long_is_said(tmp_path, name, read_it, most):

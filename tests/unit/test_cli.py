@@ -14,10 +14,10 @@ from tests import tiny
 from trisect.cli import main
 from trisect.cli.group import SECTIONS
 from trisect.cli.options import finding_lines, parse_options
-from trisect.core.errors import SpecError, StudyError, unknown
+from trisect.core.errors import SpecError, StudyError, unknown_name
 from trisect.core.finding import Finding
-from trisect.core.schema import build, flat
-from trisect.core.spec import plain
+from trisect.core.schema import build, flat_settings
+from trisect.core.spec import to_json_data
 from trisect.experiments import EXPERIMENTS
 from trisect.experiments.study import STUDY
 from trisect.lab.driver import _place
@@ -139,7 +139,7 @@ def test_a_label_that_is_not_there_or_has_one_class(tmp_path):
     result = call("study", "quick", "--corpus", "text")
     assert result.exit_code == 2
     assert "'pos'" in result.stderr
-    experiment = plain(tiny.EXPERIMENT) | {"attack": {"labels": ["mood"], "sites": ["q@1"]}}
+    experiment = to_json_data(tiny.EXPERIMENT) | {"attack": {"labels": ["mood"], "sites": ["q@1"]}}
     (tmp_path / "mood.json").write_text(json.dumps(experiment))
     result = call("study", "mood.json")
     assert result.exit_code == 2
@@ -159,14 +159,16 @@ def test_a_conllu_line_with_the_wrong_number_of_columns_is_named(tmp_path):
 
 def test_heads_that_do_not_divide_and_no_layers(tmp_path):
     for key, value in (("heads", 7), ("layers", 0)):
-        (tmp_path / "x.json").write_text(json.dumps(plain(tiny.EXPERIMENT) | {"model": {"width": 40, key: value}}))
+        (tmp_path / "x.json").write_text(
+            json.dumps(to_json_data(tiny.EXPERIMENT) | {"model": {"width": 40, key: value}})
+        )
         result = call("plan", "x.json")
         assert result.exit_code == 2
         assert str(value) in result.stderr
 
 
 def test_plan_as_json_is_an_experiment_that_study_takes(tmp_path):
-    (tmp_path / "tiny.json").write_text(json.dumps(plain(tiny.EXPERIMENT)))
+    (tmp_path / "tiny.json").write_text(json.dumps(to_json_data(tiny.EXPERIMENT)))
     data = json.loads(call("plan", "tiny.json", "--json").stdout)
     (tmp_path / "again.json").write_text(json.dumps(data["experiment"]))
     assert json.loads(call("plan", "again.json", "--json").stdout)["runs"] == data["runs"]
@@ -252,10 +254,10 @@ def test_a_plan_lists_ids_where_that_is_asked():
 
 
 def test_the_closest_name_is_proposed_and_no_other():
-    assert unknown("split", "tset", ("train", "valid", "test")) == "Unknown split 'tset'; did you mean 'test'?"
-    assert unknown("setting", "depth", ("width", "layers")) == "Unknown setting 'depth'."
-    assert unknown("split", 3, ("train",)) == "Unknown split 3."
-    assert unknown("split", "x" * 100, ()) == f"Unknown split '{'x' * 59}…."
+    assert unknown_name("split", "tset", ("train", "valid", "test")) == "Unknown split 'tset'; did you mean 'test'?"
+    assert unknown_name("setting", "depth", ("width", "layers")) == "Unknown setting 'depth'."
+    assert unknown_name("split", 3, ("train",)) == "Unknown split 3."
+    assert unknown_name("split", "x" * 100, ()) == f"Unknown split '{'x' * 59}…."
 
 
 def read(name: str, *words: str) -> dict[str, object]:
@@ -276,7 +278,10 @@ def test_a_list_is_written_with_commas_or_by_giving_the_option_again():
 
 def test_lists_of_one_kind_have_one_spelling_in_every_command():
     several = [
-        (e.name, d) for e in EXPERIMENTS for d in flat(e.settings) if d.is_many and d.words and not d.option.argument
+        (e.name, d)
+        for e in EXPERIMENTS
+        for d in flat_settings(e.settings)
+        if d.is_many and d.words and not d.option.argument
     ]
     forms = {(d.words, d.option.many) for _, d in several}
     assert len({words for words, _ in forms}) == len(forms)  # one form for each name
@@ -284,12 +289,17 @@ def test_lists_of_one_kind_have_one_spelling_in_every_command():
 
 
 def test_values_of_an_option_that_is_given_twice_are_joined_or_refused_and_none_is_lost():
-    lists = [(e, d) for e in EXPERIMENTS for d in flat(e.settings) if d.is_many and d.words and not d.option.argument]
+    lists = [
+        (e, d)
+        for e in EXPERIMENTS
+        for d in flat_settings(e.settings)
+        if d.is_many and d.words and not d.option.argument
+    ]
     for experiment, one in lists:
         if one.option.count is not None:
             continue
         sample = {"words": ("q@1", "k@1"), "seeds": ("1,2", "7")}.get(one.option.many, ("1", "2"))
-        arguments = [x for d in flat(experiment.settings) if d.option.argument for x in ("one",)]
+        arguments = [x for d in flat_settings(experiment.settings) if d.option.argument for x in ("one",)]
         words = [*arguments, f"--{one.words}", sample[0], f"--{one.words}", sample[1]]
         made = main.commands[experiment.name]
         context = made.make_context(experiment.name, [*words, *_needed(experiment, one)], **main.context_settings)
@@ -313,11 +323,11 @@ def test_what_a_list_names_twice_is_refused_in_every_command_but_texts_and_image
         "edits": "tie-k+v",
     }
     samples |= dict.fromkeys(("files", "functions", "methods", "worlds"), "x")
-    lists = [(e, d) for e in EXPERIMENTS for d in flat(e.settings) if d.is_many and d.option.many != "seeds"]
+    lists = [(e, d) for e in EXPERIMENTS for d in flat_settings(e.settings) if d.is_many and d.option.many != "seeds"]
     lists = [(e, d) for e, d in lists if d.option.count is None and d.name not in ("audio", "text", "image", "models")]
     assert {d.name for _, d in lists} == {*samples, "labels", "checkpoints", "stages", "join"}
     for experiment, one in lists:
-        given = {d.name: "x" for d in flat(experiment.settings) if d.required}
+        given = {d.name: "x" for d in flat_settings(experiment.settings) if d.required}
         for value in [samples.get(one.name, "x")]:
             with pytest.raises(SpecError) as error:
                 build(experiment.settings, {**given, one.name: [value, value]})
@@ -331,7 +341,9 @@ def test_what_a_list_names_twice_is_refused_in_every_command_but_texts_and_image
 
 def _needed(experiment, but):
     """The options without which a command does not begin."""
-    found = [d for d in flat(experiment.settings) if d.required and not d.option.argument and d.words != but.words]
+    found = [
+        d for d in flat_settings(experiment.settings) if d.required and not d.option.argument and d.words != but.words
+    ]
     return [word for d in found for word in (f"--{d.words}", "1")]
 
 

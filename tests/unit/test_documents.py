@@ -14,7 +14,7 @@ from trisect.core.errors import SpecError
 from trisect.core.methods import Interchange
 from trisect.core.schema import read
 from trisect.core.site import Site
-from trisect.core.spec import Model, Run, Training, plain
+from trisect.core.spec import Model, Run, Training, to_json_data
 from trisect.experiments.study.tasks import interchange
 from trisect.lm import edits as _registered  # noqa: F401
 from trisect.lm.adversary import control_labels
@@ -100,9 +100,9 @@ def test_nothing_of_an_idle_layers_attention_reaches_the_model():
 
 def test_idle_layers_are_stated_only_where_there_are_some():
     run = Run("0" * 16, MODEL, TRAINING, 1)
-    assert plain(run)["model"].get("idle") == [1]
-    assert read(Run, plain(run), "a file") == run
-    assert "idle" not in plain(replace(run, model=Model()))["model"]
+    assert to_json_data(run)["model"].get("idle") == [1]
+    assert read(Run, to_json_data(run), "a file") == run
+    assert "idle" not in to_json_data(replace(run, model=Model()))["model"]
     assert run.id != replace(run, model=replace(MODEL, idle=())).id
     with pytest.raises(SpecError, match=r"(?s)idle is \[3\].*layers of the 2.*Leave it out"):
         replace(MODEL, idle=(3,))

@@ -14,7 +14,7 @@ from trisect.core.errors import SpecError
 from trisect.core.methods import Attack, Control, Probe, canonical_variant
 from trisect.core.schema import read
 from trisect.core.site import Site
-from trisect.core.spec import Run, plain, read_experiment
+from trisect.core.spec import Run, read_experiment, to_json_data
 from trisect.experiments.study.plan import designs, evaluations, fleets, join_ledger, make_plan, token_seconds
 from trisect.experiments.study.settings import DesignSource
 from trisect.lab.folder import Folder
@@ -68,7 +68,7 @@ def test_an_edit_that_lm_does_not_know_is_refused_before_anything_is_trained():
 
 
 def test_a_statement_of_a_kind_that_is_not_registered_is_refused_by_name():
-    stored: Any = {**plain(BASE), "edit": {"kind": "melt", "site": "q@1", "label": None, "strength": None}}
+    stored: Any = {**to_json_data(BASE), "edit": {"kind": "melt", "site": "q@1", "label": None, "strength": None}}
     for make in (
         lambda: read(Run, stored, "the run"),
         lambda: read_experiment({"edits": [{"kind": "melt", "site": "q@1"}]}, "f.json"),
@@ -163,7 +163,7 @@ def test_variants_have_one_spelling():
 
 
 ASKED = {
-    **{key: plain(tiny.EXPERIMENT)[key] for key in ("name", "text", "model", "training")},
+    **{key: to_json_data(tiny.EXPERIMENT)[key] for key in ("name", "text", "model", "training")},
     "seeds": [1],
     "attack": {"sites": ["q@1"], "labels": ["pos"], "epochs": 1},
     "rewind": None,
@@ -195,7 +195,7 @@ def test_an_experiments_file_asks_for_combined_controls_and_for_edits_of_any_kin
     assert "narrow at 'k@1' is not possible" in said.output
     (asked,) = designs(DesignSource(path, only=("edits",)))
     assert (asked.attack, asked.control, len(asked.edits)) == (None, None, 3)
-    assert read_experiment(plain(asked), "again") == asked
+    assert read_experiment(to_json_data(asked), "again") == asked
     epochs = {run.id.rpartition("-")[0]: run.training.epochs for run in make_plan(*designs(DesignSource(path))).runs}
     assert [epochs[slug] for slug in SLUGS] == [2, 1, 1, 2, 1]
     missing = replace(asked, edits=(AttackEdit(Q, "mood", 1.0),))
@@ -204,8 +204,8 @@ def test_an_experiments_file_asks_for_combined_controls_and_for_edits_of_any_kin
 
 
 def test_statements_without_edits_of_their_own_say_what_they_said_before():
-    assert "edits" not in plain(tiny.EXPERIMENT)
-    assert read_experiment({**plain(tiny.EXPERIMENT), "edits": []}, "f") == tiny.EXPERIMENT
+    assert "edits" not in to_json_data(tiny.EXPERIMENT)
+    assert read_experiment({**to_json_data(tiny.EXPERIMENT), "edits": []}, "f") == tiny.EXPERIMENT
     with pytest.raises(SpecError, match="edits in f is 3"):
         read_experiment({"edits": 3}, "f")
     with pytest.raises(SpecError, match=r"In f: An edit is \{'kind': 'freeze'\}"):

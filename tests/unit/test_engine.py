@@ -18,7 +18,7 @@ from tests.jobs import Walk, read_start, walk
 from trisect.core.errors import SpecError, StudyError
 from trisect.core.files import digest_path, write_json
 from trisect.core.machine import Machine
-from trisect.core.spec import plain
+from trisect.core.spec import to_json_data
 from trisect.engine import processes
 from trisect.engine.drive import JobEnd
 from trisect.engine.jobs import JobContext, JobOrder, JobProgress, failure, read_failure
@@ -405,7 +405,7 @@ def test_a_study_is_never_trained_by_two_libraries():
 
 def finished(folder, run, how):
     record = {
-        "spec": plain(tiny.runs()[0]),
+        "spec": to_json_data(tiny.runs()[0]),
         "status": "finished",
         "diverged_step": None,
         "parameters": 1,

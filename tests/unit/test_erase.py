@@ -12,7 +12,7 @@ from tests.pages import foreign
 import trisect
 from trisect.core.errors import CorpusError, ModelError, SiteError, SpecError
 from trisect.core.finding import Estimate
-from trisect.core.subject import Parts
+from trisect.core.subject import QKV
 from trisect.core.tables import read_table
 from trisect.core.trace import Address
 from trisect.experiments.erase import ERASE
@@ -167,7 +167,7 @@ def test_only_words_are_erased_and_what_is_left_there_is_no_longer_linear(bert):
     (place,) = fit_erasers(marker, texts, [edit], 10_000, 4, 1, 0, lambda n: None)
     before, after, left = LabelMoments(32, 4), LabelMoments(32, 4), 0
     for batch in marker.batches(texts.texts(), 4):
-        kept: list[Parts] = []
+        kept: list[QKV] = []
 
         def note(parts, batch=batch, kept=kept):
             kept.extend((parts, make_writer(batch, edit, place.erasers[0])(parts)))
@@ -232,7 +232,7 @@ def test_a_piece_belongs_to_the_word_it_shares_most_with():
 
 def test_what_is_gathered_is_scattered_back():
     draw = torch.Generator().manual_seed(0)
-    parts = Parts(*(torch.randn(2, h, 5, 3, generator=draw) for h in (4, 2, 2)))
+    parts = QKV(*(torch.randn(2, h, 5, 3, generator=draw) for h in (4, 2, 2)))
     for spelt in ("q@1", "k+v@1", "q@1.h2,4"):
         (edit,) = plan_edits(load_shape(), [spelt], "layer")
         x = gather(edit, parts)

@@ -23,13 +23,13 @@ from trisect.core.files import (
     canonical,
     digest,
     file_name,
-    inside,
     read_json,
     read_json_list,
     read_record,
     read_strict,
     remove_scratch,
     replace_file,
+    safe_join,
     write_json,
 )  # fmt: skip
 from trisect.core.subject import Texts
@@ -166,14 +166,14 @@ def test_a_table_of_an_earlier_version_has_nulls_where_columns_came_later(tmp_pa
 )
 def test_what_is_no_name_never_becomes_a_path(tmp_path, name):
     with pytest.raises(StudyError, match="cannot be a file's name") as caught:
-        inside(tmp_path, "runs", name)
+        safe_join(tmp_path, "runs", name)
     assert caught.value.problem.startswith(repr(name))
-    assert inside(tmp_path, "runs", file_name(name)).parent == tmp_path / "runs"
+    assert safe_join(tmp_path, "runs", file_name(name)).parent == tmp_path / "runs"
 
 
 @pytest.mark.parametrize("name", ["run.json", "attack-pos-q+k@1-2-s1-0a1b2c3d", "morph.Gender[psor]", "ä b", "x" * 220])
 def test_a_plain_name_stays_as_it_is(tmp_path, name):
-    assert inside(tmp_path, file_name(name)) == tmp_path / name
+    assert safe_join(tmp_path, file_name(name)) == tmp_path / name
 
 
 def test_names_made_from_hashes_differ():

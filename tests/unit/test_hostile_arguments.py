@@ -14,7 +14,7 @@ from tests.fooling import Fooling
 from torch import Tensor, nn
 
 from trisect.core.errors import ModelError, SiteError
-from trisect.core.subject import Parts
+from trisect.core.subject import QKV
 from trisect.core.trace import Address
 from trisect.hf.hooks.calls import check_inputs, check_model, check_readable
 from trisect.hf.load import load
@@ -113,7 +113,7 @@ WRITERS: dict[str, tuple[Any, str]] = {
     "nothing": (lambda p: None, "A writer for layer 1 returned NoneType."),
     "two": (lambda p: (p.q, p.k), "A writer for layer 1 returned tuple."),
     "other shapes": (
-        lambda p: Parts(p.q, p.k, p.v[..., :3]),
+        lambda p: QKV(p.q, p.k, p.v[..., :3]),
         "A writer for layer 1 returned (2, 4, 7, 4), (2, 4, 7, 4), (2, 4, 7, 3).",
     ),
 }

@@ -19,7 +19,7 @@ from trisect.cli import main
 from trisect.core.errors import DamagedFileError, SpecError, StudyError, TrisectError
 from trisect.core.files import read_json, write_json
 from trisect.core.methods import Freeze, Rewind
-from trisect.core.schema import plain
+from trisect.core.schema import to_json_data
 from trisect.core.tables import read_table, write_table
 from trisect.experiments.study.run import JoinedStudy
 from trisect.experiments.study.settings import DesignSource, StudySettings
@@ -104,7 +104,7 @@ def test_seeds_trained_apart_are_one_study_again(tmp_path):
     found = joined.tables
     for name in ("runs", "metrics", "sites"):
         assert_frame_equal(found[name], read_table(FROZEN / "tables", name))
-    about: Any = {"experiment": plain(joined.design)}
+    about: Any = {"experiment": to_json_data(joined.design)}
     assert_frame_equal(found["claims"], claims.judge(found, about))
     # the committed verdicts were computed on another processor
     assert_frame_equal(found["claims"], read_table(FROZEN / "tables", "claims"), rel_tol=1e-9)

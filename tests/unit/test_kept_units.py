@@ -20,7 +20,7 @@ from trisect.cli import main
 from trisect.core.errors import ModelError, SpecError, StudyError
 from trisect.core.files import digest, write_json
 from trisect.core.finding import Estimate, Finding
-from trisect.core.schema import WHOLE, Option, record
+from trisect.core.schema import MAX_INT, Option, record
 from trisect.core.subject import Texts
 from trisect.core.tables import frame
 from trisect.engine.drive import drive
@@ -44,7 +44,7 @@ class WeighSettings:
 
     source: Models
     read: TextSource | None = None
-    grams: Annotated[int, Field(description="How many.", le=WHOLE)] = 3
+    grams: Annotated[int, Field(description="How many.", le=MAX_INT)] = 3
     corpus: Annotated[str | Path, Field(description="A text.")] | None = None
     checkpoints: Annotated[tuple[str, ...], Field(description="Stones before."), Option(many="commas")] = ()
     units: Units | None = None

@@ -14,7 +14,7 @@ from scipy import stats as scipy_stats
 
 import trisect
 from trisect import claims
-from trisect.core.spec import Design, StudyAbout, plain
+from trisect.core.spec import Design, StudyAbout, to_json_data
 from trisect.core.tables import frame
 from trisect.experiments.study import planted
 from trisect.experiments.study.page import make_sheet
@@ -89,7 +89,7 @@ def perfect(site: str, column: str | None, seed: int) -> float:
 
 
 def asked(tables: Mapping[str, pl.DataFrame], corpus: str = "roles") -> StudyRows:
-    about = StudyAbout(corpus={"name": corpus}, experiment=plain(QUICK[0]))
+    about = StudyAbout(corpus={"name": corpus}, experiment=to_json_data(QUICK[0]))
     return StudyRows.of(tables, about)
 
 
@@ -157,7 +157,7 @@ def test_claims_read_each_seeds_score_and_the_shares_of_pairs():
     rows = score_rows(asked(made))
     assert {(row["measure"], row["subject"]) for row in rows} >= {("auroc_leace", f"baseline-s{s}") for s in five}
     made["sites"] = pl.concat([made["sites"], frame("sites", rows)])
-    about = StudyAbout(corpus={"name": "roles"}, experiment=plain(QUICK[0]))
+    about = StudyAbout(corpus={"name": "roles"}, experiment=to_json_data(QUICK[0]))
     found = claims.judge(made, about)
     whole = {row["claim"]: row for row in found.filter(pl.col("part").is_null()).iter_rows(named=True)}
     assert (

@@ -23,8 +23,8 @@ from trisect.core.errors import SpecError, StudyError
 from trisect.core.files import write_json
 from trisect.core.finding import Finding
 from trisect.core.machine import Machine
-from trisect.core.schema import WHOLE, Option, build, flat, read_word, record
-from trisect.core.spec import plain
+from trisect.core.schema import MAX_INT, Option, build, flat_settings, read_word, record
+from trisect.core.spec import to_json_data
 from trisect.experiments import EXPERIMENTS
 from trisect.lab import driver, records
 from trisect.lab.driver import check_page
@@ -60,7 +60,7 @@ class Greeting:
     """Whom to greet."""
 
     name: Annotated[str, Field(description="A name."), Option(argument=True)]
-    times: Annotated[int, Field(description="How often.", ge=1, le=WHOLE)] = 1
+    times: Annotated[int, Field(description="How often.", ge=1, le=MAX_INT)] = 1
 
 
 class Count:
@@ -195,7 +195,7 @@ def test_seeds_are_their_number_where_they_are_counted_from_one():
 
 @pytest.mark.parametrize(("given", "value"), [("2", 2), (2, 2), (2.0, 2)])
 def test_a_value_may_be_a_word_that_says_it(given, value):
-    times = flat(Greeting)[1]
+    times = flat_settings(Greeting)[1]
     assert read_word(times, given) == value
     for wrong in ("two", "2.5", 2.5, "0", None, float("inf")):
         with pytest.raises(SpecError, match="times is "):
@@ -293,7 +293,7 @@ def test_every_command_that_goes_on_says_by_which_file():
 
 
 def test_a_page_lies_beside_a_statement(tmp_path):
-    (tmp_path / "study.json").write_text(json.dumps(plain(tiny.EXPERIMENT)))
+    (tmp_path / "study.json").write_text(json.dumps(to_json_data(tiny.EXPERIMENT)))
     assert not is_study(tmp_path)
     check_page(tmp_path / "page.html", "explore")
     assert trisect.plan(tmp_path / "study.json").runs
@@ -301,7 +301,7 @@ def test_a_page_lies_beside_a_statement(tmp_path):
 
 def test_no_study_is_begun_over_it(tmp_path):
     statement = tmp_path / "study.json"
-    statement.write_text(json.dumps(plain(tiny.EXPERIMENT)))
+    statement.write_text(json.dumps(to_json_data(tiny.EXPERIMENT)))
     before = statement.read_bytes()
     with pytest.raises(StudyError) as error:
         trisect.study(statement, out=tmp_path, quiet=True)
@@ -322,5 +322,5 @@ def test_so_is_a_ledger_and_its_copy(tmp_path):
     assert is_study(tmp_path)
     (tmp_path / "study.json").rename(tmp_path / "study.copy.json")
     assert is_study(tmp_path)
-    (tmp_path / "study.json").write_text(json.dumps(plain(tiny.EXPERIMENT)))
+    (tmp_path / "study.json").write_text(json.dumps(to_json_data(tiny.EXPERIMENT)))
     assert is_study(tmp_path)

@@ -16,7 +16,7 @@ import trisect
 from trisect.api import signature
 from trisect.cli.options import parameters_of, parse_options
 from trisect.core.errors import ModelError, SpecError
-from trisect.core.schema import Option, Setting, build, flat, record
+from trisect.core.schema import Option, Setting, build, flat_settings, record
 from trisect.experiments import EXPERIMENTS, UTILITIES
 from trisect.experiments.ablate.settings import AblateSettings
 from trisect.hf.load import load
@@ -61,7 +61,7 @@ MADE = Made()
 FLAGS = [
     pytest.param(experiment, one, id=f"{experiment.name}-{one.name}")
     for experiment in EXPERIMENTS
-    for one in flat(experiment.settings)
+    for one in flat_settings(experiment.settings)
     if one.kind is bool and one.words
 ]
 
@@ -120,7 +120,7 @@ def test_a_function_takes_the_model_and_what_it_reads_by_place_and_all_else_by_n
     by_name = inspect.Parameter.KEYWORD_ONLY
     parameters = inspect.signature(function).parameters
     assert [name for name, one in parameters.items() if one.kind is not by_name] == BY_PLACE[command.python]
-    for field in flat(command.settings):
+    for field in flat_settings(command.settings):
         annotation = parameters[field.name].annotation
         assert annotation is Any or (NoneType in get_args(annotation)) == field.optional
     with pytest.raises(TypeError, match="too many positional arguments"):

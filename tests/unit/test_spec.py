@@ -17,7 +17,7 @@ from trisect.core.machine import Machine
 from trisect.core.methods import METHODS, PAPER_SITES, Attack, Control, Erase, Freeze, Probe, Rewind, Tie
 from trisect.core.schema import read
 from trisect.core.site import Site
-from trisect.core.spec import Design, Model, Run, Text, Training, narrow_heads, plain, read_experiment
+from trisect.core.spec import Design, Model, Run, Text, Training, narrow_heads, read_experiment, to_json_data
 from trisect.core.tables import read_table
 from trisect.experiments.recall.settings import COURSE, RECIPES
 from trisect.experiments.study.presets import BEYOND, DECIDING, PRESETS, find_experiments, is_preset, only
@@ -27,12 +27,12 @@ from trisect.lab.inputs import choose_recipe
 
 def test_an_experiment_survives_the_way_through_json():
     for experiment in (*PRESETS, tiny.EXPERIMENT):
-        assert read_experiment(json.loads(json.dumps(plain(experiment))), "a file") == experiment
+        assert read_experiment(json.loads(json.dumps(to_json_data(experiment))), "a file") == experiment
 
 
 def test_a_run_survives_the_way_through_json_and_keeps_its_id():
     for run in tiny.runs():
-        again = read(Run, json.loads(json.dumps(plain(run))), "a file")
+        again = read(Run, json.loads(json.dumps(to_json_data(run))), "a file")
         assert again == run
         assert again.id == run.id
 
@@ -256,7 +256,7 @@ def test_a_file_that_is_not_json_is_named(tmp_path):
     (tmp_path / "x.json").write_text("{")
     with pytest.raises(SpecError, match=r"x\.json is not JSON"):
         find_experiments(tmp_path / "x.json")
-    (tmp_path / "y.json").write_text(json.dumps(plain(tiny.EXPERIMENT)))
+    (tmp_path / "y.json").write_text(json.dumps(to_json_data(tiny.EXPERIMENT)))
     assert find_experiments(tmp_path / "y.json") == (tiny.EXPERIMENT,)
 
 

@@ -16,7 +16,7 @@ from transformers.models.florence2.modeling_florence2 import Florence2VisionBack
 from transformers.models.llama import modeling_llama
 
 from trisect.core.errors import ModelError
-from trisect.core.subject import Parts
+from trisect.core.subject import QKV
 from trisect.hf.load import Pretrained, load
 from trisect.hf.locate import output_projection
 from trisect.hf.verify.proof import prove
@@ -331,7 +331,7 @@ def test_scores_of_the_layer_below_are_not_taken_for_a_layers_own():
     names = [o.parameter for o in trace.projections.origins.values()]
     assert names == [f"layers.1.attn.{name}_proj.weight" for name in "qkvo"]
     assert "Layer 2: its scores are a sum of 2 products; q and k are those of one of them." in subject.notes
-    edited = {subject.addresses[1]: lambda p: Parts(p.q, p.k, 0 * p.v)}
+    edited = {subject.addresses[1]: lambda p: QKV(p.q, p.k, 0 * p.v)}
     assert not torch.equal(subject.predict(fooling.ids(9), edited), subject.predict(fooling.ids(9)))
 
 
@@ -425,8 +425,8 @@ def test_a_pass_that_begins_above_an_edit_is_compared_with_a_whole_one():
     below, above = subject.addresses
     batch = subject.batch_of({"input_ids": torch.arange(6, 15)[None]})
 
-    def nothing(parts: Parts) -> Parts:
-        return Parts(parts.q, parts.k, 0 * parts.v)
+    def nothing(parts: QKV) -> QKV:
+        return QKV(parts.q, parts.k, 0 * parts.v)
 
     whole = subject.score(batch, {above: nothing}).total
     for edits in ([above], [below, above]):

@@ -20,7 +20,7 @@ from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS, AttentionInterf
 from transformers.models.llama import modeling_llama
 
 from trisect.core.errors import ModelError, SiteError
-from trisect.core.subject import Parts, SiteTarget
+from trisect.core.subject import QKV, SiteTarget
 from trisect.core.trace import Address
 from trisect.hf.batches import first_tensor
 from trisect.hf.files.checkpoints import cuts_of
@@ -421,7 +421,7 @@ def at_once(jobs: Sequence[Callable[[], list[Tensor]]]) -> list[list[Tensor]]:
 def used(subject: Any, length: int) -> list[Tensor]:
     """What reading, running and editing a model gives for inputs of one length."""
     inputs, found = fooling.ids(length), list[Tensor]()
-    flipped = lambda parts: Parts(-parts.q, parts.k, parts.v)  # noqa: E731
+    flipped = lambda parts: QKV(-parts.q, parts.k, parts.v)  # noqa: E731
     for _ in range(TIMES):
         found += [t for trace in subject.read(inputs).traces for t in (trace.q, trace.v, trace.weights)]
         found.append(first_tensor(subject.predict(inputs)))

@@ -5,7 +5,7 @@ from __future__ import annotations
 from trisect.claims.evidence import MARGIN, REPEATED_NATS, Check, preconditions
 from trisect.claims.models import LEAST, judge_by_draws
 from trisect.claims.verdicts import EPSILON, judge
-from trisect.core.claim import LEAST_SEEDS, REVISION, Claim, plain
+from trisect.core.claim import MIN_SEEDS, REVISION, Claim, claim_data
 from trisect.core.files import canonical, digest
 from trisect.papers import SOURCES
 from trisect.stats.significance import ALPHA
@@ -39,7 +39,7 @@ def listing(unit: str | None = None) -> list[dict[str, object]]:
             "unit": part.unit,
             "reason": part.reason,
             "decides": part.decides,
-            "effect": plain(part.effect),
+            "effect": claim_data(part.effect),
         }
         for source in SOURCES
         if unit in (None, source.unit)
@@ -50,7 +50,7 @@ def listing(unit: str | None = None) -> list[dict[str, object]]:
 
 def claims_hash(unit: str = "seed") -> str:
     """Sixteen hex digits of every claim, part, margin and reason that varies over `unit`, and of the rule's own numbers."""
-    rule: dict[str, float] = {"alpha": ALPHA, "least_seeds": LEAST_SEEDS}
+    rule: dict[str, float] = {"alpha": ALPHA, "least_seeds": MIN_SEEDS}
     rule |= (
         {"precondition_margin": MARGIN, "epsilon": EPSILON, "noise_nats": REPEATED_NATS}
         if unit == "seed"

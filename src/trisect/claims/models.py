@@ -11,7 +11,7 @@ import polars as pl
 
 from trisect.claims.reasons import NOT_MEASURED, UNDECIDED, Reason, read_reason
 from trisect.claims.verdicts import ClaimColumns, Decided, TestedPart, claim_rows, distance_from_bound, family_of
-from trisect.core.claim import LEAST_SEEDS, Claim, Combination, Effect, Part, Source, Statistic
+from trisect.core.claim import MIN_SEEDS, Claim, Combination, Effect, Part, Source, Statistic
 from trisect.core.tables import frame
 from trisect.papers import SOURCES
 from trisect.stats.bootstrap import percentile_result
@@ -123,8 +123,8 @@ def _rule_against(values: Reals, sample: ResampledUnits, level: float, alone: Un
     """Why a measured statistic cannot decide, or None."""
     if sample.n < LEAST:
         return Reason("few resampled", sample.n, sample.unit, LEAST)
-    if sample.seeds is not None and sample.seeds < LEAST_SEEDS:
-        return SINGLE_SEED if sample.seeds == 1 else Reason("few trained", sample.seeds, "seed", LEAST_SEEDS)
+    if sample.seeds is not None and sample.seeds < MIN_SEEDS:
+        return SINGLE_SEED if sample.seeds == 1 else Reason("few trained", sample.seeds, "seed", MIN_SEEDS)
     if alone is not None:
         within, sizes = smallest_p("permutation", alone.n) < level, (alone.n, alone.unit)
     else:
@@ -265,8 +265,8 @@ def _judge_parts(
             reason = NOT_MEASURED
         elif sample.n == 1:
             reason = SINGLE_MODEL
-        elif barred is None and sample.n < LEAST_SEEDS:
-            reason = Reason("few trained", int(sample.n), "model trained alike", LEAST_SEEDS)
+        elif barred is None and sample.n < MIN_SEEDS:
+            reason = Reason("few trained", int(sample.n), "model trained alike", MIN_SEEDS)
         untestable = SINGLE_MODEL if sample.n == 1 else Reason("no spread", unit="model")
         tested = t_result(sample, part.direction, part.bound, family, untestable)
         if sample.spread == 0 and alone is not None:

@@ -22,7 +22,7 @@ from trisect.claims.evidence import (
 )
 from trisect.claims.reasons import UNDECIDED, Reason
 from trisect.core.claim import (
-    LEAST_SEEDS,
+    MIN_SEEDS,
     AboveUnigram,
     Claim,
     Combination,
@@ -377,8 +377,8 @@ def _test(
     barred = None
     if not readings:
         barred = NOT_MEASURED
-    elif 1 < sample.n < LEAST_SEEDS:
-        barred = Reason("few trained", int(sample.n), "seed", LEAST_SEEDS)
+    elif 1 < sample.n < MIN_SEEDS:
+        barred = Reason("few trained", int(sample.n), "seed", MIN_SEEDS)
     elif critical and rewind is not None and float(rewind["epsilon"]) != EPSILON:
         barred = Reason("other epsilon")
     elif sum(value in (0.0, 1.0) for value in values) > len(values) / 2:

@@ -14,7 +14,7 @@ import click
 from trisect.cli.group import open_page, say, say_json, say_step
 from trisect.core.errors import SpecError
 from trisect.core.finding import FAILED, NOT_TESTED, Finding
-from trisect.core.schema import MOST_SEEDS, Setting, build, flat, read_word
+from trisect.core.schema import MAX_SEEDS, Setting, build, flat_settings, read_word
 from trisect.lab.experiment import Experiment, Result, Utility
 
 OPEN = click.Option(["--open", "opens"], is_flag=True, help="Open the page in a browser at the end.")
@@ -109,7 +109,9 @@ def _make_command(
     """Make a click command with the parameters of some settings."""
     site_options, path_options = (
         frozenset(
-            f"--{d.words}" for d in flat(settings) if d.option.many == many and d.is_many and not d.option.argument
+            f"--{d.words}"
+            for d in flat_settings(settings)
+            if d.option.many == many and d.is_many and not d.option.argument
         )
         for many in ("words", "places")
     )
@@ -121,7 +123,7 @@ def _make_command(
 
 def parameters_of(settings: type[Any]) -> list[click.Parameter]:
     """A click parameter for every field with an option: arguments first."""
-    parameters = [_parameter(field) for field in flat(settings) if field.words or field.option.argument]
+    parameters = [_parameter(field) for field in flat_settings(settings) if field.words or field.option.argument]
     return sorted(parameters, key=lambda parameter: isinstance(parameter, click.Option))
 
 
@@ -164,7 +166,7 @@ def _parameter(field: Setting) -> click.Parameter:
 
 def parse_options(settings: type[Any], values: Mapping[str, object]) -> dict[str, object]:
     """Convert click's values for `build`."""
-    return {field.name: _value(field, values[field.name]) for field in flat(settings) if field.name in values}
+    return {field.name: _value(field, values[field.name]) for field in flat_settings(settings) if field.name in values}
 
 
 def _value(field: Setting, value: Any) -> Any:
@@ -207,10 +209,10 @@ def _read_seeds(text: str) -> int | tuple[int, ...]:
     for piece in text.removesuffix(",").split(","):
         span = RANGE_PATTERN.fullmatch(piece.strip())
         first, last = (int(span[1]), int(span[2] or span[1])) if span else (1, 0)
-        if not 0 <= last - first < MOST_SEEDS:
+        if not 0 <= last - first < MAX_SEEDS:
             reason = "Seeds are whole numbers: how many (5), a list (1,2,7), or a range (3-6)"
             todo = "Use for example --seeds 5, or --seeds 7-7 for seed 7."
-            raise SpecError(f"{text!r} are not seeds.", f"{reason}, at most {MOST_SEEDS:,} of them.", todo)
+            raise SpecError(f"{text!r} are not seeds.", f"{reason}, at most {MAX_SEEDS:,} of them.", todo)
         seeds.extend(range(first, last + 1))
     return seeds[0] if text.strip().isdecimal() else tuple(seeds)
 

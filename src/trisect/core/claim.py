@@ -9,7 +9,7 @@ from typing import TypeAlias
 
 DIRECTIONS = ("above", "below", "within")
 REVISION = 3  # of the rules by which claims are judged
-LEAST_SEEDS = 5  # with fewer models that were trained alike nothing is said about training
+MIN_SEEDS = 5  # with fewer models that were trained alike nothing is said about training
 
 
 @dataclass(frozen=True)
@@ -185,12 +185,12 @@ class Source:
     revision: int = REVISION
 
 
-def plain(value: object) -> object:
+def claim_data(value: object) -> object:
     """A claim, a part or an effect as JSON-ready data; every effect names its kind."""
     if isinstance(value, (Source, Claim, Part)):
-        return {f.name: plain(getattr(value, f.name)) for f in fields(value)}
+        return {f.name: claim_data(getattr(value, f.name)) for f in fields(value)}
     if isinstance(value, Effect):
-        return {"kind": type(value).__name__, **{f.name: plain(getattr(value, f.name)) for f in fields(value)}}
+        return {"kind": type(value).__name__, **{f.name: claim_data(getattr(value, f.name)) for f in fields(value)}}
     if isinstance(value, tuple):
-        return [plain(v) for v in value]
+        return [claim_data(v) for v in value]
     return value

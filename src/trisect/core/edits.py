@@ -14,14 +14,14 @@ from typing import Annotated, Any, ClassVar, cast
 from pydantic import BeforeValidator, PlainSerializer
 from pydantic.fields import FieldInfo
 
-from trisect.core.errors import SpecError, require, shorten, unknown
+from trisect.core.errors import SpecError, require, shorten, unknown_name
 from trisect.core.methods import SiteText
 from trisect.core.schema import record
 from trisect.core.site import Site
 
 SettingValue = str | float | int | bool | None
 COMMON = ("label", "strength")  # stated by every edit, None where it has none: run ids hash them
-WHERE = ("q", "k", "v", "o", "attn", "ffn")
+EDITABLE = ("q", "k", "v", "o", "attn", "ffn")
 
 
 @record
@@ -60,16 +60,16 @@ class Edit(ABC):
     @property
     def slug(self) -> str:
         """A readable name, usable for a folder: the kind and its settings, then the site."""
-        values = (getattr(self, name) for name in settings_of(type(self)))
+        values = (getattr(self, name) for name in setting_fields(type(self)))
         return f"{self.kind}{'-'.join(f'{v:g}' if isinstance(v, float) else str(v) for v in values)}-{self.site}"
 
     def setting(self, name: str) -> SettingValue:
         """A setting by name; None if the kind has none of that name."""
-        return getattr(self, name) if name in settings_of(type(self)) else None
+        return getattr(self, name) if name in setting_fields(type(self)) else None
 
     def data(self) -> dict[str, SettingValue]:
         """The edit as JSON-ready data, which is hashed into run ids; `read_edit` reads it."""
-        settings = {name: (getattr(self, name), info) for name, info in settings_of(type(self)).items()}
+        settings = {name: (getattr(self, name), info) for name, info in setting_fields(type(self)).items()}
         changed = {
             name: value for name, (value, info) in settings.items() if info.is_required() or value != info.default
         }
@@ -97,11 +97,11 @@ def kind_of(name: object) -> type[Edit]:
     """The kind of edit with that name; raises SpecError if there is none."""
     kind = _KINDS.get(name) if isinstance(name, str) else None
     if kind is None:
-        raise SpecError(unknown("edit", name, _KINDS), f"Edits are {', '.join(_KINDS)}.", "Use one of them.")
+        raise SpecError(unknown_name("edit", name, _KINDS), f"Edits are {', '.join(_KINDS)}.", "Use one of them.")
     return kind
 
 
-def settings_of(kind: type[Edit]) -> dict[str, FieldInfo]:
+def setting_fields(kind: type[Edit]) -> dict[str, FieldInfo]:
     """The fields of a kind's settings, by name."""
     return {name: info for name, info in cast("Any", kind).__pydantic_fields__.items() if name != "site"}
 
@@ -109,17 +109,17 @@ def settings_of(kind: type[Edit]) -> dict[str, FieldInfo]:
 def make_edit(kind: str, site: Site, settings: Mapping[str, object] | None = None) -> Edit:
     """Make the edit of a kind, site and settings (None: no setting); raises SpecError for settings that do not fit."""
     edit_class, values = kind_of(kind), settings or {}
-    fields = settings_of(edit_class)
-    unknown = [name for name, value in values.items() if name not in fields and value is not None]
+    fields = setting_fields(edit_class)
+    unexpected = [name for name, value in values.items() if name not in fields and value is not None]
     missing = [name for name, info in fields.items() if info.is_required() and values.get(name) is None]
-    if wrong := unknown or missing:
+    if wrong := unexpected or missing:
         needed = [name for name, info in fields.items() if info.is_required()]
         offered = [name for name in fields if name not in needed]
         raise SpecError(
             f"The edit {kind} at {site} has {', '.join(f'{name}={values.get(name)!r}' for name in wrong)}.",
             f"It needs {' and '.join(needed) or 'no settings'}"
             + (f", and may have {' and '.join(offered)}." if offered else "."),
-            f"Leave out {', '.join(unknown)}." if unknown else f"Give {', '.join(missing)}.",
+            f"Leave out {', '.join(unexpected)}." if unexpected else f"Give {', '.join(missing)}.",
         )
     arguments: Any = {name: value for name, value in values.items() if name in fields and value is not None}
     try:
@@ -158,7 +158,7 @@ def check_site(site: Site, verb: str) -> Site:
             return kind_of(verb).check_site(site)
 
 
-def check_study_site(site: Site, verb: str, allowed: tuple[str, ...] = WHERE, heads: bool = True) -> Site:
+def check_study_site(site: Site, verb: str, allowed: tuple[str, ...] = EDITABLE, heads: bool = True) -> Site:
     """Return the site if its components are allowed and it is of the only stack; raises SpecError otherwise."""
     if any(c not in allowed for c in site.components) or site.stack or site.pre or (site.heads and not heads):
         raise SpecError(

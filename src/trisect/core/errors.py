@@ -70,23 +70,23 @@ def check_name(what: str, name: object) -> None:
         raise SpecError(f"The name of {what} is {name!r}.", reason, "Write . for that folder, or name another one.")
 
 
-def unknown(what: str, name: object, names: Iterable[str]) -> str:
+def unknown_name(what: str, name: object, names: Iterable[str]) -> str:
     """The first part of an error about an unknown name, with the closest known one."""
     shown = repr(name)
     if len(shown) > LONGEST:
         shown = f"{shown[:LONGEST]}…"
-    return f"Unknown {what} {shown}{or_closest(name, names)}"
+    return f"Unknown {what} {shown}{suggest_closest(name, names)}"
 
 
-def or_closest(name: object, names: Iterable[str]) -> str:
+def suggest_closest(name: object, names: Iterable[str]) -> str:
     """The end of a sentence that quotes a name: a full stop, or the closest known name."""
     close = get_close_matches(name.lower(), list(names), 1, ALIKE) if isinstance(name, str) else []
     return f"; did you mean {close[0]!r}?" if close else "."
 
 
-def list_words(words: Sequence[str]) -> str:
-    """Words as an enumeration: 'q', 'q and k', 'q, k and v'."""
-    return words[0] if len(words) == 1 else f"{', '.join(words[:-1])} and {words[-1]}"
+def join_words(words: Sequence[str]) -> str:
+    """Words as an enumeration: 'q', 'q and k', 'q, k and v'; empty for none."""
+    return " and ".join([", ".join(words[:-1]), words[-1]] if len(words) > 1 else words)
 
 
 def require(ok: bool, problem: str, reason: str, todo: str) -> None:
@@ -161,7 +161,7 @@ def translate_system_errors() -> Iterator[None]:
             raise StudyError("A library could not go on.", f"It says: {message}", todo) from error
         if not isinstance(error, Exception):
             raise
-        if (of_system := system_error(error)) is not None:
+        if (of_system := find_os_error(error)) is not None:
             raise file_error(of_system) from error
         if is_out_of_memory(error):
             message = " ".join(str(error).split())[:200]
@@ -174,7 +174,7 @@ def translate_system_errors() -> Iterator[None]:
         raise
 
 
-def system_error(error: BaseException) -> OSError | None:
+def find_os_error(error: BaseException) -> OSError | None:
     """The TrisectError for an error of the system: an OSError, or one of a library in Rust (safetensors, tokenizers).
 
     Such a library raises an error of its own, of which only the number in its words tells that the system refused.
@@ -186,12 +186,12 @@ def system_error(error: BaseException) -> OSError | None:
 
 
 @contextmanager
-def temporary_room(what: str) -> Iterator[None]:
+def translate_temporary_errors(what: str) -> Iterator[None]:
     """Context that names the folder of temporary files if the system refuses to write there."""
     try:
         yield
     except Exception as raised:
-        if (error := system_error(raised)) is None:
+        if (error := find_os_error(raised)) is None:
             raise
         place = "the folder of temporary files"
         with suppress(OSError):  # where the system has no such folder
@@ -222,7 +222,7 @@ def file_error(error: OSError) -> StudyError:
 
 def check_access(path: Path, error: BaseException) -> None:
     """Raise StudyError for a file that may not be read, for lack of permission: it is not damaged, and must stay."""
-    refusal = system_error(error)
+    refusal = find_os_error(error)
     if refusal is not None and refusal.errno in BARRED:
         raise file_error(OSError(refusal.errno, refusal.strerror, str(path))) from error
 
@@ -262,7 +262,7 @@ def pandas_frame(columns: Mapping[str, Sequence[object]]) -> Any:
     return importlib.import_module("pandas").DataFrame(columns)
 
 
-def need_extra(package: str, extra: str, what: str) -> None:
+def require_extra(package: str, extra: str, what: str) -> None:
     """Raise SpecError if a package that `what` needs is missing, naming the extra that installs it."""
     if not is_installed(package):
         raise SpecError(

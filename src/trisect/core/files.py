@@ -12,8 +12,8 @@ from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from trisect.core.errors import FULL, DamagedFileError, StudyError, TrisectError, check_access, system_error
-from trisect.core.schema import JSON_BYTES, read
+from trisect.core.errors import FULL, DamagedFileError, StudyError, TrisectError, check_access, find_os_error
+from trisect.core.schema import MAX_JSON_BYTES, read
 
 if TYPE_CHECKING:
     from pydantic import JsonValue as Json
@@ -36,12 +36,12 @@ def parse(text: str, strict: bool = True) -> Json:
 
 def read_strict(path: Path, strict: bool = True) -> Json:
     """Read a JSON file; raises OSError if it is unreadable, ValueError as `parse` and for a file that is too large."""
-    if (size := path.stat().st_size) > JSON_BYTES:
-        raise ValueError(f"It has {size:,} bytes; up to {JSON_BYTES:,} are read.")
+    if (size := path.stat().st_size) > MAX_JSON_BYTES:
+        raise ValueError(f"It has {size:,} bytes; up to {MAX_JSON_BYTES:,} are read.")
     with path.open("rb") as file:  # a device or a pipe says nothing of its size
-        content = file.read(JSON_BYTES + 1)
-    if len(content) > JSON_BYTES:
-        raise ValueError(f"It has more than {JSON_BYTES:,} bytes, which are not read.")
+        content = file.read(MAX_JSON_BYTES + 1)
+    if len(content) > MAX_JSON_BYTES:
+        raise ValueError(f"It has more than {MAX_JSON_BYTES:,} bytes, which are not read.")
     return parse(content.decode("utf-8-sig"), strict)
 
 
@@ -79,7 +79,7 @@ def digest_file(path: Path, size: int = 16) -> str:
         return hashlib.file_digest(file, lambda: hashlib.blake2b(digest_size=size)).hexdigest()
 
 
-def whole_files(folder: Path) -> Iterator[Path]:
+def complete_files(folder: Path) -> Iterator[Path]:
     """All complete files below a folder; incomplete ones, and folders without results, begin with a dot."""
     paths = (path for path in sorted(folder.rglob("*")) if path.is_file())
     return (path for path in paths if not any(name.startswith(".") for name in path.relative_to(folder).parts))
@@ -87,7 +87,7 @@ def whole_files(folder: Path) -> Iterator[Path]:
 
 def digest_path(place: Path) -> str:
     """A hash of the bytes and names of a file or a folder's files, and of which of the two it is."""
-    names = [place] if place.is_file() else list(whole_files(place))
+    names = [place] if place.is_file() else list(complete_files(place))
     return digest(canonical([place.is_file(), [[p.relative_to(place).as_posix(), digest_file(p)] for p in names]]))
 
 
@@ -95,7 +95,7 @@ LONGEST = 220  # bytes of a file's name: what systems allow, less what a scratch
 _SCRATCH = re.compile(r"\..+\.[0-9]+-[0-9a-f]{8}\.trisect-part", re.DOTALL)
 
 
-def is_name(text: str) -> bool:
+def is_file_name(text: str) -> bool:
     """Whether a text can be the name of one file or folder: no separator, nothing unprintable, no leading dot."""
     plain = text.isprintable() and not text.startswith(".") and "/" not in text and "\\" not in text
     return bool(text) and plain and len(text.encode()) <= LONGEST
@@ -103,13 +103,13 @@ def is_name(text: str) -> bool:
 
 def file_name(text: str) -> str:
     """The text itself if it is a valid file name, else a name with its hash, distinct for distinct texts."""
-    return text if is_name(text) else f"id-{digest(text.encode('utf-8', 'surrogatepass'), 8)}"
+    return text if is_file_name(text) else f"id-{digest(text.encode('utf-8', 'surrogatepass'), 8)}"
 
 
-def inside(folder: Path, *names: str) -> Path:
+def safe_join(folder: Path, *names: str) -> Path:
     """A path below a folder; raises StudyError if a name could lead out of it."""
     for name in names:
-        if not is_name(name):
+        if not is_file_name(name):
             reason = (
                 f"A name there is 1 to {LONGEST} bytes without '/', '\\' or control characters, and begins with no dot."
             )
@@ -147,7 +147,7 @@ def replace_file(path: Path, write: Callable[[Path], object], durable: bool = Tr
                 os.fsync(handle.fileno())
         scratch.replace(path)
     except Exception as raised:
-        if (error := system_error(raised)) is None:
+        if (error := find_os_error(raised)) is None:
             raise
         # NumPy's short write carries no number
         full = error.errno in FULL or any(words in str(error) for words in ("No space left", "requested and"))

@@ -10,7 +10,7 @@ from trisect.core.files import Json
 from trisect.core.schema import read, record
 
 F = TypeVar("F")
-ALIKE = 0.02  # nats a token, or of the output's share: components that differ by less are alike
+EQUIVALENCE_MARGIN = 0.02  # nats a token, or of the output's share: components that differ by less are alike
 NOT_TESTED = "not tested"  # the verdict on a claim of which something was not measured
 PASSED, FAILED = "passed", "failed"  # the verdict of a finding that is a check; a command exits with 1 where one failed
 MOST_UNITS = 1000  # with more of them than that, no number is said that would tell
@@ -89,7 +89,7 @@ class Comparison(NamedTuple):
         return {**self._asdict(), "names": list(self.names), "pairs": pairs}
 
     @classmethod
-    def of(cls, data: object) -> Comparison:
+    def from_data(cls, data: object) -> Comparison:
         """The comparison from its data, or from a record."""
         return read(cls, data, "a comparison")
 

@@ -19,7 +19,7 @@ from trisect.core.files import digest
 from trisect.core.schema import one_of, record
 
 PRECISIONS = ("float32", "bfloat16")
-PARTS = ("trisect", "torch", "numpy", "scipy", "polars")
+PACKAGES = ("trisect", "torch", "numpy", "scipy", "polars")
 
 
 @record
@@ -34,11 +34,11 @@ class Machine:
     """
 
     device: Annotated[str, one_of("auto", "cpu", "cuda")] = "auto"
-    workers: Annotated[int | None, Field(ge=0, le=schema.WHOLE)] = None
+    workers: Annotated[int | None, Field(ge=0, le=schema.MAX_INT)] = None
     quiet: bool = False
     precision: Annotated[str, one_of(*PRECISIONS)] = "float32"
     engine: Annotated[str, one_of("here", "processes", "ray")] | None = None
-    fleet: Annotated[int | None, Field(ge=1, le=schema.FLEET)] = None
+    fleet: Annotated[int | None, Field(ge=1, le=schema.MAX_FLEET)] = None
 
     def __post_init__(self) -> None:
         if self.engine is not None and self.workers is not None:
@@ -57,7 +57,7 @@ version = cache(metadata.version)  # a package that is loaded does not change; e
 def versions(*more: str) -> dict[str, str]:
     """Versions of Python and of all packages that a number depends on; `more` are further packages."""
     packages = {"python": platform.python_version()}
-    for part in (*PARTS, *more):
+    for part in (*PACKAGES, *more):
         try:
             packages[part] = version(part)
         except metadata.PackageNotFoundError:
@@ -66,7 +66,7 @@ def versions(*more: str) -> dict[str, str]:
 
 
 @cache
-def code_mark() -> str:
+def code_hash() -> str:
     """A hash of all modules of trisect, since code under development keeps its version."""
     base = Path(__file__).parents[1]
     files = sorted(base.rglob("*.py"))

@@ -7,8 +7,8 @@ from typing import Annotated
 
 from pydantic import AfterValidator, BeforeValidator, Field, PlainSerializer
 
-from trisect.core.errors import SpecError, require, unknown
-from trisect.core.schema import POINTS, RESAMPLES, WHOLE, Each, Many, Some, one_of, record
+from trisect.core.errors import SpecError, require, unknown_name
+from trisect.core.schema import MAX_INT, MAX_POINTS, MAX_RESAMPLES, Each, Many, Some, one_of, record
 from trisect.core.site import Site
 
 VARIANTS = ("plain", "control", "bounded", "site")
@@ -36,7 +36,7 @@ def _control(text: str) -> str:
     variant = canonical_variant(text)
     if variant is None or variant == "plain":
         reason = f"Controls are {', '.join(VARIANTS[1:])}, or several of them joined by '+'."
-        raise SpecError(unknown("control", text, VARIANTS[1:]), reason, "Use one of them.")
+        raise SpecError(unknown_name("control", text, VARIANTS[1:]), reason, "Use one of them.")
     return variant
 
 
@@ -51,7 +51,7 @@ class Attack:
     sites: Some[SiteText] = PAPER_SITES
     labels: Each[str] = ("pos", "dep")
     strengths: Each[float] = (1.0,)
-    epochs: Annotated[int | None, Field(ge=1, le=WHOLE)] = None
+    epochs: Annotated[int | None, Field(ge=1, le=MAX_INT)] = None
 
 
 @record
@@ -65,12 +65,12 @@ class Rewind:
     """
 
     sites: Some[SiteText] = (*PAPER_SITES, *ALL_LAYERS)
-    points: Annotated[int, Field(ge=2, le=POINTS)] = 101
+    points: Annotated[int, Field(ge=2, le=MAX_POINTS)] = 101
     epsilon: Annotated[float, Field(gt=0, lt=1)] = 0.01
     midstage: bool = True
     mode: Annotated[str, one_of("adaptive", "exact")] = "adaptive"
-    sample_tokens: Annotated[int | None, Field(ge=2, le=WHOLE)] = None
-    sample_seed: Annotated[int, Field(ge=0, le=WHOLE)] = 0
+    sample_tokens: Annotated[int | None, Field(ge=2, le=MAX_INT)] = None
+    sample_seed: Annotated[int, Field(ge=0, le=MAX_INT)] = 0
 
 
 @record
@@ -142,7 +142,7 @@ class Probe:
     sites: Each[SiteText] | None = None
     labels: Each[str] = ("pos", "dep")
     kinds: Each[Annotated[str, one_of(*PROBES)]] = PROBES
-    random_maps: Annotated[int, Field(ge=0, le=RESAMPLES)] = 0
+    random_maps: Annotated[int, Field(ge=0, le=MAX_RESAMPLES)] = 0
 
     def __post_init__(self) -> None:
         require(
@@ -163,7 +163,7 @@ class Erase:
 
     sites: Each[SiteText] = PAPER_SITES
     labels: Each[str] = ("pos", "dep")
-    draws: Annotated[int, Field(ge=1, le=RESAMPLES)] = 10
+    draws: Annotated[int, Field(ge=1, le=MAX_RESAMPLES)] = 10
     shrinkage: bool = True
 
 
@@ -183,7 +183,7 @@ class Interchange:
     """
 
     sites: Each[SiteText] = PAPER_SITES
-    pairs: Annotated[int, Field(ge=1, le=WHOLE)] = 1_000
+    pairs: Annotated[int, Field(ge=1, le=MAX_INT)] = 1_000
 
     def __post_init__(self) -> None:
         single = all(len(s.components) == 1 and s.layers is not None and len(s.layers) == 1 for s in self.sites)

@@ -22,27 +22,27 @@ from pydantic.fields import FieldInfo
 from pydantic_core import PydanticCustomError, core_schema
 from typing_extensions import is_typeddict
 
-from trisect.core.errors import SpecError, TrisectError, list_words, or_closest, shorten, unknown
+from trisect.core.errors import SpecError, TrisectError, join_words, shorten, suggest_closest, unknown_name
 
-WHOLE = 10**9  # of any whole number that says nothing else of itself
-SEED = 2**63 - 1  # of a study's seed, as PyTorch takes one
-NAME = 200  # characters of a design's name, which its folder has
-RUNS = 20_000  # of one study: more are several
-FLEET = 1_024  # runs that are trained side by side in one job, and jobs that share a GPU
-MODEL: Mapping[str, int] = {"width": 65_536, "layers": 1_000, "heads": 1_024, "feedforward": 262_144}
-TRAINING: Mapping[str, int] = {"epochs": 100_000, "columns": 100_000, "eval_columns": 100_000, "window": 100_000}
-POINTS = 10_001  # of a rewinding's curve
-DRAWS = 10_000_000  # random matrices of a null
-RESAMPLES = 1_000_000  # draws of a bootstrap, random subspaces, maps
-JSON_BYTES = 16_000_000  # of a statement that a person writes
-LINE_BYTES = 10_000_000  # of one line of pairs, links, questions or sentences
-TEXT_BYTES = 2_000_000_000  # of a file of these, which is held whole
-TEXT_LINE_BYTES = 250_000_000  # of one line of a corpus, which is read in pieces: some are all one line
-CORPUS_BYTES = 10**12  # of a file of a corpus
-LINES = 2**31  # of any text
+MAX_INT = 10**9  # of any whole number that says nothing else of itself
+MAX_SEED = 2**63 - 1  # of a study's seed, as PyTorch takes one
+MAX_NAME = 200  # characters of a design's name, which its folder has
+MAX_RUNS = 20_000  # of one study: more are several
+MAX_FLEET = 1_024  # runs that are trained side by side in one job, and jobs that share a GPU
+MODEL_BOUNDS: Mapping[str, int] = {"width": 65_536, "layers": 1_000, "heads": 1_024, "feedforward": 262_144}
+TRAINING_BOUNDS: Mapping[str, int] = {"epochs": 100_000, "columns": 100_000, "eval_columns": 100_000, "window": 100_000}
+MAX_POINTS = 10_001  # of a rewinding's curve
+MAX_DRAWS = 10_000_000  # random matrices of a null
+MAX_RESAMPLES = 1_000_000  # draws of a bootstrap, random subspaces, maps
+MAX_JSON_BYTES = 16_000_000  # of a statement that a person writes
+MAX_LINE_BYTES = 10_000_000  # of one line of pairs, links, questions or sentences
+MAX_TEXT_BYTES = 2_000_000_000  # of a file of these, which is held whole
+MAX_CORPUS_LINE_BYTES = 250_000_000  # of one line of a corpus, which is read in pieces: some are all one line
+MAX_CORPUS_BYTES = 10**12  # of a file of a corpus
+MAX_LINES = 2**31  # of any text
 
 
-MOST_SEEDS = 10_000
+MAX_SEEDS = 10_000
 # validators are built when they are first needed: a command's help needs none
 STRICT = ConfigDict(strict=True, extra="forbid", allow_inf_nan=False, arbitrary_types_allowed=True, defer_build=True)
 BOUNDS = ("greater_than", "greater_than_equal", "less_than", "less_than_equal")
@@ -86,7 +86,7 @@ def record(kind: type[C]) -> type[C]:
         try:
             check(self, *values, **named)
         except ValidationError as error:
-            raise in_words(error, type(self)) from None
+            raise to_spec_error(error, type(self)) from None
         finally:  # pydantic puts its own here when it builds the validator
             if checked_kind.__init__ is not checked:
                 checked_kind.__init__, checked_kind.__signature__ = checked, shown
@@ -113,8 +113,8 @@ def one_of(*names: str) -> AfterValidator:
 
 def _check_choice(value: Any, names: Sequence[str]) -> Any:
     if value not in names:
-        problem = f"NAME is {shorten(value)}{or_closest(value, names)}"
-        raise _wrong(problem, f"There is {list_words(names)}.", "Use one of them.")
+        problem = f"NAME is {shorten(value)}{suggest_closest(value, names)}"
+        raise _wrong(problem, f"There is {join_words(names)}.", "Use one of them.")
     return value
 
 
@@ -162,8 +162,8 @@ class Option:
     def _as_many(self, value: Any) -> Any:
         """Several values as a tuple, from a single value, a list, words in one string, or a number of seeds."""
         if self.many == "seeds" and isinstance(value, int):
-            if isinstance(value, bool) or not 1 <= value <= MOST_SEEDS:
-                reason = f"It is a number of seeds, 1 or more (at most {MOST_SEEDS:,}), or the seeds themselves."
+            if isinstance(value, bool) or not 1 <= value <= MAX_SEEDS:
+                reason = f"It is a number of seeds, 1 or more (at most {MAX_SEEDS:,}), or the seeds themselves."
                 raise SpecError(f"seeds is {value!r}.", reason, "Use for example 5.")
             return tuple(range(1, value + 1))
         if isinstance(value, str | Path) or not isinstance(value, Sequence):
@@ -262,7 +262,7 @@ def names_of(kind: Any) -> tuple[str, ...]:
     return tuple(getattr(kind, "__dataclass_fields__", None) or kind.__annotations__)
 
 
-def flat(kind: type[Any]) -> tuple[Setting, ...]:
+def flat_settings(kind: type[Any]) -> tuple[Setting, ...]:
     """All fields of a settings class, with those of groups in their place."""
     return tuple(d for entry in settings_of(kind) for d in (entry.fields if isinstance(entry, Group) else (entry,)))
 
@@ -290,10 +290,10 @@ def _setting(owner: type[Any], name: str, info: FieldInfo) -> Setting | Group:
                 argument = replace(setting.option, many=option.many, metavar=option.metavar)
                 fields[i] = setting = setting._replace(option=argument, info=inner)
             if optional:  # nothing stands by default, and the help says what does in the group
-                plain = (
+                keeps_option = (
                     setting.kind is bool or setting.option.unset is not None or setting.default in (MISSING, None, ())
                 )
-                described = setting.option if plain else replace(setting.option, unset=str(setting.default))
+                described = setting.option if keeps_option else replace(setting.option, unset=str(setting.default))
                 fields[i] = setting._replace(optional=True, default=None, option=described)
         return Group(name, kind, optional, tuple(fields))
     assert inner.description, f"{owner.__name__}.{name} says nothing of itself"
@@ -307,9 +307,11 @@ def build(kind: type[C], values: Mapping[str, object]) -> C:
     A group that may be missing is None where it has no value; None that is no value stands for the default. One model is itself and
     several are a tuple, where a setting takes both. A text with half a character, which no file and no table can hold, is refused.
     """
-    names = [setting.name for setting in flat(kind)]
+    names = [setting.name for setting in flat_settings(kind)]
     if strange := [name for name in values if name not in names]:
-        raise SpecError(unknown("setting", strange[0], names), f"There are {', '.join(names)}.", "Use one of them.")
+        raise SpecError(
+            unknown_name("setting", strange[0], names), f"There are {', '.join(names)}.", "Use one of them."
+        )
     arguments: dict[str, Any] = {}
     for entry in settings_of(kind):
         if isinstance(entry, Group):
@@ -351,21 +353,21 @@ def read(kind: type[C], data: object, where: str | Path) -> C:
     try:
         return _adapter(kind).validate_json(json.dumps(data), strict=True)
     except ValidationError as error:
-        raise in_words(error, kind, str(where)) from None
+        raise to_spec_error(error, kind, str(where)) from None
     except TrisectError as error:  # what a record itself found
         raise type(error)(f"In {where}: {error.problem}", error.reason, error.todo) from None
 
 
-def plain(value: object) -> Any:
+def to_json_data(value: object) -> Any:
     """A record as JSON-ready data for `read`; several as a list, None unchanged."""
     return (
-        [plain(item) for item in value]
+        [to_json_data(item) for item in value]
         if isinstance(value, list | tuple)
         else _adapter(type(value)).dump_python(value, mode="json")
     )
 
 
-def in_words(error: ValidationError, kind: type[Any], where: str = "") -> SpecError:
+def to_spec_error(error: ValidationError, kind: type[Any], where: str = "") -> SpecError:
     """Why values do not fit a record class, in three parts; `where` is their file."""
     errors = error.errors(include_url=False)
     first = min(errors, key=lambda detail: detail["type"] != "unexpected_keyword_argument")
@@ -373,7 +375,7 @@ def in_words(error: ValidationError, kind: type[Any], where: str = "") -> SpecEr
     if first["type"] == "unexpected_keyword_argument":
         names_there = sorted(names_of(owner))
         home = " in ".join(filter(None, (".".join(names[:-1]), where))) or f"A {owner.__name__.lstrip('_')}"
-        problem = f"{home} has {names[-1]}{or_closest(names[-1], names_there)}"
+        problem = f"{home} has {names[-1]}{suggest_closest(names[-1], names_there)}"
         return SpecError(problem, f"Known are {', '.join(names_there)}.", "Correct or remove the others.")
     if not names:
         problem = f"{where or 'What was given'} does not hold a {kind.__name__.lstrip('_').lower()}."
@@ -445,7 +447,7 @@ def _describe(error: Mapping[str, Any], info: FieldInfo | None) -> str:
     limits = {type(m): m for m in (info.metadata if info else ())}
     above, low, below, high = (limits.get(kind) for kind in (Gt, Ge, Lt, Le))
     over = error["type"].startswith("less")
-    if high is not None and high.le == WHOLE and not over:
+    if high is not None and high.le == MAX_INT and not over:
         high = None
     bounds = [f"above {above.gt:g}"] if above else []
     bounds += [f"below {below.lt:g}"] if below else []

@@ -83,8 +83,8 @@ class Site:
 
     def __str__(self) -> str:
         stack = f"{self.stack}." if self.stack else ""
-        heads = "" if self.heads is None else f".h{spell(self.heads)}"
-        layers = "all" if self.layers is None else spell(self.layers)
+        heads = "" if self.heads is None else f".h{format_spans(self.heads)}"
+        layers = "all" if self.layers is None else format_spans(self.layers)
         return f"{stack}{'pre.' if self.pre else ''}{'+'.join(self.components)}@{layers}{heads}"
 
     def resolve(self, layers: int, heads: int, kv_heads: int | None = None, stacks: Iterable[str] = ("",)) -> Site:
@@ -145,7 +145,7 @@ def _numbers(text: str, site: str) -> tuple[int, ...] | None:
     return tuple(numbers)
 
 
-def spell(numbers: tuple[int, ...]) -> str:
+def format_spans(numbers: tuple[int, ...]) -> str:
     """Ascending numbers as in a site, with ranges: 1-3,5."""
     spans: list[list[int]] = []
     for n in numbers:

@@ -23,7 +23,7 @@ from trisect.core.errors import require, shorten
 from trisect.core.files import canonical, digest
 from trisect.core.machine import PRECISIONS
 from trisect.core.methods import METHODS, Ablate, Attack, Control, Erase, Freeze, Interchange, Probe, Rewind, Tie
-from trisect.core.schema import FLEET, Each, Many, Some, one_of, plain, record
+from trisect.core.schema import MAX_FLEET, Each, Many, Some, one_of, record, to_json_data
 from trisect.core.site import Site
 
 SCHEMA: Literal[1] = 1
@@ -37,10 +37,10 @@ class Model:
     In the layers that are `idle` the attention block adds nothing, in training and after.
     """
 
-    width: Annotated[int, Field(ge=1, le=schema.MODEL["width"])] = 200
-    layers: Annotated[int, Field(ge=1, le=schema.MODEL["layers"])] = 5
-    heads: Annotated[int, Field(ge=1, le=schema.MODEL["heads"])] = 5
-    feedforward: Annotated[int, Field(ge=1, le=schema.MODEL["feedforward"])] = 200
+    width: Annotated[int, Field(ge=1, le=schema.MODEL_BOUNDS["width"])] = 200
+    layers: Annotated[int, Field(ge=1, le=schema.MODEL_BOUNDS["layers"])] = 5
+    heads: Annotated[int, Field(ge=1, le=schema.MODEL_BOUNDS["heads"])] = 5
+    feedforward: Annotated[int, Field(ge=1, le=schema.MODEL_BOUNDS["feedforward"])] = 200
     dropout: Annotated[float, Field(ge=0, le=0.99)] = 0.2
     idle: Annotated[Many[int], Later] = ()
 
@@ -67,17 +67,17 @@ class Training:
     `train_sample` is the number of train tokens (whole windows) on which `train` losses are measured; None is all.
     """
 
-    epochs: Annotated[int, Field(ge=1, le=schema.TRAINING["epochs"])] = 200
-    columns: Annotated[int, Field(ge=1, le=schema.TRAINING["columns"])] = 20
-    eval_columns: Annotated[int, Field(ge=1, le=schema.TRAINING["eval_columns"])] = 10
-    window: Annotated[int, Field(ge=1, le=schema.TRAINING["window"])] = 35
+    epochs: Annotated[int, Field(ge=1, le=schema.TRAINING_BOUNDS["epochs"])] = 200
+    columns: Annotated[int, Field(ge=1, le=schema.TRAINING_BOUNDS["columns"])] = 20
+    eval_columns: Annotated[int, Field(ge=1, le=schema.TRAINING_BOUNDS["eval_columns"])] = 10
+    window: Annotated[int, Field(ge=1, le=schema.TRAINING_BOUNDS["window"])] = 35
     optimizer: Annotated[str, one_of("sgd", "adamw")] = "sgd"
     rate: Annotated[float, Field(gt=0)] = 5.0
     decay: Annotated[float, Field(gt=0)] = 0.95
-    warmup: Annotated[int, Field(ge=0, le=schema.WHOLE)] = 0
+    warmup: Annotated[int, Field(ge=0, le=schema.MAX_INT)] = 0
     weight_decay: Annotated[float, Field(ge=0)] = 0.0
     clip: Annotated[float, Field(gt=0)] = 0.5
-    train_sample: Annotated[int | None, Field(ge=1, le=schema.WHOLE)] = 100_000
+    train_sample: Annotated[int | None, Field(ge=1, le=schema.MAX_INT)] = 100_000
 
 
 @record
@@ -89,9 +89,9 @@ class Text:
     """
 
     corpus: str | None = "embedded"
-    train_tokens: Annotated[int | None, Field(ge=2, le=schema.WHOLE)] = None
-    valid_tokens: Annotated[int | None, Field(ge=2, le=schema.WHOLE)] = None
-    min_count: Annotated[int, Field(ge=1, le=schema.WHOLE)] = 1
+    train_tokens: Annotated[int | None, Field(ge=2, le=schema.MAX_INT)] = None
+    valid_tokens: Annotated[int | None, Field(ge=2, le=schema.MAX_INT)] = None
+    min_count: Annotated[int, Field(ge=1, le=schema.MAX_INT)] = 1
 
 
 @record
@@ -105,7 +105,7 @@ class Design:
     text: Text = Text()
     model: Model = Model()
     training: Training = Training()
-    seeds: Each[Annotated[int, Field(ge=0, le=schema.SEED)]] = (1, 2, 3)
+    seeds: Each[Annotated[int, Field(ge=0, le=schema.MAX_SEED)]] = (1, 2, 3)
     attack: Attack | None = Attack()
     rewind: Rewind | None = Rewind()
     freeze: Freeze | None = Freeze()
@@ -119,9 +119,9 @@ class Design:
 
     def __post_init__(self) -> None:
         require(
-            bool(re.fullmatch(r"[\w.-]+", self.name)) and len(self.name) <= schema.NAME,
+            bool(re.fullmatch(r"[\w.-]+", self.name)) and len(self.name) <= schema.MAX_NAME,
             f"{shorten(self.name)} is not a name.",
-            f"Names are up to {schema.NAME} letters, digits, '.', '_', '-'.",
+            f"Names are up to {schema.MAX_NAME} letters, digits, '.', '_', '-'.",
             "Rename it.",
         )
         last = self.attack.epochs if self.attack and self.attack.epochs else 0
@@ -211,7 +211,7 @@ class Run:
     def id(self) -> str:
         """A readable name with eight hex digits of the hash of the whole statement, defaults included."""
         slug = self.edit.slug if self.edit else "baseline"
-        return f"{slug}-s{self.seed}-{digest(canonical(plain(self)), 4)}"
+        return f"{slug}-s{self.seed}-{digest(canonical(to_json_data(self)), 4)}"
 
 
 def read_experiment(data: object, where: str | Path) -> Design:
@@ -220,7 +220,7 @@ def read_experiment(data: object, where: str | Path) -> Design:
 
 
 # what designs of one study may differ in, method by method: all else is one for the whole study
-ASKED = ("sites", "labels", "strengths", "variants", "identity", "midstage")
+MERGEABLE = ("sites", "labels", "strengths", "variants", "identity", "midstage")
 
 
 @record
@@ -234,7 +234,7 @@ class Ledger:
     corpus: str
     asked: Some[Design]
     fleets: Many[Many[str]]
-    fleet: Annotated[int, Field(ge=1, le=FLEET)]
+    fleet: Annotated[int, Field(ge=1, le=MAX_FLEET)]
     precision: Annotated[str, one_of(*PRECISIONS)]
     step: Annotated[int, Field(ge=1)]
 
@@ -274,7 +274,7 @@ def differences(earlier: Design, here: Design) -> list[str]:
             if (name, field.name) == ("attack", "epochs"):
                 old, new = old or earlier.training.epochs, new or here.training.epochs
             unused = (name, field.name) == ("rewind", "sample_seed") and getattr(a, "sample_tokens", None) is None
-            is_open = field.name in ASKED and (name, field.name) != ("probe", "sites")
+            is_open = field.name in MERGEABLE and (name, field.name) != ("probe", "sites")
             if old != new and not unused and not is_open:
                 differing.append(f"{name}.{field.name} (there {old!r}, here {new!r})")
     return differing

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeAlias, cast, runtime_checkable
 
 from trisect.core.errors import ModelError, SiteError, SpecError, shorten
-from trisect.core.site import Site, spell
+from trisect.core.site import Site, format_spans
 from trisect.core.trace import Address, Projections, Reading, Side, Trace, key_side_of, side_of
 
 if TYPE_CHECKING:
@@ -50,7 +50,7 @@ class Shape:
         """The attention layers of a stack."""
         return tuple(address.layer for address in self.heads if address.stack == stack)
 
-    def words(self) -> str:
+    def describe(self) -> str:
         """The shape in words, for an error's second part."""
         parts = []
         for stack in self.stacks:
@@ -71,7 +71,7 @@ class Shape:
         if stack not in self.stacks:
             what = f"the stack {site.stack!r}" if site.stack else "no stack"
             raise SiteError(
-                f"The site '{site}' names {what}.", self.words(), "Name a stack that it has, as in enc.k@1."
+                f"The site '{site}' names {what}.", self.describe(), "Name a stack that it has, as in enc.k@1."
             )
         if wrong := [c for c in site.components if c not in ("q", "k", "v")]:
             raise SiteError(f"The site '{site}' names {wrong[0]}.", "What is read here is q, k and v.", "Use those.")
@@ -86,7 +86,7 @@ class Shape:
         layers = have if site.layers is None else site.layers
         if outside := [n for n in layers if n not in have]:
             problem = f"The site '{site}' lies outside the model: layer {outside[0]}."
-            raise SiteError(problem, self.words(), "Choose a layer that attends.")
+            raise SiteError(problem, self.describe(), "Choose a layer that attends.")
         targets = []
         for n in layers:
             address = Address(stack, n)
@@ -94,7 +94,7 @@ class Shape:
                 count = self.heads[address].query if component == "q" else self.heads[address].key
                 if site.heads is not None and site.heads[-1] > count:
                     problem = f"The site '{site}' names head {site.heads[-1]} of {component}."
-                    reason = f"{self.words()} {component} has heads 1-{count} there."
+                    reason = f"{self.describe()} {component} has heads 1-{count} there."
                     raise SiteError(problem, reason, "Choose a head in that range.")
                 targets.append(SiteTarget(address, component, site.heads))
         return tuple(targets)
@@ -132,7 +132,7 @@ class Shape:
         }
 
 
-class Parts(NamedTuple):
+class QKV(NamedTuple):
     """q, k, v of one attention call, before key/value heads are repeated; argument and result of writers."""
 
     q: Float[Tensor, "B H T E"]
@@ -140,7 +140,7 @@ class Parts(NamedTuple):
     v: Float[Tensor, "B K S E"]
 
 
-Writer: TypeAlias = Callable[[Parts], Parts]
+Writer: TypeAlias = Callable[[QKV], QKV]
 Writers: TypeAlias = Mapping[Address, Writer]
 WeightsByAddress: TypeAlias = "Mapping[Address, Float[Tensor, 'B H T S']]"  # what stands in place of the softmax's
 # given what a site holds, alone, and where it is; what it returns goes on in its place
@@ -154,7 +154,7 @@ def edit_writer(targets: Sequence[SiteTarget], function: EditFunction) -> Writer
     The function is given a copy. Raises ModelError where it returns another shape, dtype or device.
     """
 
-    def write(parts: Parts) -> Parts:
+    def write(parts: QKV) -> QKV:
         new = parts._asdict()
         for target in targets:
             tensor: Tensor = new[target.component]
@@ -170,7 +170,7 @@ def edit_writer(targets: Sequence[SiteTarget], function: EditFunction) -> Writer
                     if returned[0] is not None
                     else type(changed).__name__
                 )
-                place = f"{where.component} of {where.address}, heads {spell(heads)}"
+                place = f"{where.component} of {where.address}, heads {format_spans(heads)}"
                 problem = f"The function {edit_name(function)} returned {what} for {place}."
                 reason = f"It was given {list(kind[0])}, {kind[1]}, {kind[2]}."
                 raise ModelError(problem, reason, "Return a tensor like it.")
@@ -179,7 +179,7 @@ def edit_writer(targets: Sequence[SiteTarget], function: EditFunction) -> Writer
                 replaced[:, which] = changed
                 changed = replaced
             new[target.component] = changed
-        return Parts(**new)
+        return QKV(**new)
 
     return write
 
@@ -189,18 +189,18 @@ def edit_name(how: str | EditFunction) -> str:
     return how if isinstance(how, str) else getattr(how, "__name__", type(how).__name__)
 
 
-def edit_words(edits: Mapping[str, str | EditFunction]) -> str:
+def describe_edits(edits: Mapping[str, str | EditFunction]) -> str:
     """Sites with their edits, for a message."""
     return ", ".join(f"{site} by {edit_name(how)}" for site, how in edits.items())
 
 
-def write_in_order(writers: Sequence[Writer], parts: Parts) -> Parts:
+def write_in_order(writers: Sequence[Writer], parts: QKV) -> QKV:
     """Apply writers one after the other."""
     return functools.reduce(lambda now, write: write(now), writers, parts)
 
 
 ModelInputs: TypeAlias = Mapping[str, Any]  # what a model's own forward takes by name: tensors, as a rule
-MediaGiven: TypeAlias = object  # a file's path, samples or an image as its library has it, or several of these
+Media: TypeAlias = object  # a file's path, samples or an image as its library has it, or several of these
 
 
 @dataclass(frozen=True, eq=False)
@@ -395,7 +395,7 @@ class SeeingSubject(Subject, Protocol):
         """The model, verified with the sample if that uses other attention than it was verified with."""
         ...
 
-    def read(self, texts: Any = None, images: MediaGiven = (), audio: MediaGiven = ()) -> Reading:
+    def read(self, texts: Any = None, images: Media = (), audio: Media = ()) -> Reading:
         """Read a text, images or sound, or several of them."""
         ...
 
@@ -444,7 +444,7 @@ class EditedPasses(Protocol):
 
     def stream_parts(
         self, batch: Batch, changes: Sequence[Mapping[StreamPoint, Float[Tensor, "B T D"]]], address: Address
-    ) -> list[Parts]:
+    ) -> list[QKV]:
         """q, k and v of a layer with each of several changes added to the residual stream, equal to those of whole passes to rounding."""
         ...
 
@@ -480,10 +480,10 @@ class Texts:
     articles: Callable[[], Iterator[int | None]] | None = None
 
 
-ReadGiven: TypeAlias = TextOrPair | ModelInputs | Batch
+Readable: TypeAlias = TextOrPair | ModelInputs | Batch
 
 
-def as_sample(text: ReadGiven) -> TextOrPair:
+def as_sample(text: Readable) -> TextOrPair:
     """A text or pair unchanged; a model's own inputs, or a Batch, as an InputSample."""
     if isinstance(text, Batch):
         return InputSample(inputs=text.inputs)

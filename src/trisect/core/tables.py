@@ -12,7 +12,7 @@ from typing import Self, TypeAlias
 import polars as pl
 
 from trisect.core.errors import DamagedFileError, check_access
-from trisect.core.files import digest, inside, replace_file
+from trisect.core.files import digest, replace_file, safe_join
 
 TEXT, REAL, WHOLE = pl.String, pl.Float64, pl.Int64
 UNSIGNED = b"trisect-checksum:" + b"0" * 32  # Parquet has no checksum of its own that polars writes or reads
@@ -417,7 +417,7 @@ def write_table(folder: Path, name: str, table: pl.DataFrame, run: str = "") -> 
 
     `run` are the 32 hex digits of the run that the table belongs to, which stand there too.
     """
-    path = inside(folder, f"{name}.parquet")
+    path = safe_join(folder, f"{name}.parquet")
     stream = io.BytesIO()
     table.write_parquet(stream, metadata={"trisect": UNSIGNED.decode() + (f" trisect-run:{run}" if run else "")})
     content = stream.getvalue()

@@ -10,9 +10,9 @@ from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from trisect.core.errors import SiteError, SpecError, is_installed, list_words, pandas_frame
+from trisect.core.errors import SiteError, SpecError, is_installed, join_words, pandas_frame
 from trisect.core.files import Json, digest, replace_file
-from trisect.core.site import Site, spell
+from trisect.core.site import Site, format_spans
 
 if TYPE_CHECKING:
     import numpy as np
@@ -172,12 +172,12 @@ def find_shared_weights(layers: Mapping[Address, Mapping[str, Hashable]]) -> tup
     for (name, _), where in users.items():
         names_shared.setdefault(tuple(where), []).append(name)
     across = (
-        f"{spell_layers(where)} share {'one set of weights' if len(names) == len(layers[where[0]]) else f'one {list_words(names)}'}."
+        f"{spell_layers(where)} share {'one set of weights' if len(names) == len(layers[where[0]]) else f'one {join_words(names)}'}."
         for where, names in names_shared.items()
         if len(where) > 1
     )
     within = (
-        f"{spell_layers(where)}: {list_words(names)} are one matrix."
+        f"{spell_layers(where)}: {join_words(names)} are one matrix."
         for names, where in users_within.items()
         if len(names) > 1
     )
@@ -196,7 +196,8 @@ def spell_layers(where: Sequence[Address]) -> str:
     for address in where:
         stacks.setdefault("" if address.stack == "plain" else f"{address.stack} ", []).append(address.layer)
     spelled = {
-        stack: spell(tuple(sorted(numbers))).replace("-", "–").replace(",", ", ") for stack, numbers in stacks.items()
+        stack: format_spans(tuple(sorted(numbers))).replace("-", "–").replace(",", ", ")
+        for stack, numbers in stacks.items()
     }
     return " and ".join(f"{stack}layer{'s'[: len(stacks[stack]) > 1]} {numbers}" for stack, numbers in spelled.items())
 

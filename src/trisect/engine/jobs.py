@@ -19,8 +19,8 @@ from typing import Any, TypedDict, TypeVar
 
 from trisect.core import errors
 from trisect.core.errors import StudyError, TrisectError
-from trisect.core.files import Json, inside, replace_file, whole_files
-from trisect.core.schema import plain, read
+from trisect.core.files import Json, complete_files, replace_file, safe_join
+from trisect.core.schema import read, to_json_data
 
 PAUSE = 0.2  # seconds between two reports of progress
 
@@ -57,7 +57,7 @@ class JobOrder:
     def message(self) -> OrderMessage:
         """The order as a message without its files; floats are preserved bit for bit."""
         name = f"{self.function.__module__}:{self.function.__qualname__}"
-        request = json.dumps(plain(self.request), allow_nan=False)
+        request = json.dumps(to_json_data(self.request), allow_nan=False)
         return {"job": name, "request": request, "begins": list(self.begins), "home": str(self.home)}
 
     def paths(self) -> dict[str, Path]:
@@ -109,7 +109,7 @@ class JobContext:
         Call it when these files are consistent with one another. Each is sent as a hard link, which later writes do not change.
         """
         files = {}
-        for path in whole_files(self.scratch):
+        for path in complete_files(self.scratch):
             name, mark = path.relative_to(self.scratch).as_posix(), _mark(path)
             if self._seen.get(name) != mark:
                 second = self.scratch.with_name(f"kept-{len(self.sent)}")
@@ -123,7 +123,7 @@ class JobContext:
     def begin(self, name: str) -> None:
         """Copy the file or folder of that name into the scratch folder."""
         source, target = self.fetch(name), self.scratch / name
-        for path in whole_files(source) if source.is_dir() else [source]:
+        for path in complete_files(source) if source.is_dir() else [source]:
             place = target / path.relative_to(source) if source.is_dir() else target
             _share(path, place)
             self._seen[place.relative_to(self.scratch).as_posix()] = _mark(place)
@@ -242,7 +242,7 @@ def write_files(files: Files, folder: Path, last: Sequence[str] = ()) -> None:
     for name in sorted(files, key=rank):
         content = files[name]  # a file that is moved has been flushed by its job if needed
         replace_file(
-            inside(folder, *name.split("/")),
+            safe_join(folder, *name.split("/")),
             lambda scratch, content=content: put(content, scratch),
             durable=isinstance(content, bytes),
         )

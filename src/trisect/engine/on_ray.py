@@ -27,8 +27,8 @@ from ray.util.queue import Queue
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from trisect.core.errors import StudyError
-from trisect.core.files import whole_files
-from trisect.core.machine import code_mark, versions
+from trisect.core.files import complete_files
+from trisect.core.machine import code_hash, versions
 from trisect.engine.drive import LOSSES, JobEnd, JobLoss, OnEvent
 from trisect.engine.jobs import JobOrder, JobProgress, OrderMessage, failure, read_failure, run_job
 from trisect.engine.ray_connect import jobs_per_gpu
@@ -42,7 +42,7 @@ _VALUES: dict[str, object] = {}  # what jobs have read in this process of a node
 
 def _node_versions() -> dict[str, str]:
     """Versions of everything that a number depends on, with a hash of our code, which must be equal on all nodes."""
-    return versions("ray") | {"code": code_mark()}
+    return versions("ray") | {"code": code_hash()}
 
 
 # On the nodes. What travels are texts, numbers and bytes, and Ray's handles to bytes; errors travel as JSON.
@@ -243,5 +243,5 @@ class RayEngine:
 
 def _put(path: Path) -> ObjectRef:
     """Put a file or folder into Ray's object store, from which each node gets it at most once."""
-    files = {"": path} if path.is_file() else {p.relative_to(path).as_posix(): p for p in whole_files(path)}
+    files = {"": path} if path.is_file() else {p.relative_to(path).as_posix(): p for p in complete_files(path)}
     return ray.put({name: file.read_bytes() for name, file in files.items()})

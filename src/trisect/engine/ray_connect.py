@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from typing import Any
 
-from trisect.core.errors import StudyError, need_extra
+from trisect.core.errors import StudyError, require_extra
 
 ALWAYS = {  # before ray is imported
     "RAY_USAGE_STATS_ENABLED": "0",  # nothing is reported to anybody
@@ -80,7 +80,7 @@ def open_ray(cores: int, gpus: int = 0) -> Iterator[str | None]:
 
     Raises StudyError where it cannot be reached or started.
     """
-    need_extra("ray", "ray", "--engine ray")
+    require_extra("ray", "ray", "--engine ray")
     address = cluster_address()
     with ExitStack() as stack:
         stack.callback(_restore, dict(os.environ))

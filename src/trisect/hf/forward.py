@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from transformers.pytorch_utils import Conv1D
 
 from trisect.core.errors import ModelError, reraise_out_of_memory
-from trisect.core.subject import Batch, ModelInputs, Parts, RowScores, StreamPoint, Writer
+from trisect.core.subject import QKV, Batch, ModelInputs, RowScores, StreamPoint, Writer
 from trisect.core.trace import Address
 from trisect.hf.batches import accepts_any_keyword, first_tensor, output_at, row_scores
 from trisect.hf.files.checkpoints import State, check_state, check_writes
@@ -335,7 +335,7 @@ def path_gradients(
     """
     addresses = proved.proof.addresses
     streams: dict[int, Tensor] = {}
-    seen: dict[int, Parts] = {}
+    seen: dict[int, QKV] = {}
     uses: list[tuple[nn.Module, Tensor, Tensor]] = []  # linear maps with input and output, since the start of the layer
     maps: dict[int, list[tuple[nn.Module, Tensor, Tensor]]] = {}
 
@@ -344,7 +344,7 @@ def path_gradients(
         streams[n] = x if x.requires_grad else x.detach().requires_grad_()
         return streams[n]
 
-    def note(n: int, parts: Parts) -> Parts:
+    def note(n: int, parts: QKV) -> QKV:
         maps[n] = [use for use in uses if use[2].requires_grad]
         return seen.setdefault(n, parts)
 
@@ -416,12 +416,12 @@ def stream_parts(
     changes: Sequence[Mapping[StreamPoint, Float[Tensor, "B T D"]]],
     address: Address,
     start: _RestartPoint | None,
-) -> list[Parts]:
+) -> list[QKV]:
     """q, k and v of a layer under each of several additions to the residual stream, from one pass over a copy of the batch for each."""
-    rows, count, seen = len(batch.source.tokens), len(changes), list[Parts]()
+    rows, count, seen = len(batch.source.tokens), len(changes), list[QKV]()
 
-    def note(parts: Parts) -> Parts:
-        seen.append(Parts(*(part.detach().clone() for part in parts)))
+    def note(parts: QKV) -> QKV:
+        seen.append(QKV(*(part.detach().clone() for part in parts)))
         if proved.proof.hook is record_interface:
             raise _EarlyEndError
         return parts
@@ -436,7 +436,7 @@ def stream_parts(
     edits = edits_at(proved.proof.addresses, {address: note})
     with edited_streams(proved.name, proved.model, calls, streams), suppress(_EarlyEndError):
         run_forward(proved, _copies(batch.inputs, rows, count), edits, start=begin)
-    return [Parts(*parts) for parts in zip(*(part.chunk(count) for part in seen[0]), strict=True)]
+    return [QKV(*parts) for parts in zip(*(part.chunk(count) for part in seen[0]), strict=True)]
 
 
 WHOLE = "Every edited pass ran from the first layer: restarted at the edited layer, this model gives other numbers."
@@ -565,13 +565,13 @@ class SharedPasses:
         count, rows = len(writes), len(batch.source.tokens)
         addresses, restarts = self.proved.proof.addresses, self.restarts
 
-        def write(address: Address, parts: Parts) -> Parts:
-            split = (Parts(*row_parts) for row_parts in zip(*(part.chunk(count) for part in parts), strict=True))
+        def write(address: Address, parts: QKV) -> QKV:
+            split = (QKV(*row_parts) for row_parts in zip(*(part.chunk(count) for part in parts), strict=True))
             written = (
                 edit[address](row_parts) if address in edit else row_parts
                 for edit, row_parts in zip(writes, split, strict=True)
             )
-            return Parts(*(torch.cat(parts) for parts in zip(*written, strict=True)))
+            return QKV(*(torch.cat(parts) for parts in zip(*written, strict=True)))
 
         while not restarts.apart and self.proved.proof.hook is record_interface:
             written = {address: functools.partial(write, address) for edit in writes for address in edit}
@@ -616,12 +616,12 @@ class SharedPasses:
     @synchronized
     def stream_parts(
         self, batch: Batch, changes: Sequence[Mapping[StreamPoint, Float[Tensor, "B T D"]]], address: Address
-    ) -> list[Parts]:
+    ) -> list[QKV]:
         """q, k and v of a layer under each of several additions to the residual stream; only the layers in between are run.
 
         Checked once per restart point against a full pass, to rounding.
         """
-        order, parts_seen = {a: i for i, a in enumerate(self.proved.proof.addresses)}, list[Parts]()
+        order, parts_seen = {a: i for i, a in enumerate(self.proved.proof.addresses)}, list[QKV]()
         while len(parts_seen) < len(changes):
             shares = not self.restarts.apart and self.proved.proof.hook is record_interface
             first = next(iter(changes[0].values()))

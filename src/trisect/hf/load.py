@@ -18,12 +18,12 @@ from torch import Tensor, nn
 
 from trisect.core.errors import ModelError
 from trisect.core.subject import (
+    QKV,
     Batch,
     InputSample,
-    MediaGiven,
+    Media,
     ModelInputs,
-    Parts,
-    ReadGiven,
+    Readable,
     RowScores,
     Shape,
     SiteEdits,
@@ -218,8 +218,8 @@ class Pretrained:
     def read(
         self,
         texts: TextOrPair | Iterable[TextOrPair] | Inputs | Tensor | None = None,
-        images: MediaGiven = (),
-        audio: MediaGiven = (),
+        images: Media = (),
+        audio: Media = (),
     ) -> Reading:
         """Read a text, several texts (a pair is source and target), or the model's own inputs: a dict, or its main input.
 
@@ -246,7 +246,7 @@ class Pretrained:
             return self.read(InputSample(texts, sounds, pictures))
         if isinstance(texts, Tensor):
             texts = {str(getattr(self.model, "main_input_name", None) or "input_ids"): texts}
-        texts = as_sample(cast(ReadGiven, texts))
+        texts = as_sample(cast(Readable, texts))
         if isinstance(texts, InputSample):
             inputs, notes = self._sample_inputs(texts)
             reading = _read_inputs(self, inputs)
@@ -581,7 +581,7 @@ def check_crossing(
 ) -> None:
     """Raise ModelError for a model that is no encoder–decoder or has no tokenizer; `why` says what needs cross-attention."""
     if "cross" not in subject.shape.stacks:
-        reason = f"{subject.shape.words()} {why}"
+        reason = f"{subject.shape.describe()} {why}"
         raise ModelError(f"{subject.name} has no cross-attention.", reason, "Choose an encoder–decoder model.")
     if subject.tokenizer is None:
         reason = "Sentences are tokenized by the model's own tokenizer."
@@ -723,14 +723,14 @@ def read_graph(subject: Pretrained, batch: Batch) -> Reading:
     After a backward pass q, k and v of every trace, and its output, have their `grad`. Tensors stay on the model's device.
     The graph begins at the first layer's q, k and v: weights get no gradient.
     """
-    proof, ends = subject.proof, dict[Address, Parts]()
+    proof, ends = subject.proof, dict[Address, QKV]()
     seen: list[RecordedCall] = []
 
-    def begin(address: Address, parts: Parts) -> Parts:
-        ends[address] = Parts(*(t if t.requires_grad else t.detach().requires_grad_() for t in parts))
+    def begin(address: Address, parts: QKV) -> QKV:
+        ends[address] = QKV(*(t if t.requires_grad else t.detach().requires_grad_() for t in parts))
         for part in ends[address]:
             part.retain_grad()
-        return Parts(*(t.clone() for t in ends[address]))  # a model may overwrite its activations
+        return QKV(*(t.clone() for t in ends[address]))  # a model may overwrite its activations
 
     def meet(call: Call) -> Call:
         weights = proof.read_at(call)
@@ -750,7 +750,7 @@ def read_graph(subject: Pretrained, batch: Batch) -> Reading:
     return Reading(subject.name, traces, *about, sides=batch.sides, output=first_tensor(answer))
 
 
-def single_batch(subject: Pretrained, texts: ReadGiven | list[ReadGiven]) -> tuple[Pretrained, Batch]:
+def single_batch(subject: Pretrained, texts: Readable | list[Readable]) -> tuple[Pretrained, Batch]:
     """A text, several texts or the model's own inputs as one batch, and the model verified for them.
 
     Raises ModelError if they make more than one batch.
@@ -765,7 +765,7 @@ def single_batch(subject: Pretrained, texts: ReadGiven | list[ReadGiven]) -> tup
     return subject, batches[0]
 
 
-def read_with_gradients(subject: Pretrained, texts: ReadGiven | list[ReadGiven]) -> Reading:
+def read_with_gradients(subject: Pretrained, texts: Readable | list[Readable]) -> Reading:
     """Read one batch with its autograd graph, after a verified reading of it; raises ModelError."""
     subject, batch = single_batch(subject, texts)
     return replace(read_graph(subject, batch), notes=subject.trace(batch).notes)

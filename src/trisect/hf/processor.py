@@ -17,7 +17,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from trisect.core.errors import ModelError, need_extra
+from trisect.core.errors import ModelError, require_extra
 from trisect.core.subject import InputSample, ModelInputs, check_text
 from trisect.hf.files.model_errors import summarize_error, translate_errors
 from trisect.hf.files.tokenizers import tokenize
@@ -183,7 +183,7 @@ def open_sound(sound: object, rate: int) -> tuple[Float[np.ndarray, " S"], tuple
 
 def _read_sound(place: Path, words: str) -> tuple[Float[np.ndarray, "S C"], int, list[str]]:
     """The samples of a file, their rate, and a note if the file ends early; raises ModelError with the problem `words`."""
-    need_extra("soundfile", "audio", "Opening a sound")
+    require_extra("soundfile", "audio", "Opening a sound")
     import soundfile
 
     if not place.is_file():
@@ -206,7 +206,7 @@ def open_image(image: object) -> tuple[object, tuple[str, ...]]:
     """
     if not isinstance(image, (str, Path)):
         return image, ()
-    need_extra("PIL", "images", "Opening an image")
+    require_extra("PIL", "images", "Opening an image")
     from PIL import Image, ImageOps
 
     place = Path(image)

@@ -15,7 +15,7 @@ from typing import Any, TypeVar
 import polars as pl
 
 from trisect.core.errors import DamagedFileError, StudyError, translate_system_errors
-from trisect.core.files import Json, canonical, digest, inside, read_json, write_json
+from trisect.core.files import Json, canonical, digest, read_json, safe_join, write_json
 from trisect.core.finding import About
 from trisect.core.machine import Machine
 from trisect.core.subject import Subject
@@ -174,7 +174,9 @@ def _place(
     model = subjects[0].name if subjects else str(getattr(settings, "model", ""))
     if isinstance(experiment, OverModels) and experiment.models is not None:
         model = experiment.models.title
-    return inside(Path(), (experiment.out or experiment.name).format(model=model.strip("/").split("/")[-1], name=name))
+    return safe_join(
+        Path(), (experiment.out or experiment.name).format(model=model.strip("/").split("/")[-1], name=name)
+    )
 
 
 def _page_at(experiment: Experiment[Any, Any], place: Path) -> Path:

@@ -8,7 +8,7 @@ from pathlib import Path
 from torch import Tensor
 
 from trisect.core.errors import DamagedFileError, StudyError, TrisectError
-from trisect.core.files import digest, file_name, inside, read_json, read_record
+from trisect.core.files import digest, file_name, read_json, read_record, safe_join
 from trisect.core.schema import read
 from trisect.core.spec import FinishedRun, Ledger
 from trisect.lab.run_folder import RunFolder
@@ -53,18 +53,18 @@ class Folder(RunFolder):
 
     def checkpoint(self, fleet: str) -> Path:
         """The checkpoint from which an unfinished fleet resumes."""
-        return inside(self.path, "fleets", f"{fleet}.safetensors")
+        return safe_join(self.path, "fleets", f"{fleet}.safetensors")
 
     def evaluations(self, run: str) -> Path:
         """The folder of a run's evaluations."""
-        return inside(self.path, "evaluations", file_name(run))
+        return safe_join(self.path, "evaluations", file_name(run))
 
     def evaluation(self, run: str, kind: str, site: str, label: str = "") -> Path:
         """Rows of one evaluation of a trained run: 'rewind' or 'midstage' of a site, 'cut' of attention, 'erase' of a
         label at a site, or 'probe' of a label, which is named by its hash.
         """
         name = "-".join(filter(None, (f"{kind}.{digest(label, 8)}" if label else kind, site)))
-        return inside(self.evaluations(run), f"{file_name(name)}.json")
+        return safe_join(self.evaluations(run), f"{file_name(name)}.json")
 
     def folders(self) -> list[Path]:
         """All folders that the study writes."""
@@ -77,7 +77,7 @@ class Folder(RunFolder):
 
     def _run(self, run: str) -> Path:
         """The folder of a run: its id, or a hash if the id is no valid file name."""
-        return inside(self.path, "runs", file_name(run))
+        return safe_join(self.path, "runs", file_name(run))
 
     def read_ledger(self) -> Ledger:
         """Read the ledger, or its copy; raises StudyError if there is neither, DamagedFileError if they are damaged."""

@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING, Annotated, Any, Protocol, TypeVar, cast
 
 from pydantic import Field
 
-from trisect.core.errors import CorpusError, ModelError, SpecError, shorten, unknown
+from trisect.core.errors import CorpusError, ModelError, SpecError, shorten, unknown_name
 from trisect.core.files import Json
 from trisect.core.machine import Machine
-from trisect.core.schema import MODEL, TRAINING, WHOLE, Option, flat, read_word, record
+from trisect.core.schema import MAX_INT, MODEL_BOUNDS, TRAINING_BOUNDS, Option, flat_settings, read_word, record
 from trisect.core.site import Site
 from trisect.text.hub import is_hub
 from trisect.text.lines import SPLITS
@@ -33,7 +33,9 @@ Changes = Annotated[
     Field(description="A setting of the recipe to override (repeatable)."),
     Option(name="set", many="pairs", metavar="NAME=VALUE"),
 ]
-BatchSize = Annotated[int, Field(description="Texts read at once.", ge=1, le=TRAINING["columns"]), Option(name="")]
+BatchSize = Annotated[
+    int, Field(description="Texts read at once.", ge=1, le=TRAINING_BOUNDS["columns"]), Option(name="")
+]
 Sites = Annotated[
     tuple[Site | str, ...],
     Field(description="Sites such as q@all or v@2.h4, one or several."),
@@ -188,7 +190,7 @@ class TextSource:
     ] = ()
     split: Annotated[str, Field(description="train, valid or test."), Option(metavar="SPLIT")] = "test"
     reader: Annotated[str, Field(description=f"{HELP}."), Option(unset="detected")] | None = None
-    limit: Annotated[int, Field(description="Read at most this many texts.", ge=1, le=WHOLE)] | None = None
+    limit: Annotated[int, Field(description="Read at most this many texts.", ge=1, le=MAX_INT)] | None = None
 
     def open(self, published: bool = False) -> Texts:
         """The texts, WikiText as it was `published` or joined; raises SpecError where none are named, CorpusError where they
@@ -205,7 +207,7 @@ class TextSource:
             )
         if self.split not in SPLITS:
             raise CorpusError(
-                unknown("split", self.split, SPLITS), f"Splits are {', '.join(SPLITS)}.", "Use one of them."
+                unknown_name("split", self.split, SPLITS), f"Splits are {', '.join(SPLITS)}.", "Use one of them."
             )
         if self.text and (self.reader is not None or self.split != "test"):
             name = "--split" if self.reader is None else "--reader"
@@ -484,11 +486,15 @@ class Recipe:
     """
 
     name: Annotated[str, Field(description="What it is called."), Option(name="")] = "course"
-    layers: Annotated[int, Field(description="Layers, of encoder and decoder each.", ge=1, le=MODEL["layers"])] = 4
-    heads: Annotated[int, Field(description="Heads of a layer.", ge=1, le=MODEL["heads"])] = 8
-    width: Annotated[int, Field(description="Floats of the residual stream.", ge=1, le=MODEL["width"])] = 256
+    layers: Annotated[
+        int, Field(description="Layers, of encoder and decoder each.", ge=1, le=MODEL_BOUNDS["layers"])
+    ] = 4
+    heads: Annotated[int, Field(description="Heads of a layer.", ge=1, le=MODEL_BOUNDS["heads"])] = 8
+    width: Annotated[int, Field(description="Floats of the residual stream.", ge=1, le=MODEL_BOUNDS["width"])] = 256
     dropout: Annotated[float, Field(description="Share that is dropped in training.", ge=0, lt=1)] = 0.1
-    batch: Annotated[int, Field(description="Questions, or pairs, of a step.", ge=1, le=TRAINING["columns"])] = 256
+    batch: Annotated[int, Field(description="Questions, or pairs, of a step.", ge=1, le=TRAINING_BOUNDS["columns"])] = (
+        256
+    )
     rate: Annotated[float, Field(description="Highest learning rate (of fine-tuning).", gt=0)] = 6e-4
     floor: Annotated[float, Field(description="The share of the rate that it falls to.", ge=0, le=1)] = 0.1
     weight_decay: Annotated[float, Field(description="Weight decay, on matrices alone.", ge=0)] = 0.1
@@ -517,11 +523,11 @@ def choose_recipe(
     """
     chosen, changes = name or ("embedded" if embedded else "small"), changes or {}
     if chosen not in recipes:
-        problem = unknown("recipe", chosen, recipes)
+        problem = unknown_name("recipe", chosen, recipes)
         raise SpecError(problem, f"There are {', '.join(recipes)}.", "Use one of them, and change settings with --set.")
-    fields = {field.name: field for field in flat(type(recipes[chosen])) if field.words}
+    fields = {field.name: field for field in flat_settings(type(recipes[chosen])) if field.words}
     if strange := [setting for setting in changes if setting not in fields]:
-        problem, reason = unknown("setting of a recipe", strange[0], fields), f"There are {', '.join(fields)}."
+        problem, reason = unknown_name("setting of a recipe", strange[0], fields), f"There are {', '.join(fields)}."
         raise SpecError(problem, reason, "Use one of them, as in --set layers=2.")
     recipe = replace(recipes[chosen], **{setting: read_word(fields[setting], to) for setting, to in changes.items()})
     recipe.check()

@@ -13,15 +13,15 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from trisect.core.errors import CorpusError, SiteError, temporary_room
+from trisect.core.errors import CorpusError, SiteError, translate_temporary_errors
 from trisect.core.files import digest
-from trisect.core.finding import ALIKE, Json
+from trisect.core.finding import EQUIVALENCE_MARGIN, Json
 from trisect.core.site import Site
 from trisect.core.subject import (
+    QKV,
     AnsweringSubject,
     Batch,
     EditedPasses,
-    Parts,
     RowScores,
     Shape,
     SharingSubject,
@@ -80,11 +80,11 @@ class WholePasses:
         batch: Batch,
         changes: Sequence[Mapping[StreamPoint, Float[torch.Tensor, "B T D"]]],
         address: Address,
-    ) -> list[Parts]:
+    ) -> list[QKV]:
         """Run a pass for each edit."""
         assert isinstance(self.subject, StreamSubject), "whoever asks for its stream has looked"
-        seen = list[Parts]()
-        note = lambda parts: seen.append(Parts(*map(torch.clone, parts))) or parts  # noqa: E731
+        seen = list[QKV]()
+        note = lambda parts: seen.append(QKV(*map(torch.clone, parts))) or parts  # noqa: E731
         for change in changes:
             streams = {point: lambda x, more=more: x + more.to(x) for point, more in change.items()}
             self.subject.stream_outputs(batch, streams, {address: note})
@@ -199,7 +199,7 @@ def compare_components(edits: Sequence[EditedPass], changes: Float[np.ndarray, "
         return None
     with np.errstate(invalid="ignore"):  # an edited loss may be infinite; such texts are left out
         values = {name: changes[:, sorted(heads[a] for a in shared)].mean(1) for name, heads in by_component.items()}
-    return compare(values, ALIKE).data()
+    return compare(values, EQUIVALENCE_MARGIN).data()
 
 
 def what_was_read(
@@ -231,7 +231,7 @@ def plan_edits(shape: Shape, sites: Sequence[Site | str] | None, per: str) -> tu
                 place = Site(site.components, (address.layer,), heads, site.stack)
                 edits.setdefault(str(place), EditedPass(place, address, edited))
     if not edits:
-        raise SiteError("No site was given.", shape.words(), "Give sites such as q@all k@all v@all.")
+        raise SiteError("No site was given.", shape.describe(), "Give sites such as q@all k@all v@all.")
     return tuple(edits.values())
 
 
@@ -281,7 +281,7 @@ def fit_erasers(
         by_address.setdefault(edit.address, []).append(i)
 
     def add_moments(batch: Batch, numbers: Sequence[int]) -> Writer:
-        def write(parts: Parts) -> Parts:
+        def write(parts: QKV) -> QKV:
             for i in numbers:
                 x, edit, component = gather(edits[i], parts), edits[i], edits[i].targets[0].component
                 fitting(batch, edit.address, component, x.shape[1])
@@ -315,7 +315,7 @@ def fit_erasers(
     return sites
 
 
-def gather(edit: EditedPass, parts: Parts) -> Float[Tensor, "B T I"]:
+def gather(edit: EditedPass, parts: QKV) -> Float[Tensor, "B T I"]:
     """The activations of a site of one layer: components and heads side by side, a row per position."""
     pieces = []
     for target in edit.targets:
@@ -325,7 +325,7 @@ def gather(edit: EditedPass, parts: Parts) -> Float[Tensor, "B T I"]:
     return torch.cat(pieces, 2)
 
 
-def scatter(edit: EditedPass, parts: Parts, x: Float[Tensor, "B T I"]) -> Parts:
+def scatter(edit: EditedPass, parts: QKV, x: Float[Tensor, "B T I"]) -> QKV:
     """The parts with the site's activations replaced by x, in the layout of `gather`."""
     new, start = parts._asdict(), 0
     for target in edit.targets:
@@ -335,13 +335,13 @@ def scatter(edit: EditedPass, parts: Parts, x: Float[Tensor, "B T I"]) -> Parts:
         piece = x[..., start : start + width].unflatten(2, (len(heads), -1)).transpose(1, 2)
         values[:, heads] = piece.to(values)
         new[target.component], start = values, start + width
-    return Parts(**new)
+    return QKV(**new)
 
 
 def make_writer(batch: Batch, edit: EditedPass, eraser: Eraser) -> Writer:
     """A writer that erases at a site, except at padding and special tokens, which stay bit for bit."""
 
-    def write(parts: Parts) -> Parts:
+    def write(parts: QKV) -> QKV:
         x = gather(edit, parts)
         side = fitting(batch, edit.address, edit.targets[0].component, x.shape[1])
         return scatter(edit, parts, torch.where(ordinary(side).to(x.device)[..., None], eraser(x), x))
@@ -434,7 +434,7 @@ def to_disk(tensor: Tensor) -> Tensor:
     if not plain.numel():
         return plain
     content = plain.reshape(-1).view(torch.uint8).numpy()
-    with temporary_room("What is held over all layers"), tempfile.TemporaryFile() as file:
+    with translate_temporary_errors("What is held over all layers"), tempfile.TemporaryFile() as file:
         file.write(content.data)
         file.flush()
         mapped = np.memmap(file, np.uint8, "c", shape=content.shape)

@@ -18,7 +18,7 @@ from trisect.core.errors import DamagedFileError, TrisectError
 from trisect.core.files import Json, digest, digest_path, read_json
 from trisect.core.finding import About
 from trisect.core.machine import versions
-from trisect.core.schema import Group, Setting, names_of, plain, read, settings_of
+from trisect.core.schema import Group, Setting, names_of, read, settings_of, to_json_data
 from trisect.core.site import Site
 from trisect.core.subject import Subject, Texts
 from trisect.lab.experiment import Experiment, Measured
@@ -225,5 +225,5 @@ def record_of(about: About[Any]) -> dict[str, Json]:
     """A record as JSON-ready data, with its facts."""
     hashed = {} if about.claims_hash is None else {"claims_hash": about.claims_hash}
     noted = {"command": about.command, "seconds": about.seconds, "notes": list(about.notes)}
-    facts: Any = plain(about.facts)
+    facts: Any = to_json_data(about.facts)
     return facts | noted | {"versions": dict(about.versions)} | hashed

@@ -23,7 +23,7 @@ from trisect.core.files import (
     Json,
     digest,
     digest_file,
-    is_name,
+    is_file_name,
     is_scratch,
     read_any_json,
     read_json,
@@ -81,7 +81,7 @@ class RunFolder:
         body = read_record(path, todo, _ManifestData)
         texts = all(isinstance(body[name], str) for name in ("experiment", "run"))
         inside = all(
-            name and not name.startswith("/") and all(is_name(part) for part in PurePosixPath(name).parts)
+            name and not name.startswith("/") and all(is_file_name(part) for part in PurePosixPath(name).parts)
             for name in body["files"]
         )
         if not (texts and inside and all(isinstance(mark, str) for mark in body["files"].values())):

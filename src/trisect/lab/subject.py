@@ -128,7 +128,7 @@ def check_crossing(subject: Subject, why: str) -> Pretrained:
     from trisect.hf.load import check_crossing as check
 
     if not isinstance(subject, Pretrained):
-        reason = f"{subject.shape.words()} {why}"
+        reason = f"{subject.shape.describe()} {why}"
         raise ModelError(f"{subject.name} has no cross-attention.", reason, "Choose an encoder–decoder model.")
     check(subject, why)
     return subject

@@ -10,8 +10,8 @@ from typing import Any, ClassVar, Generic, Protocol, TypeVar
 
 from torch import nn
 
-from trisect.core.files import Json, inside, read_json_list, read_record, write_json
-from trisect.core.schema import plain
+from trisect.core.files import Json, read_json_list, read_record, safe_join, write_json
+from trisect.core.schema import to_json_data
 from trisect.engine.drive import JobWork
 from trisect.engine.jobs import Emit, Files, JobContext, JobOrder, write_files
 from trisect.hf.files.fetch import OwnTokenizer
@@ -54,20 +54,20 @@ class ModelFiles:
 
     def model(self, version: str = "") -> Path:
         """The trained model, a Hugging Face folder, or an earlier version of it."""
-        return inside(self.home, *self.models, self._name(version))
+        return safe_join(self.home, *self.models, self._name(version))
 
     def state(self, stage: str) -> Path:
         """The state from which an unfinished training resumes."""
-        return inside(self.home, "state", f"{self._name(stage)}.pt")
+        return safe_join(self.home, "state", f"{self._name(stage)}.pt")
 
     def losses(self, stage: str) -> Path:
         """The loss of every epoch of a training."""
-        return inside(self.home, "losses", f"{self._name(stage)}.json")
+        return safe_join(self.home, "losses", f"{self._name(stage)}.json")
 
     @property
     def results(self) -> Path:
         """The results of the trained model."""
-        return inside(self.home, self.kind, f"{self.title}.json")
+        return safe_join(self.home, self.kind, f"{self.title}.json")
 
     def _name(self, part: str) -> str:
         return f"{self.title}-{part}" if part else self.title
@@ -184,7 +184,7 @@ class TrainingWork(Generic[S, R, D, F]):
         """Train the unfinished models, and measure all."""
         home, plan = context.folder, self._plan(context.folder)
         write_json(home / self.plan_file, plan.data())
-        write_json(home / self.data_file, plain(self.data))
+        write_json(home / self.data_file, to_json_data(self.data))
         jobs = self.jobs(home, plan.seeds)
         left = [job for job in jobs if not (job.files.is_complete and job.files.results.exists())]
         left.sort(key=lambda job: -job.seconds)

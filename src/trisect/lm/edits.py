@@ -10,7 +10,7 @@ from pydantic import AfterValidator, Field
 from trisect.core.edits import check_projection_site, check_study_site, register
 from trisect.core.errors import SpecError, shorten
 from trisect.core.methods import VARIANTS, canonical_variant
-from trisect.core.schema import WHOLE, record
+from trisect.core.schema import MAX_INT, record
 from trisect.core.site import Site
 from trisect.lm.training_edit import Aim, Objective, Reach, Trained, TrainingEdit
 
@@ -102,7 +102,7 @@ class _IdentityEdit(_WeightEdit):
 class NarrowEdit(_WeightEdit):
     """Heads use their first `width` dimensions; the weights of others are 0. Scores keep the scale of the full width."""
 
-    width: Annotated[int, Field(ge=1, le=WHOLE)]
+    width: Annotated[int, Field(ge=1, le=MAX_INT)]
 
     kind: ClassVar[str] = "narrow"
     title: ClassVar[str] = "Narrower heads"

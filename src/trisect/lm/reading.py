@@ -20,12 +20,12 @@ from trisect.core.errors import ModelError
 from trisect.core.spec import Model
 from trisect.core.subject import (
     BRIEF,
+    QKV,
     Batch,
     EditFunction,
     Heads,
     InputSample,
     ModelInputs,
-    Parts,
     PlainText,
     RowScores,
     Shape,
@@ -36,7 +36,7 @@ from trisect.core.subject import (
     Writer,
     as_sample,
     check_text,
-    edit_words,
+    describe_edits,
     note_unknown,
     quote_words,
     write_in_order,
@@ -260,7 +260,7 @@ class OwnModel:
         ids: Int[Tensor, "B T"],
         write: Mapping[Address, Writer],
         hold: Mapping[Address, Tensor],
-        seen: list[tuple[Tensor, Parts, Tensor, Tensor]] | None,
+        seen: list[tuple[Tensor, QKV, Tensor, Tensor]] | None,
         streams: StreamWriters | None = None,
     ) -> Float[Tensor, "B T D"]:
         """The last hidden states. Of every layer its input [B T D], its q, k, v as they were used, the weights [B H T T] and the
@@ -276,7 +276,7 @@ class OwnModel:
             if streams and (change := streams.get(StreamPoint(Address(STACK, n)))) is not None:
                 x = change(x[0])[None]
             split = (t.view(*t.shape[:2], heads, -1).transpose(1, 2) for t in project(p, n, x)[0].chunk(3, -1))
-            parts = Parts(*(t.contiguous() for t in split))
+            parts = QKV(*(t.contiguous() for t in split))
             address = Address(STACK, n)
             parts = write_in_order(writers[address], parts)
             if address in hold:
@@ -316,7 +316,7 @@ def edit_own(model: OwnModel, edits: Mapping[str, EditFunction]) -> Iterator[Non
 
     Raises SiteError, SpecError; and ModelError where no pass was made to its end.
     """
-    block = _Edit(edit_words(edits), model.shape.writers(edits))
+    block = _Edit(describe_edits(edits), model.shape.writers(edits))
     OPEN.setdefault(model, []).append(block)
     try:
         yield

@@ -15,11 +15,11 @@ from trisect.core.errors import CorpusError, ModelError, SpecError, pandas_frame
 from trisect.core.files import Json
 from trisect.core.site import Site
 from trisect.core.subject import (
+    QKV,
     AnsweringSubject,
     Batch,
     EditFunction,
-    Parts,
-    ReadGiven,
+    Readable,
     SharingSubject,
     SiteTarget,
     Writer,
@@ -32,13 +32,13 @@ from trisect.core.trace import Address, Reading, Side
 from trisect.measure.patching import put_at, record
 
 
-def put(targets: Sequence[SiteTarget], source: Parts) -> Writer:
+def put(targets: Sequence[SiteTarget], source: QKV) -> Writer:
     """Make a writer that replaces the targets' components and heads by `source`; all else stays bit for bit.
 
     All targets have the same address. Each part of `source` is broadcast to the call's [B H T E].
     """
 
-    def write(parts: Parts) -> Parts:
+    def write(parts: QKV) -> QKV:
         new = parts._asdict()
         for target in targets:
             old: Tensor = new[target.component]
@@ -48,15 +48,15 @@ def put(targets: Sequence[SiteTarget], source: Parts) -> Writer:
                 continue
             which = torch.tensor([head - 1 for head in target.heads], device=old.device)
             new[target.component] = old.index_copy(1, which, part[:, which])
-        return Parts(**new)
+        return QKV(**new)
 
     return write
 
 
-def zeros() -> Parts:
+def zeros() -> QKV:
     """Zeros for `put`: with q or k of 0 all scores are equal, with v of 0 a head contributes nothing."""
     nothing = torch.zeros(1, 1, 1, 1)
-    return Parts(nothing, nothing, nothing)
+    return QKV(nothing, nothing, nothing)
 
 
 def round_to_bits(
@@ -94,23 +94,23 @@ class Means:
 
     def __init__(self) -> None:
         self._sums: dict[str, Float[Tensor, "H E"]] = {}
-        self._counts = dict.fromkeys(Parts._fields, 0)
+        self._counts = dict.fromkeys(QKV._fields, 0)
 
-    def add(self, parts: Parts, query_real: Bool[Tensor, "B T"], key_real: Bool[Tensor, "B S"]) -> None:
+    def add(self, parts: QKV, query_real: Bool[Tensor, "B T"], key_real: Bool[Tensor, "B S"]) -> None:
         """Add one batch; positions where `query_real` or `key_real` is false do not count."""
-        for name, part, real in zip(Parts._fields, parts, (query_real, key_real, key_real), strict=True):
+        for name, part, real in zip(QKV._fields, parts, (query_real, key_real, key_real), strict=True):
             # selected, not multiplied by 0: values at padding may be infinite
             total = part.detach().transpose(1, 2)[real.to(part.device)].double().sum(0)
             self._sums[name] = self._sums[name] + total if name in self._sums else total
             self._counts[name] += int(real.sum())
 
-    def parts(self) -> Parts:
+    def parts(self) -> QKV:
         """The means, each [1 H 1 E] in float64."""
-        return Parts(*(self._sums[name][None, :, None] / self._counts[name] for name in Parts._fields))
+        return QKV(*(self._sums[name][None, :, None] / self._counts[name] for name in QKV._fields))
 
 
 def real_parts(
-    parts: Parts, row: int, query_real: Bool[Tensor, "B T"], key_real: Bool[Tensor, "B S"]
+    parts: QKV, row: int, query_real: Bool[Tensor, "B T"], key_real: Bool[Tensor, "B S"]
 ) -> tuple[Float[Tensor, "H N E"], Float[Tensor, "K M E"], Float[Tensor, "K M V"]]:
     """q, k and v of one row of a batch at its real positions, for use as a donor."""
     queries, keys = query_real[row].to(parts.q.device), key_real[row].to(parts.q.device)
@@ -248,7 +248,7 @@ class PreparedText:
     notes: tuple[str, ...] = ()
 
     @classmethod
-    def of(cls, subject: AnsweringSubject, text: ReadGiven, second: ReadGiven | None = None) -> PreparedText:
+    def of(cls, subject: AnsweringSubject, text: Readable, second: Readable | None = None) -> PreparedText:
         """Prepare the first window of a text and of a second one; raises ModelError."""
         batch, more = _first_window(subject, text)
         other, rest = (None, False) if second is None else _first_window(subject, second)
@@ -370,11 +370,11 @@ class PreparedText:
         return put_at(targets, source, *(torch.arange(_length(side))[None] < part.shape[2] for side, part in sides))
 
     @functools.cached_property
-    def _recorded(self) -> Mapping[Address, Parts]:
+    def _recorded(self) -> Mapping[Address, QKV]:
         return record(self.subject, self.batch, self.subject.shape.heads).parts
 
     @functools.cached_property
-    def _recorded_second(self) -> Mapping[Address, Parts]:
+    def _recorded_second(self) -> Mapping[Address, QKV]:
         assert self.second is not None
         return record(self.subject, self.second, self.subject.shape.heads).parts
 
@@ -404,9 +404,9 @@ class PreparedText:
 
 def intervene(
     subject: AnsweringSubject,
-    text: ReadGiven,
+    text: Readable,
     switches: Mapping[str, str | EditFunction],
-    second: ReadGiven | None = None,
+    second: Readable | None = None,
     place: int | None = None,
     positions: Sequence[int] = (),
 ) -> Intervention:
@@ -422,14 +422,14 @@ def intervene(
     return ready.switched(ready.plan(switches), place, ready.positions(positions))
 
 
-def _write_only(write: Writer, positions: tuple[int, ...], parts: Parts) -> Parts:
+def _write_only(write: Writer, positions: tuple[int, ...], parts: QKV) -> QKV:
     """Apply a writer at some positions only."""
     merged = []
     for new, old in zip(write(parts), parts, strict=True):
         chosen = torch.zeros(old.shape[2], dtype=torch.bool, device=old.device)
         chosen[[position for position in positions if position < len(chosen)]] = True
         merged.append(torch.where(chosen[None, None, :, None], new, old))
-    return Parts(*merged)
+    return QKV(*merged)
 
 
 def _token_words(positions: Sequence[int]) -> str:
@@ -437,7 +437,7 @@ def _token_words(positions: Sequence[int]) -> str:
     return f"token{'s' * (len(positions) > 1)} {', '.join(str(position + 1) for position in positions)}"
 
 
-def _first_window(subject: AnsweringSubject, text: ReadGiven) -> tuple[Batch, bool]:
+def _first_window(subject: AnsweringSubject, text: Readable) -> tuple[Batch, bool]:
     """The first window of a text, and whether there are more."""
     batches = iter(subject.batches([as_sample(text)], size=1))
     if (batch := next(batches, None)) is None:

@@ -12,7 +12,7 @@ from numpy.typing import ArrayLike
 from torch import Tensor
 
 from trisect.core.errors import ModelError
-from trisect.core.subject import AnsweringSubject, Batch, Parts, SiteTarget, Writer
+from trisect.core.subject import QKV, AnsweringSubject, Batch, SiteTarget, Writer
 from trisect.core.tables import NewRow
 from trisect.core.trace import Address, Trace
 from trisect.stats.bootstrap import bootstrap_ratios, percentile_interval
@@ -24,7 +24,7 @@ class _RecordedPass(NamedTuple):
     """A model's outputs for a batch, and q, k and v at some addresses as they enter the dot product."""
 
     outputs: Float[Tensor, "B T V"]
-    parts: Mapping[Address, Parts]
+    parts: Mapping[Address, QKV]
 
 
 def record(
@@ -38,14 +38,14 @@ def record(
 
     Addresses are recorded in the order of the model's calls: the first, and the following ones while all fit in `max_bytes`.
     """
-    parts_at: dict[Address, Parts] = {}
+    parts_at: dict[Address, QKV] = {}
     sizes: list[int] = []
 
     def listener(address: Address) -> Writer:
-        def write(parts: Parts) -> Parts:
+        def write(parts: QKV) -> QKV:
             sizes.append(sum(part.numel() * part.element_size() for part in parts))
             if max_bytes is None or len(sizes) == 1 or sum(sizes) <= max_bytes:
-                parts_at[address] = Parts(*(part.detach().clone() for part in parts))
+                parts_at[address] = QKV(*(part.detach().clone() for part in parts))
             return parts
 
         return write
@@ -55,7 +55,7 @@ def record(
 
 
 def put_at(
-    targets: Sequence[SiteTarget], source: Parts, queries: Bool[Tensor, "B T"], keys: Bool[Tensor, "B S"]
+    targets: Sequence[SiteTarget], source: QKV, queries: Bool[Tensor, "B T"], keys: Bool[Tensor, "B S"]
 ) -> Writer:
     """A writer that replaces components and heads of the targets by `source`, at positions that are True.
 
@@ -64,7 +64,7 @@ def put_at(
     ModelError in a pass whose call has another number of positions than the tokens that were named.
     """
 
-    def write(parts: Parts) -> Parts:
+    def write(parts: QKV) -> QKV:
         new = parts._asdict()
         for target in targets:
             old: Tensor = new[target.component]
@@ -81,13 +81,13 @@ def put_at(
             missing = old.shape[2] - part.shape[2]  # padded at the end
             part = torch.nn.functional.pad(part, (0, 0, 0, missing)) if missing else part
             new[target.component] = torch.where(chosen, part, old)
-        return Parts(**new)
+        return QKV(**new)
 
     return write
 
 
 def attribute(
-    trace: Trace, donor: Parts, queries: Bool[Tensor, "B T"], keys: Bool[Tensor, "B S"]
+    trace: Trace, donor: QKV, queries: Bool[Tensor, "B T"], keys: Bool[Tensor, "B S"]
 ) -> dict[str, tuple[Float[Tensor, "B H T"], Float[Tensor, "B H T"]]]:
     """Estimated effects of replacing each head at each position of q, k, v by the donor's: corrected, and to first order.
 
@@ -167,12 +167,12 @@ def move_position(
 
 
 def freeze_later_layers(
-    recorded: Mapping[Address, Parts], order: Sequence[Address], address: Address
+    recorded: Mapping[Address, QKV], order: Sequence[Address], address: Address
 ) -> dict[Address, Writer]:
     """Writers that restore recorded q, k and v of every layer after `address`, for the same batch; `order` is the calls'."""
 
-    def hold(source: Parts) -> Writer:
-        return lambda parts: Parts(*(new.to(old) for new, old in zip(source, parts, strict=True)))
+    def hold(source: QKV) -> Writer:
+        return lambda parts: QKV(*(new.to(old) for new, old in zip(source, parts, strict=True)))
 
     return {later: hold(recorded[later]) for later in order[order.index(address) + 1 :]}
 

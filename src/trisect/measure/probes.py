@@ -12,7 +12,7 @@ import torch.nn.functional as F
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from trisect.core.errors import need_extra
+from trisect.core.errors import require_extra
 
 KINDS = ("linear", "mlp")
 _PENALTY = 1e-3  # L2 penalty of a linear probe: its loss includes _PENALTY / 2 × ‖weights‖²
@@ -208,7 +208,7 @@ class LabelMoments:
     """
 
     def __init__(self, width: int, classes: int, device: torch.device | str = "cpu", *, shrinkage: bool = True) -> None:
-        need_extra("concept_erasure", "erase", "Erasing a label")
+        require_extra("concept_erasure", "erase", "Erasing a label")
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", DeprecationWarning)  # of a function that the package compiles on import
             package: Any = importlib.import_module("concept_erasure")

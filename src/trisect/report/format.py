@@ -11,11 +11,11 @@ from typing import Any, NamedTuple, Protocol
 import polars as pl
 
 from trisect.claims.reasons import UNDECIDED, read_reason
-from trisect.core.errors import SiteError
+from trisect.core.errors import SiteError, join_words
 from trisect.core.files import digest
 from trisect.core.finding import Comparison, Estimate, Finding, Json, ReadFacts
 from trisect.core.printable import percent
-from trisect.core.site import Site, spell
+from trisect.core.site import Site, format_spans
 from trisect.papers import source_of
 from trisect.stats.paired import compare, summary, t_interval
 from trisect.stats.significance import ROUNDING, nan_to_none
@@ -269,11 +269,6 @@ def display_names(names: Sequence[str]) -> tuple[str, ...]:
     return shown if len(set(shown)) == len(shown) else tuple(names)
 
 
-def join_words(names: Sequence[str]) -> str:
-    """`a`, `a and b`, `a, b and c`."""
-    return " and ".join([", ".join(names[:-1]), names[-1]] if len(names) > 1 else names)
-
-
 def slug(text: str) -> str:
     """A text as part of a file's name, with a hash if characters are replaced."""
     plain = re.sub(r"[^\w-]+", "-", text, flags=re.ASCII).strip("-")
@@ -385,9 +380,13 @@ def site_words(site: str) -> str:
     where = (
         "all layers"
         if spec.layers is None
-        else f"layer{'s' * (len(spec.layers) > 1)} {spell(spec.layers).replace(',', ', ')}"
+        else f"layer{'s' * (len(spec.layers) > 1)} {format_spans(spec.layers).replace(',', ', ')}"
     )
-    where += "" if spec.heads is None else f", head{'s' * (len(spec.heads) > 1)} {spell(spec.heads).replace(',', ', ')}"
+    where += (
+        ""
+        if spec.heads is None
+        else f", head{'s' * (len(spec.heads) > 1)} {format_spans(spec.heads).replace(',', ', ')}"
+    )
     stack = f" in {'the ' * (spec.stack in ('enc', 'dec'))}{stack_words(spec.stack)}" if spec.stack else ""
     before = ", before rotary positions" * spec.pre
     return f"the {join_words([COMPONENT_NAMES.get(c, c) for c in spec.components])} of {where}{stack}{before}"
@@ -437,7 +436,7 @@ def comparison_words(compared: Mapping[str, Json] | None, unit: str) -> str:
     """Paired differences of q, k and v over texts or articles, a sentence after a space; empty without them."""
     if compared is None:
         return ""
-    comparison = Comparison.of(compared)
+    comparison = Comparison.from_data(compared)
     tests = f"n = {comparison.n:,}; t tests, Holm over the pairs, margin {comparison.margin:g}"
     return f" Paired by {unit} ({tests}): {comparison.words(unit)}."
 

@@ -16,7 +16,7 @@ import polars as pl
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup
 
-from trisect.core.files import inside, replace_file
+from trisect.core.files import replace_file, safe_join
 from trisect.core.finding import About, Estimate, Finding
 from trisect.core.printable import safe
 from trisect.report import cards, charts, render
@@ -278,7 +278,7 @@ def write_document(path: Path, page: Sheet | Document) -> Path:
     contents = {}
     for figure in page.figures:
         for kind, content in zip(("svg", "png"), _draw_figure(figure), strict=True):
-            contents[inside(path.parent, "figures", f"{figure.name}.{kind}")] = content
+            contents[safe_join(path.parent, "figures", f"{figure.name}.{kind}")] = content
     contents[path] = (html(page) if isinstance(page, Sheet) else safe(page.html)).encode()
     for place, content in contents.items():
         replace_file(place, lambda scratch, content=content: scratch.write_bytes(content), durable=False)

@@ -23,7 +23,7 @@ from trisect.core.files import Json
 from trisect.core.printable import safe, safe_data
 from trisect.core.schema import Many, read, record
 from trisect.core.site import Site
-from trisect.core.subject import AnsweringSubject, ReadGiven, TextOrPair
+from trisect.core.subject import AnsweringSubject, Readable, TextOrPair
 from trisect.experiments.explore import page as explorer
 from trisect.experiments.explore.page import ExplorerPicture, html, pack, readable
 from trisect.experiments.explore.run import take_picture
@@ -161,7 +161,7 @@ class PageModel:
     subject: AnsweringSubject
     source: str = ""
     example: str = ""
-    inputs: Mapping[str, ReadGiven] = field(default_factory=dict)
+    inputs: Mapping[str, Readable] = field(default_factory=dict)
     _cache: OrderedDict[tuple[TextOrPair, TextOrPair | None], PreparedText] = field(default_factory=OrderedDict)
 
     @functools.cached_property

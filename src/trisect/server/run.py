@@ -15,12 +15,12 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from trisect.core.errors import ModelError, SpecError, need_extra, require, shorten
+from trisect.core.errors import ModelError, SpecError, require, require_extra, shorten
 
 if TYPE_CHECKING:
     import uvicorn
 
-    from trisect.core.subject import ReadGiven
+    from trisect.core.subject import Readable
     from trisect.server.answering import PageModel, PageState
 
 LOOPBACK = ("127.0.0.1", "::1", "localhost")
@@ -57,15 +57,15 @@ class ServedPage:
 
 def start(
     model: Any,
-    text: ReadGiven | Sequence[str] = (),
-    second: ReadGiven | Sequence[str] = (),
+    text: Readable | Sequence[str] = (),
+    second: Readable | Sequence[str] = (),
     host: str = "127.0.0.1",
     port: int = 0,
     **load_options: Any,
 ) -> ServedPage:
     """Load the model and start serving; `load_options` are options of `trisect.load`. Raises TrisectError."""
-    need_extra("starlette", "serve", "trisect serve")
-    need_extra("uvicorn", "serve", "trisect serve")
+    require_extra("starlette", "serve", "trisect serve")
+    require_extra("uvicorn", "serve", "trisect serve")
     from trisect.core.subject import AnsweringSubject
     from trisect.lab.subject import load
     from trisect.server.answering import INPUT_NAMES, PageModel

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from functools import cache
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from trisect.core.errors import ModelError, SpecError, TrisectError, need_extra, translate_system_errors
+from trisect.core.errors import ModelError, SpecError, TrisectError, require_extra, translate_system_errors
 from trisect.core.finding import Json
 from trisect.core.printable import safe
 from trisect.core.schema import read
@@ -61,7 +61,7 @@ def _parts(error: TrisectError) -> dict[str, Json]:
 
 def switchboard(subject: AnsweringSubject, source: str, text: Sequence[str], second: Sequence[str]) -> AnyWidget:
     """The page as a widget; raises SpecError if anywidget is not installed."""
-    need_extra("anywidget", "notebook", "trisect.switchboard")
+    require_extra("anywidget", "notebook", "trisect.switchboard")
     if not isinstance(subject, AnsweringSubject):
         reason = "It has no predictions."
         raise SpecError(f"{type(subject).__name__} was given.", reason, "Give a model that trisect.load returns.")

@@ -13,7 +13,7 @@ from pydantic import PlainSerializer
 
 from trisect.core.errors import CorpusError
 from trisect.core.files import digest, replace_file
-from trisect.core.schema import LINE_BYTES, TEXT_BYTES
+from trisect.core.schema import MAX_LINE_BYTES, MAX_TEXT_BYTES
 from trisect.text.lines import note_returns, open_text, read_lines
 
 Link = tuple[int, int]
@@ -388,6 +388,6 @@ def _endings(folder: Path) -> list[str]:
     ends = [name.removeprefix(f"{TRAIN}.") for name in names if name.startswith(f"{TRAIN}.")]
     languages = [end for end in ends if f".{end}" not in OTHERS]
     if len(ends) == 1 and f".{ends[0]}" not in GOLD and (folder / f"{TRAIN}.{ends[0]}").is_file():
-        with open_text(folder / f"{TRAIN}.{ends[0]}", LINE_BYTES, TEXT_BYTES) as file:
+        with open_text(folder / f"{TRAIN}.{ends[0]}", MAX_LINE_BYTES, MAX_TEXT_BYTES) as file:
             return ends * 2 if BESIDE.search(file.readline()) else languages
     return languages

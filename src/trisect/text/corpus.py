@@ -16,7 +16,7 @@ import numpy as np
 import numpy.typing as npt
 
 from trisect.core.errors import CorpusError, DamagedFileError
-from trisect.core.files import Json, as_record, canonical, digest, inside, read_json, replace_file, write_json
+from trisect.core.files import Json, as_record, canonical, digest, read_json, replace_file, safe_join, write_json
 from trisect.core.spec import Text
 from trisect.text.lines import SPLITS, UNKNOWN, UNSHOWN
 
@@ -267,7 +267,7 @@ class Corpus:
         with suppress(OSError):  # a place that cannot be written is named by the first array's own error
             (folder / "corpus.json").unlink()
         for split, part in self.splits.items():
-            _write_array(inside(folder, f"{split}.npy"), part.tokens)
+            _write_array(safe_join(folder, f"{split}.npy"), part.tokens)
             for number, label in enumerate(sorted(part.labels), start=1):
                 _write_array(_column_path(folder, split, number), part.labels[label])
         body = {
@@ -300,7 +300,7 @@ class Corpus:
         _check_columns(body.name, body.labels)
         splits, paths = {}, {}
         for split in (s for s in SPLITS if s in body.lengths):
-            n, paths[f"{split}.npy"] = body.lengths[split], inside(folder, f"{split}.npy")
+            n, paths[f"{split}.npy"] = body.lengths[split], safe_join(folder, f"{split}.npy")
             tokens, labels = _read_array(paths[f"{split}.npy"], np.int32, n, todo), {}
             for number, label in enumerate(sorted(body.labels), start=1):
                 paths[f"{split}.{label}.npy"] = column = _column_path(folder, split, number)
@@ -423,7 +423,7 @@ def _check_columns(corpus: str, labels: Mapping[str, tuple[str, ...]]) -> None:
 
 def _column_path(folder: Path, split: str, number: int) -> Path:
     """The file of a label column of a split; `number` is the label's rank by name, from 1."""
-    return inside(folder, f"{split}.column-{number}.npy")
+    return safe_join(folder, f"{split}.column-{number}.npy")
 
 
 def _checksums(splits: Mapping[str, Split]) -> dict[str, str]:

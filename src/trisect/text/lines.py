@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import IO, Any, TextIO
 
 from trisect.core.errors import CorpusError
-from trisect.core.schema import LINE_BYTES, LINES, TEXT_BYTES
+from trisect.core.schema import MAX_LINE_BYTES, MAX_LINES, MAX_TEXT_BYTES
 
 SPLITS = ("train", "valid", "test")
 UNKNOWN = "<unk>"
@@ -48,8 +48,8 @@ class _BoundedFile(io.RawIOBase):
             if self.length > self.longest:
                 reason, todo = f"A line has at most {self.longest:,} bytes.", "Break it into lines, one a text."
                 raise CorpusError(f"{self.name}, line {self.number}, is too long.", reason, todo)
-        if self.size > self.most or self.number > LINES:
-            reason = f"A file of this kind has at most {self.most:,} bytes and {LINES:,} lines."
+        if self.size > self.most or self.number > MAX_LINES:
+            reason = f"A file of this kind has at most {self.most:,} bytes and {MAX_LINES:,} lines."
             raise CorpusError(f"{self.name} is too long.", reason, "Give a part of it.")
         buffer[: len(block)] = block
         return len(block)
@@ -102,5 +102,5 @@ def note_returns(count: int) -> list[str]:
 
 def read_lines(path: Path, todo: str = "Give a file that is there.") -> list[str]:
     """The lines of a UTF-8 file without their ends; raises CorpusError as `open_text` does."""
-    with open_text(path, LINE_BYTES, TEXT_BYTES, todo) as file:
+    with open_text(path, MAX_LINE_BYTES, MAX_TEXT_BYTES, todo) as file:
         return [line.removesuffix("\n").removesuffix("\r") for line in file]

@@ -11,8 +11,8 @@ from itertools import chain
 from pathlib import Path
 from typing import NamedTuple, TextIO
 
-from trisect.core.errors import CorpusError, unknown
-from trisect.core.schema import CORPUS_BYTES, TEXT_LINE_BYTES
+from trisect.core.errors import CorpusError, unknown_name
+from trisect.core.schema import MAX_CORPUS_BYTES, MAX_CORPUS_LINE_BYTES
 from trisect.text.hub import DatasetTexts
 from trisect.text.lines import SPLITS, UNKNOWN, UNSHOWN, open_text
 
@@ -127,7 +127,7 @@ def lines(part: SplitText) -> Iterator[str]:
         for text in part.texts():
             yield from _pieces(io.StringIO(text, newline="\n"))
         return
-    with open_text(part, TEXT_LINE_BYTES, CORPUS_BYTES) as file:
+    with open_text(part, MAX_CORPUS_LINE_BYTES, MAX_CORPUS_BYTES) as file:
         yield from _pieces(file)
 
 
@@ -398,7 +398,7 @@ def find_reader(name: str) -> Reader:
     for reader in READERS:
         if reader.name == name:
             return reader
-    raise CorpusError(unknown("reader", name, NAMES), f"Readers are {', '.join(NAMES)}.", "Use one of them.")
+    raise CorpusError(unknown_name("reader", name, NAMES), f"Readers are {', '.join(NAMES)}.", "Use one of them.")
 
 
 def detect_reader(where: SplitText) -> Reader:

@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from jaxtyping import Int
 
-from trisect.core.errors import CorpusError, check_name, or_closest, shorten, unknown
+from trisect.core.errors import CorpusError, check_name, shorten, suggest_closest, unknown_name
 from trisect.core.files import digest, digest_file
 from trisect.core.spec import Text
 from trisect.core.subject import InputSample, TextOrPair, Texts, as_sample
@@ -68,7 +68,7 @@ def find_source(where: str | Path, name: str | None = None) -> RawSource:
         title, rows, notes = open_dataset(str(where))
         return RawSource(title, kind or detect_reader(rows["train"]), rows, notes)
     folder = Path(where)
-    if not folder.exists() and (close := or_closest(folder.name, BUILT_IN)) != ".":
+    if not folder.exists() and (close := suggest_closest(folder.name, BUILT_IN)) != ".":
         reason = f"Texts that come with trisect are {', '.join(BUILT_IN)}; others are a folder, a file or hf:NAME."
         raise CorpusError(f"There is no folder {folder}{close}", reason, "Use one of these, or check the path.")
     kind = kind or detect_reader(folder)
@@ -224,7 +224,7 @@ def open_texts(where: str | Path, split: str = "test", reader: str | None = None
     Words without paragraphs (a corpus folder, generated texts) are cut at full stops. Raises CorpusError where there is no such split.
     """
     if split not in SPLITS:
-        raise CorpusError(unknown("split", split, SPLITS), f"Splits are {', '.join(SPLITS)}.", "Use one of them.")
+        raise CorpusError(unknown_name("split", split, SPLITS), f"Splits are {', '.join(SPLITS)}.", "Use one of them.")
     options = _options(where, split, reader)
     if _is_tokens(where, reader):
         corpus = open_corpus(where, reader)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from trisect.core.finding import ALIKE
+from trisect.core.finding import EQUIVALENCE_MARGIN
 from trisect.experiments.ablate.settings import AblateFacts, AblateSettings
 from trisect.lab.experiment import Experiment, LayerMeasure, Measured, PageModule, RunContext
 
@@ -20,9 +20,16 @@ class _Ablate(Experiment[AblateSettings, AblateFacts]):
     out = "ablate-{model}"
     record = "ablation.json"
     by_layer = (
-        LayerMeasure("loss_change_nats", "change of the loss", "nats", margin=ALIKE, finding="mean_change"),
         LayerMeasure(
-            "output_change", "change of the output", "share", signed=False, margin=ALIKE, finding="mean_change"
+            "loss_change_nats", "change of the loss", "nats", margin=EQUIVALENCE_MARGIN, finding="mean_change"
+        ),
+        LayerMeasure(
+            "output_change",
+            "change of the output",
+            "share",
+            signed=False,
+            margin=EQUIVALENCE_MARGIN,
+            finding="mean_change",
         ),
     )
 

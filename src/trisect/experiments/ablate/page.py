@@ -94,7 +94,7 @@ def findings(tables: Mapping[str, pl.DataFrame], about: About[AblateFacts]) -> t
         parts = ", ".join(f"{mean.name} {words.number(mean.mean, True)}" for mean in values)
         compared = words.comparison_words(facts.compared, facts.unit)
         text = f"Averaged over layers the {kind} is, {unit_words}: {parts}.{compared}"
-        paired = None if facts.compared is None else Comparison.of(facts.compared)
+        paired = None if facts.compared is None else Comparison.from_data(facts.compared)
         fields = ("mean_change", text, unit(facts), values, compared.strip())
         results.append(Finding(*fields, per=facts.unit, compared=paired))
     return tuple(results)

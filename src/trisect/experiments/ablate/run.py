@@ -14,16 +14,16 @@ from torch import Tensor
 
 from trisect.core.errors import CorpusError, ModelError, SpecError
 from trisect.core.subject import (
+    QKV,
     Batch,
     EditedPasses,
     EditFunction,
-    Parts,
     RowScores,
     Subject,
     TextOrPair,
     Texts,
+    describe_edits,
     edit_name,
-    edit_words,
     edit_writer,
 )
 from trisect.core.tables import NewRow, frame
@@ -45,7 +45,7 @@ from trisect.stats.bootstrap import bootstrap_ratios, value_rows
 from trisect.stats.shares import ratios
 
 POOL = 256  # texts kept to be borrowed from
-Replace = Callable[[Batch], Mapping[Address, Parts]]
+Replace = Callable[[Batch], Mapping[Address, QKV]]
 ZEROS = (
     "Queries or keys of 0 make every product of theirs 0, so that both leave a head the same, even pattern: their numbers are equal "
     "unless the model adds something to the products. --how mean or resample distinguishes them."
@@ -104,13 +104,13 @@ def make_replacement(
         return lambda batch: dict.fromkeys(addresses, zeros())
     if how == "resample":
 
-        def donor_parts(batch: Batch) -> Mapping[Address, Parts]:
+        def donor_parts(batch: Batch) -> Mapping[Address, QKV]:
             """q, k and v of another text for each row, read by itself; of a text in several windows, those of its first."""
             borrowed: dict[tuple[int, Address, int], Tensor] = {}
             for text in dict.fromkeys(text for text, _ in batch.rows):
                 lent = next(iter(subject.batches([read.other(text, seed)], 1, scored=True)))
 
-                def note(address: Address, parts: Parts, lent: Batch = lent, text: int = text) -> None:
+                def note(address: Address, parts: QKV, lent: Batch = lent, text: int = text) -> None:
                     for i, part in enumerate(real_parts(parts, 0, *_real(lent, address, parts))):
                         borrowed[text, address, i] = to_disk(part)
 
@@ -127,21 +127,21 @@ def make_replacement(
 
 
 @dataclass
-class _BorrowedLayers(Mapping[Address, Parts]):
+class _BorrowedLayers(Mapping[Address, QKV]):
     """q, k and v of other texts, joined for a layer when it is read; those of one layer are in memory at a time."""
 
     lent: Mapping[tuple[int, Address, int], Tensor]
     batch: Batch
     addresses: Sequence[Address]
-    _last: tuple[Address, Parts] | None = None
+    _last: tuple[Address, QKV] | None = None
 
-    def __getitem__(self, address: Address) -> Parts:
+    def __getitem__(self, address: Address) -> QKV:
         if self._last is None or self._last[0] != address:
             self._last = None
             sides = self.batch.queries(address.stack), *(self.batch.keys(address.stack),) * 2
             rows = [text for text, _ in self.batch.rows]
             parts = (tile_donors([self.lent[text, address, i] for text in rows], s.real) for i, s in enumerate(sides))
-            self._last = address, Parts(*parts)
+            self._last = address, QKV(*parts)
         return self._last[1]
 
     def __iter__(self) -> Iterator[Address]:
@@ -151,12 +151,10 @@ class _BorrowedLayers(Mapping[Address, Parts]):
         return len(self.addresses)
 
 
-def _listen(
-    subject: Subject, batch: Batch, addresses: Sequence[Address], note: Callable[[Address, Parts], None]
-) -> None:
+def _listen(subject: Subject, batch: Batch, addresses: Sequence[Address], note: Callable[[Address, QKV], None]) -> None:
     """Record what enters the dot product at each address, in one unedited pass."""
 
-    def write(address: Address, parts: Parts) -> Parts:
+    def write(address: Address, parts: QKV) -> QKV:
         note(address, parts)
         return parts
 
@@ -164,7 +162,7 @@ def _listen(
         subject.score(batch, {address: partial(write, address) for address in addresses})
 
 
-def _real(batch: Batch, address: Address, parts: Parts) -> tuple[Bool[Tensor, "B T"], Bool[Tensor, "B S"]]:
+def _real(batch: Batch, address: Address, parts: QKV) -> tuple[Bool[Tensor, "B T"], Bool[Tensor, "B S"]]:
     """Masks of real queries and keys (True), which are not padding."""
     queries, keys = batch.queries(address.stack).real, batch.keys(address.stack).real
     for real, length in ((queries, parts.q.shape[2]), (keys, parts.k.shape[2])):
@@ -212,7 +210,7 @@ def measure(settings: AblateSettings, context: RunContext) -> Measured[AblateFac
     table, articles = tally.table(texts.name), tally.articles(texts)
     alike = {("q",), ("k",)} <= {edit.site.components for edit, way in places if way == "zero"}
     if settings.edits is not None:
-        notes[f"Edited from Python, which the command does not repeat: {edit_words(settings.edits)}."] = None
+        notes[f"Edited from Python, which the command does not repeat: {describe_edits(settings.edits)}."] = None
     notes |= dict.fromkeys((*articles.notes, *tally.note_omissions(table), *(ZEROS,) * alike, *passes.notes))
     units = articles.sums(table, tally.indices)
     draws = bootstrap_ratios(units[:, 1:], units[:, 0], settings.seed)
@@ -256,7 +254,7 @@ def _passes(
     passes: EditedPasses,
     batch: Batch,
     places: Sequence[tuple[EditedPass, str | EditFunction]],
-    sources: Mapping[str, Mapping[Address, Parts]],
+    sources: Mapping[str, Mapping[Address, QKV]],
     hold: bool,
 ) -> tuple[RowScores, list[RowScores]]:
     """Run a batch unedited and under each edit; of attention weights that are held, an edit's own are free."""

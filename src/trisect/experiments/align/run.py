@@ -16,7 +16,7 @@ from jaxtyping import Float, Int
 
 from trisect.claims.models import judge_models
 from trisect.core.errors import CorpusError, ModelError
-from trisect.core.files import inside
+from trisect.core.files import safe_join
 from trisect.core.finding import About
 from trisect.core.tables import TEXT, WHOLE, NewRow, frame
 from trisect.core.trace import Projections, crosses
@@ -180,7 +180,7 @@ def _link_within(
     stack = projections[0].address.stack if projections else ""
     columns = _columns((p for p in projections if p.address.stack == stack), DIRECTIONS)
     if not columns:
-        words = " ".join(subject.notes) or subject.shape.words()
+        words = " ".join(subject.notes) or subject.shape.describe()
         raise ModelError(f"No norm can be computed in the self-attention of {subject.name}.", words, "Choose another.")
     layers = {column.layer for column in columns}
     owners = [_word_of_pieces(subject.name, text, piece_spans(subject, text[0])) for text in texts]
@@ -705,7 +705,7 @@ def _facts(
     return AlignFacts(
         ", ".join(names),
         {subject.name: subject.fingerprint for subject in subjects},
-        subjects[0].shape.words(),
+        subjects[0].shape.describe(),
         bitext.name,
         bitext.fingerprint,
         len(bitext.valid),
@@ -737,7 +737,7 @@ def _write_links(folder: Path, models: Sequence[ModelLinks], pairs: int) -> pl.D
             best = (linked.best[n][i] if n in linked.best else () for n in range(pairs))
             lines = [_turn(as_links(np.array(links)), linked.columns[i].mirrored) for links in best]
             for ending, base in ((".pharaoh", 0), (".talp", 1)):
-                path = inside(folder, f"{mark}{setting}-{kind}-layer-{layer}{ending}")
+                path = safe_join(folder, f"{mark}{setting}-{kind}-layer-{layer}{ending}")
                 write_links(path, [(links, ()) for links in lines], base)
             for pair, links in enumerate(lines, start=1):
                 rows += [(linked.subject, pair, setting, kind, layer, s + 1, t + 1) for s, t in sorted(links)]

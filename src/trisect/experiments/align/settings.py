@@ -9,7 +9,7 @@ from typing import Annotated, Any
 from pydantic import Field
 from typing_extensions import TypedDict
 
-from trisect.core.schema import RESAMPLES, WHOLE, Option, record
+from trisect.core.schema import MAX_INT, MAX_RESAMPLES, Option, record
 from trisect.lab.inputs import BatchSize, ModelsSource, Seed
 
 DRAWS = 10_000  # where few models leave few degrees of freedom, the tails of fewer draws end too early
@@ -65,7 +65,7 @@ class AlignSettings:
         ]
         | None
     ) = None
-    limit: Annotated[int, Field(description="Read at most this many pairs.", ge=1, le=WHOLE)] | None = None
+    limit: Annotated[int, Field(description="Read at most this many pairs.", ge=1, le=MAX_INT)] | None = None
     batch: BatchSize = 16
     marker: (
         Annotated[
@@ -87,7 +87,7 @@ class AlignSettings:
         str, Field(description="A regular expression: what is a word of such a text."), Option(metavar="REGEX")
     ] = r"\S+"
     draws: Annotated[
-        int, Field(description="Draws of the pairs that intervals come from.", ge=1, le=RESAMPLES), Option(name="")
+        int, Field(description="Draws of the pairs that intervals come from.", ge=1, le=MAX_RESAMPLES), Option(name="")
     ] = DRAWS
     seed: Seed = 0
     bitext: Annotated[Any, Field(description="Pairs in memory, read instead of the files."), Option(name="")] | None = (

@@ -22,9 +22,9 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-from trisect.core.errors import SpecError, TrisectError, on_step, unknown
+from trisect.core.errors import SpecError, TrisectError, on_step, unknown_name
 from trisect.core.site import Site
-from trisect.core.subject import Batch, Parts, SiteTarget
+from trisect.core.subject import QKV, Batch, SiteTarget
 from trisect.core.tables import REAL, TEXT, WHOLE, NewRow
 from trisect.core.trace import Address, Trace
 from trisect.experiments.bench.settings import BenchmarkFacts, BenchmarkSettings
@@ -58,7 +58,7 @@ class _PairReading(NamedTuple):
 
     batch: Batch
     traces: Mapping[int, Trace]
-    donors: Mapping[Address, Parts]
+    donors: Mapping[Address, QKV]
     answers: Int[Tensor, " B"]
     logits: Float[Tensor, " B"]
     compositions: Mapping[tuple[str, int, str, int], float]
@@ -199,7 +199,7 @@ def _effect(model: Pretrained, texts: tuple[tuple[str, str, str], ...], site: Si
     address = Address("plain", layer)
     source = reading.donors[address]
     if all(base == donor for base, donor, _ in texts):
-        source = Parts(*(part.mean(0, keepdim=True).expand_as(part) for part in source))
+        source = QKV(*(part.mean(0, keepdim=True).expand_as(part) for part in source))
     write = put_at([SiteTarget(address, component, (head,))], source, reading.every, reading.every)
     outputs = model.outputs(reading.batch, {address: write}, places=reading.every.sum(1) - 1)[:, 0]
     return float((outputs.gather(1, reading.answers[:, None].to(outputs.device))[:, 0] - reading.logits).abs().mean())
@@ -257,7 +257,9 @@ def choose(settings: BenchmarkSettings) -> tuple[dict[str, ScoreFunction], tuple
     """The methods by name, built-in ones first, and the worlds; raises SpecError for unknown ones."""
     for what, names, options in (("method", settings.methods, METHODS), ("world", settings.worlds, WORLDS)):
         if strange := [name for name in names if name not in options]:
-            raise SpecError(unknown(what, strange[0], options), f"There are {', '.join(options)}.", "Use one of them.")
+            raise SpecError(
+                unknown_name(what, strange[0], options), f"There are {', '.join(options)}.", "Use one of them."
+            )
     methods = {name: METHODS[name] for name in settings.methods or METHODS}
     others: list[Any] = [method for file in settings.files for method in _read_methods(Path(file))]
     for method in others + list(settings.functions):

@@ -7,7 +7,7 @@ from typing import Annotated, Any
 
 from pydantic import Field
 
-from trisect.core.schema import RESAMPLES, Option, record
+from trisect.core.schema import MAX_RESAMPLES, Option, record
 from trisect.lab.inputs import Seeds
 
 
@@ -39,7 +39,7 @@ class BenchmarkSettings:
         Option(many="words", metavar="NAME", unset="all others"),
     ] = ()
     seeds: Seeds = (1, 2, 3, 4, 5)
-    pairs: Annotated[int, Field(description="Pairs of texts for each property.", ge=2, le=RESAMPLES)] = 32
+    pairs: Annotated[int, Field(description="Pairs of texts for each property.", ge=2, le=MAX_RESAMPLES)] = 32
 
 
 @record

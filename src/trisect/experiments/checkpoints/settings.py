@@ -8,7 +8,7 @@ from typing import Annotated
 from pydantic import Field
 
 from trisect.core.finding import ReadFacts
-from trisect.core.schema import POINTS, Option, record
+from trisect.core.schema import MAX_POINTS, Option, record
 from trisect.lab.inputs import (
     BatchSize,
     Device,
@@ -40,7 +40,7 @@ class RewindSettings:
         Option(many="commas", metavar="REVISIONS"),
     ] = ()
     sites: Sites | None = None
-    points: Annotated[int, Field(description="Values of α from 0 to 1.", ge=2, le=POINTS)] = 101
+    points: Annotated[int, Field(description="Values of α from 0 to 1.", ge=2, le=MAX_POINTS)] = 101
     epsilon: Annotated[
         float,
         Field(

@@ -86,7 +86,7 @@ def measure(settings: CompareSettings, context: RunContext) -> Measured[CompareF
     table = pl.DataFrame([{c: row.get(c) for c in DIFFERENCES} for row in rows], schema=DIFFERENCES, orient="row")
     facts = CompareFacts(
         tuple(compared),
-        (context.subjects[0].shape.words(), context.subjects[1].shape.words()),
+        (context.subjects[0].shape.describe(), context.subjects[1].shape.describe()),
         context.texts.name,
         context.texts.fingerprint,
         (read[0][0], read[1][0]),

@@ -124,7 +124,7 @@ def prepare(
         readers = [_ReadingHead(n, c, head) for n in layers for c in site.components for head in site.heads or (None,)]
     first = subject.shape.layers("plain")[:1]
     if settings.into is not None and all((reader.layer,) == first for reader in readers):
-        requirement = f"It reads the embedding alone; {subject.shape.words()}"
+        requirement = f"It reads the embedding alone; {subject.shape.describe()}"
         raise SpecError(f"Paths into {settings.into} were asked for.", requirement, "Name a head of a later layer.")
     targets = [SiteTarget(Address("plain", reader.layer), "k", None) for reader in readers]
     return (

@@ -8,7 +8,7 @@ from typing import Annotated
 
 from pydantic import Field
 
-from trisect.core.schema import RESAMPLES, Option, record
+from trisect.core.schema import MAX_RESAMPLES, Option, record
 from trisect.core.site import Site
 from trisect.lab.inputs import (
     BaseText,
@@ -72,13 +72,13 @@ class ComposeSettings:
     ) = None
     split: PairSplit = "valid"
     reader: PairReader | None = None
-    count: Annotated[int, Field(description="Number of pairs of a task.", ge=1, le=RESAMPLES)] = COUNT
+    count: Annotated[int, Field(description="Number of pairs of a task.", ge=1, le=MAX_RESAMPLES)] = COUNT
     exact: Annotated[
         int,
         Field(
             description="Number of strongest paths to patch exactly, when the paths of all heads are estimated.",
             ge=1,
-            le=RESAMPLES,
+            le=MAX_RESAMPLES,
         ),
     ] = 20
     batch: BatchSize = 16

@@ -118,7 +118,7 @@ def from_table(evidence: pl.DataFrame) -> list[Line]:
             c: Mean(*ends) for c, *ends in rows.select("component", "value", "low", "high", "n").iter_rows()
         }
         row["claims"] = tuple(row["claims"].split())
-        row["compared"] = None if row["compared"] is None else Comparison.of(json.loads(row["compared"]))
+        row["compared"] = None if row["compared"] is None else Comparison.from_data(json.loads(row["compared"]))
         lines.append(Line(**{name: row[name] for name in Line._fields}))
     kinds = list(dict.fromkeys(line.kind for line in lines))
     return sorted(lines, key=lambda line: kinds.index(line.kind))

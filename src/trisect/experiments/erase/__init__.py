@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from trisect.core.finding import ALIKE
+from trisect.core.finding import EQUIVALENCE_MARGIN
 from trisect.experiments.erase.settings import EraseFacts, EraseSettings
 from trisect.lab.experiment import Experiment, LayerMeasure, Measured, PageModule, RunContext
 
@@ -21,8 +21,8 @@ class _Erase(Experiment[EraseSettings, EraseFacts]):
     record = "erasure.json"
     is_of_words = True
     by_layer = (
-        LayerMeasure("erase_excess_nats", "rise beyond random subspaces", "nats", margin=ALIKE),
-        LayerMeasure("erase_excess_share", "change beyond random subspaces", "share", margin=ALIKE),
+        LayerMeasure("erase_excess_nats", "rise beyond random subspaces", "nats", margin=EQUIVALENCE_MARGIN),
+        LayerMeasure("erase_excess_share", "change beyond random subspaces", "share", margin=EQUIVALENCE_MARGIN),
     )
 
     def check(self, settings: EraseSettings) -> None:

@@ -95,7 +95,7 @@ def findings(tables: Mapping[str, pl.DataFrame], about: About[EraseFacts]) -> tu
         values = tuple(row._replace(n=facts.units).estimate() for row in excesses)
         sides = f"above 0 at {above}, below 0 at {below}, of {len(sites)}"
         fields = ("erase_excess", text, unit(facts), values, sides)
-        compared = None if paired is None else Comparison.of(paired)
+        compared = None if paired is None else Comparison.from_data(paired)
         results.append(Finding(*fields, groups=(label,), per=facts.unit, compared=compared))
     return tuple(results)
 

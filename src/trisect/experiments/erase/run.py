@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from itertools import islice
 
-from trisect.core.errors import CorpusError, SiteError, SpecError, need_extra
+from trisect.core.errors import CorpusError, SiteError, SpecError, require_extra
 from trisect.core.tables import frame
 from trisect.core.trace import crosses
 from trisect.experiments.erase.settings import EraseFacts, EraseSettings
@@ -30,7 +30,7 @@ def check(settings: EraseSettings) -> None:
     """Raise TrisectError if a label, the package for erasure, the corpus or its splits are missing."""
     if not settings.labels:
         raise SpecError("No label was given.", "Erasing takes a label out.", "Name a label column, such as pos.")
-    need_extra("concept_erasure", "erase", "Erasing a label")
+    require_extra("concept_erasure", "erase", "Erasing a label")
     texts, _ = (open_labels(settings.corpus, split, settings.reader) for split in ("train", settings.split))
     if strange := [label for label in settings.labels if label not in texts.columns]:
         columns = f"It has {', '.join(sorted(texts.columns))}."

@@ -10,7 +10,7 @@ from typing import Annotated
 from pydantic import Field
 
 from trisect.core.finding import Json, ReadFacts
-from trisect.core.schema import RESAMPLES, WHOLE, Option, record
+from trisect.core.schema import MAX_INT, MAX_RESAMPLES, Option, record
 from trisect.lab.inputs import BatchSize, Models, ModelWorkers, Per, Seed, Sites, Units
 from trisect.text.lines import SPLITS
 from trisect.text.readers import HELP
@@ -40,9 +40,11 @@ class EraseSettings:
         Option(choices=SPLITS, metavar="SPLIT"),
     ] = "test"
     reader: Annotated[str, Field(description=f"{HELP}."), Option(unset="detected")] | None = None
-    limit: Annotated[int, Field(description="Read at most this many texts of the split.", ge=1, le=WHOLE)] | None = None
+    limit: Annotated[int, Field(description="Read at most this many texts of the split.", ge=1, le=MAX_INT)] | None = (
+        None
+    )
     sites: Sites | None = None
-    draws: Annotated[int, Field(description="Random subspaces to compare with.", ge=1, le=RESAMPLES)] = 10
+    draws: Annotated[int, Field(description="Random subspaces to compare with.", ge=1, le=MAX_RESAMPLES)] = 10
     per: Per = "layer"
     whose: (
         Annotated[
@@ -55,7 +57,7 @@ class EraseSettings:
     tokens: Annotated[
         int,
         Field(
-            description="About how many labelled positions of the train split erasers are fitted to.", ge=2, le=WHOLE
+            description="About how many labelled positions of the train split erasers are fitted to.", ge=2, le=MAX_INT
         ),
         Option(name=""),
     ] = FITTED

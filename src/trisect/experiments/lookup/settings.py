@@ -11,7 +11,7 @@ from pydantic import Field
 
 from trisect.core.errors import SpecError
 from trisect.core.files import Json
-from trisect.core.schema import MODEL, RESAMPLES, TRAINING, WHOLE, Option, record
+from trisect.core.schema import MAX_INT, MAX_RESAMPLES, MODEL_BOUNDS, TRAINING_BOUNDS, Option, record
 from trisect.lab.inputs import Changes, Recipe, Seeds, Workers
 from trisect.text.readers import HELP
 
@@ -54,7 +54,7 @@ class LookupSettings:
         ),
         Option(many="commas", name="edit", choices=EDITS, metavar="EDIT"),
     ] = ()
-    pairs: Annotated[int, Field(description="Pairs of windows that are patched.", ge=2, le=RESAMPLES)] = 200
+    pairs: Annotated[int, Field(description="Pairs of windows that are patched.", ge=2, le=MAX_RESAMPLES)] = 200
     machine: Workers = field(default_factory=Workers)
 
 
@@ -70,24 +70,29 @@ class LookupFacts:
 class LookupRecipe(Recipe):
     """Model and training: steps on rows of tokens, a share of which repeats a short segment; the rate stays constant after warm-up."""
 
-    layers: Annotated[int, Field(description="Layers; looking up takes two.", ge=2, le=MODEL["layers"])] = 2
-    heads: Annotated[int, Field(description="Heads of a layer.", ge=1, le=MODEL["heads"])] = 4
-    width: Annotated[int, Field(description="Floats of the residual stream.", ge=1, le=MODEL["width"])] = 128
+    layers: Annotated[int, Field(description="Layers; looking up takes two.", ge=2, le=MODEL_BOUNDS["layers"])] = 2
+    heads: Annotated[int, Field(description="Heads of a layer.", ge=1, le=MODEL_BOUNDS["heads"])] = 4
+    width: Annotated[int, Field(description="Floats of the residual stream.", ge=1, le=MODEL_BOUNDS["width"])] = 128
     dropout: Annotated[float, Field(description="Share of attention weights dropped in training.", ge=0, lt=1)] = 0.0
     inner: Annotated[
-        int, Field(description="Floats of a feed-forward network; 0: attention alone.", ge=0, le=MODEL["feedforward"])
+        int,
+        Field(
+            description="Floats of a feed-forward network; 0: attention alone.", ge=0, le=MODEL_BOUNDS["feedforward"]
+        ),
     ] = 0
     spread: Annotated[float, Field(description="Standard deviation of weights before training.", gt=0)] = 0.1
     base: Annotated[float, Field(description="Base of rotary positions.", gt=1)] = 100.0
-    pieces: Annotated[int, Field(description="Pieces of the vocabulary.", ge=8, le=WHOLE)] = 1024
-    block: Annotated[int, Field(description="Pieces read at once.", ge=16, le=TRAINING["window"])] = 64
-    batch: Annotated[int, Field(description="Rows of a step.", ge=1, le=TRAINING["columns"])] = 32
+    pieces: Annotated[int, Field(description="Pieces of the vocabulary.", ge=8, le=MAX_INT)] = 1024
+    block: Annotated[int, Field(description="Pieces read at once.", ge=16, le=TRAINING_BOUNDS["window"])] = 64
+    batch: Annotated[int, Field(description="Rows of a step.", ge=1, le=TRAINING_BOUNDS["columns"])] = 32
     repeats: Annotated[float, Field(description="Share of rows that repeat a segment.", ge=0, le=1)] = 0.75
-    shortest: Annotated[int, Field(description="Fewest pieces of a segment.", ge=1, le=WHOLE)] = 4
-    longest: Annotated[int, Field(description="Most pieces of a segment.", ge=1, le=WHOLE)] = 20
-    checkpoints: Annotated[int, Field(description="Checkpoints after the first.", ge=1, le=TRAINING["epochs"])] = 16
-    steps: Annotated[int, Field(description="Steps between two checkpoints.", ge=1, le=WHOLE)] = 100
-    warmup: Annotated[int, Field(description="Steps over which the rate rises.", ge=0, le=WHOLE)] = 60
+    shortest: Annotated[int, Field(description="Fewest pieces of a segment.", ge=1, le=MAX_INT)] = 4
+    longest: Annotated[int, Field(description="Most pieces of a segment.", ge=1, le=MAX_INT)] = 20
+    checkpoints: Annotated[
+        int, Field(description="Checkpoints after the first.", ge=1, le=TRAINING_BOUNDS["epochs"])
+    ] = 16
+    steps: Annotated[int, Field(description="Steps between two checkpoints.", ge=1, le=MAX_INT)] = 100
+    warmup: Annotated[int, Field(description="Steps over which the rate rises.", ge=0, le=MAX_INT)] = 60
     rate: Annotated[float, Field(description="Learning rate.", gt=0)] = 8e-3
     floor: Annotated[float, Field(description="The share of the rate that it falls to.", ge=0, le=1)] = 1.0
     weight_decay: Annotated[float, Field(description="Weight decay, on matrices alone.", ge=0)] = 0.02

@@ -456,7 +456,7 @@ def measure(settings: NormsSettings, context: RunContext) -> Measured[NormsFacts
         subject.name,
         subject.fingerprint,
         subject.objective,
-        subject.shape.words(),
+        subject.shape.describe(),
         texts.name,
         texts.fingerprint,
         counted.texts,
@@ -588,7 +588,7 @@ def _layers(subject: Subject) -> tuple[tuple[str, ...], list[NewRow], dict[Addre
         output_projection(without)
     if not heads:
         message = f"{subject.name} has no attention layer whose norms can be computed."
-        raise ModelError(message, subject.shape.words(), "Choose another model.")
+        raise ModelError(message, subject.shape.describe(), "Choose another model.")
     return tuple(notes), rows, heads
 
 

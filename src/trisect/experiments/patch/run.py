@@ -19,10 +19,10 @@ from trisect.core.errors import CorpusError, ModelError, is_installed
 from trisect.core.files import digest
 from trisect.core.site import Site
 from trisect.core.subject import (
+    QKV,
     AnsweringSubject,
     Batch,
     EditedPasses,
-    Parts,
     SiteTarget,
     StreamPoint,
     StreamSubject,
@@ -111,7 +111,7 @@ class ReadText(NamedTuple):
     batch: Batch
     places: Int[Tensor, " B"] | None
     outputs: Float[Tensor, "B T V"]
-    parts: Mapping[Address, Parts]
+    parts: Mapping[Address, QKV]
     streams: Mapping[Address, Float[Tensor, "B T D"]] = {}
 
 
@@ -480,11 +480,11 @@ def _writers(
     edit, rows = site.edit, torch.arange(len(batch.rows)) if rows is None else rows
     sides, way = _alignment(site, run, other, batch, rows)
 
-    def put_from(address: Address, here: Sequence[SiteTarget], parts: Parts) -> Parts:
+    def put_from(address: Address, here: Sequence[SiteTarget], parts: QKV) -> QKV:
         """Copies of the source are made when it is written."""
-        source = Parts(*(part[rows.to(part.device)] for part in other.parts[address]))
+        source = QKV(*(part[rows.to(part.device)] for part in other.parts[address]))
         if way is not None and address.stack != "cross":
-            source = Parts(*(move_position(part, *way) for part in source))
+            source = QKV(*(move_position(part, *way) for part in source))
         elif way is not None:
             source = source._replace(q=move_position(source.q, *way))
         return put_at(here, source, sides.queries(address.stack), sides.keys(address.stack))(parts)
@@ -514,7 +514,7 @@ def _writers(
 def _through(edit: EditedPass, put: Writer, eraser: Eraser, beside: bool) -> Writer:
     """A writer that applies another one's change within an eraser's subspace, or in its complement (`beside`)."""
 
-    def write(parts: Parts) -> Parts:
+    def write(parts: QKV) -> QKV:
         before = gather(edit, parts)
         change = (gather(edit, put(parts)) - before).to(eraser.left)
         inside = (change @ eraser.right.T) @ eraser.left.T

@@ -9,7 +9,7 @@ from typing import Annotated
 from pydantic import Field
 
 from trisect.core.errors import SpecError
-from trisect.core.schema import RESAMPLES, Option, record
+from trisect.core.schema import MAX_RESAMPLES, Option, record
 from trisect.core.site import Site
 from trisect.lab.inputs import (
     SPLIT,
@@ -75,7 +75,7 @@ class PatchSettings:
     corpus: PairCorpus | None = None
     split: PairSplit = SPLIT
     reader: PairReader | None = None
-    count: Annotated[int, Field(description="Number of pairs of a task.", ge=1, le=RESAMPLES)] = COUNT
+    count: Annotated[int, Field(description="Number of pairs of a task.", ge=1, le=MAX_RESAMPLES)] = COUNT
     per: Annotated[
         str,
         Field(

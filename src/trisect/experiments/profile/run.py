@@ -17,10 +17,10 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from trisect.claims.models import LayerMeans, ResampledHeads, judge_heads
-from trisect.core.errors import CorpusError, SpecError, need_extra
+from trisect.core.errors import CorpusError, SpecError, require_extra
 from trisect.core.files import digest
 from trisect.core.finding import About
-from trisect.core.subject import Batch, EditedPasses, Parts, Subject, Writer
+from trisect.core.subject import QKV, Batch, EditedPasses, Subject, Writer
 from trisect.core.tables import ROW, NewRow, frame
 from trisect.core.trace import Address, Projections
 from trisect.experiments.profile.page import EXCHANGED, HELD, KINDS
@@ -182,7 +182,7 @@ def _erase_labels(
     Where a profile is asked for head by head, from each head alone as well. Measured on the first `causal` texts of another split.
     A position carries the label of its own word. Returns rows, the texts that they were measured on by name and number, and notes.
     """
-    need_extra("concept_erasure", "erase", "The causal twin of a profile")
+    require_extra("concept_erasure", "erase", "The causal twin of a profile")
     subject = context.subject
     ways = dict.fromkeys(("layer", settings.per))
     edits = tuple(e for per in ways for e in plan_edits(subject.shape, None, per) if e.address in addresses)
@@ -311,7 +311,7 @@ def _changes(
     changed = np.zeros((len(donors), len(layers), len(KINDS), len(COMPONENTS)))
 
     def writer(component: str) -> Writer:
-        def write(parts: Parts) -> Parts:
+        def write(parts: QKV) -> QKV:
             vectors: Tensor = getattr(parts, component)
             return parts._replace(**{component: vectors[donors.to(vectors.device)]})
 

@@ -8,7 +8,7 @@ from typing import Annotated
 
 from pydantic import Field
 
-from trisect.core.schema import RESAMPLES, WHOLE, Option, record
+from trisect.core.schema import MAX_INT, MAX_RESAMPLES, Option, record
 from trisect.lab.inputs import BatchSize, Models, ModelWorkers, Seed, Units
 from trisect.text.lines import SPLITS
 from trisect.text.readers import HELP
@@ -62,8 +62,8 @@ class ProfileSettings:
         Option(choices=SPLITS, metavar="SPLIT"),
     ] = "train"
     reader: Annotated[str, Field(description=f"{HELP}."), Option(unset="detected")] | None = None
-    limit: Annotated[int, Field(description="Read at most this many texts.", ge=1, le=WHOLE)] | None = None
-    words: Annotated[int, Field(description="Read at most about this many words.", ge=100, le=WHOLE)] = WORDS
+    limit: Annotated[int, Field(description="Read at most this many texts.", ge=1, le=MAX_INT)] | None = None
+    words: Annotated[int, Field(description="Read at most about this many words.", ge=100, le=MAX_INT)] = WORDS
     per: Annotated[
         str,
         Field(description="What the page shows: a layer (the mean over its heads), or each head as well."),
@@ -71,7 +71,7 @@ class ProfileSettings:
     ] = "layer"
     draws: Annotated[
         int,
-        Field(description="Random maps of each layer's input.", ge=FEWEST, le=RESAMPLES),
+        Field(description="Random maps of each layer's input.", ge=FEWEST, le=MAX_RESAMPLES),
         Option(reason=f"With fewer than {FEWEST} what a random map finds is not known well enough to compare with."),
     ] = FEWEST
     checkpoints: Annotated[
@@ -90,7 +90,7 @@ class ProfileSettings:
                 description="Also erase each label (LEACE) from each layer's q, k or v, and measure the change on this many "
                 "texts of another split.",
                 ge=2,
-                le=WHOLE,
+                le=MAX_INT,
             ),
             Option(metavar="TEXTS"),
         ]

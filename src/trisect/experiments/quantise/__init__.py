@@ -9,7 +9,7 @@ from pydantic import Field
 
 from trisect.core.errors import SpecError
 from trisect.core.finding import ReadFacts
-from trisect.core.schema import MODEL, Option, record
+from trisect.core.schema import MODEL_BOUNDS, Option, record
 from trisect.lab.experiment import Experiment, Measured, PageModule, RunContext
 from trisect.lab.inputs import BatchSize, Models, ModelWorkers, Seed, Sites, TextSource, Units
 
@@ -36,7 +36,7 @@ class QuantiseSettings:
         Option(choices=("channel", "token"), many="commas", metavar="BY"),
     ] = ("channel", "token")
     rank: Annotated[
-        tuple[Annotated[int, Field(ge=1, le=MODEL["width"])], ...],
+        tuple[Annotated[int, Field(ge=1, le=MODEL_BOUNDS["width"])], ...],
         Field(description="Ranks of low-rank approximations of a head's q, k or v of a text."),
         Option(many="commas", metavar="RANKS"),
     ] = ()

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping
 
 import polars as pl
 
-from trisect.core.finding import ALIKE, FAILED, PASSED, About, Estimate, Finding, ReadFacts
+from trisect.core.finding import EQUIVALENCE_MARGIN, FAILED, PASSED, About, Estimate, Finding, ReadFacts
 from trisect.report import format as words
 from trisect.report.charts import Figure
 from trisect.report.format import axis_unit, number_words, sample_words, stack_words
@@ -72,7 +72,7 @@ def _ways_of(changes: Measures) -> dict[str, Measures]:
 def _limit(tables: Mapping[str, pl.DataFrame], facts: ReadFacts) -> tuple[float, str, bool]:
     """The change that counts as small, also in words, and whether the plan is tested against it."""
     rows = Measures.of(tables["measures"]).where("tolerance")
-    limit = rows.mean if len(rows) else ALIKE
+    limit = rows.mean if len(rows) else EQUIVALENCE_MARGIN
     share = f"nats a token ({float(f'{100 * math.expm1(limit):.2g}'):g} % of perplexity)"
     in_words = f"{limit:g} {'of the output' if facts.objective == 'output' else share}"
     return limit, in_words, any(row.group == "checked" for row in rows)

@@ -14,7 +14,7 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from trisect.core.errors import SpecError
-from trisect.core.finding import ALIKE, ReadFacts
+from trisect.core.finding import EQUIVALENCE_MARGIN, ReadFacts
 from trisect.core.site import Site
 from trisect.core.subject import (
     Batch,
@@ -93,7 +93,7 @@ def measure(
             raise SpecError(problem, NO_PLAN, PLAN_TODO)
         else:
             notes[NO_PLAN] = None
-    limit: NewRow = {"subject": subject.name, "measure": "tolerance", "value": tolerance or ALIKE}
+    limit: NewRow = {"subject": subject.name, "measure": "tolerance", "value": tolerance or EQUIVALENCE_MARGIN}
     rows.append(limit | {"group": "checked" if tolerance else None})
     notes |= dict.fromkeys((*articles.notes, *tally.note_omissions(table), *passes.notes))
     measures = frame("measures", rows)

@@ -14,7 +14,7 @@ import polars as pl
 from trisect.core.errors import SpecError
 from trisect.core.files import Json, read_json, write_json
 from trisect.core.machine import Machine
-from trisect.core.schema import plain, record
+from trisect.core.schema import record, to_json_data
 from trisect.core.subject import SiteTarget
 from trisect.core.tables import NewRow, frame
 from trisect.engine.jobs import Emit, JobContext, job
@@ -310,7 +310,7 @@ class RecallWork(TrainingWork[RecallSettings, RecallRecipe, People, RecallFacts]
             sure, right = held_out["log_probability"].exp().to_numpy(), held_out["correct"].to_numpy()
             thresholds = [threshold(sure, right, risk) for risk in RISKS]
             rules = tuple(Threshold(t.risk, t.value, float(t.coverage), len(held_out)) for t in thresholds)
-            write_json(files.model() / CARD, plain(ModelCard(names, rules, QUESTION)))
+            write_json(files.model() / CARD, to_json_data(ModelCard(names, rules, QUESTION)))
         bound = {"people": people.fingerprint, "seeds": list(plan.seeds)}
         examples = self.settings.examples
         settings = RecallSettings(people.name, plan.seeds, recipe.name, changes_of(RECIPES, recipe), examples)

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 from pydantic import Field
 
 from trisect.core.files import Json
-from trisect.core.schema import RESAMPLES, TRAINING, WHOLE, Option, record
+from trisect.core.schema import MAX_INT, MAX_RESAMPLES, TRAINING_BOUNDS, Option, record
 from trisect.lab.inputs import Changes, Recipe, Seeds, Workers
 
 if TYPE_CHECKING:
@@ -86,29 +86,29 @@ class RecallRecipe(Recipe):
     kind: Annotated[
         str, Field(description="gpt2 has learned positions, llama rotary ones."), Option(choices=("gpt2", "llama"))
     ] = "gpt2"
-    block: Annotated[int, Field(description="Characters read at once.", ge=1, le=TRAINING["window"])] = 128
+    block: Annotated[int, Field(description="Characters read at once.", ge=1, le=TRAINING_BOUNDS["window"])] = 128
     pretraining_epochs: Annotated[
-        int, Field(description="Epochs of pretraining, in each cycle.", ge=1, le=TRAINING["epochs"])
+        int, Field(description="Epochs of pretraining, in each cycle.", ge=1, le=TRAINING_BOUNDS["epochs"])
     ] = 650
     pretraining_batch: Annotated[
-        int, Field(description="Texts of a step of pretraining.", ge=1, le=TRAINING["columns"])
+        int, Field(description="Texts of a step of pretraining.", ge=1, le=TRAINING_BOUNDS["columns"])
     ] = 128
     pretraining_rate: Annotated[float, Field(description="Highest learning rate of pretraining.", gt=0)] = 6e-3
     pretraining_cycles: Annotated[
         int, Field(description="How often pretraining goes through its schedule.", ge=1, le=1_000)
     ] = 1
     epochs_without: Annotated[
-        int, Field(description="Epochs of fine-tuning without pretraining.", ge=1, le=TRAINING["epochs"])
+        int, Field(description="Epochs of fine-tuning without pretraining.", ge=1, le=TRAINING_BOUNDS["epochs"])
     ] = 75
     epochs_after: Annotated[
-        int, Field(description="Epochs of fine-tuning after pretraining.", ge=1, le=TRAINING["epochs"])
+        int, Field(description="Epochs of fine-tuning after pretraining.", ge=1, le=TRAINING_BOUNDS["epochs"])
     ] = 10
-    warmup_tokens: Annotated[int, Field(description="Tokens over which the rate rises.", ge=0, le=WHOLE)] = 512 * 20
+    warmup_tokens: Annotated[int, Field(description="Tokens over which the rate rises.", ge=0, le=MAX_INT)] = 512 * 20
     decay_epochs: Annotated[
         float, Field(description="Epochs of the pretraining text over which the rate falls.", gt=0)
     ] = 200.0
     shortest_text: Annotated[
-        int, Field(description="Fewest characters that pretraining cuts a text to.", ge=0, le=WHOLE)
+        int, Field(description="Fewest characters that pretraining cuts a text to.", ge=0, le=MAX_INT)
     ] = 4
     longest_text: Annotated[float, Field(description="Most of them, as a share of the block.", ge=0, le=1)] = 7 / 8
     span: Annotated[float, Field(description="Share of a text that is moved behind it.", ge=0, le=0.5)] = 1 / 4
@@ -117,16 +117,20 @@ class RecallRecipe(Recipe):
         Field(
             description="People kept of those that train asks about; nobody else is read of. 0: all are kept.",
             ge=0,
-            le=WHOLE,
+            le=MAX_INT,
         ),
     ] = 0
     left_out: Annotated[
         int,
         Field(
-            description="Names missing from a second pretraining, where the data have no unseen people.", ge=0, le=WHOLE
+            description="Names missing from a second pretraining, where the data have no unseen people.",
+            ge=0,
+            le=MAX_INT,
         ),
     ] = 100
-    invented: Annotated[int, Field(description="Names asked about that belong to nobody.", ge=0, le=RESAMPLES)] = 200
+    invented: Annotated[int, Field(description="Names asked about that belong to nobody.", ge=0, le=MAX_RESAMPLES)] = (
+        200
+    )
 
     def architecture(self) -> GptShape:
         """The model's sizes; raises SpecError for impossible ones."""

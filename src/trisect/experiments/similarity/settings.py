@@ -7,7 +7,7 @@ from typing import Annotated
 
 from pydantic import Field
 
-from trisect.core.schema import DRAWS, Option, record
+from trisect.core.schema import MAX_DRAWS, Option, record
 from trisect.lab.inputs import BatchSize, Models, ModelWorkers, Seed, TextSource, Units
 
 FEWEST = 20_000  # draws of a null: with 200, nothing can survive 144 heads
@@ -21,7 +21,7 @@ class SimilaritySettings:
     read: TextSource | None = None
     draws: Annotated[
         int,
-        Field(description="Random matrices drawn for each shape.", ge=FEWEST, le=DRAWS),
+        Field(description="Random matrices drawn for each shape.", ge=FEWEST, le=MAX_DRAWS),
         Option(reason=f"With fewer than {FEWEST:,} no head could survive the correction for many heads."),
     ] = FEWEST
     batch: BatchSize = 8

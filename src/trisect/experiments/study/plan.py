@@ -12,11 +12,11 @@ from typing import Any
 import numpy as np
 
 from trisect.core import machine
-from trisect.core.errors import CorpusError, DamagedFileError, SpecError, StudyError, is_installed, need_extra
+from trisect.core.errors import CorpusError, DamagedFileError, SpecError, StudyError, is_installed, require_extra
 from trisect.core.files import Json, digest, read_json, write_json
 from trisect.core.machine import Machine
 from trisect.core.methods import layers_with_heads
-from trisect.core.schema import RUNS, plain
+from trisect.core.schema import MAX_RUNS, to_json_data
 from trisect.core.site import Site
 from trisect.core.spec import Design, Ledger, Run, differences
 from trisect.experiments.study.presets import find_experiments, is_preset, only
@@ -178,11 +178,11 @@ def join_ledger(
     assert ledger is not None, "a study has a design"
     for path in (folder.ledger, folder.copy) if write else ():
         try:  # a process that was killed between two writes leaves an old copy
-            same = read_json(path, "") == plain(ledger)
+            same = read_json(path, "") == to_json_data(ledger)
         except DamagedFileError:  # missing, or altered
             same = False
         if not same:
-            write_json(path, plain(ledger))
+            write_json(path, to_json_data(ledger))
     return ledger
 
 
@@ -354,7 +354,7 @@ class Plan:
         if self.gpus is not None:
             spread |= {"gpus": self.gpus, "training_seconds_on_gpus": makespan(self.on_gpu, self.gpus)}
         return {
-            "experiment": plain(self.experiments[0] if len(self.experiments) == 1 else self.experiments),
+            "experiment": to_json_data(self.experiments[0] if len(self.experiments) == 1 else self.experiments),
             "corpus": {
                 "name": self.corpus.name,
                 "fingerprint": self.corpus.fingerprint,
@@ -445,7 +445,7 @@ def make_plan(*experiments: Design, fleet: int | None = None, without_labels: bo
             else:
                 corpus.column(label)
         if design.erase:
-            need_extra("concept_erasure", "erase", "Erasing a label")
+            require_extra("concept_erasure", "erase", "Erasing a label")
         if design.interchange:
             world_of(corpus)
         check_windows(corpus, design.training.window)
@@ -459,11 +459,11 @@ def make_plan(*experiments: Design, fleet: int | None = None, without_labels: bo
             "Give another text, or a smaller min_count.",
         )
     every = (run for design in experiments for run in design.runs(corpus.fingerprint))
-    runs = tuple(dict.fromkeys(itertools.islice(every, RUNS + 1)))
-    if len(runs) > RUNS:
+    runs = tuple(dict.fromkeys(itertools.islice(every, MAX_RUNS + 1)))
+    if len(runs) > MAX_RUNS:
         raise SpecError(
-            f"More than {RUNS:,} runs are asked for.",
-            f"One study holds up to {RUNS:,}.",
+            f"More than {MAX_RUNS:,} runs are asked for.",
+            f"One study holds up to {MAX_RUNS:,}.",
             "Name fewer seeds, sites, labels or strengths.",
         )
     members, words = fleet or FLEET["cpu"], len(corpus.vocabulary)

@@ -10,7 +10,7 @@ import numpy as np
 import polars as pl
 from markupsafe import Markup
 
-from trisect.core.claim import LEAST_SEEDS
+from trisect.core.claim import MIN_SEEDS
 from trisect.core.finding import Estimate, Finding
 from trisect.core.printable import percent
 from trisect.core.tables import TableRow
@@ -152,8 +152,8 @@ def section(rows: StudyRows) -> Iterator[Section]:
         return
     methods, many = scores(rows), words.quantity(len(rows.seeds), "seed")
     blocks: list[PageBlock] = []
-    if len(rows.seeds) < LEAST_SEEDS:
-        blocks.append(TextBlock(f"A verdict asks for at least {LEAST_SEEDS} seeds; this study has {many}.", "notice"))
+    if len(rows.seeds) < MIN_SEEDS:
+        blocks.append(TextBlock(f"A verdict asks for at least {MIN_SEEDS} seeds; this study has {many}.", "notice"))
     groups = {
         "These separate what is planted from what is not (AUROC above 0.99)": lambda auroc: auroc > 0.99,
         "These do hardly better than guessing, or no better (below 0.75)": lambda auroc: auroc < BLIND,

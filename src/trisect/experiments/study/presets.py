@@ -8,7 +8,7 @@ from itertools import combinations
 from pathlib import Path
 
 from trisect.core import files
-from trisect.core.errors import SpecError, unknown
+from trisect.core.errors import SpecError, unknown_name
 from trisect.core.methods import (
     ALL_LAYERS,
     METHODS,
@@ -226,7 +226,7 @@ def find_experiments(what: str | Path | Design) -> tuple[Design, ...]:
             return tuple(read_experiment(part, f"experiment {i} of {path}") for i, part in enumerate(data, 1))
         raise SpecError(f"{path} holds no experiment.", "Its list is empty.", "Give one, or several for one folder.")
     raise SpecError(
-        unknown("preset or file", str(what), NAMES),
+        unknown_name("preset or file", str(what), NAMES),
         f"Presets are {', '.join(NAMES)}.",
         "Use one of them, or write a file; 'trisect plan quick --json' shows what one looks like.",
     )

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import polars as pl
 
 from trisect.claims.evidence import LEARNED_NATS, later
-from trisect.core.schema import plain
+from trisect.core.schema import to_json_data
 from trisect.core.spec import CorpusData, StudyAbout
 from trisect.core.tables import frame
 from trisect.report.format import Mean, Point, interval, order, site_position
@@ -272,5 +272,5 @@ def describe_study(about: About[StudyFacts]) -> StudyAbout:
         "versions": dict(about.versions),
     }
     if facts.experiment is not None:
-        described["experiment"] = plain(facts.experiment)
+        described["experiment"] = to_json_data(facts.experiment)
     return described

@@ -20,7 +20,7 @@ from trisect.core.errors import CorpusError, DamagedFileError, SpecError, StudyE
 from trisect.core.files import read_json, read_record, replace_file, write_json
 from trisect.core.finding import About
 from trisect.core.machine import Machine, versions
-from trisect.core.schema import plain
+from trisect.core.schema import to_json_data
 from trisect.core.spec import CorpusData, Design, Ledger, StudyAbout, read_experiment
 from trisect.core.tables import SCHEMAS, STUDY_TABLES, TableRow, frame, read_table
 from trisect.engine.drive import JobWork
@@ -189,7 +189,7 @@ class JoinedStudy:
 
     def measure(self, context: RunContext) -> Measured[StudyFacts]:
         """All tables, with verdicts; the statement is beside them."""
-        text, about = json.dumps(plain(self.design), indent=1) + "\n", self.about
+        text, about = json.dumps(to_json_data(self.design), indent=1) + "\n", self.about
         replace_file(context.folder / STATEMENT, lambda scratch: scratch.write_text(text, encoding="utf-8"))
         return Measured(
             self.tables, about.facts, about.notes, seconds=about.seconds, packages=(), command=about.command
@@ -495,7 +495,7 @@ def render_report(study: Experiment[Any, StudyFacts], out: Path) -> Result[Study
 
 def _note(folder: Folder, plan: Plan, device: str, ledger: Ledger, seconds: float) -> None:
     """What the report says of text and machine (seconds add up over calls), and the experiment as study takes it."""
-    content = json.dumps(plain(repeating(ledger)), indent=1) + "\n"
+    content = json.dumps(to_json_data(repeating(ledger)), indent=1) + "\n"
     replace_file(folder.path / STATEMENT, lambda scratch: scratch.write_text(content, encoding="utf-8"))
     path, corpus = folder.path / ABOUT, plan.corpus
     seconds += read_study_about(folder).seconds if path.exists() else 0.0

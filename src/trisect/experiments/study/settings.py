@@ -10,7 +10,7 @@ from pydantic import Field
 
 from trisect.core.machine import Machine
 from trisect.core.methods import METHODS
-from trisect.core.schema import FLEET, WHOLE, Option, record
+from trisect.core.schema import MAX_FLEET, MAX_INT, Option, record
 from trisect.core.site import Site
 from trisect.core.spec import CorpusData, Design
 from trisect.lab.inputs import Workers
@@ -18,7 +18,9 @@ from trisect.lab.inputs import Workers
 FleetSize = Annotated[
     int,
     Field(
-        description="How many runs a new study trains side by side in one job; fixed once it has begun.", ge=1, le=FLEET
+        description="How many runs a new study trains side by side in one job; fixed once it has begun.",
+        ge=1,
+        le=MAX_FLEET,
     ),
     Option(unset="8, on a GPU 32"),
 ]
@@ -53,7 +55,7 @@ class DesignSource:
         ]
         | None
     ) = None
-    epochs: Annotated[int, Field(description="Epochs of every run.", ge=1, le=WHOLE)] | None = None
+    epochs: Annotated[int, Field(description="Epochs of every run.", ge=1, le=MAX_INT)] | None = None
     sites: Annotated[
         tuple[Site | str, ...],
         Field(description="Sites such as k@3, q+k@1-2 or v@all, one or several."),
@@ -116,13 +118,15 @@ class PlanSettings:
     fleet: FleetSize | None = None
     workers: (
         Annotated[
-            int, Field(description="Cores to spread jobs over.", ge=1, le=WHOLE), Option(unset="those of this machine")
+            int,
+            Field(description="Cores to spread jobs over.", ge=1, le=MAX_INT),
+            Option(unset="those of this machine"),
         ]
         | None
     ) = None
     gpus: (
         Annotated[
-            int, Field(description="GPUs to spread training over (expected times, not measured).", ge=1, le=WHOLE)
+            int, Field(description="GPUs to spread training over (expected times, not measured).", ge=1, le=MAX_INT)
         ]
         | None
     ) = None

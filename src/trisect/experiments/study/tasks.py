@@ -16,7 +16,7 @@ from trisect.claims import REVISION, claims_hash
 from trisect.core.files import Json, write_json
 from trisect.core.machine import processor, versions
 from trisect.core.methods import Rewind
-from trisect.core.schema import Many, plain, record
+from trisect.core.schema import Many, record, to_json_data
 from trisect.core.site import Site
 from trisect.core.spec import Design, FinishedRun, Model, Run
 from trisect.engine.jobs import JobContext, job
@@ -274,7 +274,7 @@ def _train(task: StudyJob, folder: Folder, corpus: Corpus, context: JobContext, 
             wall_seconds=outcome.wall_seconds,
             metrics=tuple(outcome.rows),
         )
-        write_json(folder.run(run.id), plain(finished))
+        write_json(folder.run(run.id), to_json_data(finished))
     checkpoint.unlink(missing_ok=True)  # nobody goes on from it
 
 

@@ -6,7 +6,7 @@ from typing import Any
 
 import polars as pl
 
-from trisect.core.errors import TheoryError, unknown
+from trisect.core.errors import TheoryError, unknown_name
 from trisect.experiments.theory.page import build
 from trisect.experiments.theory.settings import TheoryFacts, TheorySettings
 from trisect.lab.experiment import Measured, RunContext
@@ -41,7 +41,7 @@ def measure(settings: TheorySettings, context: RunContext) -> Measured[TheoryFac
     for name in settings.names:
         if name not in CONSTRUCTIONS:
             there_are = f"There are {', '.join(CONSTRUCTIONS)}."
-            what = unknown("construction", name, CONSTRUCTIONS)
+            what = unknown_name("construction", name, CONSTRUCTIONS)
             raise TheoryError(what, there_are, "Name one of these, or none for all.")
     names = tuple(dict.fromkeys(settings.names)) or tuple(CONSTRUCTIONS)
     shape = {"dim": settings.dim, "keys": settings.keys, "samples": settings.samples}

@@ -7,7 +7,7 @@ from typing import Annotated
 
 from pydantic import Field
 
-from trisect.core.schema import WHOLE, Option, record
+from trisect.core.schema import MAX_INT, Option, record
 from trisect.lab.inputs import Seed
 
 
@@ -25,9 +25,9 @@ class TheorySettings:
         Field(description="How sharp the query is: values separated by commas."),
         Option(many="commas", metavar="BETA"),
     ] = ()
-    dim: Annotated[int, Field(description="Dimensions of keys and values.", le=WHOLE)] | None = None
-    keys: Annotated[int, Field(description="How many keys there are.", le=WHOLE)] | None = None
-    samples: Annotated[int, Field(description="Draws of random keys.", le=WHOLE)] | None = None
+    dim: Annotated[int, Field(description="Dimensions of keys and values.", le=MAX_INT)] | None = None
+    keys: Annotated[int, Field(description="How many keys there are.", le=MAX_INT)] | None = None
+    samples: Annotated[int, Field(description="Draws of random keys.", le=MAX_INT)] | None = None
     seed: Seed = 0
 
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated
 from pydantic import Field
 
 from trisect.core.files import Json
-from trisect.core.schema import MODEL, RESAMPLES, TRAINING, WHOLE, Option, record
+from trisect.core.schema import MAX_INT, MAX_RESAMPLES, MODEL_BOUNDS, TRAINING_BOUNDS, Option, record
 from trisect.lab.inputs import Changes, Recipe, Seeds, Workers
 
 if TYPE_CHECKING:
@@ -60,7 +60,7 @@ class TranslateSettings:
             Field(
                 description="Keep the model after every so many epochs too, in seed-N-epoch-M.",
                 ge=1,
-                le=TRAINING["epochs"],
+                le=TRAINING_BOUNDS["epochs"],
             ),
             Option(unset="the last alone"),
         ]
@@ -85,13 +85,15 @@ class TranslationRecipe(Recipe):
     `pieces`. The rate rises over `warmup_steps`, and falls until the last step.
     """
 
-    inner: Annotated[int, Field(description="Floats inside a feed-forward.", ge=1, le=MODEL["feedforward"])] = 512
-    pieces: Annotated[int, Field(description="Pieces of the vocabulary, one for both sides.", ge=0, le=RESAMPLES)] = (
-        5000
+    inner: Annotated[int, Field(description="Floats inside a feed-forward.", ge=1, le=MODEL_BOUNDS["feedforward"])] = (
+        512
     )
-    longest: Annotated[int, Field(description="Words of the longest sentence learnt from.", ge=1, le=WHOLE)] = 15
-    epochs: Annotated[int, Field(description="Epochs of training.", ge=1, le=TRAINING["epochs"])] = 9
-    warmup_steps: Annotated[int, Field(description="Steps over which the rate rises.", ge=0, le=WHOLE)] = 1000
+    pieces: Annotated[
+        int, Field(description="Pieces of the vocabulary, one for both sides.", ge=0, le=MAX_RESAMPLES)
+    ] = 5000
+    longest: Annotated[int, Field(description="Words of the longest sentence learnt from.", ge=1, le=MAX_INT)] = 15
+    epochs: Annotated[int, Field(description="Epochs of training.", ge=1, le=TRAINING_BOUNDS["epochs"])] = 9
+    warmup_steps: Annotated[int, Field(description="Steps over which the rate rises.", ge=0, le=MAX_INT)] = 1000
     smoothing: Annotated[float, Field(description="Smoothing of the labels.", ge=0, le=0.5)] = 0.1
 
     def architecture(self) -> TranslatorShape:

@@ -17,7 +17,7 @@ from safetensors import safe_open
 from torch import nn
 
 from trisect.core import files
-from trisect.core.errors import ModelError, check_name, report_step, shorten, unknown
+from trisect.core.errors import ModelError, check_name, report_step, shorten, unknown_name
 from trisect.core.files import Json
 from trisect.hf.files.model_errors import (
     LOADING,
@@ -419,7 +419,7 @@ def is_masked_lm(model: nn.Module) -> bool:
 
 def _dtype(name: str) -> torch.dtype:
     if name not in DTYPES:
-        raise ModelError(unknown("dtype", name, DTYPES), f"There are {', '.join(DTYPES)}.", "Use one of them.")
+        raise ModelError(unknown_name("dtype", name, DTYPES), f"There are {', '.join(DTYPES)}.", "Use one of them.")
     return DTYPES[name]
 
 
@@ -429,5 +429,5 @@ def _device(name: str) -> torch.device:
         return torch.device("cuda" if len(devices) > 1 else "cpu")
     if name not in (*devices, *(("cuda",) if len(devices) > 1 else ())):
         reason = f"There is {', '.join(devices)}."
-        raise ModelError(unknown("device", name, devices), reason, "Use one of them, or auto.")
+        raise ModelError(unknown_name("device", name, devices), reason, "Use one of them, or auto.")
     return torch.device(name)

@@ -22,7 +22,7 @@ from torch import Tensor, nn
 from transformers.cache_utils import Cache
 
 from trisect.core.errors import ModelError, SiteError
-from trisect.core.subject import Parts, Writer
+from trisect.core.subject import QKV, Writer
 from trisect.core.trace import Address
 
 
@@ -77,7 +77,7 @@ def edits_at(
     return Edits(written, {order[a]: w for a, w in (hold or {}).items()})
 
 
-def _write(address: Address, writer: Writer, parts: Parts) -> Parts:
+def _write(address: Address, writer: Writer, parts: QKV) -> QKV:
     """Apply a writer to q, k and v; raises ModelError if it returns other shapes."""
     result: object = writer(parts)
     three = result if isinstance(result, tuple) and len(result) == len(parts) else ()
@@ -86,7 +86,7 @@ def _write(address: Address, writer: Writer, parts: Parts) -> Parts:
         problem = f"A writer for {address} returned {', '.join(map(str, shapes)) or type(result).__name__}."
         reason = f"Its q, k and v were of {', '.join(str(tuple(p.shape)) for p in parts)}."
         raise ModelError(problem, reason, "Return q, k and v of the same shapes, as Parts(q, k, v).")
-    return Parts(*three)
+    return QKV(*three)
 
 
 def weights_to_hold(weights: Tensor, like: Tensor, shape: tuple[int, ...]) -> Tensor:
@@ -110,7 +110,7 @@ class Calls(list[Call]):
             write={order: functools.partial(self._write, edits.write[order]) for order in edits.write}
         )
 
-    def _write(self, writer: Writer, parts: Parts) -> Parts:
+    def _write(self, writer: Writer, parts: QKV) -> QKV:
         self.is_writing = True
         try:
             return writer(parts)
@@ -439,7 +439,7 @@ def _letters(a: Tensor, b: Tensor) -> tuple[str, str, str]:
 
 def use_sdpa(
     args: Arguments, kwargs: NamedArguments, rows: int, writer: Writer | None, hold: Tensor | None
-) -> tuple[Parts, Tensor, Tensor, float, Tensor]:
+) -> tuple[QKV, Tensor, Tensor, float, Tensor]:
     """Run `scaled_dot_product_attention` with q, k, v replaced or weights held; its weights are its output for v = I.
 
     Returns parts, weights, output, scale and raw output, as in a Call.
@@ -450,7 +450,7 @@ def use_sdpa(
     def split(t: Tensor) -> Tensor:
         return t.unflatten(0, (rows, -1)) if merged else t
 
-    parts = Parts(*(split(named[name]) for name in ARGUMENTS[:3]))
+    parts = QKV(*(split(named[name]) for name in ARGUMENTS[:3]))
     if writer is not None:
         parts = writer(parts)
         named |= {n: t.flatten(0, 1) if merged else t for n, t in zip(ARGUMENTS[:3], parts, strict=True)}

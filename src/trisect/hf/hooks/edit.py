@@ -15,13 +15,13 @@ from transformers.cache_utils import Cache
 
 from trisect.core.errors import ModelError
 from trisect.core.subject import (
+    QKV,
     EditFunction,
-    Parts,
     Shape,
     StreamPoint,
     StreamWriters,
     Writer,
-    edit_words,
+    describe_edits,
     write_in_order,
 )
 from trisect.core.trace import Address, spell_addresses
@@ -53,7 +53,7 @@ class _OpenEdit:
         self.ever: set[int] = set()
         self.writers = {order: functools.partial(self._run, order, writer) for order, writer in writers.items()}
 
-    def _run(self, order: int, writer: Writer, parts: Parts) -> Parts:
+    def _run(self, order: int, writer: Writer, parts: QKV) -> QKV:
         self.now.add(order)
         return writer(parts)
 
@@ -230,7 +230,7 @@ def editing(
     """
     order = {address: n for n, address in enumerate(addresses)}
     writers = {order[address]: writer for address, writer in shape.writers(edits).items()}
-    block, thread, failed = _OpenEdit(edit_words(edits), writers), threading.get_ident(), True
+    block, thread, failed = _OpenEdit(describe_edits(edits), writers), threading.get_ident(), True
     with without_compile():
         with RECORDING:
             if model not in OPEN:

@@ -18,7 +18,7 @@ from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 from transformers.modeling_utils import AttentionInterface
 
-from trisect.core.subject import ModelInputs, Parts
+from trisect.core.subject import QKV, ModelInputs
 from trisect.hf.hooks.calls import (
     NOTHING,
     RECORDING,
@@ -71,7 +71,7 @@ def record_interface(
                 check_not_nested(calls.is_writing)
                 order = calls.order(names[id(module)])
                 if order in edits.write:
-                    q, k, v = edits.write[order](Parts(q, k, v))
+                    q, k, v = edits.write[order](QKV(q, k, v))
                 looks = calls.looks and not (edits.write or edits.hold)
                 multiplied = _Multiplied(q.shape[2], k.shape[2]) if looks else None
                 with multiplied or contextlib.nullcontext():
@@ -232,7 +232,7 @@ class _Visit:
     was_enabled: bool
     order: int
     outputs: dict[str, Tensor] = field(default_factory=dict)
-    replaced: Parts | None = None
+    replaced: QKV | None = None
     handles: list[Any] = field(default_factory=list)
 
 
@@ -250,7 +250,7 @@ class PieceReader:
     order: Callable[[], int | None]
     writer: Callable[[int], Any]
     hold: Callable[[int], Tensor | None]
-    note: Callable[[str, Parts, Tensor, Tensor, Tensor], None]
+    note: Callable[[str, QKV, Tensor, Tensor, Tensor], None]
     pause: Callable[[bool], None]
     visit: _Visit | None = None
 
@@ -281,7 +281,7 @@ class PieceReader:
         writer = self.writer(visit.order)
         if writer is not None and visit.replaced is None:
             maps = (self.model.get_submodule(n) for n in pieces.parts)
-            visit.replaced = writer(Parts(*(pieces.take(m.forward(x)) for m in maps)))
+            visit.replaced = writer(QKV(*(pieces.take(m.forward(x)) for m in maps)))
         if visit.replaced is not None:
             out = pieces.give(visit.replaced[pieces.parts.index(name)])
         out = out if out.requires_grad else out.detach().requires_grad_()
@@ -294,13 +294,13 @@ class PieceReader:
         visit, pieces = self.visit, self.pieces
         assert visit is not None
         self.pause(True)
-        hold, parts = self.hold(visit.order), Parts(*(pieces.take(visit.outputs[name]) for name in pieces.parts))
+        hold, parts = self.hold(visit.order), QKV(*(pieces.take(visit.outputs[name]) for name in pieces.parts))
         if hold is not None:
             out = (hold.to(parts.v) @ parts.v).transpose(1, 2).flatten(2)
         weights = weights_of(out, visit.outputs[pieces.parts[2]], pieces) if hold is None else hold
         output = out.unflatten(-1, (-1, pieces.width)).transpose(1, 2)
         if not visit.was_enabled:
-            parts, output = Parts(*(t.detach() for t in parts)), output.detach()
+            parts, output = QKV(*(t.detach() for t in parts)), output.detach()
         self.note(pieces.module, parts, weights, output, out)
         self.pause(False)
         return out

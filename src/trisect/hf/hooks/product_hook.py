@@ -19,7 +19,7 @@ from torch.utils.weak import WeakTensorKeyDictionary
 from transformers.cache_utils import Cache
 
 from trisect.core.errors import ModelError
-from trisect.core.subject import Parts
+from trisect.core.subject import QKV
 from trisect.hf.hooks.calls import (
     NOTHING,
     RECORDING,
@@ -188,7 +188,7 @@ class _ForwardPass:
             writer = edits.write.get(plan.order)
             if writer is not None and now == plan.score:
                 v = plan.v.of(reduce(lambda t, view: view.of(t), plan.views, self.values.pop(plan.order)))
-                parts = writer(Parts(*product.parts(self.rows), v.take(self.rows)))
+                parts = writer(QKV(*product.parts(self.rows), v.take(self.rows)))
                 self.written[plan.order] = v.give(parts.v)
                 product = product.with_scores_of(parts.q, parts.k)
             elif now == plan.value and plan.order in self.written:
@@ -299,7 +299,7 @@ class _MatmulTracer(TorchFunctionMode):
         if self._at is not None:
             self._at.paused = paused
 
-    def _note_pieces(self, module: str, parts: Parts, weights: Tensor, output: Tensor, raw: Tensor) -> None:
+    def _note_pieces(self, module: str, parts: QKV, weights: Tensor, output: Tensor, raw: Tensor) -> None:
         if self._at is not None:
             self.calls.append(Call(module, self._at.order, *parts, weights, output, None, raw))
             self._at.order += 1

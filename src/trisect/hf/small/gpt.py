@@ -26,11 +26,11 @@ from trisect.core.errors import (
     SpecError,
     StudyError,
     check_access,
-    temporary_room,
-    unknown,
+    translate_temporary_errors,
+    unknown_name,
 )
-from trisect.core.files import canonical, digest, inside, replace_file
-from trisect.core.subject import Parts, Shape, Writer
+from trisect.core.files import canonical, digest, replace_file, safe_join
+from trisect.core.subject import QKV, Shape, Writer
 from trisect.core.trace import Address
 from trisect.hf.batches import NO_LIMIT
 from trisect.hf.files.fetch import OwnTokenizer, quiet
@@ -69,7 +69,9 @@ class GptShape:
 
     def __post_init__(self) -> None:
         if self.kind not in KINDS:
-            raise SpecError(unknown("kind of model", self.kind, KINDS), f"There are {', '.join(KINDS)}.", "Use one.")
+            raise SpecError(
+                unknown_name("kind of model", self.kind, KINDS), f"There are {', '.join(KINDS)}.", "Use one."
+            )
         check_sizes(self.dropout, layers=self.layers, heads=self.heads, width=self.width, block=self.block)
         if self.width % self.heads or (self.kind == "llama" and self.width // self.heads % 2):
             evenly = ", evenly for rotary positions" if self.kind == "llama" else ""
@@ -143,13 +145,13 @@ def save(model: Any, tokenizer: OwnTokenizer, folder: Path) -> None:
     # a matrix that a training edit shares is written once per component; one that the configuration ties, once
     shared = model.all_tied_weights_keys
     weights = {name: weight.clone() for name, weight in model.state_dict().items() if name not in shared}
-    with temporary_room("A trained model"), tempfile.TemporaryDirectory() as scratch, quiet():
+    with translate_temporary_errors("A trained model"), tempfile.TemporaryDirectory() as scratch, quiet():
         model.save_pretrained(scratch, state_dict=weights)
         tokenizer.save_pretrained(scratch)
         files = sorted(Path(scratch).iterdir(), key=lambda path: (path.name == "config.json", path.name))
         for path in files:
             content = path.read_bytes()
-            replace_file(inside(folder, path.name), lambda target, content=content: target.write_bytes(content))
+            replace_file(safe_join(folder, path.name), lambda target, content=content: target.write_bytes(content))
 
 
 def is_model(folder: Path) -> bool:
@@ -248,12 +250,12 @@ class Answerer:
             rows |= dict(zip(places, output.hidden_states[-1][:, -1].double().cpu().numpy(), strict=True))
         return np.stack([rows[i] for i in range(len(questions))])
 
-    def means(self, questions: Sequence[str], answers: Sequence[str]) -> dict[Address, Parts]:
+    def means(self, questions: Sequence[str], answers: Sequence[str]) -> dict[Address, QKV]:
         """The mean q, k and v of every layer over all characters of the questions with their answers."""
         means_of = {address: Means() for address in self.subject.addresses}
         for ids, real, _ in self._answer_batches(questions, answers):
 
-            def note(address: Address, parts: Parts, real: Tensor = real) -> Parts:
+            def note(address: Address, parts: QKV, real: Tensor = real) -> QKV:
                 means_of[address].add(parts, real, real)
                 return parts
 

@@ -19,7 +19,7 @@ from torch import Tensor, nn
 from torch.utils._python_dispatch import is_traceable_wrapper_subclass
 
 from trisect.core.errors import ModelError, reraise_out_of_memory
-from trisect.core.subject import ModelInputs, Parts
+from trisect.core.subject import QKV, ModelInputs
 from trisect.core.trace import Projections
 from trisect.hf.batches import first_tensor
 from trisect.hf.files.model_errors import memory_guard
@@ -228,12 +228,12 @@ def find_other_scales(model: nn.Module, inputs: ModelInputs, hook: CallHook, cal
     """
 
     def run(step: float) -> list[Call]:
-        def write(order: int, parts: Parts) -> Parts:
+        def write(order: int, parts: QKV) -> QKV:
             draw = torch.Generator().manual_seed(order)
             sizes = (step * t.double().square().mean().sqrt().to(t) for t in parts[:2])
             pairs = zip(parts, sizes, strict=False)
             q, k = (t + size * torch.randn(t.shape, generator=draw).to(t) for t, size in pairs)
-            return Parts(q, k, torch.zeros_like(parts.v))
+            return QKV(q, k, torch.zeros_like(parts.v))
 
         edits = Edits({call.order: functools.partial(write, call.order) for call in calls})
         with hook(model, edits, calls=Calls(copy_call)) as edited:

@@ -14,10 +14,10 @@ from jaxtyping import Float, Int
 from torch import Tensor
 from torch.utils import _pytree as trees
 
-from trisect.core.errors import ModelError, SpecError, shorten, unknown
+from trisect.core.errors import ModelError, SpecError, shorten, unknown_name
 from trisect.core.files import Json
-from trisect.core.site import Site, spell
-from trisect.core.subject import Batch, ModelInputs, ReadGiven, SiteTarget
+from trisect.core.site import Site, format_spans
+from trisect.core.subject import Batch, ModelInputs, Readable, SiteTarget
 from trisect.core.trace import Address, Reading
 from trisect.hf.batches import first_tensor
 from trisect.hf.forward import own_inputs
@@ -130,7 +130,7 @@ class _Match(NamedTuple):
             if by_head and by_number and int(index[0, 1] - index[0, 0]) != 1:
                 word = "E·H"
             indices = index.unique().tolist()
-            part = spell(tuple(indices)) if len(indices) < size else ""
+            part = format_spans(tuple(indices)) if len(indices) < size else ""
             part = part if len(part) < LONGEST else f"{len(indices)} units"
             words.append((word or "1") + f" at {part} of {size}" * bool(part))
         left = iter(words)
@@ -140,7 +140,7 @@ class _Match(NamedTuple):
 @synchronized
 @torch.no_grad()
 def audit_handle(
-    model: Pretrained, handle: str | Capture, site: Site, text: ReadGiven, end: str, write: Write | None
+    model: Pretrained, handle: str | Capture, site: Site, text: Readable, end: str, write: Write | None
 ) -> Audit:
     """Compare a handle's tensor in a pass over a text with verified q, k or v of one site.
 
@@ -169,7 +169,7 @@ def audit_handle(
                 owner = dict(zip(model.addresses, model._with_proof.modules, strict=True))[target.address]
                 reason = f"It has {len(modules):,} modules; {target.address} attends in {owner!r}."
                 todo = "Give a path as named_modules() of the model has it."
-                raise ModelError(f"{unknown(f'module of {model.name}', handle, modules)}", reason, todo)
+                raise ModelError(f"{unknown_name(f'module of {model.name}', handle, modules)}", reason, todo)
             tensors, _ = _run_module(model, handle, end, inputs, None)
         else:
             returned: object = handle(model.model, inputs)
@@ -338,7 +338,7 @@ def _tensor_rows(
         units = heads[heads_meant[0]][0][0]
         kind += f"; head {heads_meant[0]} is units {int(units.min())}–{int(units.max())} of a position's {prod(match.places.shape[2:])}"
     in_order = listed == sorted(set(listed))
-    spelt = spell(tuple(listed)) if in_order else ", ".join(map(str, listed))
+    spelt = format_spans(tuple(listed)) if in_order else ", ".join(map(str, listed))
     if shared := len(order) - len({unit for unit, _ in order}):
         kind += f", {shared} of them the same numbers as another's"
     right = is_target and set(heads_meant) <= set(heads) and in_order and not shared

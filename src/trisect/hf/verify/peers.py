@@ -14,7 +14,7 @@ from typing import Any, TypeAlias
 import torch
 from torch import Tensor
 
-from trisect.core.errors import ModelError, SpecError, need_extra, reraise_out_of_memory, unknown
+from trisect.core.errors import ModelError, SpecError, require_extra, reraise_out_of_memory, unknown_name
 from trisect.core.subject import Batch, ModelInputs
 from trisect.hf.load import Pretrained
 
@@ -34,8 +34,8 @@ def peer_functions(model: Pretrained, handle: str, batch: Batch) -> Functions:
     library, _, name = handle.partition(":")
     if library not in PEERS:
         reason = f"Handles of other libraries begin with {', '.join(f'{peer}:' for peer in PEERS)}."
-        raise ModelError(unknown("library", library, PEERS), reason, "Give one of these, or the path of a module.")
-    need_extra(library, "peers", f"A handle {library}:…")
+        raise ModelError(unknown_name("library", library, PEERS), reason, "Give one of these, or the path of a module.")
+    require_extra(library, "peers", f"A handle {library}:…")
     capture, write = _run_peer(handle, lambda: PEERS[library](copy.deepcopy(model.model), model, name))
     return lambda *args: _run_peer(handle, lambda: capture(*args)), lambda *args: _run_peer(
         handle, lambda: write(*args)

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 from trisect.core.errors import ModelError, pandas_frame, report_step, reraise_out_of_memory
 from trisect.core.files import Json
-from trisect.core.subject import Heads, ModelInputs, Parts, Shape
+from trisect.core.subject import QKV, Heads, ModelInputs, Shape
 from trisect.core.trace import NAMES, Address, find_shared_weights, spell_layers
 from trisect.hf.batches import first_tensor
 from trisect.hf.files.model_errors import memory_guard, summarize_error, translate_errors
@@ -453,9 +453,9 @@ def _find_causes(
     """
     written: dict[int, tuple[Tensor, ...]] = {}
 
-    def nudge(order: int, parts: Parts) -> Parts:
+    def nudge(order: int, parts: QKV) -> QKV:
         written[order] = tuple(torch.zeros_like(t).requires_grad_() for t in parts)
-        return Parts(*(t + amount for t, amount in zip(parts, written[order], strict=True)))
+        return QKV(*(t + amount for t, amount in zip(parts, written[order], strict=True)))
 
     orders, unreached = range(len(calls)), (False, False, False)
     edits = Edits(write={n: partial(nudge, n) for n in orders})
@@ -486,8 +486,8 @@ def _answers_to_opposite(
     """
 
     def answer(opposite: bool, random: bool) -> Tensor:
-        def write(parts: Parts) -> Parts:
-            edited = Parts(*(-t if opposite and i == part else t for i, t in enumerate(parts)))
+        def write(parts: QKV) -> QKV:
+            edited = QKV(*(-t if opposite and i == part else t for i, t in enumerate(parts)))
             draw = torch.Generator().manual_seed(order)
             return edited._replace(v=torch.randn(edited.v.shape, generator=draw).to(edited.v)) if random else edited
 

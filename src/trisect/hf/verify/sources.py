@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from torch.autograd.graph import Node
 
 from trisect.core.errors import ModelError, reraise_out_of_memory
-from trisect.core.subject import ModelInputs, Parts
+from trisect.core.subject import QKV, ModelInputs
 from trisect.core.trace import Address
 from trisect.hf.hooks.calls import Arguments, Call, CallHook, Edits, NamedArguments, gradients_of
 from trisect.hf.locate.output_projection import OTHER_AXIS
@@ -244,11 +244,11 @@ def find_position_shifts(
     A model that reverses, sorts or shifts its tokens is an error as a whole.
     """
 
-    def run(inputs: ModelInputs) -> list[Parts]:
-        met: dict[int, Parts] = {}
+    def run(inputs: ModelInputs) -> list[QKV]:
+        met: dict[int, QKV] = {}
 
-        def silence(order: int, parts: Parts) -> Parts:
-            met[order] = Parts(*(t.clone() for t in parts))
+        def silence(order: int, parts: QKV) -> QKV:
+            met[order] = QKV(*(t.clone() for t in parts))
             return parts._replace(v=torch.zeros_like(parts.v))
 
         with hook(model, Edits({n: functools.partial(silence, n) for n in range(len(addresses))})):
@@ -306,22 +306,22 @@ def _part_fault(part: str, was: Tensor, now: Tensor, changed: Int[Tensor, "B T"]
 def _find_reordering(
     name: str,
     inputs: ModelInputs,
-    before: Sequence[Parts],
-    after: Sequence[Parts],
-    run: Callable[[Int[Tensor, "B T"]], Sequence[Parts]],
+    before: Sequence[QKV],
+    after: Sequence[QKV],
+    run: Callable[[Int[Tensor, "B T"]], Sequence[QKV]],
 ) -> ModelError | None:
     """The error for a model that moves its tokens: changed or permuted tokens of the last row change parts at other positions."""
     ids: Tensor = inputs["input_ids"]
     row = len(ids) - 1
 
-    def moves(was_parts: Sequence[Parts], now_parts: Sequence[Parts]) -> Bool[Tensor, "B T"] | None:
+    def moves(was_parts: Sequence[QKV], now_parts: Sequence[QKV]) -> Bool[Tensor, "B T"] | None:
         for was, now in zip(was_parts, now_parts, strict=True):
             places = [m for a, b in zip(was, now, strict=True) if (m := _change_at(a, b, ids)) is not None]
             if places and bool((moved := torch.stack(places).any(0)).any()):
                 return moved
         return None
 
-    def of_row(tokens: Int[Tensor, " T"]) -> Sequence[Parts]:
+    def of_row(tokens: Int[Tensor, " T"]) -> Sequence[QKV]:
         return run(torch.cat([ids[:-1], tokens[None]]))
 
     if (moved := moves(before, after)) is None:
@@ -598,7 +598,7 @@ def _main(
     @torch.no_grad()
     def flows(source: int, later: Call) -> bool:
         """Whether the queries of a later call change when the values of one do."""
-        write = lambda parts: Parts(parts.q, parts.k, -2 * parts.v)  # noqa: E731
+        write = lambda parts: QKV(parts.q, parts.k, -2 * parts.v)  # noqa: E731
         with hook(model, Edits(write={source: write})) as changed:
             model(**inputs)
         return not torch.equal(changed[later.order].q, later.q)

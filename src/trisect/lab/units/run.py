@@ -21,7 +21,7 @@ from trisect.claims.models import judge_over_models
 from trisect.core.errors import ModelError, SiteError, SpecError, StudyError, TrisectError, report_step
 from trisect.core.files import digest
 from trisect.core.finding import About, Finding
-from trisect.core.machine import code_mark, versions
+from trisect.core.machine import code_hash, versions
 from trisect.core.schema import Group, settings_of
 from trisect.core.site import Site
 from trisect.core.subject import Subject, Texts
@@ -228,7 +228,7 @@ def check_sites(settings: Any, sources: Sequence[ModelSource], at_once: bool) ->
 def _shape_mark(model: Any) -> str:
     """A mark that is equal for models of one shape; all revisions of a model on a hub have one."""
     if isinstance(model, Subject):
-        return model.shape.words()
+        return model.shape.describe()
     if not isinstance(model, str | Path):
         return str(id(model))
     revision = at_revision(model)
@@ -434,7 +434,7 @@ def _unit_key(
     except SpecError:  # data in memory
         data = secrets.token_hex(16)
     read = None if texts is None else [texts.name, texts.fingerprint, texts.options, texts.notes]
-    software = versions("transformers", "tokenizers", "safetensors", "concept-erasure") | {"code": code_mark()}
+    software = versions("transformers", "tokenizers", "safetensors", "concept-erasure") | {"code": code_hash()}
     content = [experiment, data, dict(marks), read, software, called, weights or secrets.token_hex(16)]
     return digest(json.dumps(content, sort_keys=True, default=list))
 
