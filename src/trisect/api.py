@@ -43,7 +43,7 @@ def signature(command: Experiment[Any, Any] | Utility[Any]) -> inspect.Signature
     So a new setting between others changes no call.
     """
     fields = flat_settings(command.settings)
-    by_place = [field for field in fields if field.option.argument or field.option.placed]
+    by_place = [field for field in fields if field.option.argument or field.option.positional]
     parameters = [_parameter(field, inspect.Parameter.POSITIONAL_OR_KEYWORD) for field in by_place]
     parameters += [_parameter(field, inspect.Parameter.KEYWORD_ONLY) for field in fields if field not in by_place]
     if isinstance(command, Utility):

@@ -222,7 +222,7 @@ class DampEdit(TrainingEdit):
 
     kind: ClassVar[str] = "damp"
     title: ClassVar[str] = "Damped starts"
-    own_page: ClassVar[bool] = False
+    has_own_figures: ClassVar[bool] = False
 
     @classmethod
     def check_site(cls, site: Site) -> Site:

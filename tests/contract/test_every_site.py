@@ -75,7 +75,7 @@ def test_a_switch_zeroes_the_part_that_is_named_and_no_other_of_its_layer(subjec
     from trisect.measure.intervention import PreparedText
 
     ready = PreparedText.of(subject, WORDS)
-    to_json_data, switched = subject.read(WORDS), 0
+    plain, switched = subject.read(WORDS), 0
     for text in SPELLINGS:
         site = _site(text)
         try:
@@ -84,7 +84,7 @@ def test_a_switch_zeroes_the_part_that_is_named_and_no_other_of_its_layer(subjec
             continue
         assert site is not None, text
         first = min(site.layers or (1,))
-        here, before = edited[f"layer {first}"], to_json_data[f"layer {first}"]
+        here, before = edited[f"layer {first}"], plain[f"layer {first}"]
         switched += 1
         for name in ("q", "k", "v"):
             mine, was = getattr(here, name), getattr(before, name)

@@ -423,5 +423,5 @@ def test_a_list_of_experiments_is_read_and_what_is_none_is_refused(tmp_path):
     with pytest.raises(SpecError, match="The experiments have different texts"):
         make_plan(ONE, replace(ONE, text=replace(ONE.text, train_tokens=999)))
     path.write_text("[" * 100_000)
-    with pytest.raises(SpecError, match=r"x\.json is not JSON\.\n  Its lists and objects stand too deep"):
+    with pytest.raises(SpecError, match=r"x\.json is not JSON\.\n  Its lists and objects are nested too deeply"):
         find_experiments(path)

@@ -156,10 +156,8 @@ treebank = st.one_of(
 
 def as_bytes(texts):
     """UTF-8, at times with a byte-order mark, or no text at all."""
-    to_json_data = texts.map(lambda text: text.encode(errors="surrogatepass"))
-    return st.one_of(
-        to_json_data, to_json_data, to_json_data, to_json_data.map(b"\xef\xbb\xbf".__add__), st.binary(max_size=40)
-    )
+    encoded = texts.map(lambda text: text.encode(errors="surrogatepass"))
+    return st.one_of(encoded, encoded, encoded, encoded.map(b"\xef\xbb\xbf".__add__), st.binary(max_size=40))
 
 
 def split_lines(content):

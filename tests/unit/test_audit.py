@@ -306,7 +306,7 @@ def test_names_of_other_libraries_are_audited_in_a_copy_of_the_model(llama, monk
     modules["pyvene"].__dict__.update(kinds, IntervenableModel=Intervenable)
     for name, module in modules.items():
         monkeypatch.setitem(sys.modules, name, module)
-    monkeypatch.setattr(peers, "need_extra", lambda *_: None)
+    monkeypatch.setattr(peers, "require_extra", lambda *_: None)
     WRAPPED.clear()
     audit = trisect.audit(llama, "transformer_lens:blocks.1.attn.hook_q", site="q@2", text=TEXT)
     assert (verdicts(audit), audit.axes) == (ALL | {"tensor": "different"}, "[B, T, H, E]")

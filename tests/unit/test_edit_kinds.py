@@ -41,7 +41,7 @@ class Melt(Edit):
 
     kind: ClassVar[str] = "melt"
     title: ClassVar[str] = "Melting"
-    own_page: ClassVar[bool] = False
+    has_own_figures: ClassVar[bool] = False
 
     @classmethod
     def check_site(cls, site: Site) -> Site:
@@ -88,7 +88,7 @@ def test_a_kind_that_leaves_a_question_open_cannot_be_made_or_registered():
     class Half(TrainingEdit):
         kind: ClassVar[str] = "half"
         title: ClassVar[str] = "Half"
-        own_page: ClassVar[bool] = False
+        has_own_figures: ClassVar[bool] = False
 
         def prepare(self, member: Member) -> None: ...
 

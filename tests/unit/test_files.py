@@ -64,7 +64,7 @@ def test_json_that_is_not_whole_is_damaged(tmp_path, content):
 
 @pytest.mark.parametrize(("size", "words"), [(100, "Expecting value"), (101, "more than 100 bytes")])
 def test_of_what_does_not_say_its_size_no_more_than_the_bound_is_read(tmp_path, monkeypatch, size, words):
-    monkeypatch.setattr(files, "JSON_BYTES", 100)
+    monkeypatch.setattr(files, "MAX_JSON_BYTES", 100)
     os.mkfifo(tmp_path / "pipe")
     writer = threading.Thread(target=lambda: (tmp_path / "pipe").write_bytes(b" " * size))
     writer.start()
@@ -200,8 +200,8 @@ def test_what_is_read_is_an_object_or_a_list_as_asked(tmp_path):
     write_json(tmp_path / "object.json", {"a": 1})
     assert read_json_list(tmp_path / "list.json", "Delete it.") == [1, 2]
     for read, name, known in (
-        (read_json, "list.json", "It holds a list, no object."),
-        (read_json_list, "object.json", "It holds a dict, no list."),
+        (read_json, "list.json", "It holds a list, not an object."),
+        (read_json_list, "object.json", "It holds a dict, not a list."),
     ):
         with pytest.raises(DamagedFileError) as caught:
             read(tmp_path / name, "Delete it.")

@@ -140,7 +140,7 @@ def test_a_site_with_heads_is_a_trace_of_those_alone():
 
 def test_norms_of_heads_alone_are_refused_where_the_sum_of_all_is_normed():
     reading = load(zoo.build("gemma2"), tinyhf.tokenizer()).read("w1 w2 w3")
-    with pytest.raises(ModelError, match="heads are given alone, and what lies behind W_O takes the sum of all"):
+    with pytest.raises(ModelError, match="only some heads are read, and the norm behind W_O takes the sum of all"):
         norms.head_norms(reading["q@1.h2"])
 
 

@@ -263,7 +263,7 @@ def test_only_what_is_the_same_is_used_again(tmp_path, monkeypatch, change, agai
         case "the texts":
             settings = replace(settings, read=TextSource(["a text"]))
         case "the code":
-            monkeypatch.setattr(units_run, "code_mark", lambda: "other")
+            monkeypatch.setattr(units_run, "code_hash", lambda: "other")
         case "the lists of units":
             for unit in units.values():
                 (unit / MANIFEST).write_text("{")

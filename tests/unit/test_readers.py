@@ -142,7 +142,7 @@ def test_a_long_line_comes_in_pieces_with_whole_words(tmp_path, monkeypatch):
     monkeypatch.setattr(readers, "LINE", 16)
     assert max(len(line) for line in readers.lines(folder / "train.txt")) < 32
     assert read(folder).fingerprint == whole.fingerprint
-    monkeypatch.setattr(readers, "TEXT_LINE_BYTES", len(text) - 1)
+    monkeypatch.setattr(readers, "MAX_CORPUS_LINE_BYTES", len(text) - 1)
     with pytest.raises(CorpusError, match=r"train\.txt, line 1, is too long"):
         read(folder)
 
@@ -381,7 +381,7 @@ def test_a_text_has_bounds_on_its_bytes_and_its_lines(tmp_path, monkeypatch):
         (9, 14, 99, "x is too long"),
         (9, 99, 4, "x is too"),
     ):
-        monkeypatch.setattr(text_lines, "LINES", lines)
+        monkeypatch.setattr(text_lines, "MAX_LINES", lines)
         with pytest.raises(CorpusError, match=given), text_lines.open_text(path, longest, most) as file:
             file.readlines()
 

@@ -188,7 +188,7 @@ BAD = [
     (lambda: replace(PRESETS[0], erase=Erase((Site.parse("q@1.h2"),))).resolved(), "all heads together"),
     (lambda: Control(variants=("plain",)), "Unknown control 'plain'"),
     (lambda: Control(labels=()), "The control has no labels"),
-    (lambda: Tie(sites=(), identity=()), "The tying has no sites"),
+    (lambda: Tie(sites=(), identity=()), "tie has no sites"),
     (lambda: Probe(kinds=("deep",)), "kinds is 'deep'"),
     (lambda: Probe(kinds=()), "The probe has no kinds"),
     (lambda: Erase(sites=PAPER_SITES[:1] * 2), "sites are q@1, q@1"),

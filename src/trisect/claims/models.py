@@ -200,7 +200,7 @@ def judge_models(
 
     `values` has each model's value of every Statistic by name, with differences within a model (norms less weights) already
     taken; missing ones were not measured. `barred` gives reasons why single statistics get no verdict. With fewer than
-    LEAST_SEEDS models there is none. `about` is stored in the column `runs`.
+    MIN_SEEDS models there is none. `about` is stored in the column `runs`.
     """
 
     def read(claim: Claim, part: Part) -> PartOfModels:

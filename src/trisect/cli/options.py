@@ -113,7 +113,7 @@ def _make_command(
             for d in flat_settings(settings)
             if d.option.many == many and d.is_many and not d.option.argument
         )
-        for many in ("words", "places")
+        for many in ("words", "paths")
     )
     text, mark, examples = help.partition("\b\n")  # examples are printed last, after the options
     epilog = f"Examples:\n\n{mark}{examples}" if examples else None
@@ -147,7 +147,7 @@ def _parameter(field: Setting) -> click.Parameter:
     rest: dict[str, Any] = {"help": text, "metavar": option.metavar, "show_default": shown}
     if field.is_many and option.count is not None:
         return click.Option([flag, name], nargs=option.count, required=field.required, **rest)
-    if field.is_many and option.many in ("repeat", "words", "commas", "places"):
+    if field.is_many and option.many in ("repeat", "words", "commas", "paths"):
         kind = click.STRING if option.many == "commas" else kind
         default = None if field.default is MISSING else field.default
         return click.Option([flag, name], multiple=True, type=kind, default=default, required=field.required, **rest)

@@ -8,17 +8,16 @@ from html import escape
 from typing import TypeAlias
 
 DIRECTIONS = ("above", "below", "within")
-REVISION = 3  # of the rules by which claims are judged
-MIN_SEEDS = 5  # with fewer models that were trained alike nothing is said about training
+REVISION = 3  # version of the rules by which claims are judged
+MIN_SEEDS = 5  # fewer seeds than these give no verdict on a claim about training
 
 
 @dataclass(frozen=True)
 class LossChange:
     """What an edit does to the final loss: edited minus baseline of the same seed, nats, mean over `sites`.
 
-    Of the edit `narrow`, `sites` are those of the tie or identity that it stands beside: the model with narrower heads
-    of as nearly as many parameters, at the same layers.
-    `absolute` takes each site's change without its sign before the mean.
+    For the edit `narrow`, `sites` are those of the tie or identity that it is compared with: the model with narrower heads
+    and the closest number of parameters, at the same layers. `absolute` averages absolute changes.
     """
 
     edit: str
@@ -72,7 +71,7 @@ class RewindChange:
 class CurveDistance:
     """D(x, y): mean over layers, labels and epochs of |curve_x − curve_y|, x and y being attacked components.
 
-    Curves are losses by epoch in nats; `standardised` stretches each to the range 0 to 1 first.
+    Curves are losses by epoch in nats; `standardised` rescales each to the range 0 to 1 first.
     """
 
     pair: tuple[str, str]
@@ -106,7 +105,7 @@ Effect: TypeAlias = Leaf | Combination
 class Part:
     """An effect with what is claimed of it: above `bound`, below `bound`, or within ±`bound`.
 
-    `reason` says why the bound is where it is. A part that does not decide is shown and never enters the verdict.
+    `reason` justifies the bound. A part with `decides` False is shown, and does not enter the verdict.
     """
 
     name: str
@@ -145,8 +144,8 @@ class Part:
 class Claim:
     """A sentence of a source and the parts that must all hold for it; `where` is its place in the source.
 
-    A claim that is `floored` needs a measure off its floor: at least one of its sites has to move the loss at full dose.
-    With fewer than LEAST_SEEDS seeds or models as its units, or three layers, there is no verdict.
+    With `floored`, there is no verdict unless rewinding at least one of its sites to its initial weights changes the loss;
+    there is none either with fewer than MIN_SEEDS seeds or models, or fewer than three layers.
     """
 
     id: str
@@ -161,8 +160,8 @@ class Claim:
 
     def _repr_html_(self) -> str:
         """The sentence and its parts, for a notebook."""
-        asides = ("(shown, does not decide)", "")
-        parts = "".join(f"<li>{escape(p.sentence)} {asides[p.decides]}<br>{escape(p.reason)}</li>" for p in self.parts)
+        notes = ("(shown, does not decide)", "")  # by whether the part decides
+        parts = "".join(f"<li>{escape(p.sentence)} {notes[p.decides]}<br>{escape(p.reason)}</li>" for p in self.parts)
         return f"<b>{escape(self.id)}</b> {escape(self.sentence)} ({escape(self.where)})<ul>{parts}</ul>"
 
 
@@ -170,9 +169,9 @@ class Claim:
 class Source:
     """A source: its citation and its claims; those that are tested together are one family for Holm's correction.
 
-    `unit` is what varies behind their intervals: 'seed' for claims about training, else what is resampled of one given
-    model: 'text', 'name' or 'head', or models that were trained alike: 'model'. `needs` is the unit that more of
-    would decide, where it is not that one. `revision` is that of the rules.
+    `unit` is the resampled unit of their intervals: 'seed' for claims about training, 'text', 'name' or 'head' for claims
+    about one model, 'model' for models trained with the same settings. `needs` is the unit that an inconclusive verdict
+    needs more of, if it is another one. `revision` is the version of the rules.
     """
 
     key: str

@@ -1,7 +1,7 @@
 """Edits at a site throughout training, as plain data; every kind is a registered class.
 
-The kinds stand in lm/edits, each in one file with all that it does. Core holds what statements need of them: reading,
-the text that is hashed into run ids, where a kind can be, and what it costs.
+The kinds are implemented in lm/edits. This module has what designs need of them: parsing, the data that is hashed into run
+ids, the sites that a kind can edit, and its cost.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from trisect.core.schema import record
 from trisect.core.site import Site
 
 SettingValue = str | float | int | bool | None
-COMMON = ("label", "strength")  # stated by every edit, None where it has none: run ids hash them
+COMMON = ("label", "strength")  # keys of every edit's data (None where it has no such setting), since run ids hash them
 EDITABLE = ("q", "k", "v", "o", "attn", "ffn")
 
 
@@ -28,13 +28,12 @@ EDITABLE = ("q", "k", "v", "o", "attn", "ffn")
 class Edit(ABC):
     """A site and its edit; a kind's settings are its own fields: strings, numbers or booleans.
 
-    A setting that stands at its default is left out of the edit's data, so that a kind can gain settings and the ids of
-    runs stay as they were.
+    Settings at their defaults are left out of the edit's data, so that run ids do not change when a kind gains settings.
     """
 
     kind: ClassVar[str]
     title: ClassVar[str]  # its name on a page, such as `Freezing`
-    own_page: ClassVar[bool]  # whether the study's page draws it with figures of its own
+    has_own_figures: ClassVar[bool]  # whether the study's page has separate figures for it
 
     site: SiteText
 
@@ -44,13 +43,14 @@ class Edit(ABC):
     @classmethod
     @abstractmethod
     def check_site(cls, site: Site) -> Site:
-        """Return the site if it can be edited so; raises SpecError otherwise."""
+        """Return the site if this kind can edit it; raises SpecError otherwise."""
 
     @property
     @abstractmethod
     def column(self) -> str | None:
-        """The label column that it takes out of the model, or None. It decides what is read of the text, which runs are
-        trained side by side (those of one column), how long (as long as attacks), and what fresh probes are asked.
+        """The label column that the edit removes from the model, or None.
+
+        Runs with the same column are trained side by side, for the epochs of attacks, and probed for that label.
         """
 
     @abstractmethod
@@ -83,8 +83,8 @@ def register(kinds: Iterable[type[Edit]]) -> None:
     """Register kinds of edits by name; an incomplete kind is an error in its file."""
     for kind in kinds:
         assert not inspect.isabstract(kind), f"{kind.__name__} does not define {sorted(kind.__abstractmethods__)}"
-        open_ = [name for name in ("kind", "title", "own_page") if not hasattr(kind, name)]
-        assert not open_, f"{kind.__name__} does not define {open_}"
+        missing = [name for name in ("kind", "title", "has_own_figures") if not hasattr(kind, name)]
+        assert not missing, f"{kind.__name__} does not define {missing}"
         assert _KINDS.setdefault(kind.kind, kind) is kind, f"two kinds of edits are called {kind.kind!r}"
 
 
@@ -140,37 +140,36 @@ def read_edit(data: object) -> Edit:
     return make_edit(data["kind"], Site.parse(data["site"]), settings)
 
 
-AnyEdit = Annotated[
-    Edit, BeforeValidator(read_edit), PlainSerializer(Edit.data)
-]  # which JSON has as its kind, site and settings
+# in JSON an object with kind, site and settings
+AnyEdit = Annotated[Edit, BeforeValidator(read_edit), PlainSerializer(Edit.data)]
 
 
-def check_site(site: Site, verb: str) -> Site:
+def check_site(site: Site, method: str) -> Site:
     """Return the site if a study can edit it so; raises SpecError otherwise."""
-    match verb:
+    match method:
         case "rewind" | "control" | "probe":
-            return check_study_site(site, verb)
+            return check_study_site(site, method)
         case "erase" | "interchange":
-            return check_study_site(site, verb, ("q", "k", "v"), heads=False)
+            return check_study_site(site, method, ("q", "k", "v"), heads=False)
         case "ablate":
-            return check_study_site(site, verb, ("q", "k", "v"))
+            return check_study_site(site, method, ("q", "k", "v"))
         case _:
-            return kind_of(verb).check_site(site)
+            return kind_of(method).check_site(site)
 
 
-def check_study_site(site: Site, verb: str, allowed: tuple[str, ...] = EDITABLE, heads: bool = True) -> Site:
+def check_study_site(site: Site, method: str, allowed: tuple[str, ...] = EDITABLE, heads: bool = True) -> Site:
     """Return the site if its components are allowed and it is of the only stack; raises SpecError otherwise."""
     if any(c not in allowed for c in site.components) or site.stack or site.pre or (site.heads and not heads):
         raise SpecError(
-            f"{verb} at '{site}' is not possible in a study.",
-            f"Studies {verb} {', '.join(allowed)} and their combinations, at any layers"
+            f"{method} at '{site}' is not possible in a study.",
+            f"Studies {method} {', '.join(allowed)} and their combinations, at any layers"
             + (", all heads or some; they have one stack." if heads else ", all heads together."),
             "Use a site such as k@3, q+k@1-2 or v@all.",
         )
     return site
 
 
-SHAPES = {  # of each component's matrices, D being the width and F the feed-forward width
+SHAPES = {  # of each component's matrices; D is the width and F the feed-forward width
     **dict.fromkeys(("q", "k", "v"), "D×D"),
     "o": "D×D, read from the heads",
     "attn": "four of D×D",
@@ -178,9 +177,9 @@ SHAPES = {  # of each component's matrices, D being the width and F the feed-for
 }
 
 
-def check_projection_site(site: Site, ok: bool, problem: str, reason: str, example: str) -> Site:
+def check_projection_site(site: Site, ok: bool, kind: str, reason: str, example: str) -> Site:
     """Return the site if it is one of q, k and v of the only stack and `ok`; raises SpecError naming the shapes otherwise."""
     plain = all(c in ("q", "k", "v") for c in site.components) and not site.stack and not site.pre
     shapes = ", ".join(f"{c} is {SHAPES[c]}" for c in site.components)
-    require(plain and ok, f"{problem} at '{site}' is not possible: {shapes}.", reason, f"Use a site such as {example}.")
+    require(plain and ok, f"{kind} at '{site}' is not possible: {shapes}.", reason, f"Use a site such as {example}.")
     return site

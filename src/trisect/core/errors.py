@@ -1,4 +1,4 @@
-"""Errors: a root class and its children, in three parts (what you gave, what there is, what to do), and errors of the system as such."""
+"""Errors: a root class and its children, in three parts (what you gave, what there is, what to do), and translation of system errors."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ from pathlib import Path
 from typing import Any
 
 LONGEST = 60  # characters of a name that are shown
-QUOTED = 200  # of anything that was given, such as a path
-ALIKE = 0.7  # letters in common: tset and test, but not depth and width
+QUOTED = 200  # characters of any other input that are shown, such as a path
+ALIKE = 0.7  # cutoff of difflib: suggests test for tset, but not width for depth
 
 
 class TrisectError(Exception):
@@ -105,7 +105,7 @@ def _holds_arrays(value: object) -> bool:
 
 def shorten(value: object, most: int = LONGEST) -> str:
     """A value for an error message, shortened if long."""
-    if isinstance(value, int) and abs(value) >= 10**most:  # Python spells no whole number of over 4,300 digits
+    if isinstance(value, int) and abs(value) >= 10**most:  # Python converts no integer of more than 4,300 digits
         return f"a number of over {most} digits"
     if _holds_arrays(value):
         return f"a {type(value).__name__} of numbers"
@@ -113,14 +113,20 @@ def shorten(value: object, most: int = LONGEST) -> str:
     return text if len(text) <= most else f"{text[:most]}… ({len(text):,} characters)"
 
 
-_WORDS = ("can't allocate memory", "out of memory", "bad allocation", "not enough memory", "failed to allocate")
+_MEMORY_MESSAGES = (
+    "can't allocate memory",
+    "out of memory",
+    "bad allocation",
+    "not enough memory",
+    "failed to allocate",
+)
 
 
 def is_out_of_memory(error: BaseException) -> bool:
     """Whether an error reports insufficient memory; compiled libraries raise RuntimeErrors that differ by text alone."""
     if isinstance(error, MemoryError):
         return True
-    return isinstance(error, RuntimeError) and any(words in str(error).lower() for words in _WORDS)
+    return isinstance(error, RuntimeError) and any(words in str(error).lower() for words in _MEMORY_MESSAGES)
 
 
 def is_panic(error: BaseException) -> bool:
@@ -135,7 +141,8 @@ def reraise_out_of_memory(error: BaseException) -> None:
 
 
 FULL = (errno.ENOSPC, errno.EDQUOT)
-BARRED = (errno.EACCES, errno.EPERM, errno.EMFILE, errno.ENFILE, errno.ENOMEM)  # a file so met may be whole
+# errors on opening a file that say nothing about its content
+UNOPENED = (errno.EACCES, errno.EPERM, errno.EMFILE, errno.ENFILE, errno.ENOMEM)
 _NUMBER = re.compile(r"\(os error (\d+)\)")
 
 
@@ -143,12 +150,14 @@ _NUMBER = re.compile(r"\(os error (\d+)\)")
 def translate_system_errors() -> Iterator[None]:
     """Decorator and context for every command and call: errors of the system are raised as TrisectError.
 
-    That is each OSError (no permission, a name that is too long, a full disk, a broken link, …), also where a library
-    of compiled code raises it as an error of its own; a path that no system takes; and a machine whose memory does not
-    suffice. A closed pipe stays what it is: nobody reads any more.
+    These are OSErrors (no permission, a name that is too long, a full disk, a broken link, …), also those that a compiled
+    library wraps in an exception of its own; paths with a NUL character; and out-of-memory errors. BrokenPipeError is
+    raised as it is.
     """
     if sys.flags.optimize > 1:
-        reason = "Python was started without docstrings (-OO, or PYTHONOPTIMIZE=2), which libraries of ours need."
+        reason = (
+            "Python was started without docstrings (-OO, or PYTHONOPTIMIZE=2), which some of our dependencies need."
+        )
         raise StudyError("PYTHONOPTIMIZE is 2 or more.", reason, "Unset it, or set it to 1.")
     try:
         yield
@@ -157,27 +166,27 @@ def translate_system_errors() -> Iterator[None]:
     except BaseException as error:
         if is_panic(error):
             message = " ".join(str(error).split())[:QUOTED]
-            todo = "Check the files that were given: one of them holds what no library expects."
-            raise StudyError("A library could not go on.", f"It says: {message}", todo) from error
+            todo = "Check the files that were given: one of them is probably damaged."
+            raise StudyError("A compiled library stopped.", f"It says: {message}", todo) from error
         if not isinstance(error, Exception):
             raise
-        if (of_system := find_os_error(error)) is not None:
-            raise file_error(of_system) from error
+        if (os_error := find_os_error(error)) is not None:
+            raise file_error(os_error) from error
         if is_out_of_memory(error):
-            message = " ".join(str(error).split())[:200]
-            reason = f"The system says: {message}" if message else "The system gave no more of it."
-            todo = "Ask for less at once (a smaller model, shorter texts, fewer points), or use a machine with more memory."
+            message = " ".join(str(error).split())[:QUOTED]
+            reason = f"The system says: {message}" if message else "The system gave no more memory."
+            todo = "Use a smaller model, shorter texts or fewer points, or a machine with more memory."
             raise StudyError("The memory of this machine does not suffice.", reason, todo) from error
         if isinstance(error, ValueError) and "embedded null" in str(error):
             reason = "It holds a NUL character, which no system allows in the name of a file."
-            raise StudyError("A path was given that cannot be one.", reason, "Use another name.") from error
+            raise StudyError("An impossible path was given.", reason, "Use another name.") from error
         raise
 
 
 def find_os_error(error: BaseException) -> OSError | None:
-    """The TrisectError for an error of the system: an OSError, or one of a library in Rust (safetensors, tokenizers).
+    """The OSError behind an error: the error itself, or one with the number that the message of a Rust library has; else None.
 
-    Such a library raises an error of its own, of which only the number in its words tells that the system refused.
+    safetensors and tokenizers raise exceptions of their own, whose message ends in '(os error 13)', for example.
     """
     if isinstance(error, OSError):
         return error
@@ -193,11 +202,11 @@ def translate_temporary_errors(what: str) -> Iterator[None]:
     except Exception as raised:
         if (error := find_os_error(raised)) is None:
             raise
-        place = "the folder of temporary files"
-        with suppress(OSError):  # where the system has no such folder
-            place += f", {tempfile.gettempdir()}"
+        folder = "the folder of temporary files"
+        with suppress(OSError):  # the system may have no such folder
+            folder += f", {tempfile.gettempdir()}"
         raise StudyError(
-            f"{what} cannot be kept in {place}.",
+            f"{what} cannot be kept in {folder}.",
             "It is full." if error.errno in FULL else f"The system says: {error.strerror or error}.",
             "Free some space there, or set TMPDIR to a folder with more of it, and run the same command again.",
         ) from raised
@@ -221,10 +230,10 @@ def file_error(error: OSError) -> StudyError:
 
 
 def check_access(path: Path, error: BaseException) -> None:
-    """Raise StudyError for a file that may not be read, for lack of permission: it is not damaged, and must stay."""
-    refusal = find_os_error(error)
-    if refusal is not None and refusal.errno in BARRED:
-        raise file_error(OSError(refusal.errno, refusal.strerror, str(path))) from error
+    """Raise StudyError for a file that may not be read, for lack of permission: such a file is not damaged, and must not be deleted."""
+    os_error = find_os_error(error)
+    if os_error is not None and os_error.errno in UNOPENED:
+        raise file_error(OSError(os_error.errno, os_error.strerror, str(path))) from error
 
 
 _LISTENER: ContextVar[Callable[[str], object] | None] = ContextVar("listener", default=None)
@@ -246,7 +255,7 @@ def on_step(show: Callable[[str], object]) -> Iterator[None]:
         _LISTENER.reset(token)
 
 
-NAMED = {"PIL": "pillow"}  # packages that are installed by another name
+PYPI_NAMES = {"PIL": "pillow"}  # of packages that are installed under another name
 
 
 def is_installed(package: str) -> bool:
@@ -257,16 +266,22 @@ def is_installed(package: str) -> bool:
 
 def pandas_frame(columns: Mapping[str, Sequence[object]]) -> Any:
     """Columns by name as a pandas.DataFrame; raises SpecError without the package pandas."""
-    if not is_installed("pandas"):
-        raise SpecError("to_pandas needs the package pandas.", "It is not installed here.", "Run: pip install pandas.")
-    return importlib.import_module("pandas").DataFrame(columns)
+    return import_optional("pandas").DataFrame(columns)
+
+
+def import_optional(package: str) -> Any:
+    """Import the package that the method to_PACKAGE needs; raises SpecError if it is not installed."""
+    if not is_installed(package):
+        todo = f"Run: pip install {package}."
+        raise SpecError(f"to_{package} needs the package {package}.", "It is not installed here.", todo)
+    return importlib.import_module(package)
 
 
 def require_extra(package: str, extra: str, what: str) -> None:
     """Raise SpecError if a package that `what` needs is missing, naming the extra that installs it."""
     if not is_installed(package):
         raise SpecError(
-            f"{what} needs the package {NAMED.get(package, package.replace('_', '-'))}.",
+            f"{what} needs the package {PYPI_NAMES.get(package, package.replace('_', '-'))}.",
             "It is not installed here.",
             f"Install it with: pip install 'trisect[{extra}]'.",
         )

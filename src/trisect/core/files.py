@@ -18,46 +18,43 @@ from trisect.core.schema import MAX_JSON_BYTES, read
 if TYPE_CHECKING:
     from pydantic import JsonValue as Json
 else:
-    Json = Any  # what is read here is JSON already; a recursive type says no more when it is checked at run time
+    Json = Any  # values are parsed JSON: to check a recursive type at run time would find nothing
 
 
 def parse(text: str, strict: bool = True) -> Json:
     """Parse JSON strictly; raises ValueError, with the reason, for text that is not plain JSON.
 
-    One that is not `strict` is as other programs write it: with NaN, and the last value of a key that stands twice.
+    Unless `strict`, NaN is accepted, and of duplicate keys the last one counts: other programs write such files.
     """
     try:
         if not strict:
             return json.loads(text)
-        return json.loads(text, object_pairs_hook=_object, parse_constant=_refuse)
+        return json.loads(text, object_pairs_hook=_reject_duplicates, parse_constant=_reject_constant)
     except RecursionError:
-        raise ValueError("Its lists and objects stand too deep inside one another.") from None
+        raise ValueError("Its lists and objects are nested too deeply.") from None
 
 
 def read_strict(path: Path, strict: bool = True) -> Json:
     """Read a JSON file; raises OSError if it is unreadable, ValueError as `parse` and for a file that is too large."""
     if (size := path.stat().st_size) > MAX_JSON_BYTES:
         raise ValueError(f"It has {size:,} bytes; up to {MAX_JSON_BYTES:,} are read.")
-    with path.open("rb") as file:  # a device or a pipe says nothing of its size
+    with path.open("rb") as file:  # devices and pipes report a size of 0
         content = file.read(MAX_JSON_BYTES + 1)
     if len(content) > MAX_JSON_BYTES:
         raise ValueError(f"It has more than {MAX_JSON_BYTES:,} bytes, which are not read.")
     return parse(content.decode("utf-8-sig"), strict)
 
 
-def _object(pairs: list[tuple[str, Json]]) -> dict[str, Json]:
+def _reject_duplicates(pairs: list[tuple[str, Json]]) -> dict[str, Json]:
     values = dict(pairs)
     if len(values) < len(pairs):
-        met: set[str] = set()
-        twice = next(name for name, _ in pairs if name in met or met.add(name))
-        raise ValueError(
-            f"The key {twice[:60]!r} is given twice in one object, so that one of its values would be ignored."
-        )
+        twice = next(name for i, (name, _) in enumerate(pairs) if name in dict(pairs[:i]))
+        raise ValueError(f"The key {twice[:60]!r} is twice in one object, so that one of its values would be ignored.")
     return values
 
 
-def _refuse(name: str) -> Json:
-    raise ValueError(f"{name} is no number of JSON.")
+def _reject_constant(name: str) -> Json:
+    raise ValueError(f"{name} is not a JSON number.")
 
 
 D = TypeVar("D")
@@ -85,13 +82,13 @@ def complete_files(folder: Path) -> Iterator[Path]:
     return (path for path in paths if not any(name.startswith(".") for name in path.relative_to(folder).parts))
 
 
-def digest_path(place: Path) -> str:
+def digest_path(path: Path) -> str:
     """A hash of the bytes and names of a file or a folder's files, and of which of the two it is."""
-    names = [place] if place.is_file() else list(complete_files(place))
-    return digest(canonical([place.is_file(), [[p.relative_to(place).as_posix(), digest_file(p)] for p in names]]))
+    files = [path] if path.is_file() else list(complete_files(path))
+    return digest(canonical([path.is_file(), [[p.relative_to(path).as_posix(), digest_file(p)] for p in files]]))
 
 
-LONGEST = 220  # bytes of a file's name: what systems allow, less what a scratch file's name adds
+LONGEST = 220  # bytes of a file's name: the limit of file systems less the part that a scratch file's name adds
 _SCRATCH = re.compile(r"\..+\.[0-9]+-[0-9a-f]{8}\.trisect-part", re.DOTALL)
 
 
@@ -110,9 +107,7 @@ def safe_join(folder: Path, *names: str) -> Path:
     """A path below a folder; raises StudyError if a name could lead out of it."""
     for name in names:
         if not is_file_name(name):
-            reason = (
-                f"A name there is 1 to {LONGEST} bytes without '/', '\\' or control characters, and begins with no dot."
-            )
+            reason = f"A name there is 1 to {LONGEST} bytes without '/', '\\' or control characters, and does not begin with a dot."
             raise StudyError(f"{name!r} cannot be a file's name in {folder}.", reason, "Use another name.")
     return folder.joinpath(*names)
 
@@ -129,14 +124,14 @@ def remove_scratch(folders: Iterable[Path]) -> None:
             continue
         for path in [Path(entry) for entry in os.scandir(folder) if entry.is_file(follow_symlinks=False)]:
             if is_scratch(path.name):
-                path.unlink(missing_ok=True)  # a process that is just ending may take it away itself
+                path.unlink(missing_ok=True)  # its own process may be removing it as well
 
 
 def replace_file(path: Path, write: Callable[[Path], object], durable: bool = True) -> None:
     """Let `write` fill a scratch file beside `path`, then rename it to `path`.
 
-    `durable` also waits until the bytes are on the disk. Raises StudyError when the disk is full or the place
-    cannot be written; the old file, if any, is then untouched and no scratch file stays behind.
+    `durable` also waits until the bytes are on the disk. Raises StudyError if the disk is full or the path
+    cannot be written; an old file is then unchanged, and the scratch file is removed.
     """
     scratch = path.with_name(f".{path.name}.{os.getpid()}-{secrets.token_hex(4)}.trisect-part")
     try:
@@ -149,12 +144,12 @@ def replace_file(path: Path, write: Callable[[Path], object], durable: bool = Tr
     except Exception as raised:
         if (error := find_os_error(raised)) is None:
             raise
-        # NumPy's short write carries no number
+        # NumPy's error for a short write has no errno
         full = error.errno in FULL or any(words in str(error) for words in ("No space left", "requested and"))
         raise StudyError(
             f"{path} could not be written.",
             "The disk is full." if full else f"The system says: {error}",
-            "Free some space and run the same command again: it goes on from the last whole file."
+            "Free some space and run the same command again: it resumes from the last complete file."
             if full
             else "Choose a folder that can be written, or repair this one, and run the same command again.",
         ) from raised
@@ -172,11 +167,11 @@ def write_json(path: Path, body: object) -> None:
 def read_json(path: Path, todo: str) -> dict[str, Json]:
     """Read an object of `write_json`; raises DamagedFileError with the advice `todo` if it has changed.
 
-    Its values are unchecked: whoever reads a file makes a record of them before they go on.
+    Values are not validated: `read_record` and `as_record` do that.
     """
     body = read_any_json(path, todo)
     if not isinstance(body, dict):
-        raise DamagedFileError(f"{path} is damaged.", f"It holds a {type(body).__name__}, no object.", todo)
+        raise DamagedFileError(f"{path} is damaged.", f"It holds a {type(body).__name__}, not an object.", todo)
     return body
 
 
@@ -190,7 +185,7 @@ def as_record(body: object, path: Path, todo: str, kind: type[D]) -> D:
     try:
         value = read(kind, body, path)
     except TrisectError as error:
-        reason = f"It is no {kind.__name__}: {error.problem} {error.reason}"
+        reason = f"It is not a {kind.__name__}: {error.problem} {error.reason}"
         raise DamagedFileError(f"{path} is damaged.", reason, todo) from error
     return body if isinstance(value, dict) else value  # pyright: ignore[reportReturnType]
 
@@ -199,7 +194,7 @@ def read_json_list(path: Path, todo: str) -> list[Json]:
     """Read a list of `write_json`; raises DamagedFileError as `read_json` does."""
     body = read_any_json(path, todo)
     if not isinstance(body, list):
-        raise DamagedFileError(f"{path} is damaged.", f"It holds a {type(body).__name__}, no list.", todo)
+        raise DamagedFileError(f"{path} is damaged.", f"It holds a {type(body).__name__}, not a list.", todo)
     return body
 
 

@@ -10,10 +10,10 @@ from trisect.core.files import Json
 from trisect.core.schema import read, record
 
 F = TypeVar("F")
-EQUIVALENCE_MARGIN = 0.02  # nats a token, or of the output's share: components that differ by less are alike
-NOT_TESTED = "not tested"  # the verdict on a claim of which something was not measured
-PASSED, FAILED = "passed", "failed"  # the verdict of a finding that is a check; a command exits with 1 where one failed
-MOST_UNITS = 1000  # with more of them than that, no number is said that would tell
+EQUIVALENCE_MARGIN = 0.02  # nats per token, or share of the output
+NOT_TESTED = "not tested"  # the verdict on a claim with a part that was not measured
+PASSED, FAILED = "passed", "failed"  # the verdict of a check; a command with a failed check exits with 1
+MOST_UNITS = 1000  # the largest sample size that is reported as needed
 
 
 class Estimate(NamedTuple):
@@ -29,8 +29,8 @@ class Estimate(NamedTuple):
 class PairedDifference(NamedTuple):
     """`first` less `second` over paired units: mean, 95 % interval, p after Holm over all pairs, and equivalence.
 
-    `alike` is two one-sided tests against ±margin; `above` that the difference is larger than 0 after Holm and they are
-    not alike, the mean being positive: `first` is always the one with the larger mean.
+    `alike` is the result of two one-sided tests against ±margin; `above` is whether the difference is significantly above 0
+    after Holm and they are not alike. `first` is the component with the larger mean.
     """
 
     first: str
@@ -46,8 +46,8 @@ class PairedDifference(NamedTuple):
 class Comparison(NamedTuple):
     """Paired comparison of several components (definitions E) over `n` units; `needed` if they leave it undecided.
 
-    `names` stand in the order of their means, largest first. `kind` is most (one is above all others), above (some are
-    above some), alike (all pairs within the margin) or uncertain; `needed` is None where a thousand units would not tell.
+    `names` are sorted by their means, largest first. `kind` is most (one is above all others), above (some are above some),
+    alike (all pairs within the margin) or uncertain; `needed` is None if more than MOST_UNITS units are needed.
     """
 
     kind: str
@@ -68,7 +68,7 @@ class Comparison(NamedTuple):
             case "most":
                 return f"{self.names[0]} largest"
             case "above":
-                above: dict[tuple[str, ...], list[str]] = {}  # which components lie above the same ones
+                above: dict[tuple[str, ...], list[str]] = {}  # components by those that they are above
                 for name in self.names:
                     if lower := tuple(p.second for p in self.pairs if p.first == name and p.above):
                         above.setdefault(lower, []).append(name)
@@ -98,14 +98,13 @@ class Comparison(NamedTuple):
 class Finding:
     """One finding of an experiment.
 
-    `measure` says what was measured, in a word that programs may ask for, `words` is the sentence made from the rest, which
-    stands after `title` where there is one.
-    `values` are its numbers in `unit`; `comparison` is what they say of each other, as in 'v > k, q'. `source` is the key
-    of the source that asks, empty where none does. Where it is a claim's verdict, `claim` is its id and `verdict` one of
-    supported, refuted, inconclusive; `part` names the claim's part where it is about one.
-    `what` names the number itself, for a table; `groups` are what it is about besides components: a label column, a control;
-    `per` is what its n counts, such as seed. A `signed` number is a difference. `compared` is what the same units say of the
-    numbers of q, k and v by paired differences, None where they are not to be ranked.
+    `measure` is the name of the measure, `words` the sentence made of the other fields, which follows `title` if there is one.
+    `values` are its numbers in `unit`; `comparison` is their order in words, such as 'v > k, q'. `source` is the key of the
+    source whose question it answers, or empty. For a claim's verdict, `claim` is its id and `verdict` is supported, refuted
+    or inconclusive; `part` is the name of the claim's part if it is about one.
+    `what` is the label of the number in a table; `groups` are what it is about besides components: a label column, a control;
+    `per` is the unit that n counts, such as seed. `signed` is whether the number is a difference. `compared` is the paired
+    comparison of the numbers of q, k and v, None if they are not ranked.
     """
 
     measure: str
@@ -139,7 +138,7 @@ class Finding:
 class About(Generic[F]):
     """The origin of tables: the command that repeats them, seconds of work, software, notes, and the experiment's facts.
 
-    `facts` is the experiment's own frozen dataclass: model, texts, settings, whatever its page says of them.
+    `facts` is the experiment's own frozen dataclass: model, texts, settings, and whatever else its page states.
     """
 
     experiment: str
@@ -155,8 +154,8 @@ class About(Generic[F]):
 class ReadFacts:
     """Facts of an experiment that reads one model over texts: the model, the texts, and numbers of texts and tokens.
 
-    `objective` is what the model predicts: causal, masked, seq2seq, or output for one without a loss, whose tokens are
-    those read; else they are those predicted. `articles` is how many articles were resampled; None where texts were.
+    `objective` is what the model predicts: causal, masked, seq2seq, or output for a model without a loss. `tokens`
+    counts predicted tokens, for output all that were read. `articles` is the number of resampled articles; None if texts were resampled.
     """
 
     subject: str

@@ -26,11 +26,10 @@ PACKAGES = ("trisect", "torch", "numpy", "scipy", "polars")
 class Machine:
     """Settings of how runs are executed; nothing here enters an id, and only `precision` changes results.
 
-    `workers` of 0 runs everything in this process; None chooses one one-thread worker a core, or one a GPU.
-    `precision` is of the factors in training's large products (on a CPU of the decoder's alone), one for all of a study; evaluation
-    is in float32 always.
-    `engine` is here, processes or ray (None: by `workers`), which finds its cluster by RAY_ADDRESS. `fleet` is how many runs a
-    new study trains side by side in one job.
+    `workers` is the number of worker processes: 0 runs everything in this process, None starts one with one thread per core, or
+    one per GPU. `precision` is that of the factors of large matrix products in training (on a CPU only the decoder's), the same
+    in all of a study; evaluation is in float32. `engine` is here, processes or ray (None: by `workers`); ray connects to the
+    cluster of RAY_ADDRESS. `fleet` is the number of runs that a new study trains side by side in one job.
     """
 
     device: Annotated[str, one_of("auto", "cpu", "cuda")] = "auto"
@@ -51,17 +50,17 @@ class Machine:
         return len(os.sched_getaffinity(0)) if sys.platform == "linux" else os.cpu_count() or 1
 
 
-version = cache(metadata.version)  # a package that is loaded does not change; every run of a study asks
+version = cache(metadata.version)  # cached, since every run of a study calls it
 
 
 def versions(*more: str) -> dict[str, str]:
     """Versions of Python and of all packages that a number depends on; `more` are further packages."""
     packages = {"python": platform.python_version()}
-    for part in (*PACKAGES, *more):
+    for package in (*PACKAGES, *more):
         try:
-            packages[part] = version(part)
+            packages[package] = version(package)
         except metadata.PackageNotFoundError:
-            packages[part] = "not installed as a package"
+            packages[package] = "not installed as a package"
     return packages
 
 
@@ -97,10 +96,10 @@ def memory_bytes() -> int | None:
     return min(installed, allowed)
 
 
-def free_bytes(place: Path) -> int | None:
+def free_bytes(path: Path) -> int | None:
     """Free disk space in bytes at an existing or future file or folder; None if unknown."""
     try:
-        existing = next(path for path in (place.absolute(), *place.absolute().parents) if path.exists())
+        existing = next(p for p in (path.absolute(), *path.absolute().parents) if p.exists())
         return shutil.disk_usage(existing).free
     except (OSError, StopIteration):
         return None

@@ -14,7 +14,7 @@ from trisect.core.site import Site
 VARIANTS = ("plain", "control", "bounded", "site")
 METHODS = ("attack", "control", "rewind", "freeze", "tie", "probe", "erase", "ablate", "interchange")
 PAPER_SITES = tuple(Site((c,), (layer,)) for layer in range(1, 6) for c in ("q", "k", "v"))
-# One component, or several, in all layers at once (definitions A): shows effects for which single layers compensate.
+# one component or several in all layers at once (definitions A), for effects that other layers compensate
 ALL_LAYERS = tuple(Site(c, None) for c in (("q",), ("k",), ("v",), ("q", "k"), ("q", "k", "v")))
 PROBES = ("linear", "mlp")
 
@@ -22,8 +22,8 @@ PROBES = ("linear", "mlp")
 def canonical_variant(text: str) -> str | None:
     """The canonical spelling of a variant of an attack, None if it is invalid: 'plain', or controls joined by '+' in order.
 
-    'control' (labels that each word type drew by chance), 'bounded' (the adversary's output is pushed towards the label
-    prior) and 'site' (the attack trains the site's own projection alone) change different parts of an attack.
+    'control' (labels drawn at random for each word type), 'bounded' (the adversary's output is pushed towards the label
+    prior) and 'site' (the attack trains only the site's own projection) change different parts of an attack.
     """
     parts = text.split("+")
     if text != "plain" and (len(set(parts)) < len(parts) or not set(parts) <= set(VARIANTS[1:])):
@@ -31,7 +31,7 @@ def canonical_variant(text: str) -> str | None:
     return "+".join(v for v in VARIANTS if v in parts)
 
 
-def _control(text: str) -> str:
+def _check_control(text: str) -> str:
     """The canonical spelling of a control; raises SpecError if the text is not one."""
     variant = canonical_variant(text)
     if variant is None or variant == "plain":
@@ -60,8 +60,8 @@ class Rewind:
 
     `epsilon` is the share of the final loss that counts as a drop. `mode` 'adaptive' interpolates the smooth loss
     between exact evaluations, adds evaluations until its own error check passes, and is exact at the crossings; 'exact'
-    evaluates all points. `sample_tokens` is the size of a sample of each split, in whole rows drawn once by `sample_seed`: the
-    same rows at every point and site, so that each rise of the loss has an interval. None evaluates every row.
+    evaluates all points. `sample_tokens` is the size of a sample of each split, in whole rows drawn with `sample_seed`, the same
+    at every point and site, so that each rise of the loss has an interval. None evaluates every row.
     """
 
     sites: Some[SiteText] = (*PAPER_SITES, *ALL_LAYERS)
@@ -84,14 +84,12 @@ class Freeze:
 class Control:
     """The controls of experiment 1 (definitions A4): the same attacks with something changed, every site × label × variant.
 
-    'control' attacks labels that each word type drew by chance, 'bounded' pushes the adversary's output towards the
-    label prior, 'site' lets the attack train nothing but the site's own projection; joined by '+', as in 'bounded+site',
-    one attack has several. Epochs are those of the attacks.
+    Variants are those of `canonical_variant`, without 'plain'. Epochs are those of the attacks.
     """
 
     sites: Each[SiteText] = PAPER_SITES
     labels: Each[str] = ("pos", "dep")
-    variants: Each[Annotated[str, AfterValidator(_control)]] = VARIANTS[1:]
+    variants: Each[Annotated[str, AfterValidator(_check_control)]] = VARIANTS[1:]
     strength: float = 1.0
 
 
@@ -109,7 +107,7 @@ class Tie:
 
     def __post_init__(self) -> None:
         reason, todo = "It needs at least one.", "Name some, or leave tie out."
-        require(bool(self.sites or self.identity), "The tying has no sites.", reason, todo)
+        require(bool(self.sites or self.identity), "tie has no sites.", reason, todo)
 
 
 def reads_head(site: Site) -> bool:
@@ -135,8 +133,8 @@ class Probe:
     in folds of whole articles; folds of rows are used only if articles cannot be divided evenly enough. With `sites` None, q, k and v
     of every layer are probed.
 
-    `random_maps` is how many random linear maps of a layer's input are probed as well, in each layer of which a head is probed. They
-    are as wide as a head: what a head holds, or loses to an attack, is compared with random maps of the same input.
+    `random_maps` is the number of random linear maps of a layer's input that are probed as a baseline, in each layer with a probed
+    head. They are as wide as a head.
     """
 
     sites: Each[SiteText] | None = None
@@ -148,7 +146,7 @@ class Probe:
         require(
             not self.random_maps or any(map(reads_head, self.sites or ())),
             f"random_maps is {self.random_maps}, and no head of q, k or v is probed.",
-            "Random maps are as wide as a head, of what the layers of the probed heads read.",
+            "Random maps are as wide as a head, and read the input of the probed heads' layers.",
             "Name heads among the sites, such as q@1.h2, or leave random_maps at 0.",
         )
 
@@ -179,7 +177,7 @@ class Interchange:
     """Interchange interventions (activation patching, definitions F1) on each trained baseline of a synthetic task with known roles.
 
     `pairs` is the number of documents, each with donors that differ in order, pairing or question. q, k or v of a site is replaced by
-    the donor's, and the answer shows what it is used for.
+    the donor's, and the answer is compared with the predicted ones.
     """
 
     sites: Each[SiteText] = PAPER_SITES
@@ -190,6 +188,6 @@ class Interchange:
         require(
             single,
             f"The interchange is at {', '.join(map(str, self.sites))}.",
-            "Each site has to be one of q, k and v at one layer, since each of them predicts an answer of its own.",
+            "Each site has to be one of q, k and v at one layer, since each of them predicts another answer.",
             "Use sites such as k@2.",
         )

@@ -1,7 +1,7 @@
-"""The schema: records that check their values, options of their fields, and validation errors in words.
+"""Records that validate their values, options of their fields, and validation errors as SpecErrors.
 
-Settings, statements, stored records and messages of jobs are `record` classes: pydantic dataclasses, frozen and strict. A field's
-help and bounds are pydantic's `Field`; how the command line has it is an `Option` beside that.
+Settings, designs, stored records and messages of jobs are `record` classes: pydantic dataclasses, frozen and strict. A field's
+help and bounds are pydantic's `Field`; its form on the command line is an `Option` beside that.
 """
 
 from __future__ import annotations
@@ -24,26 +24,24 @@ from typing_extensions import is_typeddict
 
 from trisect.core.errors import SpecError, TrisectError, join_words, shorten, suggest_closest, unknown_name
 
-MAX_INT = 10**9  # of any whole number that says nothing else of itself
-MAX_SEED = 2**63 - 1  # of a study's seed, as PyTorch takes one
-MAX_NAME = 200  # characters of a design's name, which its folder has
-MAX_RUNS = 20_000  # of one study: more are several
+MAX_INT = 10**9  # bound of integers that have no other
+MAX_SEED = 2**63 - 1  # of a study's seed: the largest that PyTorch accepts
+MAX_NAME = 200  # characters of a design's name, which is also a folder's
+MAX_RUNS = 20_000  # of one study
 MAX_FLEET = 1_024  # runs that are trained side by side in one job, and jobs that share a GPU
 MODEL_BOUNDS: Mapping[str, int] = {"width": 65_536, "layers": 1_000, "heads": 1_024, "feedforward": 262_144}
 TRAINING_BOUNDS: Mapping[str, int] = {"epochs": 100_000, "columns": 100_000, "eval_columns": 100_000, "window": 100_000}
-MAX_POINTS = 10_001  # of a rewinding's curve
-MAX_DRAWS = 10_000_000  # random matrices of a null
+MAX_POINTS = 10_001  # of a rewinding curve
+MAX_DRAWS = 10_000_000  # random matrices for a null distribution
 MAX_RESAMPLES = 1_000_000  # draws of a bootstrap, random subspaces, maps
-MAX_JSON_BYTES = 16_000_000  # of a statement that a person writes
+MAX_JSON_BYTES = 16_000_000  # of a JSON file written by hand
 MAX_LINE_BYTES = 10_000_000  # of one line of pairs, links, questions or sentences
-MAX_TEXT_BYTES = 2_000_000_000  # of a file of these, which is held whole
-MAX_CORPUS_LINE_BYTES = 250_000_000  # of one line of a corpus, which is read in pieces: some are all one line
+MAX_TEXT_BYTES = 2_000_000_000  # of a file of these, which is read into memory
+MAX_CORPUS_LINE_BYTES = 250_000_000  # of one line of a corpus, which may be a single line and is read in pieces
 MAX_CORPUS_BYTES = 10**12  # of a file of a corpus
 MAX_LINES = 2**31  # of any text
-
-
 MAX_SEEDS = 10_000
-# validators are built when they are first needed: a command's help needs none
+# validators are built on first use, since the help of commands needs none
 STRICT = ConfigDict(strict=True, extra="forbid", allow_inf_nan=False, arbitrary_types_allowed=True, defer_build=True)
 BOUNDS = ("greater_than", "greater_than_equal", "less_than", "less_than_equal")
 WHOLES, NUMBERS = ("int_type", "int_from_float", "int_parsing"), ("float_type", "float_parsing", "finite_number")
@@ -68,17 +66,17 @@ T = TypeVar("T")
 def record(kind: type[C]) -> type[C]:
     """A frozen dataclass that validates its values; raises SpecError naming the field.
 
-    Nothing is converted but whole numbers to floats, and lists to the tuples of `Many`.
+    Only whole numbers are converted to floats, and lists to the tuples of `Many`.
     """
 
     checked_kind: Any = pydantic_dataclass(frozen=True, config=STRICT)(kind)
     assert checked_kind.__pydantic_fields_complete__(), f"{kind.__name__} names a type that is not imported"
-    # the parameters of a dataclass, as the standard library's own have them; pydantic's are known only once it validates
+    # the signature as the standard library's dataclasses have it; pydantic builds its own only with the validator
     parameters = []
     for name, info in checked_kind.__pydantic_fields__.items():
-        place = Parameter.KEYWORD_ONLY if info.kw_only else Parameter.POSITIONAL_OR_KEYWORD
+        passed = Parameter.KEYWORD_ONLY if info.kw_only else Parameter.POSITIONAL_OR_KEYWORD
         default = Parameter.empty if info.is_required() else info.default if info.default_factory is None else ...
-        parameters.append(Parameter(name, place, default=default, annotation=info.annotation))
+        parameters.append(Parameter(name, passed, default=default, annotation=info.annotation))
     check, shown = checked_kind.__init__, Signature(sorted(parameters, key=lambda parameter: parameter.kind))
 
     @wraps(check)
@@ -87,7 +85,7 @@ def record(kind: type[C]) -> type[C]:
             check(self, *values, **named)
         except ValidationError as error:
             raise to_spec_error(error, type(self)) from None
-        finally:  # pydantic puts its own here when it builds the validator
+        finally:  # pydantic replaces both when it builds the validator
             if checked_kind.__init__ is not checked:
                 checked_kind.__init__, checked_kind.__signature__ = checked, shown
 
@@ -95,14 +93,14 @@ def record(kind: type[C]) -> type[C]:
     return checked_kind
 
 
-def _wrong(problem: str, reason: str, todo: str) -> PydanticCustomError:
+def _field_error(problem: str, reason: str, todo: str) -> PydanticCustomError:
     """A validation error in three parts, with NAME for the field."""
     return PydanticCustomError("wrong", "{problem}", {"problem": problem, "reason": reason, "todo": todo})
 
 
-def _different(values: tuple[T, ...]) -> tuple[T, ...]:
+def _check_distinct(values: tuple[T, ...]) -> tuple[T, ...]:
     if len(set(values)) < len(values):
-        raise _wrong(f"NAME are {', '.join(map(str, values))}.", "One is given twice.", "Name each once.")
+        raise _field_error(f"NAME are {', '.join(map(str, values))}.", "One of them is given twice.", "Give each once.")
     return values
 
 
@@ -114,30 +112,28 @@ def one_of(*names: str) -> AfterValidator:
 def _check_choice(value: Any, names: Sequence[str]) -> Any:
     if value not in names:
         problem = f"NAME is {shorten(value)}{suggest_closest(value, names)}"
-        raise _wrong(problem, f"There is {join_words(names)}.", "Use one of them.")
+        raise _field_error(problem, f"There is {join_words(names)}.", "Use one of them.")
     return value
 
 
 _as_tuple = BeforeValidator(lambda value: tuple(value) if isinstance(value, list | range) else value)
 Many = Annotated[tuple[T, ...], _as_tuple]  # several values, which JSON has as a list
 Some = Annotated[Many[T], Field(min_length=1)]
-Each = Annotated[Some[T], AfterValidator(_different)]
+Each = Annotated[Some[T], AfterValidator(_check_distinct)]
 
 
 @dataclass(frozen=True)
 class Option:
     """How a field appears on the command line and in Python, besides its type and bounds.
 
-    It is one of `choices`, where there are any. `name` is its name on the command line where it is not the field's (empty: Python
-    alone); an `argument` has none. Several values are given one by one
-    ('repeat'), or, each of them once, also with spaces between ('words') or commas ('commas'), as files that
-    may all stand behind one option ('places'), as a number of seeds or the seeds
-    themselves ('seeds'), as NAME=VALUE where they have names ('pairs'), or as so many words behind one option (`count`). An argument
-    of 'models' is one model, or a tuple of several.
-    A flag that is true unless given has a `name` that begins with 'no-'; `value` is the one word that turns a flag on.
-    `unset` says in the help what stands where nothing is given, `reason` the second part of an error about its bounds. In Python the
-    setting that is `placed` may follow the argument by place; all others are given by name. `grammar` reads a text, and raises
-    TrisectError for one that is of another form.
+    `choices` are the allowed values, empty for any. `name` is the option's name if it differs from the field's (empty: only in
+    Python); an `argument` has none. `many` is the form of several values: the option repeated ('repeat'), distinct values
+    separated by spaces ('words') or commas ('commas'), files after one option ('paths'), a number of seeds or the seeds
+    themselves ('seeds'), NAME=VALUE ('pairs'), or `count` words after one option; an argument of 'models' is one model, or a tuple.
+    A flag that is true by default has a `name` that begins with 'no-'; `value` is the one word that turns a flag on.
+    `unset` is the default as the help states it, `reason` the second part of an error about bounds. In Python a `positional`
+    setting may follow the argument by position; all others are keywords. `grammar` parses a text, and raises TrisectError for
+    an invalid one.
     """
 
     choices: tuple[str, ...] = ()
@@ -149,17 +145,17 @@ class Option:
     metavar: str | None = None
     unset: str | None = None
     reason: str | None = None
-    placed: bool = False
+    positional: bool = False
     grammar: Callable[[str], object] | None = None
 
     def __get_pydantic_core_schema__(self, source: Any, handler: Callable[[Any], core_schema.CoreSchema]) -> Any:
         schema = handler(source)
         if schema["type"] == "tuple":
-            schema = core_schema.no_info_before_validator_function(self._as_many, schema)
+            schema = core_schema.no_info_before_validator_function(self._to_tuple, schema)
             return core_schema.no_info_after_validator_function(self._check_all, schema)
         return core_schema.no_info_after_validator_function(self._check_item, schema)
 
-    def _as_many(self, value: Any) -> Any:
+    def _to_tuple(self, value: Any) -> Any:
         """Several values as a tuple, from a single value, a list, words in one string, or a number of seeds."""
         if self.many == "seeds" and isinstance(value, int):
             if isinstance(value, bool) or not 1 <= value <= MAX_SEEDS:
@@ -177,21 +173,21 @@ class Option:
             self._check_item(value)
         if self.count is not None and len(values) != self.count:
             reason = f"It takes {self.count}: {self.metavar}."
-            raise _wrong(f"NAME was given {len(values)} values.", reason, f"Give {self.count}.")
+            raise _field_error(f"NAME was given {len(values)} values.", reason, f"Give {self.count}.")
         names = [str(value) for value in values]
-        again = next((name for i, name in enumerate(names) if name in names[:i]), None)
+        repeated = next((name for i, name in enumerate(names) if name in names[:i]), None)
         if self.many == "seeds":
             if (
                 not values
-                or again is not None
+                or repeated is not None
                 or not all(isinstance(seed, int) and 0 <= seed < 2**32 for seed in values)
             ):
                 reason = "They are different whole numbers from 0 to 4,294,967,295, at least one."
                 raise SpecError(f"The seeds {list(values)}.", reason, "Give for example 1, 2 and 3.")
-        elif again is not None and self.many in ("commas", "words", "places"):
-            # it would be measured, or counted, twice
+        elif repeated is not None and self.many in ("commas", "words", "paths"):
+            # a repeated value would be counted twice
             reason = f"NAME are {', '.join(map(shorten, names))}."
-            raise _wrong(f"NAME was given {shorten(again)} twice.", reason, "Give each once.")
+            raise _field_error(f"NAME was given {shorten(repeated)} twice.", reason, "Give each once.")
         return values
 
     def _check_item(self, value: Any) -> Any:
@@ -267,7 +263,7 @@ def flat_settings(kind: type[Any]) -> tuple[Setting, ...]:
     return tuple(d for entry in settings_of(kind) for d in (entry.fields if isinstance(entry, Group) else (entry,)))
 
 
-def _without_null(info: FieldInfo) -> FieldInfo:
+def _without_none(info: FieldInfo) -> FieldInfo:
     """A field without None among its types."""
     kinds = get_args(info.annotation)
     if NoneType not in kinds:
@@ -280,23 +276,23 @@ def _without_null(info: FieldInfo) -> FieldInfo:
 
 
 def _setting(owner: type[Any], name: str, info: FieldInfo) -> Setting | Group:
-    inner = _without_null(info)
+    inner = _without_none(info)
     kind, optional = inner.annotation, inner is not info
     option = next((m for m in inner.metadata if isinstance(m, Option)), None)
     if isinstance(kind, type) and hasattr(kind, "__pydantic_fields__"):
         fields = [setting for setting in settings_of(kind) if isinstance(setting, Setting)]
         for i, setting in enumerate(fields):
-            if option is not None and setting.option.argument:  # what the settings say of their group's argument
+            if option is not None and setting.option.argument:  # the group's option changes that of its argument
                 argument = replace(setting.option, many=option.many, metavar=option.metavar)
                 fields[i] = setting = setting._replace(option=argument, info=inner)
-            if optional:  # nothing stands by default, and the help says what does in the group
+            if optional:  # the default is None, and the help states the group's own
                 keeps_option = (
                     setting.kind is bool or setting.option.unset is not None or setting.default in (MISSING, None, ())
                 )
                 described = setting.option if keeps_option else replace(setting.option, unset=str(setting.default))
                 fields[i] = setting._replace(optional=True, default=None, option=described)
         return Group(name, kind, optional, tuple(fields))
-    assert inner.description, f"{owner.__name__}.{name} says nothing of itself"
+    assert inner.description, f"{owner.__name__}.{name} has no description"
     default = MISSING if info.is_required() else info.default
     return Setting(name, kind, optional, default, option or Option(), inner)
 
@@ -304,13 +300,13 @@ def _setting(owner: type[Any], name: str, info: FieldInfo) -> Setting | Group:
 def build(kind: type[C], values: Mapping[str, object]) -> C:
     """Build validated settings from values, groups included. Raises SpecError naming the field.
 
-    A group that may be missing is None where it has no value; None that is no value stands for the default. One model is itself and
-    several are a tuple, where a setting takes both. A text with half a character, which no file and no table can hold, is refused.
+    An optional group without values is None; None stands for the default of a setting that cannot be None. A setting of one or
+    several models gets the model itself, or a tuple. Also raises SpecError for a text with surrogates, which UTF-8 cannot encode.
     """
     names = [setting.name for setting in flat_settings(kind)]
-    if strange := [name for name in values if name not in names]:
+    if unexpected := [name for name in values if name not in names]:
         raise SpecError(
-            unknown_name("setting", strange[0], names), f"There are {', '.join(names)}.", "Use one of them."
+            unknown_name("setting", unexpected[0], names), f"There are {', '.join(names)}.", "Use one of them."
         )
     arguments: dict[str, Any] = {}
     for entry in settings_of(kind):
@@ -320,7 +316,7 @@ def build(kind: type[C], values: Mapping[str, object]) -> C:
                 value = inner.get(setting.name)
                 if setting.option.many == "models" and isinstance(value, list | tuple):
                     if not value:
-                        raise SpecError("No model was given.", "At least one is read.", "Give a model.")
+                        raise SpecError("No model was given.", "At least one is needed.", "Give a model.")
                     inner[setting.name] = value[0] if len(value) == 1 else tuple(value)
             is_empty = all(value is None or value == () for value in inner.values())
             filled = {name: value for name, value in inner.items() if value is not None}
@@ -340,7 +336,7 @@ def read_word(setting: Setting, word: object) -> object:
     try:
         return TypeAdapter(item, config=STRICT).validate_python(word, strict=not isinstance(word, str | float))
     except ValidationError as error:
-        raise _of_value(setting.name, error.errors(include_url=False), setting.info) from None
+        raise _value_error(setting.name, error.errors(include_url=False), setting.info) from None
 
 
 @cache
@@ -354,7 +350,7 @@ def read(kind: type[C], data: object, where: str | Path) -> C:
         return _adapter(kind).validate_json(json.dumps(data), strict=True)
     except ValidationError as error:
         raise to_spec_error(error, kind, str(where)) from None
-    except TrisectError as error:  # what a record itself found
+    except TrisectError as error:  # raised by the record's __post_init__
         raise type(error)(f"In {where}: {error.problem}", error.reason, error.todo) from None
 
 
@@ -371,43 +367,43 @@ def to_spec_error(error: ValidationError, kind: type[Any], where: str = "") -> S
     """Why values do not fit a record class, in three parts; `where` is their file."""
     errors = error.errors(include_url=False)
     first = min(errors, key=lambda detail: detail["type"] != "unexpected_keyword_argument")
-    names, owner, info = _place(first["loc"], kind)
+    names, owner, info = _locate(first["loc"], kind)
     if first["type"] == "unexpected_keyword_argument":
         names_there = sorted(names_of(owner))
-        home = " in ".join(filter(None, (".".join(names[:-1]), where))) or f"A {owner.__name__.lstrip('_')}"
-        problem = f"{home} has {names[-1]}{suggest_closest(names[-1], names_there)}"
-        return SpecError(problem, f"Known are {', '.join(names_there)}.", "Correct or remove the others.")
+        owner_name = " in ".join(filter(None, (".".join(names[:-1]), where))) or f"A {owner.__name__.lstrip('_')}"
+        problem = f"{owner_name} has {names[-1]}{suggest_closest(names[-1], names_there)}"
+        return SpecError(problem, f"It may have {', '.join(names_there)}.", "Correct or remove it.")
     if not names:
         problem = f"{where or 'What was given'} does not hold a {kind.__name__.lstrip('_').lower()}."
         names_there = sorted(names_of(kind))
         return SpecError(problem, "It is a JSON object.", f"Its keys are {', '.join(names_there)}.")
-    same = [detail for detail in errors if _place(detail["loc"], kind)[0] == names]
-    return _of_value(
+    same = [detail for detail in errors if _locate(detail["loc"], kind)[0] == names]
+    return _value_error(
         " in ".join(filter(None, (".".join(names), where))), same, info, owner.__name__.lstrip("_").lower()
     )
 
 
-def _place(loc: tuple[int | str, ...], kind: type[Any]) -> tuple[list[str], Any, FieldInfo | None]:
-    """The place of a pydantic error: the names that lead to it, with the last record and its field."""
+def _locate(loc: tuple[int | str, ...], kind: type[Any]) -> tuple[list[str], Any, FieldInfo | None]:
+    """Where a pydantic error is: the names that lead to it, with the innermost record and its field."""
     names, owner, inside = list[str](), cast("Any", kind), cast("Any", kind)
     info: FieldInfo | None = None
     for number, step in enumerate(loc):
         fields = getattr(inside, "__pydantic_fields__", {})
-        if number == 0 and isinstance(step, int) and fields:  # given by place
+        if number == 0 and isinstance(step, int) and fields:  # a positional argument
             step = list(fields)[step]
         if step in fields:
-            owner, info = inside, _without_null(fields[step])
+            owner, info = inside, _without_none(fields[step])
             kinds = (k for k in (info.annotation, *get_args(info.annotation)) if isinstance(k, type))
             inside = next((k for k in kinds if hasattr(k, "__pydantic_fields__")), info.annotation)
         elif isinstance(step, str) and not (fields or is_typeddict(inside) or get_origin(inside) in (dict, Mapping)):
-            break  # one type of several, and no name
+            break  # the name of a type in a union, not of a field
         elif isinstance(step, str):
             owner = inside if fields else owner
         names += [str(step)] if isinstance(step, str) else []
     return names, owner, info
 
 
-def _of_value(name: str, errors: Sequence[Any], info: FieldInfo | None, owner: str = "") -> SpecError:
+def _value_error(name: str, errors: Sequence[Any], info: FieldInfo | None, owner: str = "") -> SpecError:
     """What is wrong with the value of a field, given all of its `errors`."""
     first, short = errors[0], name.split(" in ")[0]
     option = next((m for m in (info.metadata if info else ()) if isinstance(m, Option)), Option())
@@ -446,8 +442,8 @@ def _describe(error: Mapping[str, Any], info: FieldInfo | None) -> str:
     noun = NOUNS["float_type" if float in kinds or error["type"] in NUMBERS[:2] else "int_type"]
     limits = {type(m): m for m in (info.metadata if info else ())}
     above, low, below, high = (limits.get(kind) for kind in (Gt, Ge, Lt, Le))
-    over = error["type"].startswith("less")
-    if high is not None and high.le == MAX_INT and not over:
+    is_above = error["type"].startswith("less")
+    if high is not None and high.le == MAX_INT and not is_above:
         high = None
     bounds = [f"above {above.gt:g}"] if above else []
     bounds += [f"below {below.lt:g}"] if below else []
@@ -457,9 +453,9 @@ def _describe(error: Mapping[str, Any], info: FieldInfo | None) -> str:
         bounds.append(f"{_spell(low.ge)} or more")
     elif high:
         bounds.append(f"at most {_spell(high.le)}")
-    elif not bounds and error["type"] in BOUNDS:  # the bound of one of several values
+    elif not bounds and error["type"] in BOUNDS:  # of one of several values
         (bound,) = error["ctx"].values()
-        bounds.append(f"{'at most' if over else 'at least'} {_spell(bound)}")
+        bounds.append(f"{'at most' if is_above else 'at least'} {_spell(bound)}")
     elif not bounds and error["type"] == "finite_number":
         bounds.append("and finite")
     return ", ".join([noun, *([" and ".join(bounds)] if bounds else [])])

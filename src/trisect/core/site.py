@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from trisect.core.errors import SiteError
 
@@ -28,9 +28,8 @@ _SHAPE = re.compile(
 class Site:
     """A site: components at layers, and possibly heads; `None` for layers means all.
 
-    A Site is a place. Whether its weights or its representations are meant is decided by what is done there:
-    freezing and rewinding act on weights, attacking on what enters the dot product. `pre` names the projection's
-    own output, before rotary positions. Layers and heads count from 1.
+    The method decides whether weights or representations are meant: freezing and rewinding act on weights, attacks on what
+    enters the dot product. `pre` is the output of the projection, before rotary positions. Layers and heads count from 1.
     """
 
     components: tuple[str, ...]
@@ -57,13 +56,13 @@ class Site:
         if self.heads is not None and (bad := [c for c in self.components if c not in HEADED]):
             raise _error(f"heads of {'+'.join(bad)}", f"only {', '.join(HEADED)} have heads")
         if self.pre and (bad := [c for c in self.components if c not in ("q", "k", "v")]):
-            raise _error(f"pre.{'+'.join(bad)}", "only q, k and v have a projection's output of their own")
+            raise _error(f"pre.{'+'.join(bad)}", "only q, k and v have a projection")
 
     @classmethod
     def parse(cls, text: str) -> Site:
         """Parse a site in any spelling; `str` of the result is the canonical one.
 
-        Raises SiteError when the text is not a site.
+        Raises SiteError if the text is not a site.
         """
         match = _SHAPE.fullmatch(text.strip()) if isinstance(text, str) else None
         if isinstance(text, str) and text.count("@") > 1:
@@ -90,7 +89,7 @@ class Site:
     def resolve(self, layers: int, heads: int, kv_heads: int | None = None, stacks: Iterable[str] = ("",)) -> Site:
         """This site with the numbers of its layers in a model of that shape.
 
-        Raises SiteError when any part of it lies outside the model: an empty selection is never silent.
+        Raises SiteError if any part of it is outside the model.
         """
         shape = f"The model has layers 1-{layers} and heads 1-{heads}"
         if self.stack not in stacks:
@@ -114,18 +113,17 @@ class Site:
                     f"{shape}; {component} has heads 1-{have}.",
                     "Choose a head in that range.",
                 )
-        counted = self.layers or tuple(range(1, layers + 1))
-        return Site(self.components, counted, self.heads, self.stack, self.pre)
+        return replace(self, layers=self.layers or tuple(range(1, layers + 1)))
 
     def parts(self) -> tuple[Site, ...]:
         """The single-component, single-layer sites of this resolved site."""
         if self.layers is None:
             raise SiteError(
                 f"The site '{self}' has no layer numbers yet.",
-                "'all' is counted out against a model.",
+                "'all' stands for all layers of a model.",
                 "Call resolve first.",
             )
-        return tuple(Site((c,), (n,), self.heads, self.stack, self.pre) for n in self.layers for c in self.components)
+        return tuple(replace(self, components=(c,), layers=(n,)) for n in self.layers for c in self.components)
 
 
 def _numbers(text: str, site: str) -> tuple[int, ...] | None:

@@ -1,6 +1,6 @@
 """Design and Run: frozen, hashable statements of experiments, and the records that a study stores as JSON.
 
-How it is run (core.machine) is never part of an id.
+Machine settings (core.machine) are not part of ids.
 """
 
 from __future__ import annotations
@@ -27,14 +27,14 @@ from trisect.core.schema import MAX_FLEET, Each, Many, Some, one_of, record, to_
 from trisect.core.site import Site
 
 SCHEMA: Literal[1] = 1
-Later = Field(exclude_if=not_)  # where there are none, neither statements nor ids name them
+OmittedIfEmpty = Field(exclude_if=not_)  # left out of JSON, so that ids from before such a field stay the same
 
 
 @record
 class Model:
     """Sizes of the language model (definitions A2): post-LN encoder layers with a causal mask.
 
-    In the layers that are `idle` the attention block adds nothing, in training and after.
+    In the layers of `idle` the attention block adds nothing, in training and evaluation.
     """
 
     width: Annotated[int, Field(ge=1, le=schema.MODEL_BOUNDS["width"])] = 200
@@ -42,7 +42,7 @@ class Model:
     heads: Annotated[int, Field(ge=1, le=schema.MODEL_BOUNDS["heads"])] = 5
     feedforward: Annotated[int, Field(ge=1, le=schema.MODEL_BOUNDS["feedforward"])] = 200
     dropout: Annotated[float, Field(ge=0, le=0.99)] = 0.2
-    idle: Annotated[Many[int], Later] = ()
+    idle: Annotated[Many[int], OmittedIfEmpty] = ()
 
     def __post_init__(self) -> None:
         require(
@@ -55,8 +55,8 @@ class Model:
             self.width % 2 == 0, f"width is {self.width}.", "Sinusoidal positions come in pairs.", "Use an even width."
         )
         ok = tuple(sorted(set(self.idle) & set(range(1, self.layers + 1)))) == self.idle
-        reason = f"It names layers of the {self.layers}, from 1 on, each once and in order."
-        require(ok, f"idle is {list(self.idle)}.", reason, "Leave it out, or name such layers.")
+        reason = f"It has distinct layers from 1 to {self.layers}, in ascending order."
+        require(ok, f"idle is {list(self.idle)}.", reason, "Leave it out, or give such layers.")
 
 
 @record
@@ -84,7 +84,7 @@ class Training:
 class Text:
     """The text, its number of tokens per split, and the least count of a type that is kept.
 
-    `corpus` is 'embedded', a folder, or None where one is still to be named.
+    `corpus` is 'embedded', another built-in text, a folder, or None if the user has to name one.
     Types seen fewer than `min_count` times in the (cut) train split become <unk>.
     """
 
@@ -98,7 +98,7 @@ class Text:
 class Design:
     """Interventions, sites, text and seeds of an experiment. None leaves an intervention out.
 
-    `edits` are trained besides, one run each in every seed: any kind of edit that is registered, with its settings.
+    `edits` are further edits, of any registered kind, each with one run per seed.
     """
 
     name: str
@@ -113,9 +113,9 @@ class Design:
     tie: Tie | None = None
     probe: Probe | None = None
     erase: Erase | None = None
-    edits: Annotated[Many[AnyEdit], Later] = ()
-    ablate: Annotated[Ablate | None, Later] = None
-    interchange: Annotated[Interchange | None, Later] = None
+    edits: Annotated[Many[AnyEdit], OmittedIfEmpty] = ()
+    ablate: Annotated[Ablate | None, OmittedIfEmpty] = None
+    interchange: Annotated[Interchange | None, OmittedIfEmpty] = None
 
     def __post_init__(self) -> None:
         require(
@@ -136,14 +136,14 @@ class Design:
         """The same experiment with all sites resolved in the model; raises SiteError for sites outside it."""
         shape = (self.model.layers, self.model.heads)
 
-        def fit(sites: tuple[Site, ...], verb: str) -> tuple[Site, ...]:
-            return tuple(dict.fromkeys(check_site(s.resolve(*shape), verb) for s in sites))
+        def fit(sites: tuple[Site, ...], method: str) -> tuple[Site, ...]:
+            return tuple(dict.fromkeys(check_site(s.resolve(*shape), method) for s in sites))
 
         parts: dict[str, Any] = {}
-        for verb in METHODS:
-            part = getattr(self, verb)
+        for method in METHODS:
+            part = getattr(self, method)
             if part is not None and part.sites is not None:
-                parts[verb] = replace(part, sites=fit(part.sites, verb))
+                parts[method] = replace(part, sites=fit(part.sites, method))
         if self.tie:
             parts["tie"] = replace(parts["tie"], identity=fit(self.tie.identity, "identity"))
         edits = tuple(dict.fromkeys(replace(e, site=e.site.resolve(*shape)) for e in self.edits))
@@ -189,7 +189,7 @@ def narrow_heads(model: Model, edit: Edit) -> Edit:
         case "identity":
             saved = len(site.components)
         case other:
-            raise AssertionError(f"{other} saves no matrix that narrower heads could stand beside")
+            raise AssertionError(f"{other} saves no matrix")
     share = len(site.heads) / heads if site.heads else 1.0
     left = 4 * wide * wide + 4 * wide - saved * share * (wide * wide + wide)
     width = round((left - wide) / ((4 * wide + 3) * heads))
@@ -219,7 +219,7 @@ def read_experiment(data: object, where: str | Path) -> Design:
     return schema.read(Design, {"name": "experiment", **data} if isinstance(data, dict) else data, where)
 
 
-# what designs of one study may differ in, method by method: all else is one for the whole study
+# fields of methods in which the designs of one study may differ
 MERGEABLE = ("sites", "labels", "strengths", "variants", "identity", "midstage")
 
 
@@ -243,12 +243,15 @@ class Ledger:
         for design in self.asked[1:]:
             differ = differences(joint, design)
             require(
-                not differ, f"Its designs differ in {'; '.join(differ)}.", "One study has one way.", "Make two studies."
+                not differ,
+                f"Its designs differ in {'; '.join(differ)}.",
+                "Designs of one study share these.",
+                "Make two studies.",
             )
             joint = union(joint, design)
         trained = sorted(run for fleet in self.fleets for run in fleet)
         odd = sorted({*trained} ^ self.runs.keys())
-        reason = f"{odd[0]} stands in one of them alone." if odd else "A run stands in two fleets."
+        reason = f"{odd[0]} is only in one of them." if odd else "A run is in two fleets."
         require(
             trained == sorted(self.runs), "Its fleets are not the runs of its designs.", reason, "Make another study."
         )
@@ -301,7 +304,8 @@ def union(old: Design, new: Design) -> Design:
 class FinishedRun:
     """Content of a finished run's file; `metrics` are rows of epoch, split, name and value.
 
-    `numerics`, `products` and `processor` say how sums came out, `recorded` whether a GPU replayed recorded passes.
+    `numerics`, `products` and `processor` identify the floating-point arithmetic; `recorded` is whether the passes were replayed
+    as a CUDA graph.
     """
 
     spec: Run

@@ -27,7 +27,7 @@ class Heads(NamedTuple):
 class SiteTarget(NamedTuple):
     """One component at one address, with heads (from 1; None: all).
 
-    To a user's function heads are numbers from 1; those of k and v are key/value heads.
+    Heads of k and v are key/value heads.
     """
 
     address: Address
@@ -74,11 +74,13 @@ class Shape:
                 f"The site '{site}' names {what}.", self.describe(), "Name a stack that it has, as in enc.k@1."
             )
         if wrong := [c for c in site.components if c not in ("q", "k", "v")]:
-            raise SiteError(f"The site '{site}' names {wrong[0]}.", "What is read here is q, k and v.", "Use those.")
+            raise SiteError(
+                f"The site '{site}' names {wrong[0]}.", "Only q, k and v can be read and edited.", "Use one of them."
+            )
         if site.pre:
             reason = "Pretrained models are read at what enters the dot product."
             raise SiteError(
-                f"The site '{site}' is of the projection's own output, before rotary positions.",
+                f"The site '{site}' is the projection's output, before rotary positions.",
                 reason,
                 "Leave 'pre.' out.",
             )
@@ -102,17 +104,15 @@ class Shape:
     def writers(self, edits: SiteEdits) -> dict[Address, Writer]:
         """A writer for each address of sites such as 'v@3.h2'; functions of one address run in the mapping's order.
 
-        Writers by address stay what they are.
-
-        Raises SiteError for a site that is not there, SpecError for what is no function.
+        Writers by address are kept. Raises SiteError for a site outside the model, SpecError for an object that is no function.
         """
         writers: dict[Address, list[Writer]] = {}
         for site, function in edits.items():
             if not isinstance(site, str):
                 writers.setdefault(site, []).append(cast(Writer, function))
                 continue
-            reason = "What is done at a site is a function of its tensor and of where it is."
-            todo = "Give one: lambda tensor, where: 2 * tensor."
+            reason = "An edit is a function of a tensor and of its SiteTarget."
+            todo = "Give one such as lambda tensor, where: 2 * tensor."
             if not callable(function):
                 raise SpecError(f"{site} is to be edited by {shorten(function)}.", reason, todo)
             try:
@@ -142,8 +142,8 @@ class QKV(NamedTuple):
 
 Writer: TypeAlias = Callable[[QKV], QKV]
 Writers: TypeAlias = Mapping[Address, Writer]
-WeightsByAddress: TypeAlias = "Mapping[Address, Float[Tensor, 'B H T S']]"  # what stands in place of the softmax's
-# given what a site holds, alone, and where it is; what it returns goes on in its place
+WeightsByAddress: TypeAlias = "Mapping[Address, Float[Tensor, 'B H T S']]"  # that replace the softmax's
+# (tensor at a site, the site's SiteTarget) -> the tensor that replaces it
 EditFunction: TypeAlias = Callable[["Tensor", SiteTarget], "Tensor"]
 SiteEdits: TypeAlias = Mapping[str, EditFunction] | Writers
 
@@ -163,15 +163,15 @@ def edit_writer(targets: Sequence[SiteTarget], function: EditFunction) -> Writer
             part = tensor.clone() if target.heads is None else tensor[:, which]
             kind = tuple(part.shape), part.dtype, part.device
             changed: Any = function(part, where)
-            returned = tuple(getattr(changed, what, None) for what in ("shape", "dtype", "device"))
+            returned = tuple(getattr(changed, name, None) for name in ("shape", "dtype", "device"))
             if returned[0] is None or (tuple(returned[0]), *returned[1:]) != kind:
-                what = (
+                shown = (
                     f"{list(returned[0])}, {returned[1]}, {returned[2]}"
                     if returned[0] is not None
                     else type(changed).__name__
                 )
-                place = f"{where.component} of {where.address}, heads {format_spans(heads)}"
-                problem = f"The function {edit_name(function)} returned {what} for {place}."
+                component = f"{where.component} of {where.address}, heads {format_spans(heads)}"
+                problem = f"The function {edit_name(function)} returned {shown} for {component}."
                 reason = f"It was given {list(kind[0])}, {kind[1]}, {kind[2]}."
                 raise ModelError(problem, reason, "Return a tensor like it.")
             if target.heads is not None:
@@ -199,8 +199,8 @@ def write_in_order(writers: Sequence[Writer], parts: QKV) -> QKV:
     return functools.reduce(lambda now, write: write(now), writers, parts)
 
 
-ModelInputs: TypeAlias = Mapping[str, Any]  # what a model's own forward takes by name: tensors, as a rule
-Media: TypeAlias = object  # a file's path, samples or an image as its library has it, or several of these
+ModelInputs: TypeAlias = Mapping[str, Any]  # keyword arguments of a model's own forward, usually tensors
+Media: TypeAlias = object  # a path, audio samples or an image of Pillow, or several of these
 
 
 @dataclass(frozen=True, eq=False)
@@ -208,7 +208,7 @@ class InputSample:
     """Inputs other than text alone: sound or images, with or without text, or a model's own inputs.
 
     `audio` and `images` are files, or samples at the rate that the model's processor takes and images as Pillow has them.
-    `text` stands beside them; of an encoder-decoder it is what its decoder says.
+    `text` is the text with them; for an encoder-decoder, the decoder's.
     """
 
     text: str | None = None
@@ -225,8 +225,8 @@ TextOrPair: TypeAlias = PlainText | InputSample
 class Batch:
     """Texts prepared for one forward pass; `inputs` are the model's own.
 
-    `rows` says for each row which text it is from and where its window begins in it; `sides` are those of stacks whose
-    positions are neither the source's nor the target's.
+    `rows` has, for each row, the number of its text and of the token at which its window begins (from 0); `sides` are those of
+    stacks with positions of their own, neither the source's nor the target's.
     """
 
     inputs: ModelInputs
@@ -250,8 +250,8 @@ class RowScores:
     """Scores of a forward pass by row: the sum over predicted tokens, and their number.
 
     In nats for the objectives causal, masked and seq2seq. For 'output', which has no loss, the sum over real
-    positions of |y - clean|² / |clean|², y being the model's last hidden states: 0 without a clean pass to compare to;
-    such a pass has its `output`.
+    positions of |y - clean|² / |clean|², where y are the model's last hidden states and `clean` those of the pass without edits,
+    whose RowScores have them as `output`; 0 for that pass itself.
     """
 
     total: Float[Tensor, " B"]
@@ -308,7 +308,7 @@ class Subject(Protocol):
     def each(self, batch: Batch, see: Callable[[Trace], object]) -> None:
         """Read a batch, one layer in memory at a time.
 
-        Its tensors lie on the device where the model computes.
+        Its tensors are on the device where the model computes.
         """
         ...
 
@@ -354,9 +354,8 @@ class AnsweringSubject(Subject, Protocol):
 class StreamPoint(NamedTuple):
     """A point of the residual stream at an attention layer.
 
-    `where` is 'input', what enters the block that the layer stands in; 'attention', what its attention gives; 'output', what
-    leaves the block; 'parts', what each module directly in the block gives, one after the other; or 'embeddings', what the
-    model's embeddings give.
+    `where` is 'input' or 'output', those of the layer's block; 'attention', the output of its attention; 'parts', the outputs of
+    the block's direct children, one after the other; or 'embeddings', the output of the model's embeddings.
     """
 
     address: Address
@@ -383,7 +382,10 @@ class StreamSubject(AnsweringSubject, Protocol):
     def path_gradients(
         self, batch: Batch, places: Int[Tensor, " B"], answers: Int[Tensor, " B"], layers: Sequence[int]
     ) -> dict[tuple[int, str, int], Float[Tensor, "B T D"]]:
-        """The change of an answer's log-probability with a layer's input, through one head's q, k or v alone."""
+        """Gradients of an answer's log-probability with respect to a layer's input, through q, k or v of one head only.
+
+        By (layer, component, head).
+        """
         ...
 
 
@@ -402,8 +404,9 @@ class SeeingSubject(Subject, Protocol):
 
 @runtime_checkable
 class EditedPasses(Protocol):
-    """Many edited passes over the same batches, which may share what lies below what they edit; the numbers are those of `score`
-    and `outputs` of the model itself, bit for bit.
+    """Edited passes over the same batches, which may share the computation below their edits.
+
+    `score` and `outputs` return the model's own numbers, bit for bit.
     """
 
     @property
@@ -422,7 +425,7 @@ class EditedPasses(Protocol):
         hold: WeightsByAddress | None = None,
         clean: RowScores | None = None,
     ) -> RowScores:
-        """As Subject's; without edits it also begins."""
+        """As `Subject.score`; a pass without edits also begins."""
         ...
 
     def score_each(
@@ -451,7 +454,7 @@ class EditedPasses(Protocol):
     def outputs(
         self, batch: Batch, write: Writers | None = None, places: Int[Tensor, "B ..."] | None = None
     ) -> Float[Tensor, "B T V"]:
-        """As AnsweringSubject's."""
+        """As `AnsweringSubject.outputs`."""
         ...
 
 
@@ -469,7 +472,7 @@ class Texts:
     """Texts with a name, a fingerprint and notes; `texts()` restarts at the first.
 
     `options` are the words of a command line that name the same texts. `articles()` gives for each text the number of the
-    article (document) that it is from, None where none is marked; None itself where nobody knows.
+    article (document) that it is from, None outside marked articles; it is None if the format marks none.
     """
 
     name: str
@@ -490,13 +493,13 @@ def as_sample(text: Readable) -> TextOrPair:
     return InputSample(inputs=text) if isinstance(text, Mapping) else text
 
 
-NAMED = 24  # words that all notes on some texts name together
-BRIEF = 60  # characters of a text in a message
+NAMED = 24  # unknown words that the notes of one reading name in all
+BRIEF = 60  # characters of a word that are shown
 
 
-def note_unknown(lead: str, rest: str, lacking: Iterable[str], named: set[str]) -> list[str]:
+def note_unknown(lead: str, rest: str, words: Iterable[str], named: set[str]) -> list[str]:
     """Notes on unknown words: `lead` and those not yet in `named`, which grows by them; `rest` beyond NAMED."""
-    new = [word for word in dict.fromkeys(lacking) if word not in named]
+    new = [word for word in dict.fromkeys(words) if word not in named]
     shown = new[: NAMED - len(named)]
     named.update(shown)
     return [f"{lead}: {quote_words(shown, NAMED)}."] * bool(shown) + [rest] * (len(shown) < len(new))
@@ -525,7 +528,7 @@ def check_text(name: str, number: int, text: object, paired: bool) -> tuple[str,
         try:
             part.encode()
         except UnicodeEncodeError:
-            reason = "It holds a byte that is no UTF-8."
+            reason = "It has bytes that are not UTF-8."
             raise ModelError(
                 problem.encode("ascii", "backslashreplace").decode(), reason, "Give it as UTF-8."
             ) from None

@@ -1,4 +1,4 @@
-"""Trace: q, k, v, weights, output and projections of one attention layer over a batch, with their laws."""
+"""Trace: q, k, v, weights, output and projections of one attention layer over a batch, and how they are printed, cut and saved."""
 
 from __future__ import annotations
 
@@ -6,11 +6,10 @@ import json
 import re
 from collections.abc import Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from trisect.core.errors import SiteError, SpecError, is_installed, join_words, pandas_frame
+from trisect.core.errors import SiteError, SpecError, import_optional, join_words, pandas_frame
 from trisect.core.files import Json, digest, replace_file
 from trisect.core.site import Site, format_spans
 
@@ -61,7 +60,7 @@ class Side:
 
 
 def keys_of(stack: str) -> str:
-    """The name among `sides` of a stack's keys, if they are at other positions than its queries."""
+    """The key in `sides` for a stack's keys, if they are at other positions than its queries."""
     return f"{stack} keys"
 
 
@@ -90,12 +89,12 @@ def crosses(stack: str) -> bool:
 class Origin:
     """The origin of q, k, v or the output's map, as verified.
 
-    `how` is 'rows' where it is a plain selection of rows of one affine module's [out, in] weight (columns for o), else
-    what it is instead: 'normed', 'mixed', 'gated', 'unknown'; `words` is the same as a phrase. `parameter` is the owning
+    `how` is 'rows' if it is a selection of rows of one affine module's [out, in] weight (columns for o), else 'normed',
+    'mixed', 'gated' or 'unknown'; `words` is the same as a phrase. `parameter` is the owning
     weight's name in the state dict, `rows` [H, E] its output units (for o: its input units) per head, `transposed`
-    whether the stored array is [in, out]. `scale` multiplies q or k on top of the weight (1 for most). `rounding` is
-    by how much rounding the input of a quantised map changes its output, relative to the largest number, as measured on loading;
-    effects of rounding in layers below are not included.
+    whether the stored array is [in, out]. `scale` is an additional factor of q or k (usually 1). `rounding` is the
+    largest change of a quantised map's output by rounding of its input, relative to the largest output, measured on loading;
+    rounding in layers below is not included.
     """
 
     how: str
@@ -120,8 +119,8 @@ class NormedMap(NamedTuple):
 class Projections:
     """The weights of one attention layer, per head: q_h = x w_q[h] + b_q[h], f_h(x) = (x w_v[h] + b_v[h]) w_o[h].
 
-    K may be smaller than H (grouped queries): head h uses key/value head h // (H / K). None where the proof found
-    no plain selection; `origins` then says what it is instead, and `normed` holds q, k or v that a norm follows.
+    K may be smaller than H (grouped queries): head h uses key/value head h // (H / K). A matrix is None if it is no
+    selection of rows of a weight; `origins` then says what it is, and `normed` has q, k or v that a norm follows.
     """
 
     address: Address
@@ -239,9 +238,9 @@ class FeedForward:
 class ResidualBlock:
     """The surroundings of an attention layer: the residual that is added to its output, and the layer norm before or after it.
 
-    kind 'post': LN(x + attention(x)) follows; 'pre': x + attention(LN(x)), so that the norm lies inside attention;
-    'bare': x + attention(x) without either, γ being ones. `centred` is false for RMS norms, which do not subtract the
-    mean; `beta` is None where the norm has no shift. `after` lies between W_O and the sum, `forward` follows all this.
+    `kind` is 'post': LN(x + attention(x)); 'pre': x + attention(LN(x)); or 'bare': x + attention(x), with γ = 1. `centred`
+    is False for RMS norms, which do not subtract the mean; `beta` is None if the norm has no shift. `after` is applied
+    between W_O and the sum, `forward` after the sum.
     """
 
     kind: str
@@ -312,8 +311,8 @@ class Trace:
     """The arrays of one attention layer over one batch, as the model itself used them, and where they come from.
 
     q and k are what enters the dot product (after rotary positions), before key/value heads are repeated; `scale`
-    multiplies q·k in the scores (None where it is not known). Weights are after the softmax; their rows sum to 1 at
-    real positions, to less where the model has sinks. Keys are of the same sequence except in cross-attention.
+    multiplies q·k in the scores (None if unknown). Weights are after the softmax; their rows sum to 1 at
+    real positions, to less if the model has learned sinks. Keys are from the same sequence except in cross-attention.
     """
 
     address: Address
@@ -397,10 +396,10 @@ class Trace:
 class Reading:
     """One batch of texts read by a model: a Trace per layer and stack, and what the positions are.
 
-    `rows` says for each row of the batch which text it is from (counted from 0) and at which token of that text its
-    window begins. `notes` say what was done to the texts (cut into windows, used as both source and target). `sides`
-    are those of stacks whose positions are neither the source's nor the target's, see `side_of`. `output` is the model's output
-    if it was read with gradients, `stream` the contributions of writers if they were asked for.
+    `rows` has, for each row of the batch, the number of its text and of the token at which its window begins (from 0).
+    `notes` say how texts were changed (cut into windows, used as both source and target). `sides` are those of stacks
+    with positions of their own, see `side_of`. `output` is the model's output
+    if it was read with gradients, `stream` the contributions of writers if requested.
     """
 
     model: str
@@ -426,7 +425,7 @@ class Reading:
         """The trace of an address, as in `reading["layer 3"]`, `reading["enc layer 1"]` and `reading["enc.k@1"]`.
 
         A site with heads gives a trace of these heads, as in `reading["q@1.h2"]`; a head of k or v comes with all query heads that
-        share it. Raises SiteError for layers that were not read, and for components that a trace does not hold.
+        share it. Raises SiteError for layers that were not read, and for components that a trace does not have.
         """
         return _trace_at(self.traces, where)
 
@@ -449,7 +448,7 @@ class Reading:
 
         path = Path(path)
         if path.suffix != ".safetensors":
-            problem, reason = f"{path.name!r} was given.", "A reading is kept as safetensors."
+            problem, reason = f"{path.name!r} was given.", "A reading is saved as safetensors."
             raise SpecError(problem, reason, "Give a name that ends in .safetensors.")
         header: dict[str, Json] = {"model": self.model, "objective": self.objective, "notes": list(self.notes)}
         header["source"] = [list(row) for row in self.source.tokens]
@@ -465,10 +464,7 @@ class Reading:
 
         An axis is named by its kind and length, such as 'head_12', since layers may differ in size.
         """
-        if not is_installed("xarray"):
-            reason, todo = "It is not installed here.", "Run: pip install xarray."
-            raise SpecError("to_xarray needs the package xarray.", reason, todo)
-        xarray: Any = import_module("xarray")
+        xarray = import_optional("xarray")
         variables: dict[str, Any] = {}
         for at, name, values in self._arrays():
             if name in AXES:
@@ -537,12 +533,12 @@ def _trace_at(traces: Sequence[Trace], where: str | Site | Address) -> Trace:
         raise SiteError(problem, f"The reading has {listed or 'no trace'}.", "Name one of them.")
     problem, layer = f"{str(site)!r} was asked for.", f"reading[{str(trace.address)!r}]"
     if missing := [c for c in site.components if c not in ("q", "k", "v", "attn")]:
-        reason = f"A trace holds q, k, v, weights and output of attention, and no {' or '.join(missing)}."
-        todo = f"Take {layer}: its output enters W_O, which is w_o, and block.forward is the feed-forward block behind."
+        reason = f"A trace has q, k, v, weights and output of attention, and no {' or '.join(missing)}."
+        todo = f"Use {layer}: its output is multiplied by w_o, and block.forward is the feed-forward block."
         raise SiteError(problem, reason, todo)
     if site.pre:
-        reason = "A trace holds q, k and v as attention takes them, after norms and rotary positions."
-        todo = f"Leave 'pre.' out, or multiply what attention is given by {layer}.projections."
+        reason = "A trace has q, k and v as attention takes them, after norms and rotary positions."
+        todo = f"Leave 'pre.' out, or multiply the input of attention by {layer}.projections."
         raise SiteError(problem, reason, todo)
     return trace if site.heads is None else _trace_of_heads(trace, site, problem)
 
@@ -552,7 +548,7 @@ def _trace_of_heads(trace: Trace, site: Site, problem: str) -> Trace:
     counts = {c: getattr(trace, c).shape[1] for c in site.components}
     reason = f"{str(trace.address).capitalize()} has {', '.join(f'heads 1-{n} of {c}' for c, n in counts.items())}."
     if len(set(counts.values())) > 1:
-        raise SiteError(problem, reason, "Name heads of one of them, since their numbers do not mean the same.")
+        raise SiteError(problem, reason, "Name heads of one component, since their numbers differ.")
     count, heads = next(iter(counts.values())), trace.heads
     chosen = [h - 1 for h in site.heads or ()]
     if chosen[-1] >= count:
@@ -568,7 +564,7 @@ def _trace_of_heads(trace: Trace, site: Site, problem: str) -> Trace:
     origins = {n: o if o.rows is None else replace(o, rows=pick(o.rows, 0)) for n, o in layer.origins.items()}
     parts = {n: None if (t := getattr(layer, n)) is None else pick(t, 0) for n in WEIGHTS if n != "b_o"}
     if trace.block is not None and trace.block.after is not None:
-        words = "heads are given alone, and what lies behind W_O takes the sum of all"
+        words = "only some heads are read, and the norm behind W_O takes the sum of all"
         origins["o"], parts["w_o"] = Origin("mixed", words), None
     normed = {
         n: NormedMap(pick(m.weight, 0), None if m.bias is None else pick(m.bias, 0)) for n, m in layer.normed.items()

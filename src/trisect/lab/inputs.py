@@ -169,7 +169,7 @@ class TextSource:
                 description="A raw folder, a treebank's file, a corpus folder, hf:NAME[:CONFIG], 'sample' (some 300 English "
                 "sentences) or 'embedded' (an invented language); in Python also texts themselves."
             ),
-            Option(name="corpus", metavar="CORPUS", placed=True),
+            Option(name="corpus", metavar="CORPUS", positional=True),
         ]
         | None
     ) = None
@@ -365,7 +365,7 @@ DonorText = Annotated[Any, Field(description="A donor text, as many tokens long 
 PairsFile = Annotated[
     str | Path,
     Field(description="A file of pairs, one a line as JSON: base, donor and, where they are known, answers."),
-    Option(metavar="FILE", placed=True),
+    Option(metavar="FILE", positional=True),
 ]
 PairList = Annotated[
     Any, Field(description="Pairs in memory: (base, donor), or mappings as in a file."), Option(name="")

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 class _WeightEdit(TrainingEdit):
     """An edit of weights alone, without labels or further losses, at the cost of the baseline."""
 
-    own_page: ClassVar[bool] = True
+    has_own_figures: ClassVar[bool] = True
 
     @property
     def column(self) -> None:
@@ -151,7 +151,7 @@ class AttackEdit(TrainingEdit):
 
     kind: ClassVar[str] = "attack"
     title: ClassVar[str] = "Attack"
-    own_page: ClassVar[bool] = True
+    has_own_figures: ClassVar[bool] = True
 
     @classmethod
     def check_site(cls, site: Site) -> Site:

@@ -31,7 +31,7 @@ class AlignSettings:
         Field(
             description="A file of source sentences, one a line, words separated by spaces; or of texts that contain both sides."
         ),
-        Option(metavar="FILE", placed=True),
+        Option(metavar="FILE", positional=True),
     ]
     target: (
         Annotated[

@@ -28,7 +28,7 @@ class AuditSettings:
             "transformer_lens:blocks.1.attn.hook_q or pyvene:1.query_output; in Python also a function (model, inputs) -> tensor, "
             "None where it does not fire."
         ),
-        Option(metavar="MODULE", placed=True),
+        Option(metavar="MODULE", positional=True),
     ]
     site: Annotated[
         Site | str,

@@ -20,10 +20,10 @@ class BenchmarkSettings:
         Field(
             description="Python files whose functions (model, texts, site) -> score are scored beside the built-in ones."
         ),
-        Option(argument=True, many="places", metavar="[METHOD.py]..."),
+        Option(argument=True, many="paths", metavar="[METHOD.py]..."),
     ] = ()
     functions: Annotated[
-        tuple[Any, ...], Field(description="Such functions, in Python."), Option(name="", many="places")
+        tuple[Any, ...], Field(description="Such functions, in Python."), Option(name="", many="paths")
     ] = ()
     methods: Annotated[
         tuple[str, ...],

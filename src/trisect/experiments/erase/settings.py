@@ -27,7 +27,7 @@ class EraseSettings:
     corpus: Annotated[
         str | Path,
         Field(description="A labelled text: a treebank's folder, a corpus folder, or 'embedded'."),
-        Option(metavar="CORPUS", placed=True),
+        Option(metavar="CORPUS", positional=True),
     ]
     labels: Annotated[
         tuple[str, ...],

@@ -29,7 +29,7 @@ class ProfileSettings:
             description="A treebank's folder or file, a corpus or a raw text's folder, 'sample' (English) or 'embedded'; with "
             "--attention cross a bitext's folder, or 'embedded'."
         ),
-        Option(metavar="CORPUS", placed=True),
+        Option(metavar="CORPUS", positional=True),
     ]
     attention: Annotated[
         str,

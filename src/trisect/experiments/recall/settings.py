@@ -25,7 +25,9 @@ class RecallSettings:
     """Settings of recall: people, and the recipe."""
 
     data: Annotated[
-        str | Path, Field(description="A folder of birth places, or 'embedded'."), Option(metavar="DATA", placed=True)
+        str | Path,
+        Field(description="A folder of birth places, or 'embedded'."),
+        Option(metavar="DATA", positional=True),
     ] = EMBEDDED_DATA
     seeds: Seeds = (1,)
     recipe: (

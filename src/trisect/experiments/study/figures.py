@@ -443,7 +443,7 @@ def _edits(rows: StudyRows) -> Iterator[charts.Figure]:
     """A figure for each kind of edit: both losses of each setting, less the baseline's of the same seed."""
     for kind in rows.runs["edit"].unique(maintain_order=True):
         panels: list[SitePanel] = []
-        for split, noun in SPLIT.items() if kind != "none" and not kind_of(kind).own_page else ():
+        for split, noun in SPLIT.items() if kind != "none" and not kind_of(kind).has_own_figures else ():
             # by what their runs' names say before the site: the kind and its settings
             settings: dict[str, list[Point]] = {}
             for point in rows.effects(kind, split):

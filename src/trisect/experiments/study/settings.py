@@ -104,7 +104,7 @@ class StudySettings:
         Field(
             description="Two or more studies of other seeds that were trained apart: they become one, and nothing is trained."
         ),
-        Option(many="places", metavar="STUDY..."),
+        Option(many="paths", metavar="STUDY..."),
     ] = ()
 
 

@@ -29,7 +29,7 @@ class TranslateSettings:
         Annotated[
             str | Path,
             Field(description="A folder with a bitext, or 'embedded'."),
-            Option(metavar="DATA", unset=EMBEDDED_DATA, placed=True),
+            Option(metavar="DATA", unset=EMBEDDED_DATA, positional=True),
         ]
         | None
     ) = None
