@@ -301,7 +301,7 @@ def test_addresses_of_an_encoder_decoder():
         ("enc.v@1", "The site 'enc.v@1' names the stack 'enc'."),
         ("k@1.h3", "The site 'k@1.h3' names head 3 of k."),
         ("ffn@1", "The site 'ffn@1' names ffn."),
-        ("pre.k@1", "The site 'pre.k@1' is of the projection's own output, before rotary positions."),
+        ("pre.k@1", "The site 'pre.k@1' is the projection's output, before rotary positions."),
     ],
 )
 def test_sites_that_the_model_does_not_have(site, given):

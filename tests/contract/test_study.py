@@ -283,7 +283,7 @@ def test_a_full_disk_is_said_and_nothing_half_written_is_read(one, tmp_path, mon
     with pytest.raises(StudyError) as caught:
         run(tmp_path / "study", ONE)
     assert caught.value.reason == "The disk is full."
-    assert "goes on from the last whole file" in caught.value.todo
+    assert "it resumes from the last complete file" in caught.value.todo
     assert not [path for path in (tmp_path / "study").rglob(".*") if path.name != ".lock"]
     assert_same(run(tmp_path / "study", ONE), one)
 

@@ -10,7 +10,7 @@ from safetensors import safe_open
 from tests import tinyhf, towers, zoo
 
 import trisect
-from trisect.core import trace
+from trisect.core import errors, trace
 from trisect.core.errors import CorpusError, ModelError, SiteError, SpecError
 from trisect.core.site import Site
 from trisect.core.trace import Address
@@ -167,7 +167,7 @@ def test_a_reading_is_kept_with_its_tokens(reading, tmp_path):
 
 
 def test_xarray_is_asked_for_by_name(reading, monkeypatch):
-    monkeypatch.setattr(trace, "is_installed", lambda _package: False)
+    monkeypatch.setattr(errors, "is_installed", lambda _package: False)
     with pytest.raises(SpecError, match="pip install xarray"):
         reading.to_xarray()
 

@@ -146,7 +146,7 @@ def test_a_change_of_the_output_is_relative_and_leaves_padding_out():
     [
         (["w1", " "], "Text 2 is ' '.", "A text has at least one character that is not white space."),
         ([("w1", "w2")], "Text 1 is ('w1', 'w2').", "tiny takes one text at a time, and no pairs."),
-        (["\ud800"], "Text 1 is '\\ud800'.", "It holds a byte that is no UTF-8."),
+        (["\ud800"], "Text 1 is '\\ud800'.", "It has bytes that are not UTF-8."),
     ],
 )
 def test_empty_texts_are_refused(texts, given, known):

@@ -298,7 +298,7 @@ def test_one_canonical_spelling(text, canonical):
         ("q++k@1", "'' is no component"),
         ("K@1", "not of that form"),
         ("ffn@1.h2", "only q, k, v, o have heads"),
-        ("pre.o@1", "only q, k and v have a projection's output of their own"),
+        ("pre.o@1", "only q, k and v have a projection"),
         ("k@1.h0", "layers and heads count from 1"),
         ("encoder.k@1", "not of that form"),
     ],
