@@ -191,9 +191,9 @@ def read_pairs(
     by spaces or tabs. Raises CorpusError for unequal numbers of lines, IDs of one side, an empty sentence, and links that do not fit.
     """
     if base is not None and gold is None:
-        reason = "It says from what the links of a gold file count."
+        problem = f"A base of {base} was given, and no gold links."
         raise CorpusError(
-            f"A base of {base} was given, and no gold links.", reason, "Leave --base out, or give --gold."
+            problem, "It is the number of the first word in gold links.", "Leave --base out, or give --gold."
         )
     paths = (Path(source), Path(target))
     rows = [read_lines(path) for path in dict.fromkeys(paths)]
@@ -228,13 +228,7 @@ def read_pairs(
         longer, first = int(len(sides[0]) < len(sides[1])), min(map(len, sides)) + 1
         reason = f"Line n of one is the translation of line n of the other; line {first} of {paths[longer]} has none."
         raise CorpusError(f"{problem}.", reason, "Give files with as many lines.")
-    if not sides[0]:
-        raise CorpusError(f"{paths[0]} is empty.", "It has no sentence.", "Give at least one sentence pair.")
-    for path, side in zip(paths, sides, strict=True):
-        for number, words in enumerate(side, start=1):
-            if not any(map(str.strip, words)):
-                todo = "Leave that line out of both files, and out of the links."
-                raise CorpusError(f"{path}, line {number}, is empty.", "A sentence has at least one word.", todo)
+    _check_sentences(paths, sides)
     if gold is None:
         return Pairs(tuple(SentencePair(*both) for both in zip(*sides, strict=True)), tuple(notes))
     lengths = [(len(s), len(t)) for s, t in zip(*sides, strict=True)]
@@ -244,6 +238,17 @@ def read_pairs(
         raise CorpusError(f"{gold} holds no link, so that it is no gold.", FORM, todo)
     pairs = (SentencePair(s, t, *links) for s, t, links in zip(*sides, sentences, strict=True))
     return Pairs(tuple(pairs), (*notes, note))
+
+
+def _check_sentences(paths: Sequence[Path], sides: Sequence[Sequence[tuple[str, ...]]]) -> None:
+    """Raise CorpusError for files without a sentence, or with a sentence without a word."""
+    if not sides[0]:
+        raise CorpusError(f"{paths[0]} is empty.", "It has no sentence.", "Give at least one sentence pair.")
+    for path, side in zip(paths, sides, strict=True):
+        for number, words in enumerate(side, start=1):
+            if not any(map(str.strip, words)):
+                todo = "Leave that line out of both files, and out of the links."
+                raise CorpusError(f"{path}, line {number}, is empty.", "A sentence has at least one word.", todo)
 
 
 Placed = tuple[str, tuple[Link, ...], tuple[Link, ...]]  # a text, and where its source words and its target words stand
