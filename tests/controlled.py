@@ -32,8 +32,4 @@ def made(
 
 def judged(tables: Mapping[str, pl.DataFrame], described: StudyAbout) -> dict[str, pl.DataFrame]:
     """The same tables with claims and controls judged again."""
-    return {
-        **tables,
-        "claims": claims.judge(tables, described),
-        "controls": judge_controls(tables, described),
-    }
+    return {**tables, "claims": claims.judge(tables, described), "controls": judge_controls(tables, described)}

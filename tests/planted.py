@@ -98,11 +98,11 @@ def judged(tables: Mapping[str, pl.DataFrame], seeds: tuple[int, ...] = SEEDS) -
 
 
 def whole(table: pl.DataFrame, claim: str) -> dict[str, Any]:
-    return table.filter((pl.col("claim") == claim) & pl.col("part").is_null()).row(0, named=True)
+    return table.filter(pl.col("part").is_null(), claim=claim).row(0, named=True)
 
 
 def parts(table: pl.DataFrame, claim: str) -> pl.DataFrame:
-    return table.filter((pl.col("claim") == claim) & pl.col("part").is_not_null())
+    return table.filter(pl.col("part").is_not_null(), claim=claim)
 
 
 def without(tables: Mapping[str, pl.DataFrame], slug: str) -> dict[str, pl.DataFrame]:

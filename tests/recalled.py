@@ -67,7 +67,7 @@ def _row(model: str, seed: int, split: str, i: int, draw: np.random.Generator) -
 def measures(of: pl.DataFrame) -> pl.DataFrame:
     """The rows that the answers give, and what survives an edit, which is made up."""
     asked = sorted(set(of["name"].to_list()))
-    known = {row["name"]: row["gold"] for row in of.filter(pl.col("split") == "train").to_dicts()}
+    known = {row["name"]: row["gold"] for row in of.filter(split="train").to_dicts()}
     rows = measure_rows(of, neighbours(asked, known), draws=DRAWS)
     row = {
         "subject": "left-out" if "left-out" in of["model"] else "pretrained",

@@ -1,27 +1,15 @@
 """Checkpoints small enough for a test: tiny random models of several kinds, saved as subfolders of one folder."""
 
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import torch
-from transformers import (
-    AlbertConfig,
-    AlbertForMaskedLM,
-    BartConfig,
-    BartForConditionalGeneration,
-    BertConfig,
-    BertForMaskedLM,
-    BertModel,
-    GPT2Config,
-    GPT2LMHeadModel,
-    LlamaConfig,
-    LlamaForCausalLM,
-    PreTrainedModel,
-    PreTrainedTokenizerFast,
-)
+import transformers
+from transformers import PreTrainedModel, PreTrainedTokenizerFast
 
 from tests import tinyhf
 
+tf = cast(Any, transformers)
 WORDS = [f"w{i}" for i in range(30)]
 VOCABULARY = (*tinyhf.SPECIALS, *WORDS)
 SIZE = len(VOCABULARY)
@@ -33,19 +21,19 @@ def make(kind: str, seed: int, wide: int = 16) -> PreTrainedModel:
     torch.manual_seed(seed)
     shape: dict[str, Any] = SHAPE | {"hidden_size": wide, "vocab_size": SIZE, "max_position_embeddings": 16}
     if kind == "fused":  # one Conv1D makes q, k and v
-        model = GPT2LMHeadModel(
-            GPT2Config(
+        model: Any = tf.GPT2LMHeadModel(
+            tf.GPT2Config(
                 vocab_size=SIZE, n_positions=16, n_embd=wide, n_layer=2, n_head=4, bos_token_id=2, eos_token_id=3
             )
         )
     elif kind == "grouped":  # two key/value heads, no biases
-        model = LlamaForCausalLM(
-            LlamaConfig(**shape, num_key_value_heads=2, bos_token_id=2, eos_token_id=3, pad_token_id=0)
+        model = tf.LlamaForCausalLM(
+            tf.LlamaConfig(**shape, num_key_value_heads=2, bos_token_id=2, eos_token_id=3, pad_token_id=0)
         )
     elif kind == "masked":
-        model = BertForMaskedLM(BertConfig(**shape))
+        model = tf.BertForMaskedLM(tf.BertConfig(**shape))
     elif kind == "shared":  # one layer's weights for both layers
-        model = AlbertForMaskedLM(AlbertConfig(**shape, embedding_size=8))
+        model = tf.AlbertForMaskedLM(tf.AlbertConfig(**shape, embedding_size=8))
     elif kind == "paired":  # encoder, decoder and cross-attention
         sizes: dict[str, Any] = {
             f"{side}_{name}": n
@@ -53,11 +41,11 @@ def make(kind: str, seed: int, wide: int = 16) -> PreTrainedModel:
             for name, n in (("layers", 2), ("attention_heads", 4), ("ffn_dim", 16))
         }
         ids: dict[str, Any] = {"pad_token_id": 0, "bos_token_id": 2, "eos_token_id": 3, "decoder_start_token_id": 2}
-        model = BartForConditionalGeneration(
-            BartConfig(vocab_size=SIZE, d_model=wide, max_position_embeddings=16, **sizes, **ids)
+        model = tf.BartForConditionalGeneration(
+            tf.BartConfig(vocab_size=SIZE, d_model=wide, max_position_embeddings=16, **sizes, **ids)
         )
     else:
-        model = BertModel(BertConfig(**shape))  # no loss
+        model = tf.BertModel(tf.BertConfig(**shape))  # no loss
     draw = torch.Generator().manual_seed(seed)
     with torch.no_grad():
         for parameter in (model if kind == "grouped" else model.double()).parameters():

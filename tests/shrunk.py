@@ -98,6 +98,7 @@ NOT_WIDE = (
     *("vocab", "layers", "layer", "position", "positions", "heads", "kernel", "experts", "image", "patch", "act", "pos"),
     *("dropout", "prob", "eps", "std", "window", "tokens", "id", "stride", "scale", "mel", "bins", "audio", "num"),
 )  # fmt: skip
+ALSO = ("hidden_size_per_layer_input", "num_filters", "audio_dim", "layer_embed_dim", "d_latents", "base_channels")
 STAGES = ("depths", "num_blocks", "decoder_blocks", "encoder_blocks", "blocks")
 PLACES = ("indexes", "indices", "idx")  # of layers
 
@@ -129,16 +130,7 @@ def known(config: Any, name: str) -> Any:
 def is_width(name: str) -> bool:
     """Whether a setting of that name says how wide something is."""
     words = name.replace("d_", "d", 1).split("_") if name.startswith("d_") else name.split("_")
-    if name in (
-        "hidden_size_per_layer_input",
-        "num_filters",
-        "audio_dim",
-        "layer_embed_dim",
-        "d_latents",
-        "base_channels",
-    ):
-        return True
-    if name.endswith("hidden_size"):
+    if name in ALSO or name.endswith("hidden_size"):
         return True
     return any(w in WIDE for w in words) and not any(w in NOT_WIDE for w in words)
 
@@ -346,11 +338,7 @@ INPUTS: dict[str, Callable[[Any], dict[str, Tensor]]] = {
         "pixel_values": _pixels(c)[:, None],
         "image_attention_mask": torch.ones(2, 7, 1),
     },
-    "instructblip": lambda c: {
-        "pixel_values": _pixels(c),
-        "qformer_input_ids": _ids(5),
-        "input_ids": _placed(c),
-    },
+    "instructblip": lambda c: {"pixel_values": _pixels(c), "qformer_input_ids": _ids(5), "input_ids": _placed(c)},
     "kosmos-2": _kosmos,
     "clap": lambda c: {"input_ids": _ids(7), "input_features": _normal(2, 1, 1001, c.audio_config.num_mel_bins)},
     "qwen3_asr_encoder": lambda c: {

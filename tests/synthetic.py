@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import lru_cache
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import polars as pl
@@ -102,6 +102,18 @@ def study_tables(
     return dict(_made(asked, tuple(seeds), layers, tuple(planted.items()), spread, generator_seed))
 
 
+class _Planted(NamedTuple):
+    """Effects by their keys, and how they differ over seeds."""
+
+    effects: Mapping[str, float]
+    spread: float
+    generator: np.random.Generator
+
+    def draw(self, key: str, default: float = 0.0, spread: float = 1.0) -> float:
+        """One seed's value of an effect; `spread` multiplies the usual standard deviation."""
+        return self.effects.get(key, default) + spread * self.spread * self.generator.standard_normal()
+
+
 @lru_cache(maxsize=32)
 def _made(
     asked: spec.Design,
@@ -111,27 +123,27 @@ def _made(
     spread: float,
     generator_seed: int,
 ) -> dict[str, pl.DataFrame]:
-    generator = np.random.default_rng(generator_seed)
-    planted, claims_hash = dict(effects), claims.claims_hash()
+    planted, claims_hash = _Planted(dict(effects), spread, np.random.default_rng(generator_seed)), claims.claims_hash()
     runs: list[dict[str, Any]] = []
     metrics, sites = _Columns("metrics"), _Columns("sites")
-    shifts = {seed: 0.1 * generator.standard_normal() for seed in seeds}
+    shifts = {seed: 0.1 * planted.generator.standard_normal() for seed in seeds}
     for run in asked.runs(CORPUS):
         identity = run.id
         runs.append(_run_row(run, identity, claims_hash))
         slug = run.edit.slug if run.edit else "baseline"
         ends: dict[str, float] = {}
         for split in ("train", "valid"):
-            noise = spread * generator.standard_normal() if run.edit else 0.0
-            ends[split] = FINAL[split] + shifts[run.seed] + planted.get(f"{slug}/{split}", 0.0) + noise
-        pace = 3 + planted.get(f"pace-{slug}", 0.0) + 5 * spread * generator.standard_normal()
+            key = f"{slug}/{split}"
+            effect = planted.draw(key) if run.edit else planted.effects.get(key, 0.0)
+            ends[split] = FINAL[split] + shifts[run.seed] + effect
+        pace = 3 + planted.draw(f"pace-{slug}", spread=5)
         _add_metrics(metrics, run, identity, ends, pace)
         if run.edit is None:
-            _add_sites(sites, run, identity, ends, layers, planted, spread, generator)
+            _add_sites(sites, run, identity, ends, layers, planted)
         if asked.probe and slug.partition("-")[0] in ("baseline", "attack"):
-            _add_probes(sites, asked.probe, identity, slug, planted, spread, generator)
+            _add_probes(sites, asked.probe, identity, slug, planted)
         if asked.erase and run.edit is None:
-            _add_erasure(sites, asked.erase, identity, planted, spread, generator)
+            _add_erasure(sites, asked.erase, identity, planted)
     return {"runs": frame("runs", runs), "metrics": metrics.frame(), "sites": sites.frame()}
 
 
@@ -262,14 +274,7 @@ def _add_metrics(table: _Columns, run: spec.Run, identity: str, ends: Mapping[st
 
 
 def _add_sites(
-    table: _Columns,
-    run: spec.Run,
-    identity: str,
-    ends: Mapping[str, float],
-    layers: int,
-    planted: Mapping[str, float],
-    spread: float,
-    generator: np.random.Generator,
+    table: _Columns, run: spec.Run, identity: str, ends: Mapping[str, float], layers: int, planted: _Planted
 ) -> None:
     def add(site: str | None, measure: str, values: np.ndarray | float, at: np.ndarray | None = None) -> None:
         fixed = {"subject": identity, "site": site, "measure": measure, "split": split, "n": TOKENS[split]}
@@ -277,7 +282,7 @@ def _add_sites(
         table.add(fixed, np.atleast_1d(values).astype(float).tolist(), "" if at is None else "at", keys)
 
     def rewound(site: str, kind: str, positions: np.ndarray, kept: np.ndarray) -> np.ndarray:
-        rise = planted.get(f"{kind}-{site}", 0.0) + spread * generator.standard_normal()
+        rise = planted.draw(f"{kind}-{site}")
         losses = ends[split] + rise * (1 - kept) ** 2
         add(site, f"{kind}_loss_nats", losses, positions)
         add(site, f"{kind}_accuracy", 0.35 * np.exp(3 - losses), positions)
@@ -287,53 +292,39 @@ def _add_sites(
     alphas, epochs = np.linspace(0, 1, POINTS), np.arange(run.training.epochs + 1.0)
     for split in ("train", "valid"):
         add(None, "unigram_loss_nats", UNIGRAM[split])
-        cost = planted.get("self_only", 0.5) + spread * generator.standard_normal()
-        add("attn@all", "self_only_loss_nats", ends[split] + cost)
+        add("attn@all", "self_only_loss_nats", ends[split] + planted.draw("self_only", 0.5))
         for site in (f"{component}@{layer}" for layer in range(1, layers + 1) for component in ("q", "k", "v")):
             losses = rewound(site, "rewind", alphas, alphas)
             critical = _criticality(alphas, losses, EPSILON * ends[split])
-            if f"criticality-{site}" in planted:
-                critical = planted[f"criticality-{site}"] + spread * generator.standard_normal()
+            if f"criticality-{site}" in planted.effects:
+                critical = planted.draw(f"criticality-{site}")
             add(site, "criticality", critical)
             add(site, "criticality_first", critical)
             rewound(site, "midstage", epochs, epochs / run.training.epochs)
 
 
-def _add_probes(
-    table: _Columns,
-    probe: methods.Probe,
-    identity: str,
-    slug: str,
-    planted: Mapping[str, float],
-    spread: float,
-    generator: np.random.Generator,
-) -> None:
+def _add_probes(table: _Columns, probe: methods.Probe, identity: str, slug: str, planted: _Planted) -> None:
     for label in probe.labels:
         for site in map(str, probe.sites or ()):
-            bits = planted.get(f"bits-{slug}-{site}", 1.0) + spread * generator.standard_normal()
+            bits = planted.draw(f"bits-{slug}-{site}", 1.0)
             fixed = {"subject": identity, "site": site, "label": label, "split": "valid", "n": TOKENS["valid"]}
             for kind in probe.kinds:
                 table.add(fixed | {"measure": f"probe_{kind}_bits"}, [bits])
                 table.add(fixed | {"measure": f"probe_{kind}_accuracy"}, [0.3 + 0.4 * bits])
                 table.add(fixed | {"measure": f"probe_{kind}_selectivity"}, [0.2 * bits])
-                by_chance = planted.get(f"control-bits-{slug}-{site}", 1.0)
+                by_chance = planted.effects.get(f"control-bits-{slug}-{site}", 1.0)
                 table.add(fixed | {"measure": f"probe_{kind}_control_bits"}, [by_chance])
             table.add(fixed | {"measure": "probe_majority"}, [0.3])
 
 
-def _add_erasure(
-    table: _Columns,
-    erase: methods.Erase,
-    identity: str,
-    planted: Mapping[str, float],
-    spread: float,
-    generator: np.random.Generator,
-) -> None:
+def _add_erasure(table: _Columns, erase: methods.Erase, identity: str, planted: _Planted) -> None:
     for label in erase.labels:
         for site in map(str, erase.sites):
             fixed = {"subject": identity, "site": site, "label": label, "split": "valid", "n": TOKENS["valid"]}
-            rise = planted.get(f"erase-{site}", 0.1) + spread * generator.standard_normal()
-            chance = planted.get(f"random-{site}", 0.02) + spread * generator.standard_normal(erase.draws)
+            rise = planted.draw(f"erase-{site}", 0.1)
+            chance = planted.effects.get(f"random-{site}", 0.02) + planted.spread * planted.generator.standard_normal(
+                erase.draws
+            )
             chance += np.linspace(-1e-4, 1e-4, erase.draws)  # subspaces differ, and leave the mean where it is planted
             table.add(fixed | {"measure": "erase_rise_nats"}, [rise])
             draws = range(1, erase.draws + 1)

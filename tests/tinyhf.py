@@ -2,24 +2,15 @@
 
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import torch
+import transformers
 from tokenizers import Tokenizer, models, pre_tokenizers, processors
 from torch import nn
-from transformers import (
-    BartConfig,
-    BartForConditionalGeneration,
-    BertConfig,
-    BertForMaskedLM,
-    BertModel,
-    GPT2Config,
-    GPT2LMHeadModel,
-    LlamaConfig,
-    LlamaForCausalLM,
-    PreTrainedTokenizerFast,
-)
+from transformers import PreTrainedTokenizerFast
 
+tf = cast(Any, transformers)
 SPECIALS = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
 VOCABULARY = (*SPECIALS, ".", ",", *(f"w{i}" for i in range(40)))
 WIDTH, LAYERS, HEADS, INNER, LONGEST = 32, 2, 4, 48, 24
@@ -57,41 +48,41 @@ def _made(kind: Callable[[Any], nn.Module], config: Any, seed: int) -> nn.Module
 
 def bert(seed: int = 1, head: bool = True, layers: int = LAYERS, **settings: Any) -> nn.Module:
     """A masked LM, or without its head a plain encoder."""
-    config = BertConfig(
+    config = tf.BertConfig(
         vocab_size=len(VOCABULARY), hidden_size=WIDTH, num_hidden_layers=layers, num_attention_heads=HEADS,
         intermediate_size=INNER, max_position_embeddings=LONGEST, hidden_dropout_prob=0.0, attention_probs_dropout_prob=0.0,
         pad_token_id=0, **settings,
     )  # fmt: skip
-    return _made(BertForMaskedLM if head else BertModel, config, seed)
+    return _made(tf.BertForMaskedLM if head else tf.BertModel, config, seed)
 
 
 def gpt2(seed: int = 1) -> nn.Module:
     """A causal LM with one fused Conv1D for q, k and v."""
-    config = GPT2Config(
+    config = tf.GPT2Config(
         vocab_size=len(VOCABULARY), n_embd=WIDTH, n_layer=LAYERS, n_head=HEADS, n_positions=LONGEST, n_inner=INNER,
         resid_pdrop=0.0, embd_pdrop=0.0, attn_pdrop=0.0, bos_token_id=2, eos_token_id=3,
     )  # fmt: skip
-    return _made(GPT2LMHeadModel, config, seed)
+    return _made(tf.GPT2LMHeadModel, config, seed)
 
 
 def llama(seed: int = 1) -> nn.Module:
     """A causal LM with grouped queries, rotary positions and RMS norms."""
-    config = LlamaConfig(
+    config = tf.LlamaConfig(
         vocab_size=len(VOCABULARY), hidden_size=WIDTH, num_hidden_layers=LAYERS, num_attention_heads=HEADS,
         num_key_value_heads=HEADS // 2, intermediate_size=INNER, max_position_embeddings=LONGEST, attention_bias=True,
         bos_token_id=2, eos_token_id=3, pad_token_id=0,
     )  # fmt: skip
-    return _made(LlamaForCausalLM, config, seed)
+    return _made(tf.LlamaForCausalLM, config, seed)
 
 
 def bart(seed: int = 1) -> nn.Module:
     """An encoder-decoder."""
-    config = BartConfig(
+    config = tf.BartConfig(
         vocab_size=len(VOCABULARY), d_model=WIDTH, encoder_layers=LAYERS, decoder_layers=LAYERS + 1, encoder_attention_heads=HEADS,
         decoder_attention_heads=HEADS, encoder_ffn_dim=INNER, decoder_ffn_dim=INNER, max_position_embeddings=LONGEST, dropout=0.0,
         pad_token_id=0, bos_token_id=2, eos_token_id=3, decoder_start_token_id=3,
     )  # fmt: skip
-    return _made(BartForConditionalGeneration, config, seed)
+    return _made(tf.BartForConditionalGeneration, config, seed)
 
 
 def save(model: Any, folder: Path, specials: bool = True) -> Path:

@@ -29,71 +29,39 @@ def _special(**more: Any) -> dict[str, Any]:
     return {"pad_token_id": 0, "bos_token_id": 1, "eos_token_id": 2, **more}
 
 
-BASE = _special(
-    vocab_size=WORDS,
-    hidden_size=WIDTH,
-    num_hidden_layers=LAYERS,
-    num_attention_heads=HEADS,
-    intermediate_size=INNER,
-    max_position_embeddings=LONG,
-)
+def _sizes(width: str, layers: str, heads: str, inner: str = "", **more: Any) -> dict[str, Any]:
+    """The usual sizes by the names that a type has for them."""
+    sizes = {"vocab_size": WORDS, width: WIDTH, layers: LAYERS, heads: HEADS} | ({inner: INNER} if inner else {})
+    return sizes | more
+
+
+PLACES: dict[str, Any] = {"max_position_embeddings": LONG}
+DRY: dict[str, Any] = {"dropout": 0.0, "attention_dropout": 0.0}
+HIDDEN = _sizes("hidden_size", "num_hidden_layers", "num_attention_heads")
+BASE = _special(**HIDDEN, **PLACES, intermediate_size=INNER)
 GROUPED = BASE | {"num_key_value_heads": GROUPS}
 NARROW = GROUPED | {"head_dim": 8}
 ENCODER = BASE | {"type_vocab_size": 2, "hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0}
-NAMED_N = _special(vocab_size=WORDS, n_positions=LONG, n_embd=WIDTH, n_layer=LAYERS, n_head=HEADS)
+NAMED_N = _special(**_sizes("n_embd", "n_layer", "n_head"), n_positions=LONG)
 DRY_N = NAMED_N | {"resid_pdrop": 0.0, "embd_pdrop": 0.0, "attn_pdrop": 0.0}
-PAIR = _special(
-    vocab_size=WORDS,
-    d_model=WIDTH,
-    encoder_layers=LAYERS,
-    decoder_layers=LAYERS,
-    encoder_attention_heads=HEADS,
-    decoder_attention_heads=HEADS,
-    encoder_ffn_dim=INNER,
-    decoder_ffn_dim=INNER,
-    max_position_embeddings=LONG,
-    decoder_start_token_id=2,
-    dropout=0.0,
-    attention_dropout=0.0,
-    activation_dropout=0.0,
-)
-T5 = {
-    "vocab_size": WORDS,
-    "d_model": WIDTH,
-    "d_kv": 8,
-    "d_ff": INNER,
-    "num_layers": LAYERS,
-    "num_decoder_layers": LAYERS,
-    "num_heads": HEADS,
-    "dropout_rate": 0.0,
-    "pad_token_id": 0,
-    "eos_token_id": 1,
-    "decoder_start_token_id": 0,
-}
-IMAGE = {
-    "hidden_size": WIDTH,
-    "num_hidden_layers": LAYERS,
-    "num_attention_heads": HEADS,
-    "intermediate_size": INNER,
-    "image_size": 16,
-    "patch_size": 4,
-}
+ENCODING = _sizes("d_model", "encoder_layers", "encoder_attention_heads", "encoder_ffn_dim", decoder_start_token_id=2)
+DECODING = {"decoder_layers": LAYERS, "decoder_attention_heads": HEADS, "decoder_ffn_dim": INNER}
+PAIR = _special(**ENCODING, **DECODING, **PLACES, **DRY, activation_dropout=0.0)
+T5 = _sizes("d_model", "num_layers", "num_heads", "d_ff", d_kv=8, num_decoder_layers=LAYERS, dropout_rate=0.0)
+T5 |= {"pad_token_id": 0, "eos_token_id": 1, "decoder_start_token_id": 0}
+IMAGE = {n: size for n, size in HIDDEN.items() if n != "vocab_size"}
+IMAGE |= {"intermediate_size": INNER, "image_size": 16, "patch_size": 4}
 SPARSE = {"num_experts": 2, "num_experts_per_tok": 1, "moe_intermediate_size": 16}
-LATENT = {
-    "num_key_value_heads": HEADS,
-    "q_lora_rank": 8,
-    "kv_lora_rank": 8,
-    "qk_rope_head_dim": 4,
-    "qk_nope_head_dim": 8,
-    "v_head_dim": 8,
-    "n_shared_experts": 1,
-    "num_experts_per_tok": 1,
-    "moe_intermediate_size": 16,
-    "first_k_dense_replace": 1,
-    "topk_group": 1,
-}
+LATENT = {"num_key_value_heads": HEADS, "qk_rope_head_dim": 4}
+LATENT |= dict.fromkeys(("q_lora_rank", "kv_lora_rank", "qk_nope_head_dim", "v_head_dim"), 8)
+LATENT |= {"n_shared_experts": 1, "num_experts_per_tok": 1, "moe_intermediate_size": 16}
+LATENT |= {"first_k_dense_replace": 1, "topk_group": 1}
 ROLLED = {"relative_attention": True, "pos_att_type": ["c2p", "p2c"]}
 SMALL_MAMBA = {"attn_layer_period": 2, "attn_layer_offset": 1, "expert_layer_period": 2, "expert_layer_offset": 1}
+SQUEEZED: dict[str, Any] = dict.fromkeys(
+    ("k_groups", "post_attention_groups", "intermediate_groups", "output_groups"), 1
+)
+SQUEEZED |= {"q_groups": 2, "v_groups": 2}
 
 
 def _masked(type_: str, base: dict[str, Any] = ENCODER, **options: Any) -> Kind:
@@ -116,12 +84,7 @@ ENCODERS = {
     **{name: _masked(name) for name in ("bert", "roberta", "camembert", "nomic_bert", "rembert", "mpnet")},
     "xlm_roberta": _masked("xlm-roberta"),
     "distilbert": _masked(
-        "distilbert",
-        {"vocab_size": WORDS, "dim": WIDTH, "n_layers": LAYERS, "n_heads": HEADS, "hidden_dim": INNER},
-        max_position_embeddings=LONG,
-        dropout=0.0,
-        attention_dropout=0.0,
-        pad_token_id=0,
+        "distilbert", _sizes("dim", "n_layers", "n_heads", "hidden_dim", **PLACES, **DRY), pad_token_id=0
     ),
     "electra": _masked("electra", embedding_size=WIDTH),
     "albert": _masked("albert", embedding_size=16, num_hidden_groups=1),
@@ -131,32 +94,15 @@ ENCODERS = {
     "modernbert": _masked("modernbert", BASE, global_attn_every_n_layers=2, local_attention=8, reference_compile=False),
     "deberta": _masked("deberta", **ROLLED, max_relative_positions=32, position_biased_input=False),
     "deberta_v2": _masked("deberta-v2", **ROLLED, position_buckets=16, norm_rel_ebd="layer_norm", share_att_key=True),
-    "squeezebert": _masked(
-        "squeezebert",
-        embedding_size=WIDTH,
-        q_groups=2,
-        k_groups=1,
-        v_groups=2,
-        post_attention_groups=1,
-        intermediate_groups=1,
-        output_groups=1,
-    ),
+    "squeezebert": _masked("squeezebert", embedding_size=WIDTH, **SQUEEZED),
     "funnel": _masked(
         "funnel",
         {"vocab_size": WORDS, "d_model": WIDTH, "n_head": HEADS, "d_head": 8, "d_inner": INNER},
         block_sizes=[1, 1],
         num_decoder_layers=1,
-        hidden_dropout=0.0,
-        attention_dropout=0.0,
+        **dict.fromkeys(("hidden_dropout", "attention_dropout"), 0.0),
     ),
-    "xlm": _masked(
-        "xlm",
-        {"vocab_size": WORDS, "emb_dim": WIDTH, "n_layers": LAYERS, "n_heads": HEADS},
-        max_position_embeddings=LONG,
-        dropout=0.0,
-        attention_dropout=0.0,
-        pad_index=0,
-    ),
+    "xlm": _masked("xlm", _sizes("emb_dim", "n_layers", "n_heads", **PLACES, **DRY), pad_index=0),
     "esm": _masked("esm", position_embedding_type="rotary", mask_token_id=3, token_dropout=False),
     "roformer": _masked("roformer", embedding_size=WIDTH),
     "convbert": _masked("convbert", embedding_size=WIDTH),
@@ -166,40 +112,16 @@ ENCODERS = {
 }
 DECODERS = {
     **{name: _causal(name, NARROW) for name in ("gemma", "nemotron", "glm4")},
-    **{
-        name: _causal(name)
-        for name in (
-            "llama",
-            "qwen2",
-            "phi",
-            "phi3",
-            "olmo",
-            "olmo2",
-            "stablelm",
-            "cohere",
-            "granite",
-            "smollm3",
-            "starcoder2",
-            "bitnet",
-        )
-    },
+    **{name: _causal(name) for name in ("llama", "qwen2", "phi", "phi3", "olmo", "olmo2")},
+    **{name: _causal(name) for name in ("stablelm", "cohere", "granite", "smollm3", "starcoder2", "bitnet")},
     **{name: _causal(name, BASE) for name in ("gpt_neox", "persimmon")},
     "gpt2": _causal("gpt2", DRY_N),
     "gpt_neo": _causal(
         "gpt_neo",
-        {
-            "vocab_size": WORDS,
-            "hidden_size": WIDTH,
-            "num_layers": LAYERS,
-            "num_heads": HEADS,
-            "intermediate_size": INNER,
-        },
+        _sizes("hidden_size", "num_layers", "num_heads", "intermediate_size", **PLACES),
         attention_types=[[["global", "local"], 1]],
         window_size=4,
-        max_position_embeddings=LONG,
-        embed_dropout=0.0,
-        attention_dropout=0.0,
-        resid_dropout=0.0,
+        **dict.fromkeys(("embed_dropout", "attention_dropout", "resid_dropout"), 0.0),
     ),
     "gptj": _causal("gptj", DRY_N, rotary_dim=4),
     "codegen": _causal("codegen", DRY_N, rotary_dim=4),
@@ -218,45 +140,25 @@ DECODERS = {
     "llama4": _causal("llama4_text", NARROW, num_local_experts=2, intermediate_size_mlp=INNER),
     "deepseek_v2": _causal("deepseek_v2", BASE, **LATENT, n_routed_experts=2, n_group=1),
     "deepseek_v3": _causal("deepseek_v3", BASE, **LATENT, n_routed_experts=4, n_group=2),
-    "opt": _causal(
-        "opt",
-        _special(vocab_size=WORDS, hidden_size=WIDTH, num_hidden_layers=LAYERS, num_attention_heads=HEADS),
-        ffn_dim=INNER,
-        max_position_embeddings=LONG,
-        word_embed_proj_dim=WIDTH,
-        dropout=0.0,
-    ),
-    "bloom": _causal("bloom", {"vocab_size": WORDS, "hidden_size": WIDTH, "n_layer": LAYERS, "n_head": HEADS}),
+    "opt": _causal("opt", _special(**HIDDEN, **PLACES), ffn_dim=INNER, word_embed_proj_dim=WIDTH, dropout=0.0),
+    "bloom": _causal("bloom", _sizes("hidden_size", "n_layer", "n_head")),
     "falcon": _causal("falcon", BASE, multi_query=True, new_decoder_architecture=False),
     "falcon_new": _causal("falcon", BASE, num_kv_heads=GROUPS, new_decoder_architecture=True),
-    "mpt": _causal(
-        "mpt",
-        {"vocab_size": WORDS, "d_model": WIDTH, "n_layers": LAYERS, "n_heads": HEADS},
-        max_seq_len=LONG,
-        expansion_ratio=2,
-    ),
+    "mpt": _causal("mpt", _sizes("d_model", "n_layers", "n_heads"), max_seq_len=LONG, expansion_ratio=2),
     "gpt_bigcode": _causal("gpt_bigcode", DRY_N, multi_query=True),
     "gpt_bigcode_mha": _causal("gpt_bigcode", DRY_N, multi_query=False),
     "ctrl": _causal("ctrl", NAMED_N, dff=INNER, resid_pdrop=0.0, embd_pdrop=0.0),
     "openai_gpt": _causal("openai-gpt", DRY_N),
-    "xlnet": _causal(
-        "xlnet", {"vocab_size": WORDS, "d_model": WIDTH, "n_layer": LAYERS, "n_head": HEADS}, d_inner=INNER, dropout=0.0
-    ),
+    "xlnet": _causal("xlnet", _sizes("d_model", "n_layer", "n_head"), d_inner=INNER, dropout=0.0),
     "biogpt": _causal(
         "biogpt",
         BASE,
-        activation_dropout=0.0,
-        hidden_dropout_prob=0.0,
-        attention_probs_dropout_prob=0.0,
-        layerdrop=0.0,
+        **dict.fromkeys(
+            ("activation_dropout", "hidden_dropout_prob", "attention_probs_dropout_prob", "layerdrop"), 0.0
+        ),
     ),
     "xglm": _causal(
-        "xglm",
-        {"vocab_size": WORDS, "d_model": WIDTH, "ffn_dim": INNER, "num_layers": LAYERS, "attention_heads": HEADS},
-        max_position_embeddings=LONG,
-        dropout=0.0,
-        attention_dropout=0.0,
-        pad_token_id=0,
+        "xglm", _sizes("d_model", "num_layers", "attention_heads", "ffn_dim", **PLACES, **DRY), pad_token_id=0
     ),
     "jamba": _causal(
         "jamba", GROUPED | SMALL_MAMBA, num_experts=2, use_mamba_kernels=False, mamba_d_state=4, mamba_dt_rank=4
@@ -307,15 +209,13 @@ PAIRS = {
     ),
     "prophetnet": _pair(
         "prophetnet",
-        _special(vocab_size=WORDS, hidden_size=WIDTH, encoder_ffn_dim=INNER, decoder_ffn_dim=INNER),
-        num_encoder_layers=LAYERS,
-        num_encoder_attention_heads=HEADS,
+        _special(**_sizes("hidden_size", "num_encoder_layers", "num_encoder_attention_heads", "encoder_ffn_dim")),
         num_decoder_layers=LAYERS,
         num_decoder_attention_heads=HEADS,
-        attention_dropout=0.0,
-        dropout=0.0,
-        max_position_embeddings=LONG,
+        decoder_ffn_dim=INNER,
         decoder_start_token_id=2,
+        **PLACES,
+        **DRY,
     ),
     "fsmt": _pair("fsmt", PAIR, langs=["en", "de"], src_vocab_size=WORDS, tgt_vocab_size=WORDS),
     "t5gemma": Kind("T5Gemma", "t5gemma", NARROW | {"query_pre_attn_scalar": 8, "sliding_window": 4}),

@@ -14,6 +14,12 @@ def _undrawn(undrawn: pytest.MonkeyPatch) -> None:
     """Browser tests look at drawings, and what is marked `drawn`."""
 
 
+@pytest.fixture
+def pageless(monkeypatch: pytest.MonkeyPatch) -> None:
+    """No page is drawn, for tests that read the tables alone."""
+    monkeypatch.setattr("trisect.lab.driver.write_page", lambda folder, sheet: folder / "report.html")
+
+
 @pytest.fixture(scope="session")
 def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[TestCluster]:
     """Two nodes, a and b."""

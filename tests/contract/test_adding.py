@@ -13,9 +13,9 @@ from typing import Annotated, Any, ClassVar
 import polars as pl
 import pytest
 import torch
-from click.testing import CliRunner
 from pydantic import Field
 from tests import tiny, tinyhf
+from tests.raw import call, write_splits
 
 import trisect
 from trisect import experiments, papers
@@ -45,10 +45,6 @@ def place(monkeypatch: pytest.MonkeyPatch, module: Any, name: str, new: Any) -> 
     before = getattr(module, name)
     for other in [m for n, m in sys.modules.items() if n.startswith("trisect") and vars(m).get(name) is before]:
         monkeypatch.setattr(other, name, (new, *before))
-
-
-def call(*words: object) -> Any:
-    return CliRunner().invoke(main, [str(word) for word in words], catch_exceptions=False)
 
 
 def reply(*words: object) -> Any:
@@ -195,10 +191,7 @@ TABBED = Reader("tabbed", {s: (f"{s}.tsv",) for s in SPLITS}, suits, paragraphs,
 
 
 def test_a_new_reader_is_one_object_and_its_place_in_the_tuple(tmp_path, monkeypatch):
-    folder = tmp_path / "tagged"
-    folder.mkdir()
-    for split in ("train", "valid", "test"):
-        (folder / f"{split}.tsv").write_text("The\tDT\ncat\tNN\n\nCats\tNN\nsleep\tVB\n", encoding="utf-8")
+    folder = write_splits(tmp_path / "tagged", "The\tDT\ncat\tNN\n\nCats\tNN\nsleep\tVB\n", "tsv")
     assert "has no train split." in call("corpus", "show", folder).stderr
     place(monkeypatch, readers, "READERS", TABBED)
 
@@ -269,12 +262,12 @@ def test_a_new_edit_is_one_class_and_its_place_in_the_tuple(tmp_path, monkeypatc
     runs = pl.read_parquet(tmp_path / "out/tables/runs.parquet")
     metrics = pl.read_parquet(tmp_path / "out/tables/metrics.parquet").join(runs, on="run").sort("split", "epoch")
     assert sorted(runs["edit"]) == ["damp", "damp", "damp", "freeze", "none"]
-    whole, frozen = (runs.filter(pl.col("edit") == e)["parameters"].item() for e in ("none", "freeze"))
-    assert set(runs.filter(pl.col("edit") == "damp")["parameters"]) == {whole}
+    whole, frozen = (runs.filter(edit=e)["parameters"].item() for e in ("none", "freeze"))
+    assert set(runs.filter(edit="damp")["parameters"]) == {whole}
     assert frozen < whole
 
     def losses(start: str) -> list[float]:
-        mine = metrics.filter(pl.col("run").str.starts_with(start) & (pl.col("name") == "loss_nats"))
+        mine = metrics.filter(pl.col("run").str.starts_with(start), name="loss_nats")
         return mine["value"].to_list()
 
     # the whole of its initial values is no edit, half of them is one from the start, at each site another

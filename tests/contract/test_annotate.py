@@ -25,18 +25,8 @@ spacy = pytest.importorskip("spacy", reason="spaCy is the optional extra trisect
 
 WORDS = {"The": "ADV", "the": "DET", "Unk": "PROPN", "Other": "X", "cat": "NOUN", "sees": "VERB", ".": "PUNCT"}
 LINE = ' The cat sees the <unk> ; " nothing " . \n'
-TINY = {
-    "@architectures": "spacy.HashEmbedCNN.v2",
-    "width": 16,
-    "depth": 1,
-    "embed_size": 64,
-    "window_size": 1,
-    "maxout_pieces": 2,
-    "subword_features": False,
-    "pretrained_vectors": None,
-}
-
-
+TINY = {"@architectures": "spacy.HashEmbedCNN.v2", "width": 16, "depth": 1, "embed_size": 64, "window_size": 1}
+TINY |= {"maxout_pieces": 2, "subword_features": False, "pretrained_vectors": None}
 ENTITIES = {"label": "ORG", "pattern": [{"ORTH": "Unk"}]}, {"label": "BEAST", "pattern": "The cat"}
 
 
@@ -95,7 +85,7 @@ def whole(source, tagger, tmp_path_factory):
     return corpus, steps, out
 
 
-def test_one_label_a_token_with_case_kept_and_none_for_unk(whole, source):
+def test_one_label_a_token_in_a_corpus_that_says_how_it_was_made(whole, source):
     corpus, _, _ = whole
     plain = read(source)
     assert corpus.vocabulary == plain.vocabulary
@@ -107,6 +97,18 @@ def test_one_label_a_token_with_case_kept_and_none_for_unk(whole, source):
     assert pos == ["ADV", "NOUN", "VERB", "DET", None, None, "PUNCT", None]  # the pipeline leaves 'nothing', '=' alone
     unknown = corpus.splits["train"].tokens == corpus.vocabulary.index("<unk>")
     assert ((corpus.splits["train"].labels["dep"] < 0) == unknown).all()
+    corpus, steps, out = whole
+    assert Corpus.load(out).fingerprint == corpus.fingerprint
+    assert corpus.column("pos")
+    what = "part of speech, fine-grained tag, dependency relation and entity type"
+    tagged = f"The {what} of each token is that of the spaCy pipeline en_pipeline 0.0.0"
+    assert corpus.notes[1].startswith(f"{tagged} (spaCy 3.")
+    assert corpus.notes[2] == "A token outside every entity has the entity type 'O'."
+    assert corpus.notes[3] == "<unk> (10.0\u00a0% of train) was shown to the tagger as 'Unk' and carries no label."
+    total = sum(len(split.tokens) for split in corpus.splits.values())
+    assert len(steps) > 4
+    assert [done for done, _ in steps] == sorted({done for done, _ in steps})
+    assert steps[-1] == (total, total)
 
 
 @pytest.mark.parametrize("column", ["tag", "dep", "ent"])
@@ -146,7 +148,9 @@ def test_a_study_may_attack_every_column_and_asks_for_no_more_than_it_needs(whol
         planned(bare, "tag")
 
 
-def test_tag_and_entity_are_left_out_and_said_so_where_the_pipeline_sets_none(source, tmp_path):
+def test_tag_and_entity_are_left_out_where_the_pipeline_sets_none_and_one_that_cannot_be_loaded_is_named(
+    source, tmp_path
+):
     bare = pipeline(tmp_path / "bare")
     made = annotate(source, bare, tmp_path / "out", workers=1)
     assert set(made.labels) == {"pos", "dep"}
@@ -158,21 +162,11 @@ def test_tag_and_entity_are_left_out_and_said_so_where_the_pipeline_sets_none(so
     )
     with pytest.raises(CorpusError, match=r"(?s)no column 'ent'.*parser, attribute_ruler; 'ent'.*ask for dep alone"):
         annotate(source, bare, tmp_path / "other", workers=1, columns=("dep", "ent"))
-
-
-def test_the_folder_is_a_corpus_and_says_how_it_was_made(whole):
-    corpus, steps, out = whole
-    assert Corpus.load(out).fingerprint == corpus.fingerprint
-    assert corpus.column("pos")
-    what = "part of speech, fine-grained tag, dependency relation and entity type"
-    tagged = f"The {what} of each token is that of the spaCy pipeline en_pipeline 0.0.0"
-    assert corpus.notes[1].startswith(f"{tagged} (spaCy 3.")
-    assert corpus.notes[2] == "A token outside every entity has the entity type 'O'."
-    assert corpus.notes[3] == "<unk> (10.0\u00a0% of train) was shown to the tagger as 'Unk' and carries no label."
-    total = sum(len(split.tokens) for split in corpus.splits.values())
-    assert len(steps) > 4
-    assert [done for done, _ in steps] == sorted({done for done, _ in steps})
-    assert steps[-1] == (total, total)
+    with pytest.raises(CorpusError) as caught:
+        annotate(source, "no_such_pipeline", tmp_path / "none", workers=1)
+    assert "'no_such_pipeline'" in caught.value.problem
+    assert "Can't find model 'no_such_pipeline'" in caught.value.reason
+    assert not (tmp_path / "none").exists()
 
 
 SLOW = """
@@ -262,7 +256,7 @@ def test_a_finished_corpus_is_not_made_again_and_not_overwritten(whole, source, 
     assert Corpus.load(out).fingerprint == corpus.fingerprint
 
 
-def test_another_pipeline_and_another_text_are_another_statement(source, tagger, tmp_path):
+def test_another_pipeline_or_text_is_another_statement_and_changed_files_are_opened_anew(source, tagger, tmp_path):
     """With the same name and version, only the weights tell two pipelines apart."""
     other = pipeline(tmp_path / "tiny", seed=1, tagger=True, entities=ENTITIES)
     first, second = (room.describe_pipeline(str(p), ("pos", "dep")) for p in (tagger, other))
@@ -275,9 +269,6 @@ def test_another_pipeline_and_another_text_are_another_statement(source, tagger,
     assert room.statement(find_source(source), "Unk", replace(first, columns=("pos",))) != mine
     (changed / "valid.txt").write_text("a b c")
     assert room.statement(find_source(changed), "Unk", first) != mine
-
-
-def test_a_pipeline_whose_files_have_changed_is_opened_anew(source, tmp_path):
     folder = pipeline(tmp_path / "bare")
     first = annotate(source, folder, tmp_path / "first", workers=1, columns=("pos",))
     pipeline(folder, rules=WORDS | {"cat": "VERB"})
@@ -308,14 +299,6 @@ def test_no_spacy_and_a_folder_of_that_name(source, tmp_path, monkeypatch, shado
         annotate(source, "en_core_web_sm", tmp_path / "out")
 
 
-def test_a_pipeline_that_cannot_be_loaded(source, tmp_path):
-    with pytest.raises(CorpusError) as caught:
-        annotate(source, "no_such_pipeline", tmp_path / "out", workers=1)
-    assert "'no_such_pipeline'" in caught.value.problem
-    assert "Can't find model 'no_such_pipeline'" in caught.value.reason
-    assert not (tmp_path / "out").exists()
-
-
 @pytest.mark.parametrize(
     ("rules", "columns", "message"),
     [
@@ -339,10 +322,7 @@ def test_a_column_that_a_pipeline_does_not_set_is_refused(source, tmp_path, rule
         ({"placeholder": "two words"}, r"The placeholder is 'two words'.\n  .*one word.*\n  Use for example Unk"),
         ({"placeholder": ""}, r"The placeholder is ''"),
         ({"workers": 0}, r"0 workers were asked for.\n  One process at least.*\n  Give 1 or more"),
-        (
-            {"columns": ("ner",)},
-            r"'ner' is no column of spaCy.\n  Columns are pos, tag, dep, ent.\n  Ask for some",
-        ),
+        ({"columns": ("ner",)}, r"'ner' is no column of spaCy.\n  Columns are pos, tag, dep, ent.\n  Ask for some"),
         ({"columns": ()}, r"No columns were asked for"),
         (
             {"columns": ("pos", "dep", "pos")},

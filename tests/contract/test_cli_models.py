@@ -4,10 +4,9 @@ import json
 import re
 
 import pytest
-from click.testing import CliRunner
 from tests import tiny, tinyhf
+from tests.raw import call, write_splits
 
-from trisect.cli import main
 from trisect.core.spec import to_json_data
 from trisect.lab import subject
 
@@ -21,15 +20,8 @@ def place(tmp_path_factory):
     tinyhf.save(tinyhf.gpt2(), base / "causal", False)
     for name, seed in (("step0", 1), ("step1", 2), ("step2", 3)):
         tinyhf.save(tinyhf.gpt2(seed), base / "steps" / name, False)
-    texts = base / "texts"
-    texts.mkdir()
-    for split in ("train", "valid", "test"):
-        (texts / f"{split}.txt").write_text("\n".join(TEXTS), encoding="utf-8")
+    write_splits(base / "texts", "\n".join(TEXTS))
     return base
-
-
-def call(*words):
-    return CliRunner().invoke(main, [str(w) for w in words])
 
 
 def refusing(place):
@@ -94,7 +86,7 @@ def test_check_prints_the_proof(place):
         (("ablate", "{}/causal", "--text", "w1 w2", "--sites", "v@9"), "The site 'v@9' lies outside the model: layer 9."),
         (("ablate", "{}/causal", "--text", "w1 w2", "--sites", "v9"), "'v9' is not a site"),
         (("ablate", "{}/causal", "--text", "w1 w2", "--how", "half"), "'half'"),
-        (("ablate", "{}/causal", "--text", "w1 w2", "--hold", "all"), "--hold all."),
+        (("ablate", "{}/causal", "--text", "w1 w2", "--hold", "all"), "--hold all was given."),
         (("ablate", "{}/causal", "--text", "w1"), "Give texts of more than one token."),
         (("rewind", "{}/steps", "--initial", "step9", "--final", "step2", "--text", "w1 w2"), "step9"),
         (("explore", "{}/masked", "a", "b", "c"), "3 texts were given."),
@@ -118,20 +110,8 @@ def test_the_tiny_study_from_the_command_line(tmp_path, monkeypatch):
     plan = call("plan", "tiny.json", "--runs")
     assert plan.exit_code == 0
     assert len([line for line in plan.stdout.splitlines() if re.search(r"-s[12]-[0-9a-f]{8}$", line)]) == 14
-    words = (
-        "study",
-        "tiny.json",
-        "--seeds",
-        "1",
-        "--only",
-        "freeze",
-        "--sites",
-        "v@all",
-        "--out",
-        "out",
-        "--workers",
-        "0",
-    )
+    options = ("--only", "freeze", "--sites", "v@all", "--out", "out", "--workers", 0)
+    words = ("study", "tiny.json", "--seeds", 1, *options)
     done = call(*words, "--json")
     assert done.exit_code == 0
     said = json.loads(done.stdout)
@@ -140,8 +120,6 @@ def test_the_tiny_study_from_the_command_line(tmp_path, monkeypatch):
     again = call(*words)
     assert again.stdout.splitlines()[-1].endswith("out/report.html")
     assert "claims: 15 not tested (" in again.stdout
-    page = (tmp_path / "out" / "report.html").read_text()
-    assert "trisect study experiment.json" in page
     whole = json.loads((tmp_path / "out" / "experiment.json").read_text())
     assert (whole["seeds"], whole["attack"], whole["freeze"]["sites"]) == ([1], None, ["v@1-2"])
     runs = json.loads(call("plan", "out/experiment.json", "--json").stdout)["runs"]

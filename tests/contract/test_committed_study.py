@@ -1,6 +1,7 @@
-"""The committed training study: judged and rendered by the code of today, its numbers are those that were published."""
+"""Committed results: judged and rendered by the code of today, their numbers are those that were published."""
 
 import json
+import shutil
 from pathlib import Path
 
 import polars as pl
@@ -11,10 +12,14 @@ from trisect import claims
 from trisect.core.files import read_json
 from trisect.core.spec import Design, read_experiment
 from trisect.core.tables import frame, read_table, write_table
+from trisect.experiments.align import ALIGN
+from trisect.experiments.recall import RECALL
+from trisect.experiments.similarity import SIMILARITY
 from trisect.experiments.study import STUDY
 from trisect.experiments.study import page as study_page
 from trisect.experiments.study.rows import StudyRows, describe_study
 from trisect.experiments.study.words import provenance
+from trisect.lab.driver import render
 from trisect.lab.records import read_about
 from trisect.report.sheet import Picture, html
 
@@ -90,3 +95,39 @@ def test_seconds_that_nobody_noted_have_a_dash():
     about = read_about(STUDY, place)
     made = {path.stem: read_table(path.parent, path.stem) for path in (place / "tables").glob("*.parquet")}
     assert provenance(StudyRows.of(made, describe_study(about)))["Wall time"].startswith("– on ")
+
+
+@pytest.mark.parametrize(
+    ("experiment", "place"),
+    [
+        (SIMILARITY, "minilm/similarity-ud"),
+        (SIMILARITY, "minilm/own-similarity"),
+        (ALIGN, "alignment"),
+        (RECALL, "recall/embedded"),
+    ],
+    ids=lambda given: given if isinstance(given, str) else "",
+)
+def test_results_written_before_are_rendered_and_their_tables_and_figures_stay(experiment, place, tmp_path):
+    kept, copy = HOME.parent / place, tmp_path / "copy"
+    shutil.copytree(kept, copy, ignore=shutil.ignore_patterns("figures", "report.html"))
+    done = render(experiment, copy)
+    wholes = done.tables["claims"].filter(pl.col("part").is_null())
+    assert [(f.claim, f.verdict) for f in done.findings if f.claim and f.part is None] == (
+        wholes.select("claim", "verdict").rows()
+    )
+    page = done.report.read_text(encoding="utf-8")
+    assert page.count("<article") == len(wholes)
+    for table in (kept / "tables").iterdir():
+        assert (copy / "tables" / table.name).read_bytes() == table.read_bytes()
+    drawn, before = ({path.name for path in (of / "figures").iterdir()} for of in (copy, kept))
+    assert drawn >= before
+    facts = done.about.facts
+    if experiment is SIMILARITY:
+        assert facts.fingerprint in page
+    elif experiment is ALIGN:  # it was written before findings were data, and without the pictures of its pairs
+        assert (facts.pairs, facts.pictures) == (447, ())
+        assert (done.findings[0].comparison, done.findings[-1].verdict) == ("norm < weight", "inconclusive")
+    else:
+        noted = json.loads((kept / "about.json").read_text(encoding="utf-8"))["body"]
+        assert (done.about.command, dict(facts.settings)) == (noted["command"], noted["settings"])
+        assert len(facts.references) == len(noted["references"])

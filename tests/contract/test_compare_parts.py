@@ -9,6 +9,7 @@ from typing import Any
 import polars as pl
 import pytest
 from tests import tinyhf
+from tests.raw import write_splits
 
 from trisect.core.errors import CorpusError
 from trisect.core.tables import ROW
@@ -92,15 +93,15 @@ def test_differences_over_heads_texts_and_pairs_have_paired_intervals(parts):
         ("patch", "logit_change"): "pair",
     }
     for (part, measure), unit in wanted.items():
-        rows = table.filter(pl.col("part") == part, pl.col("measure") == measure).to_dicts()
+        rows = table.filter(part=part, measure=measure).to_dicts()
         assert rows
         for row in rows:
             drawn = [one.replicates[tuple(row[name] for name in ROW)] for one in units[part]]
             ends = percentile_interval(drawn[1].values - drawn[0].values, drawn[0].units)
             assert (row["low"], row["high"]) == (finite(ends.low), finite(ends.high))
             assert (row["n"], row["per"]) == (drawn[0].units, unit)
-    own = {model: done.tables["profile_measures"].filter(pl.col("model") == model) for model in ("seed-1", "seed-2")}
-    gains = table.filter(pl.col("measure") == "profile_gain", pl.col("head").is_null())
+    own = {model: done.tables["profile_measures"].filter(model=model) for model in ("seed-1", "seed-2")}
+    gains = table.filter(pl.col("head").is_null(), measure="profile_gain")
     for row in gains.iter_rows(named=True):
         for name, model in (("first", "seed-1"), ("second", "seed-2")):
             same = (pl.col(key).eq_missing(row[key]) for key in ("measure", "group", "layer", "component", "head"))
@@ -110,10 +111,7 @@ def test_differences_over_heads_texts_and_pairs_have_paired_intervals(parts):
     said = {found.title: [value.name for value in found.values] for found in done.findings}
     assert said["more than random maps, word, mean over layers, accuracy"] == ["q", "k", "v"]
     text = done.report.read_text(encoding="utf-8")
-    assert "Heads are paired by layer and place." in text
     assert all(f"More than random maps, {label}" in text for label in ("word", "pos", "previous"))
-    assert "What a label is needed for" in text
-    assert "nor have profiles" not in text
 
 
 def test_units_that_differ_are_said_to_be_pairing_notes(parts):
@@ -131,9 +129,7 @@ def test_units_that_differ_are_said_to_be_pairing_notes(parts):
 
 
 def test_texts_with_too_few_words_leave_profiles_out_and_say_so(two, tmp_path):
-    (tmp_path / "corpus").mkdir()
-    for split in ("train", "valid", "test"):
-        (tmp_path / "corpus" / f"{split}.txt").write_text("w1 w2 .\nw3 w4 .")
+    write_splits(tmp_path / "corpus", "w1 w2 .\nw3 w4 .")
     parts = tuple(one for one in experiment("compare").experiments if one.name in ("similarity", "profile"))
     less = Compare(tuple(parts))
     done = run(less, asked(two, tmp_path / "corpus"), tmp_path / "out", quiet=True)

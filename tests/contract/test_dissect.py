@@ -63,7 +63,7 @@ def test_it_measures_what_it_did(done, capsys):
     golden.check_record("dissect", golden.record_folder(done.folder, done.data(), golden.LIMITS["dissect"]), capsys)
 
 
-def test_every_claim_of_every_source_is_judged_once(done):
+def test_every_claim_of_every_source_is_judged_once_and_every_kind_of_evidence_has_a_line(done):
     wholes = done.tables["claims"].filter(pl.col("part").is_null())
     # a dissection has no model of speech
     asked = [c.id for source in SOURCES for c in source.claims if source is not lookup.SPEECH]
@@ -73,34 +73,6 @@ def test_every_claim_of_every_source_is_judged_once(done):
     assert untested == set(wholes.filter(pl.col("reason").str.contains("not measured"))["claim"])
     assert not untested & {"A-1", "B-1", "C-1", "C-2", "C-5", "D-1", "D-2", "D-3", "F-1"}  # these have their numbers
     assert [one.claim for one in done.findings if one.claim] == wholes["claim"].to_list()
-
-
-def test_models_that_formed_no_induction_head_answer_nothing_and_the_planted_task_calibrates(done):
-    assert not [one for one in done.findings if one.measure == "answer"]
-    page = done.report.read_text()
-    short = page[page.index('id="short-answer"') : page.index('id="sure"')]
-    assert "In 2 models no induction head formed" in short
-    assert 'Calibration: in <a href="roles/report.html">' in short
-    for place in ("How sure?", "What could not be distinguished, and why", "What decides it", "trisect study roles"):
-        assert place in page
-    assert page.index('id="open"') < page.index(PARTS[0].question)
-
-
-def test_the_first_screen_links_to_a_model_that_was_just_trained_and_to_the_tutorial(done):
-    page = done.report.read_text(encoding="utf-8")
-    short = page[page.index('id="short-answer"') : page.index('id="sure"')]
-    links = re.findall(r'href="([^"]+)"', short)
-    assert "explore.html" in links
-    for link in ("explore.html", "theory/theory.html"):
-        assert (done.folder / link).exists(), link
-    explorer = done.folder / "explore.html"
-    assert "Explorer" in explorer.read_text(encoding="utf-8")
-    clone = Path(__file__).parents[2]
-    assert tutorial_path(clone / "study") == "../docs/one-head.md"
-    assert tutorial_path(done.folder) is None  # a link out of a clone does not last
-
-
-def test_every_kind_of_evidence_has_a_line_and_the_table_holds_its_numbers(done):
     retrieved = done.folder / "recall" / "tables" / "measures.parquet"
     some = not pl.read_parquet(retrieved).filter(measure="survival", group="retrieved").is_empty()
     lines = from_table(done.tables["evidence"])
@@ -121,7 +93,24 @@ def test_every_kind_of_evidence_has_a_line_and_the_table_holds_its_numbers(done)
     assert (norms.means["q"], norms.compared) == (norms.means["k"], None)
 
 
-def test_every_page_that_is_named_is_there_and_the_verdicts_stand_on_the_page(done):
+def test_the_page_answers_first_and_every_page_that_it_names_is_there(done):
+    """Where no induction head formed there is no answer, and the planted task calibrates."""
+    assert not [one for one in done.findings if one.measure == "answer"]
+    page = done.report.read_text()
+    short = page[page.index('id="short-answer"') : page.index('id="sure"')]
+    assert "In 2 models no induction head formed" in short
+    assert 'Calibration: in <a href="roles/report.html">' in short
+    for place in ("How sure?", "What could not be distinguished, and why", "What decides it", "trisect study roles"):
+        assert place in page
+    assert page.index('id="open"') < page.index(PARTS[0].question)
+    page = done.report.read_text(encoding="utf-8")
+    links = re.findall(r'href="([^"]+)"', short)
+    assert "explore.html" in links
+    for link in ("explore.html", "theory/theory.html"):
+        assert (done.folder / link).exists(), link
+    clone = Path(__file__).parents[2]
+    assert tutorial_path(clone / "study") == "../docs/one-head.md"
+    assert tutorial_path(done.folder) is None  # a link out of a clone does not last
     page = done.report.read_text()
     links = set(re.findall(r'href="([^"#:]+)"', page))
     assert {"training/report.html", "theory/theory.html", "recall/report.html", "alignment/report.html"} <= links
@@ -132,9 +121,6 @@ def test_every_page_that_is_named_is_there_and_the_verdicts_stand_on_the_page(do
         assert re.search(rf"<th[^>]*>{row['claim']}</th>.*?<td>{row['verdict']}</td>", page, re.DOTALL), row["claim"]
     for part in PARTS:
         assert part.question in page
-
-
-def test_every_page_of_it_links_to_every_part(done):
     pages = [way for _, models in page_links(ASKED) for way in models.values()]
     assert {"report.html", "theory/theory.html", "explore.html", "ablate/seed-1/report.html"} <= set(pages)
     assert len(page_links(ASKED)) == len(PARTS) + 2
@@ -205,7 +191,6 @@ def test_a_part_that_is_added_is_run_alone_and_has_its_section_and_its_line(done
     more = driver.run(DISSECT, ASKED, folder, quiet=True)
     assert seen == ["dissect", *["zeroing"] * len(SMALL.seeds)]
     page = more.report.read_text()
-    assert "What breaks with zeros?" in page
     assert "zeroing/seed-1/report.html" in page
     assert more.tables["evidence"].filter(kind="zeroing")["component"].to_list() == ["q", "k", "v"]
     assert more.tables["evidence"].filter(pl.col("kind") != "zeroing").equals(done.tables["evidence"])

@@ -3,12 +3,14 @@
 from collections.abc import Callable
 from functools import cache, partial
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 import torch
 from tests import tinyhf
 from tests.elsewhere import PLACE, Elsewhere, divided, elsewhere, moved, put
+from tests.raw import write_splits
 
 import trisect
 from trisect.core.subject import Texts
@@ -33,12 +35,8 @@ SUMS = ("x", "f", "a", "af", "sums", "head_sums", "queries", "means", "tokens", 
 
 def words_of(out: Path) -> Path:
     """A folder of text beside `out`, in lines of four lengths."""
-    folder = out.with_suffix(".text")
-    folder.mkdir()
     lines = "\n".join(" ".join(f"w{(7 * i + 3 * j) % 40}" for j in range(4 + i % 4)) for i in range(20))
-    for split in ("train", "valid", "test"):
-        (folder / f"{split}.txt").write_text(lines)
-    return folder
+    return write_splits(out.with_suffix(".text"), lines)
 
 
 def both_of(name: str) -> tuple[Pretrained, Pretrained]:
@@ -129,15 +127,18 @@ def test_layers_are_handed_over_where_they_are_computed_and_a_reading_lies_on_th
     assert {t.device.type for t in weights} == {"cpu"}
 
 
+def counted(subject: Pretrained, causal: bool) -> tuple[Any, Any, list[Trace]]:
+    """A batch of four texts, whose its positions are, and its traces."""
+    texts = [" ".join(f"w{(7 * i * n) % 40}" for i in range(1, 20)) for n in range(1, 5)]
+    batch, traces = next(subject.batches(texts)), list[Trace]()
+    found = run._count(subject, Texts("four", lambda: iter(texts)), 4, "plain")
+    subject.each(batch, traces.append)
+    return batch, run._owners(batch, "plain", torch.arange(4), found, causal=causal), traces
+
+
 @pytest.mark.parametrize("kind", ["attention", "full", "feed-forward"])
 def test_of_norms_no_more_leaves_the_device_than_numbers_of_tokens(kind):
-    subject = load(tinyhf.bert(), tinyhf.tokenizer())
-    texts = [" ".join(f"w{(7 * i * n) % 40}" for i in range(1, 20)) for n in range(1, 5)]
-    batch = next(subject.batches(texts))
-    counted = run._count(subject, Texts("four", lambda: iter(texts)), 4, "plain")
-    whose = run._owners(batch, "plain", torch.arange(4), counted, causal=False)
-    traces: list[Trace] = []
-    subject.each(batch, traces.append)
+    batch, whose, traces = counted(load(tinyhf.bert(), tinyhf.tokenizer()), causal=False)
     near, far = (([LayerTally(t.heads, kind) for t in traces], PooledTally()) for _ in range(2))
     near[1].add_frequency([x.add(t, whose, near[1]) for x, t in zip(near[0], traces, strict=True)], whose)
     with elsewhere() as mode:
@@ -158,13 +159,7 @@ def test_of_norms_no_more_leaves_the_device_than_numbers_of_tokens(kind):
 
 def test_tallies_over_layers_on_two_devices_are_those_of_one():
     """A device map puts layers on several: what is pooled over them is counted where the first of it lies."""
-    subject = load(tinyhf.gpt2(), tinyhf.tokenizer(False))
-    texts = [" ".join(f"w{(7 * i * n) % 40}" for i in range(1, 20)) for n in range(1, 5)]
-    batch = next(subject.batches(texts))
-    counted = run._count(subject, Texts("four", lambda: iter(texts)), 4, "plain")
-    whose = run._owners(batch, "plain", torch.arange(4), counted, causal=True)
-    traces: list[Trace] = []
-    subject.each(batch, traces.append)
+    _, whose, traces = counted(load(tinyhf.gpt2(), tinyhf.tokenizer(False)), causal=True)
     alone, both = PooledTally(), PooledTally()
     alone.add_frequency([LayerTally(t.heads, "attention").add(t, whose, alone) for t in traces], whose)
     with elsewhere():

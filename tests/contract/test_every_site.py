@@ -174,7 +174,7 @@ def done(tmp_path_factory):
     return above, trisect.study(experiment(above / "source"), out=out, workers=0, quiet=True)
 
 
-def test_nothing_is_written_outside_the_folder_and_nothing_is_lost(done):
+def test_nothing_is_written_outside_the_folder_or_lost_and_its_models_are_read(done, monkeypatch):
     above, study = done
     assert {p.name for p in (*above.iterdir(), *above.glob("a/*"), *above.glob("a/b/*"))} == {"source", "a", "b", "c"}
     assert not list(above.parent.glob("PWN*"))
@@ -184,10 +184,6 @@ def test_nothing_is_written_outside_the_folder_and_nothing_is_lost(done):
         assert set(sites.filter(measure=measure)["label"]) == set(LABELS), sites["measure"].unique().to_list()
     assert study.report.is_file()
     assert {run for run in runs["run"] if WILD in run}, "ids hash data and stay as they are"
-
-
-def test_it_goes_on_is_checked_and_its_models_are_read(done, monkeypatch):
-    above, study = done
     monkeypatch.setattr(tasks, "_train", lambda *_: pytest.fail("trained again"))
     monkeypatch.setattr(tasks, "_evaluate", lambda *_: pytest.fail("evaluated again"))
     again = trisect.study(experiment(above / "source"), out=study.folder, workers=0, quiet=True)

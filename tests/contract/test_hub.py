@@ -65,7 +65,7 @@ def test_the_same_text_through_both_doors_is_the_same_corpus(files, tmp_path):
     assert cut[0].fingerprint == cut[1].fingerprint != one.fingerprint
 
 
-def test_a_reader_may_be_named_and_a_change_of_the_text_changes_the_corpus(tmp_path):
+def test_a_reader_may_be_named_rows_are_read_a_batch_at_a_time_and_a_change_changes_the_corpus(tmp_path, monkeypatch):
     folder = parquet(tmp_path / "set", LINES)
     assert find_source(f"hf:{folder}", "plain").kind is PLAIN
     assert open_corpus(f"hf:{folder}", "plain").fingerprint == open_corpus(f"hf:{folder}").fingerprint
@@ -73,6 +73,18 @@ def test_a_reader_may_be_named_and_a_change_of_the_text_changes_the_corpus(tmp_p
         open_corpus(f"hf:{folder}", "html")
     changed = parquet(tmp_path / "changed", LINES | {"test": [" b d \n"]})
     assert open_corpus(f"hf:{changed}").fingerprint != open_corpus(f"hf:{folder}").fingerprint
+    whole, held = open_corpus(f"hf:{folder}"), []
+    monkeypatch.setattr(hub, "BATCH", 7)
+    take = datasets.Dataset.iter
+    monkeypatch.setattr(
+        datasets.Dataset, "iter", lambda self, n: (held.append(len(b["text"])) or b for b in take(self, n))
+    )
+    assert open_corpus(f"hf:{folder}").fingerprint == whole.fingerprint
+    assert max(held) == 7
+    rows = find_source(f"hf:{folder}").parts["train"]
+    assert isinstance(rows, DatasetTexts)
+    assert rows.size() > 1000
+    assert rows.checksum() == rows.checksum() != find_source(f"hf:{folder}").parts["valid"].checksum()  # pyright: ignore[reportAttributeAccessIssue]
 
 
 def test_configurations_saved_folders_other_columns_and_rows_of_many_lines(tmp_path):
@@ -98,22 +110,6 @@ def test_configurations_saved_folders_other_columns_and_rows_of_many_lines(tmp_p
     assert open_corpus(f"hf:{tmp_path / 'saved'}").vocabulary == ("a", "b")
 
 
-def test_rows_are_read_a_batch_at_a_time(tmp_path, monkeypatch):
-    folder = parquet(tmp_path / "set", LINES)
-    whole, held = open_corpus(f"hf:{folder}"), []
-    monkeypatch.setattr(hub, "BATCH", 7)
-    take = datasets.Dataset.iter
-    monkeypatch.setattr(
-        datasets.Dataset, "iter", lambda self, n: (held.append(len(b["text"])) or b for b in take(self, n))
-    )
-    assert open_corpus(f"hf:{folder}").fingerprint == whole.fingerprint
-    assert max(held) == 7
-    rows = find_source(f"hf:{folder}").parts["train"]
-    assert isinstance(rows, DatasetTexts)
-    assert rows.size() > 1000
-    assert rows.checksum() == rows.checksum() != find_source(f"hf:{folder}").parts["valid"].checksum()  # pyright: ignore[reportAttributeAccessIssue]
-
-
 def test_a_dataset_can_be_annotated_as_a_folder_can(files, tmp_path):
     pytest.importorskip("spacy", reason="spaCy is the optional extra trisect[annotate]")
     from tests.contract.test_annotate import pipeline
@@ -137,15 +133,17 @@ def test_the_revision_of_a_dataset_on_the_hub_is_noted(tmp_path, monkeypatch):
     assert open_corpus("hf:a/b:c").notes[0] == "Read from the Hugging Face dataset a/b:c at revision 0123abcd."
 
 
-def test_the_name_in_an_experiment_works_from_anywhere(tmp_path, monkeypatch):
+def test_a_name_in_an_experiment_and_on_the_command_line_works_from_anywhere(tmp_path, monkeypatch):
     parquet(tmp_path / "set", LINES)
     monkeypatch.chdir(tmp_path)
-    assert designs(DesignSource("quick", "hf:set"))[0].text.corpus == f"hf:{tmp_path / 'set'}"
-    assert designs(DesignSource("quick", "hf:set:one"))[0].text.corpus == f"hf:{tmp_path / 'set'}:one"
-    assert (
-        designs(DesignSource("quick", "hf:Salesforce/wikitext:wikitext-2-v1"))[0].text.corpus
-        == "hf:Salesforce/wikitext:wikitext-2-v1"
-    )
+    here, there = f"hf:{tmp_path / 'set'}", "hf:Salesforce/wikitext:wikitext-2-v1"
+    for name, corpus in (("hf:set", here), ("hf:set:one", f"{here}:one"), (there, there)):
+        assert designs(DesignSource("quick", name))[0].text.corpus == corpus
+    shown = json.loads(call("corpus", "show", "hf:set", "--json").stdout)
+    assert [s["split"] for s in shown["splits"]] == ["train", "valid", "test"]
+    result = call("plan", "quick", "--corpus", "hf:a/b", "--only", "freeze")
+    assert result.exit_code == 2
+    assert len(result.stderr.strip().splitlines()) == 3
 
 
 def refused(where):
@@ -168,14 +166,11 @@ def test_no_datasets_package_and_a_folder_of_that_name(monkeypatch, tmp_path, sh
     assert not sys.modules.get("datasets")
 
 
-@pytest.mark.parametrize("name", ["hf:", "hf::one", "hf:a:"])
-def test_names_that_are_none(name):
-    error = refused(name)
-    assert error.problem == f"'{name}' names no dataset."
-    assert "hf:NAME:CONFIG" in error.reason
-
-
-def test_no_network_no_dataset_and_no_data(tmp_path):
+def test_names_datasets_splits_and_columns_that_are_not_there(tmp_path):
+    for name in ("hf:", "hf::one", "hf:a:"):
+        error = refused(name)
+        assert error.problem == f"'{name}' names no dataset."
+        assert "hf:NAME:CONFIG" in error.reason
     error = refused("hf:Salesforce/wikitext:wikitext-2-v1")
     assert error.problem == "The dataset 'hf:Salesforce/wikitext:wikitext-2-v1' cannot be reached."
     assert "Couldn't reach 'Salesforce/wikitext' on the Hub" in error.reason
@@ -184,9 +179,6 @@ def test_no_network_no_dataset_and_no_data(tmp_path):
         error = refused(f"hf:{place}")
         assert error.problem == f"The dataset 'hf:{place}' is not there."
         assert "any data file" in error.reason
-
-
-def test_splits_and_columns_that_are_not_there(tmp_path):
     only = parquet(tmp_path / "only", {"train": ["a b"]})
     error = refused(f"hf:{only}")
     assert error.problem == f"The dataset 'hf:{only}' has no valid split."
@@ -198,13 +190,3 @@ def test_splits_and_columns_that_are_not_there(tmp_path):
     two = datasets.DatasetDict({s: datasets.Dataset.from_dict({"q": ["a"], "a": ["b"]}) for s in ("train", "test")})
     two.save_to_disk(tmp_path / "two")
     assert "q, a" in refused(f"hf:{tmp_path / 'two'}").reason
-
-
-def test_from_the_command_line(tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    parquet(tmp_path / "set", LINES)
-    shown = json.loads(call("corpus", "show", "hf:set", "--json").stdout)
-    assert [s["split"] for s in shown["splits"]] == ["train", "valid", "test"]
-    result = call("plan", "quick", "--corpus", "hf:a/b", "--only", "freeze")
-    assert result.exit_code == 2
-    assert len(result.stderr.strip().splitlines()) == 3

@@ -5,6 +5,7 @@ from typing import Any
 import pytest
 import torch
 from tests import tinyhf, zoo
+from transformers import BertLMHeadModel
 
 import trisect
 from trisect.core.errors import ModelError
@@ -115,23 +116,10 @@ def test_held_weights_cut_what_goes_through_the_pattern(one):
 
 
 def test_the_models_own_inputs_can_be_read():
-    from transformers import ViTConfig, ViTModel
-
-    torch.manual_seed(0)
-    model = ViTModel(
-        ViTConfig(
-            hidden_size=16,
-            num_hidden_layers=2,
-            num_attention_heads=2,
-            intermediate_size=16,
-            image_size=16,
-            patch_size=4,
-        )
-    )
-    seeing = load(model)
+    seeing = load(zoo.build("vit"))
     pixels = torch.randn(3, 3, 16, 16)
     reading = seeing.read({"pixel_values": pixels})
-    assert reading.traces[0].weights.shape == (3, 2, 17, 17)
+    assert reading.traces[0].weights.shape == (3, 4, 17, 17)
     assert reading.source.tokens[0][0] == "position 1"
     assert seeing.objective == "output"
     with pytest.raises(ModelError, match=r"Text alone was given to ViTModel\."):
@@ -140,31 +128,21 @@ def test_the_models_own_inputs_can_be_read():
         seeing.read({"pixel_values": None})
 
 
-def test_own_inputs_of_a_text_model_know_their_padding_and_special_tokens():
+def test_own_inputs_know_their_padding_and_windows_are_of_1024_tokens_at_most_unless_longer_are_asked_for():
     one = subject("bert")
     ids = torch.tensor([[2, 7, 8, 3], [2, 9, 3, 0]])
     reading = one.read({"input_ids": ids, "attention_mask": (ids != 0).long()})
     assert reading.source.tokens[1] == ("[CLS]", "w2", "[SEP]", "[PAD]")
     assert reading.source.real.tolist() == (ids != 0).tolist()
     assert reading.source.special.tolist() == [[True, False, False, True], [True, False, True, True]]
-
-
-def test_longer_texts_are_cut_and_it_is_said():
     reading = subject("gpt2", window=5).read("w1 w2 w3 w4 w5 w6 w7")
     assert reading.rows == ((0, 0), (0, 5))
     assert reading.notes == ("Texts longer than 5 tokens were cut into windows that do not see each other.",)
-
-
-def test_windows_are_of_1024_tokens_at_most_unless_longer_ones_are_asked_for():
-    from transformers import LlamaConfig, LlamaForCausalLM
-
     from trisect.hf.batches import choose_window
 
-    sizes: dict[str, Any] = {"num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 8}
     tokens = tinyhf.tokenizer(False)
     tokens.model_max_length = 4_096
-    config = LlamaConfig(vocab_size=len(tinyhf.VOCABULARY), hidden_size=8, max_position_embeddings=4_096, **sizes)
-    one = load(LlamaForCausalLM(config), tokens)
+    one = load(zoo.build("llama", max_position_embeddings=4_096, num_hidden_layers=1), tokens)
     first = next(one.batches(["w1 " * 1_030]))
     assert first.source.real.shape == (2, 1_024)
     assert first.notes[0].endswith("other. The model reads up to 4,096: choose a longer window for that.")
@@ -174,7 +152,7 @@ def test_windows_are_of_1024_tokens_at_most_unless_longer_ones_are_asked_for():
     assert choose_window("m", 32_768, 32_768) == 32_768
 
 
-def test_a_folder_a_study_and_the_door(tmp_path):
+def test_a_folder_its_fingerprint_and_the_options_that_load_it_again(tmp_path):
     folder = tinyhf.save(tinyhf.bert(head=False), tmp_path / "model")
     one = trisect.load(folder)
     assert one.name == f"{tmp_path.name}/model"
@@ -183,25 +161,22 @@ def test_a_folder_a_study_and_the_door(tmp_path):
     assert one.fingerprint == same.fingerprint != other.fingerprint
     with pytest.raises(ModelError, match=r"No text was given\."):
         one.read([])
+    folder = tinyhf.save(tinyhf.gpt2(), tmp_path / "causal", False)
+    one = load(folder, window=7, dtype="float32")
+    assert one.options == ("MODEL", "--dtype", "float32", "--window", "7")
+    assert load(folder).options == ("MODEL",)
 
 
 def test_a_model_has_a_causal_loss_only_where_no_position_sees_a_later_one():
-    from transformers import BertConfig, BertLMHeadModel, XLMConfig, XLMWithLMHeadModel
-
-    torch.manual_seed(0)
-    sizes: dict[str, Any] = {"vocab_size": len(tinyhf.VOCABULARY), "hidden_size": 16, "num_hidden_layers": 1}
-    sizes["num_attention_heads"] = 2
-    both: dict[str, Any] = {"intermediate_size": 16, "max_position_embeddings": 24}
-    seeing = load(BertLMHeadModel(BertConfig(**sizes, **both)), tinyhf.tokenizer())
+    config = zoo.build("bert").config
+    seeing = load(BertLMHeadModel(config), tinyhf.tokenizer())
     assert seeing.objective == "output"
     assert "Its positions see later ones" in seeing.notes[0]
     assert next(seeing.batches(["w1 w2"])).notes == seeing.notes
-    blind = load(BertLMHeadModel(BertConfig(**sizes, **both, is_decoder=True)), tinyhf.tokenizer())
+    config.is_decoder = True
+    blind = load(BertLMHeadModel(config), tinyhf.tokenizer())
     assert (blind.objective, blind.notes) == ("causal", ())
-    xlm = XLMConfig(
-        vocab_size=len(tinyhf.VOCABULARY), emb_dim=16, n_layers=1, n_heads=2, max_position_embeddings=24, pad_token_id=0
-    )
-    assert load(XLMWithLMHeadModel(xlm), tinyhf.tokenizer()).objective == "masked"
+    assert load(zoo.build("xlm"), tinyhf.tokenizer()).objective == "masked"
 
 
 def test_a_layer_that_fails_gives_no_numbers_and_is_said():
@@ -217,51 +192,26 @@ def test_a_layer_that_fails_gives_no_numbers_and_is_said():
     assert reading.notes == one.notes
 
 
-def test_source_and_target_of_one_length_are_told_apart():
-    """What the queries and the values are made of says which is cross-attention, not how long they are."""
-    ids = torch.tensor([[7, 8, 9, 10]])
-    one = load(tinyhf.bart(), tinyhf.tokenizer(), {"input_ids": ids, "decoder_input_ids": ids})
-    assert one.addresses == subject("bart").addresses
-
-
-def test_loading_where_gradients_are_off():
+def test_loading_where_gradients_are_off_and_weights_that_changed_since_are_refused():
     with torch.no_grad():
         one = subject("gpt2")
     assert one.projections()[0].w_q is not None
-
-
-def test_options_are_the_words_that_load_it_again(tmp_path):
-    folder = tinyhf.save(tinyhf.gpt2(), tmp_path / "causal", False)
-    one = load(folder, window=7, dtype="float32")
-    assert one.options == ("MODEL", "--dtype", "float32", "--window", "7")
-    assert load(folder).options == ("MODEL",)
+    one = subject("gpt2")
+    with torch.no_grad():
+        next(one.model.parameters()).add_(1.0)
+    with pytest.raises(ModelError, match=r"The weights of GPT2LMHeadModel have changed since it was loaded\."):
+        one.read("w1 w2")
 
 
 def test_dropout_is_off_while_reading_and_the_modes_come_back():
-    from transformers import BertConfig, BertModel
-
-    torch.manual_seed(0)
-    sizes: dict[str, Any] = {"vocab_size": len(tinyhf.VOCABULARY), "hidden_size": 16, "num_hidden_layers": 1}
-    sizes["num_attention_heads"] = 2
-    model = BertModel(
-        BertConfig(**sizes, intermediate_size=16, max_position_embeddings=24, attention_probs_dropout_prob=0.5)
-    )
-    model.train()
-    model.get_submodule("pooler").eval()
+    model = zoo.build("bert", attention_probs_dropout_prob=0.5).train()
+    model.get_submodule("cls").eval()
     modes = [module.training for module in model.modules()]
     one = load(model, tinyhf.tokenizer())
     first, second = one.read("w1 w2 w3"), one.read("w1 w2 w3")
     assert torch.equal(first.traces[0].weights, second.traces[0].weights)
     assert (first.traces[0].weights.sum(-1) - 1).abs().max() < NEAR
     assert [module.training for module in model.modules()] == modes
-
-
-def test_weights_that_changed_since_are_refused():
-    one = subject("gpt2")
-    with torch.no_grad():
-        next(one.model.parameters()).add_(1.0)
-    with pytest.raises(ModelError, match=r"The weights of GPT2LMHeadModel have changed since it was loaded\."):
-        one.read("w1 w2")
 
 
 @pytest.mark.parametrize(
@@ -283,7 +233,7 @@ def test_what_cannot_be_loaded_or_read(call, given):
     assert error.value.problem == given
 
 
-def test_addresses_of_an_encoder_decoder():
+def test_addresses_of_an_encoder_decoder_also_where_source_and_target_are_of_one_length():
     shape = subject("bart").shape
     assert shape.stacks == ("enc", "dec", "cross")
     assert shape.layers("enc") == (1, 2)
@@ -292,6 +242,9 @@ def test_addresses_of_an_encoder_decoder():
         "The model has enc: layers 1, 2 with 4 heads; dec: layers 1, 2, 3 with 4 heads; cross: layers 1, 2, 3 with 4 heads."
     )
     assert shape.resolve(trisect.Site.parse("cross.v@3"))[0].address == Address("cross", 3)
+    ids = torch.tensor([[7, 8, 9, 10]])
+    one = load(tinyhf.bart(), tinyhf.tokenizer(), {"input_ids": ids, "decoder_input_ids": ids})
+    assert one.addresses == subject("bart").addresses
 
 
 @pytest.mark.parametrize(

@@ -10,13 +10,12 @@ import pytest
 import soundfile
 import torch
 import transformers
-from click.testing import CliRunner
 from PIL import Image
 from tests import tinyhf, towers, zoo
+from tests.raw import call
 from tokenizers import Tokenizer, models, pre_tokenizers
 
 import trisect
-from trisect.cli import main
 from trisect.core.errors import ModelError, SpecError, TrisectError
 from trisect.core.subject import InputSample
 from trisect.hf.files import fetch
@@ -96,7 +95,9 @@ def subject(speech):
     return load(speech)
 
 
-def test_a_sound_is_what_the_models_processor_makes_of_it(subject, speech, sounds):
+def test_a_sound_is_what_the_models_processor_makes_of_it_and_its_loss_of_what_is_said(
+    subject, speech, sounds, tmp_path
+):
     wave = soundfile.read(sounds[0], dtype="float32")[0]
     features = tf.WhisperFeatureExtractor.from_pretrained(speech)(wave, sampling_rate=RATE, return_tensors="pt")
     ids = torch.tensor([[1, 5, 6]])
@@ -106,9 +107,6 @@ def test_a_sound_is_what_the_models_processor_makes_of_it(subject, speech, sound
     for mine, theirs in zip(named.traces, own.traces, strict=True):
         assert torch.equal(mine.weights, theirs.weights)
     assert "padded with silence to 1 s" in " ".join(named.notes)
-
-
-def test_another_rate_and_two_channels_are_brought_to_the_models_own_with_a_note(subject, sounds):
     stereo = subject.read(audio=str(sounds[2]))
     both = soundfile.read(sounds[2], dtype="float32")[0]
     from scipy.signal import resample_poly
@@ -121,9 +119,11 @@ def test_another_rate_and_two_channels_are_brought_to_the_models_own_with_a_note
     assert "2 channels" in said
     assert "8,000 to 16,000" in said
     assert "No text was given" in said
-
-
-def test_the_loss_of_speech_is_of_what_is_said(subject, sounds):
+    whole = sounds[0].read_bytes()
+    (tmp_path / "cut.wav").write_bytes(whole[: len(whole) // 2])
+    wave, notes = open_sound(tmp_path / "cut.wav", RATE)
+    assert 0 < len(wave) < 8_000
+    assert "not as long as its header says" in notes[0]
     (batch,) = subject.batches([InputSample("w1 w2", (str(sounds[0]),))], scored=True)
     with torch.no_grad():
         made = subject.model(**batch.inputs)
@@ -133,15 +133,12 @@ def test_the_loss_of_speech_is_of_what_is_said(subject, sounds):
         list(subject.batches([InputSample(audio=(str(sounds[0]),))], scored=True))
 
 
-@pytest.mark.parametrize(
-    ("command", "more"),
-    [("norms", []), ("ablate", ["--sites", "cross.v@1"]), ("explore", [])],
-)
+@pytest.mark.parametrize(("command", "more"), [("norms", []), ("ablate", ["--sites", "cross.v@1"]), ("explore", [])])
 def test_commands_read_sound(command, more, speech, sounds, tmp_path):
     files = sounds[:1] if command == "explore" else sounds[:2]
-    words = [command, str(speech), *(w for f in files for w in ("--audio", str(f)))]
+    words = [command, speech, *(w for f in files for w in ("--audio", f))]
     words += [] if command == "explore" else ["--text", "w1 w2 w3", "--text", "w4 w5 w6"]
-    result = CliRunner().invoke(main, [*words, *more, "--out", str(tmp_path / "out"), "--quiet"])
+    result = call(*words, *more, "--out", tmp_path / "out", "--quiet")
     assert result.exit_code == 0, result.output
     assert str(sounds[0].parent) not in result.output
 
@@ -153,8 +150,8 @@ def test_a_command_reads_images_and_python_a_processors_outputs_and_batches(pict
         noise = torch.randint(0, 255, (10, 9, 3), generator=draw, dtype=torch.uint8)
         files.append(tmp_path / f"{number}.png")
         Image.fromarray(noise.numpy()).save(files[-1])
-    words = ["ablate", str(pictures), *(w for f in files for w in ("--image", str(f))), "--how", "zero"]
-    result = CliRunner().invoke(main, [*words, "--out", str(tmp_path / "named"), "--quiet"])
+    words = ["ablate", pictures, *(w for f in files for w in ("--image", f)), "--how", "zero"]
+    result = call(*words, "--out", tmp_path / "named", "--quiet")
     assert result.exit_code == 0, result.output
     subject = load(pictures)
     processor = tf.ViTImageProcessor.from_pretrained(pictures)
@@ -206,14 +203,6 @@ def test_a_picture_is_turned_as_its_camera_says_and_nothing_of_it_is_left_out_un
             open_image(tmp_path / file)
 
 
-def test_a_sound_that_ends_early_is_read_with_a_note(sounds, tmp_path):
-    whole = sounds[0].read_bytes()
-    (tmp_path / "cut.wav").write_bytes(whole[: len(whole) // 2])
-    wave, notes = open_sound(tmp_path / "cut.wav", RATE)
-    assert 0 < len(wave) < 8_000
-    assert "not as long as its header says" in notes[0]
-
-
 def test_an_encoder_of_images_with_a_decoder_of_text_is_read(tmp_path):
     ids = {"bos_token_id": 1, "eos_token_id": 2}
     saying = tf.GPT2Config(n_embd=16, n_layer=1, n_head=2, vocab_size=40, n_positions=20, **ids)
@@ -249,7 +238,7 @@ def test_text_alone_is_refused_before_weights_are_read(command, kind, speech, pi
         "align": ["--source", str(tmp_path / "a.txt"), "--target", str(tmp_path / "a.txt")],
     }[command]
     model = speech if kind == "sound" else pictures
-    result = CliRunner().invoke(main, [command, str(model), *own, "--out", str(tmp_path / "out")])
+    result = call(command, model, *own, "--out", tmp_path / "out")
     assert result.exit_code == 2
     assert f"It takes {kind}." in result.output
     assert ("--audio" if kind == "sound" else "--image") in result.output
@@ -294,7 +283,9 @@ def predicted(done: Any) -> dict[tuple[str, ...], dict[str, Any]]:
     return {(row["site"], row["position"], row["hypothesis"]): row for row in done.tables["predictions"].to_dicts()}
 
 
-def test_pairs_of_recorded_words_are_patched_judged_and_each_sound_is_encoded_once(recorded, tmp_path):
+def test_pairs_of_recorded_words_are_patched_judged_and_encoded_once_and_a_pair_of_itself_changes_nothing(
+    recorded, tmp_path
+):
     model, words = load(recorded[0]), recorded[1]
     encoded = []
     encoder = cast(Any, model.model).get_encoder()
@@ -321,10 +312,6 @@ def test_pairs_of_recorded_words_are_patched_judged_and_each_sound_is_encoded_on
         assert row["share"] == whole[key]["share"]
         for name in ("shift_nats", "unrelated_nats", "residual_nats"):
             assert row[name] == pytest.approx(whole[key][name], abs=1e-3), (key, name)
-
-
-def test_a_donor_that_is_the_base_changes_nothing(recorded, tmp_path):
-    model, words = recorded
     sound = {"audio": str(words / "low" / "w3.wav"), "text": " W1, w2,"}
     answers = {"base": " w4", "donor": " w4", "q-place": " w5", "q-content": " w6"}
     pairs = [{"base": sound, "donor": sound, "answers": answers}] * 2
@@ -380,7 +367,7 @@ def same(one: Any, other: Any) -> bool:
     return all(a.stack == b.stack and torch.equal(a.weights, b.weights) for a, b in pairs)
 
 
-def test_what_a_processor_gives_is_read_by_a_model_that_was_loaded_with_a_text_alone(image_subject, folder, picture):
+def test_an_image_beside_a_text_is_what_the_processor_makes_of_it(image_subject, folder, picture):
     made = tf.AutoProcessor.from_pretrained(folder)(
         text="<image> w1 w2", images=Image.open(picture).convert("RGB"), return_tensors="pt"
     )
@@ -389,9 +376,6 @@ def test_what_a_processor_gives_is_read_by_a_model_that_was_loaded_with_a_text_a
     assert reading.source.tokens[0] == ("<image>",) * PATCHES + ("w1", "w2")
     assert same(reading, load(folder, inputs=made).read(made))
     assert {t.stack for t in image_subject.read("w1 w2").traces} == {"plain"}
-
-
-def test_a_file_beside_a_text_is_what_the_processor_makes_of_it(image_subject, folder, picture):
     named = image_subject.read("<image> w1 w2", images=picture)
     scaled = "Images are scaled or cut to 16 × 16 pixels, as the model reads them."
     assert named.notes == (scaled,)
@@ -403,6 +387,11 @@ def test_a_file_beside_a_text_is_what_the_processor_makes_of_it(image_subject, f
     assert not same(named, other)
     module: Any = load(image_subject.model, processor())
     assert same(module.read("<image> w1 w2", images=picture), named)
+    made = tf.AutoProcessor.from_pretrained(folder)(text="<image> w1", images=Image.open(picture), return_tensors="pt")
+    with pytest.raises(ModelError, match=r"or load it with these as an example: load\(model, inputs=...\)"):
+        image_subject.batch_of(made)
+    seeing = load(Path(folder), inputs=made)
+    assert float(seeing.score(seeing.batch_of(made)).count) == 1.0
 
 
 def test_a_model_of_images_alone_is_read_from_a_file(tmp_path, picture):
@@ -418,15 +407,21 @@ def test_a_model_of_images_alone_is_read_from_a_file(tmp_path, picture):
     assert str(caught.value).endswith("Its processor takes images alone.\n  Leave the text out.")
 
 
-def test_the_explorer_shows_a_text_with_an_image(image_subject, picture, tmp_path):
+def test_the_explorer_and_measures_read_an_image_beside_a_text(image_subject, picture, tmp_path):
+    """A model that was loaded with a text alone is verified with such a sample first: the vision tower attends as well."""
     page = trisect.explore_page(image_subject, "w1 w2", image=[picture], out=tmp_path).report.read_text()
     assert "&lt;image&gt;" in page or "\\u003cimage" in page or "<image>" in page
     assert "they are put before it" in page
     with pytest.raises(SpecError, match="2 texts were given beside an image"):
         trisect.explore_page(image_subject, ["w1", "w2"], image=[picture], out=tmp_path / "two")
+    sample = InputSample("<image> w1 w2", images=(str(picture),))
+    table = trisect.ablate(image_subject, texts=[sample], how="zero", out=tmp_path / "out", quiet=True).tables[
+        "measures"
+    ]
+    assert set(table["stack"].drop_nulls()) > {"text"} or len(set(table["stack"].drop_nulls())) > 1
 
 
-def test_what_cannot_be_read_says_why(image_subject, folder, picture, tmp_path):
+def test_an_image_that_cannot_be_read_or_is_too_large_says_why(image_subject, folder, picture, tmp_path, monkeypatch):
     text = tmp_path / "text.png"
     text.write_text("no image")
     (tmp_path / "bert").mkdir()
@@ -451,9 +446,6 @@ def test_what_cannot_be_read_says_why(image_subject, folder, picture, tmp_path):
         image_subject.read(["w1", "w2"], images=picture)
     with pytest.raises(ModelError, match="No text was given"):
         image_subject.read()
-
-
-def test_an_image_too_large_to_open_is_refused_before_it_fills_the_memory(image_subject, picture, monkeypatch):
     with monkeypatch.context() as less:
         less.setattr(Image, "MAX_IMAGE_PIXELS", 599)  # of 600
         with pytest.raises(ModelError) as caught:
@@ -463,22 +455,3 @@ def test_an_image_too_large_to_open_is_refused_before_it_fills_the_memory(image_
     assert known.startswith("DecompressionBombWarning: Image size (600 pixels) exceeds limit of 599 pixels")
     assert todo == "Give an image file, such as PNG or JPEG."
     assert image_subject.read("w1", images=picture).traces
-
-
-def test_inputs_of_another_kind_say_how_to_measure_with_them(image_subject, folder, picture):
-    made = tf.AutoProcessor.from_pretrained(folder)(text="<image> w1", images=Image.open(picture), return_tensors="pt")
-    with pytest.raises(ModelError, match=r"or load it with these as an example: load\(model, inputs=...\)"):
-        image_subject.batch_of(made)
-    seeing = load(Path(folder), inputs=made)
-    assert float(seeing.score(seeing.batch_of(made)).count) == 1.0
-
-
-def test_measures_read_an_image_beside_a_text_by_a_model_that_was_loaded_with_a_text_alone(
-    image_subject, picture, tmp_path
-):
-    """It is verified with such a sample first: the vision tower attends as well."""
-    sample = InputSample("<image> w1 w2", images=(str(picture),))
-    table = trisect.ablate(image_subject, texts=[sample], how="zero", out=tmp_path / "out", quiet=True).tables[
-        "measures"
-    ]
-    assert set(table["stack"].drop_nulls()) > {"text"} or len(set(table["stack"].drop_nulls())) > 1

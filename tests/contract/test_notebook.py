@@ -12,6 +12,7 @@ from xml.etree import ElementTree
 import polars as pl
 import pytest
 from tests.planted import attack, judged, planted
+from tests.studies import no_page  # noqa: F401
 from tests.synthetic import about, study_tables
 
 import trisect
@@ -19,7 +20,6 @@ from trisect import claims
 from trisect.core.claim import Claim
 from trisect.experiments.study import figures, result
 from trisect.report import notebook
-from trisect.report.sheet import Sheet
 
 EXAMPLE = Path(__file__).parents[2] / "docs" / "example.ipynb"
 SHORTER = (
@@ -60,7 +60,7 @@ def test_a_verdict_shows_effect_interval_and_margin(tables):
     assert_alone(html)
     said = words(html)
     assert said.startswith("A-1 supported Removing part of speech from the keys of layer 1 makes the model over-fit.")
-    for part in tables["claims"].filter(pl.col("claim") == "A-1", pl.col("part").is_not_null()).iter_rows(named=True):
+    for part in tables["claims"].filter(pl.col("part").is_not_null(), claim="A-1").iter_rows(named=True):
         assert part["sentence"].replace("<", "&lt;").replace(">", "&gt;") in said
         assert re.search(rf"{part['effect']:+.3f}".replace("-", "−").replace("+", r"\+"), said)
         assert f"95 % {part['low']:+.3f} to {part['high']:+.3f}".replace("-", "−") in said
@@ -70,15 +70,7 @@ def test_a_verdict_shows_effect_interval_and_margin(tables):
     assert found._repr_html_().count('class="claim"') == 15 == len(repr(found).splitlines())
 
 
-def test_words_take_the_colour_of_the_page_around_them(tables):
-    html = notebook.verdicts(tables["claims"])._repr_html_() + result.study(tables, about((1, 2)), Path("r.html"))
-    assert not re.search(r"#[0-9a-fA-F]{3,6}\b|rgb\(|background: (?!none)", html)
-    style = re.findall(r"<style>(.*?)</style>", html, re.S)[0]
-    for name in set(re.findall(r'class="([\w-]+)"', html)) - {"trisect", "forest", "badge"}:
-        assert re.search(rf"\.trisect (?:\.\w+ > )?\.?{name}\b|badge > \*", style), name
-
-
-def test_a_study_in_short(tables):
+def test_a_study_in_short_whose_words_take_the_colour_of_the_page_around_them(tables):
     html = result.study(tables, about((1, 2, 3, 4, 5, 6)), Path("out/report.html"))
     assert_alone(html)
     said = words(html)
@@ -95,6 +87,11 @@ def test_a_study_in_short(tables):
     said = words(result.study({**tables, "runs": lost}, about((1, 2, 3, 4, 5, 6)), Path("r")))
     assert re.search(r"\d+ diverged, \d+ finished", said)
     assert "does not hold: the baseline beats the unigram loss" in said
+    html = notebook.verdicts(tables["claims"])._repr_html_() + result.study(tables, about((1, 2)), Path("r.html"))
+    assert not re.search(r"#[0-9a-fA-F]{3,6}\b|rgb\(|background: (?!none)", html)
+    style = re.findall(r"<style>(.*?)</style>", html, re.S)[0]
+    for name in set(re.findall(r'class="([\w-]+)"', html)) - {"trisect", "forest", "badge"}:
+        assert re.search(rf"\.trisect (?:\.\w+ > )?\.?{name}\b|badge > \*", style), name
 
 
 def test_everything_that_comes_from_outside_is_escaped(tables):
@@ -128,7 +125,7 @@ def test_claims_before_any_data():
     assert all(part.reason in unescape(one) for part in claims.CLAIMS["submodules"][0].parts)
 
 
-def test_a_corpus_shows_its_size_not_its_words():
+def test_a_corpus_shows_its_size_not_its_words_and_a_study_that_cannot_be_read_says_so(tmp_path):
     corpus = trisect.corpus("embedded")
     assert_alone(corpus._repr_html_())
     assert "embedded, fingerprint" in words(corpus._repr_html_()).replace(" ,", ",")
@@ -136,6 +133,9 @@ def test_a_corpus_shows_its_size_not_its_words():
     assert repr(corpus).startswith(
         "<Corpus embedded: train 30,002, valid 6,008, test 6,014 tokens, 287 types, pos, dep, "
     )
+    html = trisect.Study(tmp_path / "none")._repr_html_()
+    assert "cannot be read" in words(html)
+    assert_alone(html)
 
 
 SMALL = ((1, 2), 2, 1, ("pos",))  # seeds, epochs, layers, labels
@@ -166,12 +166,6 @@ def test_a_chart_shows_itself_as_svg_and_two_on_one_page_share_no_ids():
     assert svg(figures_of(tables)["fig08-rewind-heat"]) == texts[0]
 
 
-def test_a_study_that_cannot_be_read_says_so(tmp_path):
-    html = trisect.Study(tmp_path / "none")._repr_html_()
-    assert "cannot be read" in words(html)
-    assert_alone(html)
-
-
 def shown(value):
     """What Jupyter keeps of a cell's last value, by kind."""
     if (bundle := getattr(value, "_repr_mimebundle_", None)) is not None:
@@ -191,7 +185,6 @@ def test_the_example_shows_what_the_code_of_today_shows(tmp_path, monkeypatch):
     The study that it trains has fewer steps and points, which changes numbers alone.
     """
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr("trisect.experiments.study.page.page", lambda tables, about: Sheet("t", "k", "l", ()))
     book, names = json.loads(EXAMPLE.read_text(encoding="utf-8")), {}
     compared = 0
     for cell in book["cells"]:

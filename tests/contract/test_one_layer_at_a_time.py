@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 import torch
 from tests import tinyhf
+from tests.raw import write_splits
 from transformers import BertConfig, BertModel
 
 import trisect
@@ -28,7 +29,7 @@ def subject():
     return load(tinyhf.bert(), tinyhf.tokenizer())
 
 
-def test_each_layer_is_the_one_of_a_whole_reading():
+def test_each_layer_is_that_of_a_whole_reading_and_let_go_before_the_next_is_met():
     one = subject()
     batch = next(one.batches(TEXTS))
     seen: list[Trace] = []
@@ -40,6 +41,8 @@ def test_each_layer_is_the_one_of_a_whole_reading():
         assert trace.block is not None
         assert whole.block is not None
         assert torch.equal(trace.block.residual, whole.block.residual)
+    assert alive_before_the_next(lambda see: one.each(batch, see)) == [0, 0]
+    assert alive_before_the_next(lambda see: [see(trace) for trace in one.trace(batch).traces]) == [0, 1]
 
 
 def alive_before_the_next(look: Callable[[Callable[[Trace], object]], object]) -> list[int]:
@@ -53,13 +56,6 @@ def alive_before_the_next(look: Callable[[Callable[[Trace], object]], object]) -
 
     look(see)
     return counts
-
-
-def test_a_layer_is_let_go_before_the_next_is_met():
-    one = subject()
-    batch = next(one.batches(TEXTS))
-    assert alive_before_the_next(lambda see: one.each(batch, see)) == [0, 0]
-    assert alive_before_the_next(lambda see: [see(trace) for trace in one.trace(batch).traces]) == [0, 1]
 
 
 @pytest.fixture
@@ -99,16 +95,14 @@ def test_a_profile_holds_no_whole_reading_and_no_weights(unread, monkeypatch, tm
 
     monkeypatch.setattr(Projections, "copy_to", copy)
     monkeypatch.setattr(profile, "score_layer", scored)
-    (tmp_path / "texts").mkdir()
-    for split in ("train", "valid", "test"):
-        lines = (f"w{i} w{i + 1} , w{(3 * i) % 40} w{(7 * i) % 40} ." for i in range(38))
-        (tmp_path / "texts" / f"{split}.txt").write_text("\n".join(lines))
-    result = trisect.profile(unread, tmp_path / "texts", labels=("word",), words=150, out=tmp_path / "out", quiet=True)
+    lines = (f"w{i} w{i + 1} , w{(3 * i) % 40} w{(7 * i) % 40} ." for i in range(38))
+    texts = write_splits(tmp_path / "texts", "\n".join(lines))
+    result = trisect.profile(unread, texts, labels=("word",), words=150, out=tmp_path / "out", quiet=True)
     assert result.tables["measures"].height > 0
     assert alive == [0, 0]
 
 
-def test_weights_are_copied_when_a_layer_is_asked_for_and_held_no_longer():
+def test_weights_are_held_no_longer_than_a_layer_and_refused_when_they_change_meanwhile():
     one = subject()
     held: list[weakref.ref[torch.Tensor]] = []
     counts = []
@@ -119,10 +113,6 @@ def test_weights_are_copied_when_a_layer_is_asked_for_and_held_no_longer():
     assert len(one.projections()) == len(held) == 2
     assert counts[-1] == 0
     assert [p.address for p in one.projections()[:1]] == [one.projections()[0].address]
-
-
-def test_weights_that_change_while_layers_are_gone_through_are_refused():
-    one = subject()
     layers = iter(one.projections())
     next(layers)
     with torch.no_grad():

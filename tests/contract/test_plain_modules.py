@@ -101,7 +101,7 @@ def test_torchs_whole_transformer_is_read_call_by_call(batch_first):
     assert all(found.projections.w_o is not None for found in subject.proof.weights)
 
 
-def test_a_causal_module_of_ones_own_is_read_and_written_to():
+def test_a_causal_module_of_ones_own_is_read_and_written_to_with_an_example_of_its_inputs():
     model = sharp(Fused())
     x = torch.randn(2, 5, 16, generator=torch.Generator().manual_seed(1))
     subject = load(model, inputs={"x": x})
@@ -112,9 +112,6 @@ def test_a_causal_module_of_ones_own_is_read_and_written_to():
     nothing = subject.predict({"x": x}, write={address: lambda p: QKV(p.q, p.k, torch.zeros_like(p.v))})
     with torch.no_grad():
         assert torch.allclose(nothing, model.out(x + model.o.bias), atol=1e-5)
-
-
-def test_without_an_example_the_message_says_what_to_give():
     with pytest.raises(ModelError) as caught:
         load(Fused())
     assert "Fused cannot be tried out" in str(caught.value)

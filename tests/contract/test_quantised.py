@@ -167,13 +167,22 @@ def test_8_bit_maps_like_bitsandbytes_are_read_with_their_rounding(limit):
     assert "rounded to 8 bits at every position" in subject.notes[0]
 
 
-def test_rounding_of_another_kind_is_not_accepted_as_rows():
+def test_tensors_or_rounding_that_give_away_no_rows_are_not_taken_for_rows():
     """Four bits in place of eight: what it makes is not its weights times what enters, and no weights are given."""
     model = replaced("llama", lambda base: Linear8bitLt(base, 0.0, levels=7.0))
     found = load(model, proof=False).proof.weights[0].projections
     assert {found.origins[n].how for n in "qkvo"} == {"unknown"}
     assert found.w_v is None or found.origins["v"].parameter is None
     assert "recomputed from them it is off by" in found.origins["v"].words
+    model = zoo.build("llama")
+    weight = model.model.layers[0].self_attn.k_proj.weight.detach()
+    model.model.layers[0].self_attn.k_proj.weight = nn.Parameter(TwoTensor(weight, weight.clone()))
+    with pytest.raises(ModelError) as caught:
+        load(model)
+    assert str(caught.value).replace("\n  ", " ") == (
+        "model.layers.0.self_attn.k_proj.weight of LlamaForCausalLM is a torch TwoTensor. Neither the numbers nor the rows "
+        "of such a tensor can be accessed. Give the model as it was before, or quantised by torch.ao's quantize_dynamic or bitsandbytes."
+    )
 
 
 def test_4_bit_maps_like_bitsandbytes_are_read_though_they_have_no_derivative():
@@ -187,15 +196,3 @@ def test_4_bit_maps_like_bitsandbytes_are_read_though_they_have_no_derivative():
     assert torch.allclose(found.w_v.transpose(1, 2).flatten(0, 1), whole, rtol=2e-3, atol=2e-3)
     (note,) = subject.notes
     assert note == "Maps of it are quantised: 4-bit numbers. Weights are those that it multiplies by, not those before."
-
-
-def test_tensors_that_give_away_no_rows_are_refused_by_name():
-    model = zoo.build("llama")
-    weight = model.model.layers[0].self_attn.k_proj.weight.detach()
-    model.model.layers[0].self_attn.k_proj.weight = nn.Parameter(TwoTensor(weight, weight.clone()))
-    with pytest.raises(ModelError) as caught:
-        load(model)
-    assert str(caught.value).replace("\n  ", " ") == (
-        "model.layers.0.self_attn.k_proj.weight of LlamaForCausalLM is a torch TwoTensor. Neither the numbers nor the rows "
-        "of such a tensor can be accessed. Give the model as it was before, or quantised by torch.ao's quantize_dynamic or bitsandbytes."
-    )

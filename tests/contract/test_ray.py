@@ -13,6 +13,7 @@ from tests import tiny
 from tests.contract.test_engines import begun, ends, wait_until
 from tests.jobs import Walk, Walking, folder_of_files
 from tests.ray_cluster import PATHS, STORE, end
+from tests.studies import assert_same, no_page  # noqa: F401
 
 import trisect
 from trisect.core.errors import StudyError
@@ -21,7 +22,6 @@ from trisect.engine.drive import LOSSES, drive
 from trisect.engine.ray_connect import ADDRESS, ALWAYS, LOOPBACK, MODE
 from trisect.engine.start import open_engine
 from trisect.experiments.study.run import StudyWork
-from trisect.report.sheet import Sheet
 
 pytestmark = pytest.mark.ray
 
@@ -108,7 +108,6 @@ def test_a_node_with_other_code_gets_no_jobs_and_is_named_and_without_another_th
 
 
 def test_a_study_on_two_nodes_of_which_one_dies_has_the_same_tables(nodes, tmp_path, monkeypatch):
-    monkeypatch.setattr("trisect.experiments.study.page.page", lambda tables, about: Sheet("t", "k", "l", ()))
     here = trisect.study(tiny.EXPERIMENT, out=tmp_path / "here", workers=0, quiet=True)
     hit, original = [], StudyWork.land
 
@@ -121,8 +120,7 @@ def test_a_study_on_two_nodes_of_which_one_dies_has_the_same_tables(nodes, tmp_p
     monkeypatch.setattr(StudyWork, "land", land)
     far = trisect.study(tiny.EXPERIMENT, out=tmp_path / "ray", engine="ray", quiet=True)
     assert hit
-    for name, table in here.tables.items():
-        assert table.drop("wall_seconds", strict=False).equals(far.tables[name].drop("wall_seconds", strict=False))
+    assert_same(here, far)
     assert not [p for p in folder_of_files(tmp_path / "ray") if p.startswith("fleets/")]
 
 

@@ -100,15 +100,8 @@ def test_a_link_that_is_cut_in_the_middle_loses_nothing_that_landed(tmp_path):
         stack.enter_context(head)
         stack.callback(head.kill)
         wait_until(lambda: head.poll() is not None or "the head is up" in (tmp_path / "head").read_text())
-        start = [
-            str(Path(sys.executable).with_name("ray")),
-            "start",
-            "--address",
-            f"{HOSTS[0]}:6399",
-            "--num-cpus",
-            "1",
-        ]
-        start += ["--object-store-memory", str(STORE), "--node-ip-address", HOSTS[1], "--block"]
+        start = [str(Path(sys.executable).with_name("ray")), "start", "--address", f"{HOSTS[0]}:6399"]
+        start += ["--num-cpus", "1", "--object-store-memory", str(STORE), "--node-ip-address", HOSTS[1], "--block"]
         with (tmp_path / "node").open("w") as said:
             node = subprocess.Popen(enter(second, *start), env=shared | {"TMPDIR": own[1]}, stdout=said, stderr=said)
         stack.enter_context(node)

@@ -8,11 +8,9 @@ from dataclasses import replace
 import numpy as np
 import polars as pl
 import pytest
-from click.testing import CliRunner
-from tests.raw import read_json
+from tests.raw import call, read_json
 
 import trisect
-from trisect.cli import main
 from trisect.cli.options import experiment_command, parse_options
 from trisect.core.errors import CorpusError, DamagedFileError, StudyError
 from trisect.core.files import write_json
@@ -77,7 +75,7 @@ def births(tmp_path):
     return folder
 
 
-def test_tables_are_whole(done):
+def test_tables_are_whole_and_another_recipe_or_text_does_not_mix_with_them(done, births):
     assert {name: dict(t.schema) for name, t in done.tables.items()} == {
         name: dict(pl.Schema(SCHEMAS[name])) for name in ("answers", "measures", "claims", "metrics")
     }
@@ -92,6 +90,10 @@ def test_tables_are_whole(done):
     runs = set(done.tables["metrics"]["run"])
     assert runs == {"plain/fine-tuning/1", "pretrained/pretraining/1", "pretrained/fine-tuning/1"}
     assert done.report.is_file()
+    with pytest.raises(StudyError, match="layers: 1 there, 2 here"):
+        trisect.recall(out=done.folder, settings=TINY | {"layers": 2}, quiet=True)
+    with pytest.raises(StudyError, match="belongs to another recall experiment"):
+        trisect.recall(births, out=done.folder, recipe="embedded", settings=TINY | {"left_out": 2}, quiet=True)
 
 
 def test_a_run_that_is_stopped_and_whose_worker_is_killed_ends_the_same(done, tmp_path, monkeypatch):
@@ -129,10 +131,10 @@ def test_a_run_that_is_stopped_and_whose_worker_is_killed_ends_the_same(done, tm
 
 def test_check_says_whether_a_recall_is_finished_and_reads_what_it_goes_on_from(done, tmp_path):
     shutil.copytree(done.folder, tmp_path / "r")
-    said = CliRunner().invoke(main, ["check", str(tmp_path / "r")])
+    said = call("check", tmp_path / "r")
     assert said.stdout == "Every file is complete, and of one run.\n"
     write_json(tmp_path / "r" / "recall.json", {**read_json(tmp_path / "r" / "recall.json"), "seeds": [1, 2]})
-    said = CliRunner().invoke(main, ["check", str(tmp_path / "r")])
+    said = call("check", tmp_path / "r")
     assert "has partial results of 'trisect recall'" in said.stdout
     for name in ("losses/plain-1-fine-tuning.json", "answers/plain-1.json", "models/plain-1/model.safetensors"):
         path = tmp_path / "r" / name
@@ -142,23 +144,6 @@ def test_check_says_whether_a_recall_is_finished_and_reads_what_it_goes_on_from(
         assert str(path) in f"{error.problem} {error.reason}", name
         assert error.todo.startswith("Delete")
         path.write_bytes(whole)
-
-
-def test_it_is_extended_by_seeds_and_trains_nothing_twice(done, tmp_path):
-    out = tmp_path / "r"
-    shutil.copytree(done.folder, out)
-    kept = {path: path.stat().st_mtime_ns for path in (out / "models").rglob("model.safetensors")}
-    more = trisect.recall(out=out, seeds=2, settings=TINY, workers=0, quiet=True)
-    assert set(more.tables["answers"]["seed"]) == {1, 2}
-    assert more.tables["answers"].filter(seed=1).equals(done.tables["answers"])
-    assert kept == {path: path.stat().st_mtime_ns for path in kept}
-
-
-def test_another_recipe_or_text_does_not_mix_with_it(done, births):
-    with pytest.raises(StudyError, match="layers: 1 there, 2 here"):
-        trisect.recall(out=done.folder, settings=TINY | {"layers": 2}, quiet=True)
-    with pytest.raises(StudyError, match="belongs to another recall experiment"):
-        trisect.recall(births, out=done.folder, recipe="embedded", settings=TINY | {"left_out": 2}, quiet=True)
 
 
 def test_real_files_with_names_left_out(births, tmp_path):
@@ -235,7 +220,7 @@ def test_a_loss_that_is_no_number_ends_the_training(tmp_path):
         trisect.recall(out=tmp_path, settings=TINY | {"pretraining_rate": 1e30, "clip": 1e30}, workers=0, quiet=True)
 
 
-def test_the_pages_command_repeats_all_calls(done, tmp_path):
+def test_it_is_extended_by_seeds_trains_nothing_twice_and_the_pages_command_repeats_all_calls(done, tmp_path):
     """Its words are read back as the settings that stand in the folder, whatever the last call asked for."""
     out = tmp_path / "r"
     shutil.copytree(done.folder, out)
@@ -247,6 +232,11 @@ def test_the_pages_command_repeats_all_calls(done, tmp_path):
     read = build(RecallSettings, parse_options(RecallSettings, context.params))
     assert (read.data, read.seeds, read.examples) == ("embedded", (1,), False)
     assert choose_recipe(RECIPES, read.recipe, True, read.settings).data() == plan["recipe"]
+    kept = {path: path.stat().st_mtime_ns for path in (out / "models").rglob("model.safetensors")}
+    more = trisect.recall(out=out, seeds=2, settings=TINY, workers=0, quiet=True)
+    assert set(more.tables["answers"]["seed"]) == {1, 2}
+    assert more.tables["answers"].filter(seed=1).equals(done.tables["answers"])
+    assert kept == {path: path.stat().st_mtime_ns for path in kept}
 
 
 def test_bad_files_and_questions_that_do_not_fit_are_named_before_any_training(births, tmp_path):
@@ -284,7 +274,7 @@ def test_its_models_are_ordinary_ones_and_can_be_asked(done, tmp_path):
     assert reply.seen == "pretraining only"
     assert 0 < reply.probability <= 1
     assert len(reply.nearest) == 3
-    said = CliRunner().invoke(main, ["ask", str(done.paths["plain-1"]), "Where was Zzz Zzz born?", "--risk", "1"])
+    said = call("ask", done.paths["plain-1"], "Where was Zzz Zzz born?", "--risk", 1)
     assert said.exit_code == 0
     assert "in no text that the model read" in said.output
 
@@ -309,7 +299,7 @@ def test_its_models_are_ordinary_ones_and_can_be_asked(done, tmp_path):
 )
 def test_bad_input_is_one_message(words, said, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    found = CliRunner().invoke(main, words)
+    found = call(*words)
     assert found.exit_code == 2
     assert said in found.output
     assert "Traceback" not in found.output

@@ -6,11 +6,10 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from click.testing import CliRunner
 from tests import tiny, tinyhf
+from tests.raw import call, write_splits
 
 import trisect
-from trisect.cli import main
 from trisect.core.errors import StudyError
 from trisect.core.files import read_json, write_json
 from trisect.core.schema import build
@@ -53,10 +52,6 @@ def seen(folder: Path) -> dict[str, bytes | None]:
     return {str(p.relative_to(folder)): p.read_bytes() if p.is_file() else None for p in sorted(folder.rglob("*"))}
 
 
-def call(*words: object):
-    return CliRunner().invoke(main, [str(word) for word in words])
-
-
 @pytest.fixture(scope="module")
 def place(tmp_path_factory):
     """A model of each kind, texts, and sentences."""
@@ -65,9 +60,7 @@ def place(tmp_path_factory):
     tinyhf.save(tinyhf.bart(), base / "pairs")
     for name, seed in (("step0", 1), ("step1", 2)):
         tinyhf.save(tinyhf.gpt2(seed), base / "steps" / name, False)
-    (base / "texts").mkdir()
-    for split in ("train", "valid", "test"):
-        (base / "texts" / f"{split}.txt").write_text("\n".join(TEXTS), encoding="utf-8")
+    write_splits(base / "texts", "\n".join(TEXTS))
     (base / "a").write_text("w1 w2\n")
     (base / "b").write_text("w1 w2\nw3\n")
     (base / "experiment.json").write_text(json.dumps(to_json_data(tiny.EXPERIMENT.resolved())))
@@ -113,17 +106,11 @@ def test_a_refused_command_leaves_a_folder_of_others_as_it_was(place, tmp_path, 
     assert seen(tmp_path) == before
 
 
-@pytest.mark.parametrize("words", [("report",), ("check",)])
-def test_a_folder_that_holds_no_study_is_left_alone_by_those_that_read_one(tmp_path, words):
+def test_what_reads_a_study_or_writes_a_page_leaves_a_folder_of_others_as_it_was(place, tmp_path):
     before = seen(fill(tmp_path))
-    assert call(*words, tmp_path).exit_code == 2
-    assert seen(tmp_path) == before
-    assert call(*words, tmp_path / "new").exit_code == 2
-    assert seen(tmp_path) == before
-
-
-def test_a_page_that_cannot_be_written_leaves_no_trace(place, tmp_path):
-    before = seen(fill(tmp_path))
+    for command in ("report", "check"):
+        for folder in (tmp_path, tmp_path / "new"):
+            assert call(command, folder).exit_code == 2
     for out, text in ((tmp_path / "notes.txt" / "page.html", ("w1 w2",)), (tmp_path / "page.html", ("w1", "w2", "w3"))):
         assert call("explore", place / "causal", *text, "--out", out).exit_code == 2
     assert seen(tmp_path) == before
@@ -230,13 +217,18 @@ def test_a_study_is_no_folder_for_results_of_others(begun, place, tmp_path, name
     assert seen(tmp_path) == before
 
 
-def test_a_folder_in_use_stays_as_it_is(begun, tmp_path):
+def test_a_study_in_use_or_with_a_lock_of_somebody_elses_stays_as_it_is(begun, tmp_path):
     out = copied(begun, tmp_path / "study")
     with RunFolder(out).lock():
         before = seen(tmp_path)
         with pytest.raises(StudyError, match="is in use"):
             study(out)
         assert seen(tmp_path) == before
+    (tmp_path / "other").mkdir()
+    (tmp_path / "other" / ".lock").write_text("mine")
+    with pytest.raises(StudyError, match=r"There is \.lock\."):
+        study(tmp_path / "other")
+    assert seen(tmp_path / "other") == {".lock": b"mine"}
 
 
 def test_a_study_that_goes_on_removes_its_own_scratch_files_and_no_others(begun, tmp_path, monkeypatch):
@@ -251,13 +243,6 @@ def test_a_study_that_goes_on_removes_its_own_scratch_files_and_no_others(begun,
     assert {name: after[name] for name in FOREIGN} == {name: text.encode() for name, text in FOREIGN.items()}
     assert not set(SCRATCH) & set(after)
     assert (nested / SCRATCH[0]).read_text() == "another study's"
-
-
-def test_a_lock_file_that_holds_something_is_somebody_elses(tmp_path):
-    (tmp_path / ".lock").write_text("mine")
-    with pytest.raises(StudyError, match=r"There is \.lock\."):
-        study(tmp_path)
-    assert seen(tmp_path) == {".lock": b"mine"}
 
 
 @pytest.mark.parametrize("what", ["recall", "translate"])

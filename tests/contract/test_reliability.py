@@ -14,14 +14,12 @@ from pathlib import Path
 import numpy as np
 import polars as pl
 import pytest
-from click.testing import CliRunner
 from tests import tiny
 from tests.jobs import Walk, walk
-from tests.raw import read_json
+from tests.raw import call, read_json
 from tests.studies import assert_same, no_page, run  # noqa: F401
 
 import trisect
-from trisect.cli import main
 from trisect.core.errors import CorpusError, DamagedFileError, SpecError, StudyError
 from trisect.core.files import write_json
 from trisect.core.machine import Machine
@@ -64,14 +62,11 @@ def baseline(folder):
 # --- damaged files
 
 
-def test_a_number_beyond_all_numbers_is_damage_and_no_traceback(tmp_path):
+def test_a_file_of_no_number_or_no_python_is_damage_and_no_traceback(tmp_path):
     write_json(tmp_path / "x.json", {"value": 1.2345678901})
     (tmp_path / "x.json").write_text((tmp_path / "x.json").read_text().replace("1.2345678901", "1.2345e78901"))
     with pytest.raises(DamagedFileError, match=r"x\.json cannot be read"):
         read_json(tmp_path / "x.json", "Delete it.")
-
-
-def test_an_array_whose_header_is_no_python_is_damage(tmp_path):
     corpus._write_array(tmp_path / "x.npy", np.arange(5, dtype=np.int32))
     content = (tmp_path / "x.npy").read_bytes()
     (tmp_path / "x.npy").write_bytes(content.replace(b"), }", b")( }"))
@@ -172,7 +167,7 @@ def victims(folder):
 
 def test_check_names_every_kind_of_damaged_file_and_what_to_delete(whole, copy):
     assert trisect.check(copy.path) == []
-    said = CliRunner().invoke(main, ["check", str(copy.path)])
+    said = call("check", copy.path)
     assert (said.exit_code, said.stdout) == (0, "Every file is complete, and of one run.\n")
     for kind, path in victims(copy).items():
         good = path.read_bytes()
@@ -182,7 +177,7 @@ def test_check_names_every_kind_of_damaged_file_and_what_to_delete(whole, copy):
         assert str(path) in found[0].problem
         target = found[0].todo.removeprefix("Delete ").removeprefix("the folder ").partition(" and call")[0]
         assert path.is_relative_to(target), kind
-        said = CliRunner().invoke(main, ["check", str(copy.path)])
+        said = call("check", copy.path)
         assert (said.exit_code, said.stdout, said.stderr) == (2, "", f"trisect: {found[0]}\n")
         path.write_bytes(good)
     shutil.rmtree(copy.epochs(baseline(copy)))
@@ -198,7 +193,7 @@ def test_check_names_every_kind_of_damaged_file_and_what_to_delete(whole, copy):
 def test_check_says_how_many_runs_are_not_finished_and_reads_what_an_unfinished_baseline_kept(copy):
     first = copy.run(baseline(copy))
     first.unlink()
-    said = CliRunner().invoke(main, ["check", str(copy.path)])
+    said = call("check", copy.path)
     assert (said.exit_code, said.stderr) == (0, "")
     assert (
         said.stdout
@@ -284,24 +279,22 @@ def deleting(path, times):
     return run_them
 
 
-def test_a_worker_that_cannot_be_started_is_said(tmp_path, monkeypatch):
+def test_a_worker_or_a_lock_that_cannot_be_had_is_said(tmp_path, monkeypatch):
     monkeypatch.setattr(tempfile, "TemporaryFile", lambda: (_ for _ in ()).throw(FULL))
     with open_engine(Machine(workers=1), "cpu", tmp_path / "jobs") as engine, pytest.raises(StudyError) as caught:
         engine.submit(1, JobOrder(walk, Walk("w", 1), tmp_path))
     assert caught.value.problem == "Worker process 1 could not be started."
     assert "No space left" in caught.value.reason
     assert "--workers 0" in caught.value.todo
-
-
-# --- full disks
-
-
-def test_a_disk_without_room_for_the_lock_is_said(tmp_path, monkeypatch):
+    monkeypatch.undo()
     monkeypatch.setattr("trisect.lab.run_folder.FileLock.acquire", lambda *_, **__: (_ for _ in ()).throw(FULL))
     with pytest.raises(StudyError, match="cannot be written") as caught:
         run(tmp_path / "study", ONE)
     assert "No space left" in caught.value.reason
     assert "--out" in caught.value.todo
+
+
+# --- full disks
 
 
 def test_of_several_files_that_find_the_disk_full_the_first_is_named(tmp_path, monkeypatch):
@@ -390,20 +383,14 @@ def ledger(tmp_path, *calls):
     return [join_ledger(folder, each, make_plan(*each).corpus.fingerprint) for each in calls][-1]
 
 
-def test_an_evenly_extended_study_is_one_experiment(tmp_path):
+def test_an_extended_study_is_one_experiment_where_it_is_even_and_keeps_the_fleets_it_had(tmp_path):
     both = replace(ONE, seeds=(1, 2))
     assert repeating(ledger(tmp_path, [ONE], [replace(ONE, seeds=(2,))], [ONE])) == both.resolved()
-
-
-def test_a_study_extended_by_sites_keeps_the_fleets_it_had(tmp_path):
     more = replace(ONE, freeze=Freeze(tiny.SITES), attack=Attack(tiny.SITES[:1], ("pos",)))
     first = ledger(tmp_path / "a", [ONE], [more], [ONE])
     assert tuple(e.resolved() for e in (ONE, more)) == repeating(first)
     second = ledger(tmp_path / "b", [ONE, more])
     assert second.fleets == first.fleets
-
-
-def test_evaluations_alone_are_an_extension_too(tmp_path):
     more = replace(ONE, rewind=Rewind(tiny.SITES[:2], points=11, midstage=False))
     assert repeating(ledger(tmp_path / "even", [ONE], [more])) == more.resolved()
     other = replace(more, seeds=(2,), freeze=None)

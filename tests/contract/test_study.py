@@ -42,56 +42,61 @@ def one(tmp_path_factory):
     return run(tmp_path_factory.mktemp("one") / "study", ONE)
 
 
-def test_a_study_leaves_every_row_that_it_promises(whole):
+def test_a_study_leaves_every_row_that_it_promises_and_rows_mean_what_they_are_called(whole):
     runs, metrics, sites = (whole.tables[n] for n in ("runs", "metrics", "sites"))
     assert runs.group_by("edit").len().sort("edit").rows() == [("attack", 6), ("freeze", 6), ("none", 2)]
     assert set(runs["status"]) == {"finished"}
     counts = metrics.group_by("run", "split", "name").len()
-    assert set(counts.filter(pl.col("split") == "train_running")["len"]) == {2}
+    assert set(counts.filter(split="train_running")["len"]) == {2}
     assert set(
         counts.filter(pl.col("split") != "train_running", ~pl.col("name").str.starts_with("adversary"))["len"]
     ) == {3}
-    attacks = set(runs.filter(pl.col("edit") == "attack")["run"])
-    assert set(metrics.filter(pl.col("name") == "adversary_loss_nats")["run"]) == attacks
-    curve = sites.filter(pl.col("measure") == "rewind_loss_nats", pl.col("site") == "q@1", pl.col("split") == "train")
+    attacks = set(runs.filter(edit="attack")["run"])
+    assert set(metrics.filter(name="adversary_loss_nats")["run"]) == attacks
+    curve = sites.filter(measure="rewind_loss_nats", site="q@1", split="train")
     assert curve.height == 2 * 11
     assert set(sites["measure"]) == {
         *(f"{kind}_{name}" for kind in ("rewind", "midstage") for name in ("loss_nats", "accuracy", "area")),
-        *(
-            "criticality",
-            "criticality_first",
-            "rewind_check_nats",
-            "rewind_evaluations",
-            "rewind_nodes",
-            "self_only_loss_nats",
-            "unigram_loss_nats",
-        ),
+        *(f"rewind_{name}" for name in ("check_nats", "evaluations", "nodes")),
+        *("criticality", "criticality_first", "self_only_loss_nats", "unigram_loss_nats"),
     }
     assert whole.tables["claims"].filter(pl.col("part").is_null())["claim"].to_list() == [
         f"A-{i}" for i in range(1, 16)
     ]
     assert whole.report.exists()
     assert whole.figures
+    metrics, sites = whole.tables["metrics"], whole.tables["sites"]
+    for table, column in ((metrics, "name"), (sites, "measure")):
+        assert table.filter(pl.col(column).str.ends_with("accuracy"))["value"].is_between(0, 1).all()
+    for name, low, high in (("loss_nats", 3, 6), ("adversary_loss_nats", 0.5, 5)):
+        running = metrics.filter(name=name, split="train_running", epoch=2)["value"]
+        assert running.is_between(low, high).all()
+    planned = make_plan(tiny.EXPERIMENT).disk_bytes
+    left = sum(p.stat().st_size for p in whole.folder.glob("runs/**/*.safetensors"))
+    assert planned == pytest.approx(left, rel=0.35)  # headers weigh at this size
 
 
-def test_rewinding_nothing_gives_the_final_loss(whole):
+def test_rewinding_nothing_gives_the_final_loss_and_the_unigram_loss_is_of_the_same_tokens(whole):
     """α = 1 and the last stored epoch are the trained model itself; α = 0 is not."""
-    final = whole.tables["metrics"].filter(pl.col("epoch") == 2, pl.col("name") == "loss_nats")
+    final = whole.tables["metrics"].filter(epoch=2, name="loss_nats")
     for measure, at, same in (
         ("rewind_loss_nats", 1.0, True),
         ("midstage_loss_nats", 2.0, True),
         ("rewind_loss_nats", 0.0, False),
     ):
-        rows = whole.tables["sites"].filter(pl.col("measure") == measure, pl.col("at") == at)
+        rows = whole.tables["sites"].filter(measure=measure, at=at)
         joined = rows.join(final, left_on=["subject", "split"], right_on=["run", "split"], suffix="_final")
         assert joined.height == rows.height > 0
         most = (joined["value"] - joined["value_final"]).abs().max()
         assert most < 1e-6 if same else most > 1e-5  # float32 sums in another order
-
-
-def test_finished_runs_are_never_run_again(whole, monkeypatch):
-    monkeypatch.setattr("trisect.experiments.study.run.run_jobs", lambda works, *_: works and pytest.fail("run again"))
-    assert_same(run(whole.folder), whole)
+    corpus = tiny.corpus()
+    counts = [1 + sum(corpus.splits["train"].tokens == i) for i in range(len(corpus.vocabulary))]
+    for split in ("train", "valid"):
+        targets = [int(y) for p in evaluation_pieces(corpus, tiny.TRAINING, split, (), "cpu") for y in p.targets]
+        expected = sum(math.log(sum(counts) / counts[y]) for y in targets) / len(targets)
+        rows = whole.tables["sites"].filter(measure="unigram_loss_nats", split=split)
+        assert rows["value"].to_list() == pytest.approx([expected] * 2, abs=1e-12)
+        assert set(rows["n"]) == {len(targets)}
 
 
 @pytest.mark.parametrize("stop", [1, 40, 62])
@@ -172,9 +177,11 @@ def test_a_study_goes_on_with_what_trained_it_alone(whole, tmp_path, monkeypatch
         run(tmp_path / "study", replace(tiny.EXPERIMENT, seeds=(1, 2, 3)))
 
 
-def test_asking_for_less_of_a_study_takes_nothing_away(whole):
+def test_finished_runs_are_never_run_again_and_asking_for_less_takes_nothing_away(whole, monkeypatch):
     less = run(whole.folder, replace(tiny.EXPERIMENT, seeds=(1,), attack=None))
     assert_same(less, whole)
+    monkeypatch.setattr("trisect.experiments.study.run.run_jobs", lambda works, *_: works and pytest.fail("run again"))
+    assert_same(run(whole.folder), whole)
 
 
 @pytest.mark.parametrize(
@@ -245,7 +252,7 @@ def test_a_damaged_checkpoint_is_named_and_the_fleet_starts_again_without_it(one
     assert_same(run(tmp_path / "study", ONE), one)
 
 
-def test_a_damaged_table_is_named_and_made_again_by_report(whole):
+def test_a_damaged_table_is_named_and_a_damaged_copy_of_the_text_is_written_again(whole, tmp_path):
     path = whole.folder / "tables" / "metrics.parquet"
     good = path.read_bytes()
     path.write_bytes(good[:100])
@@ -255,9 +262,6 @@ def test_a_damaged_table_is_named_and_made_again_by_report(whole):
     assert "trisect report" in caught.value.todo
     assert trisect.render(whole.folder).tables["metrics"].height > 0
     assert path.read_bytes() == good
-
-
-def test_a_damaged_copy_of_the_text_is_written_again(whole, tmp_path):
     shutil.copytree(whole.folder, tmp_path / "study")
     (tmp_path / "study" / "corpus" / "train.npy").write_bytes(b"")
     assert_same(run(tmp_path / "study"), whole)
@@ -314,15 +318,9 @@ def test_diverged_runs_are_rows_and_nothing_is_said_of_the_sites_of_a_seed_whose
     assert set(study.tables["claims"].filter(pl.col("part").is_null())["verdict"]) <= {"inconclusive", "not tested"}
 
 
-def test_versions_and_claims_are_those_of_the_time_of_the_run(whole, tmp_path, monkeypatch):
-    shutil.copytree(whole.folder, tmp_path / "study")
-    monkeypatch.setattr("trisect.claims.claims_hash", lambda: "another")
-    monkeypatch.setattr("trisect.core.machine.version", lambda _: "99")
-    again = trisect.render(tmp_path / "study")
-    assert again.tables["runs"].equals(whole.tables["runs"])
-
-
-def test_losses_that_are_no_numbers_are_missing_rows(whole, tmp_path):
+def test_lost_numbers_are_missing_rows_and_versions_and_claims_those_of_the_time_of_the_run(
+    whole, tmp_path, monkeypatch
+):
     shutil.copytree(whole.folder, tmp_path / "study")
     path = sorted((tmp_path / "study").glob("evaluations/*/rewind-q@1.json"))[0]
     body = read_json(path, "")
@@ -331,6 +329,10 @@ def test_losses_that_are_no_numbers_are_missing_rows(whole, tmp_path):
     sites = trisect.render(tmp_path / "study").tables["sites"]
     assert sites.height == whole.tables["sites"].height - 1
     assert sites["value"].is_finite().all()
+    monkeypatch.setattr("trisect.claims.claims_hash", lambda: "another")
+    monkeypatch.setattr("trisect.core.machine.version", lambda _: "99")
+    again = trisect.render(tmp_path / "study")
+    assert again.tables["runs"].equals(whole.tables["runs"])
 
 
 def test_a_stopped_study_goes_on_from_its_last_epoch_and_not_from_the_start(tmp_path, monkeypatch):
@@ -367,14 +369,6 @@ def test_what_is_killed_before_its_end_can_be_reported(tmp_path, monkeypatch):
     assert trisect.render(tmp_path / "study").tables["runs"].height == 0
 
 
-def test_a_scratch_file_of_a_killed_process_is_swept_away(tmp_path):
-    (tmp_path / "study").mkdir()
-    scratch = tmp_path / "study" / ".study.json.123-0a1b2c3d.trisect-part"
-    scratch.write_text("half")
-    run(tmp_path / "study", replace(tiny.EXPERIMENT, seeds=(1,), attack=None, rewind=None))
-    assert not scratch.exists()
-
-
 def test_evaluations_do_not_outlive_the_baseline_that_they_measured(whole, tmp_path):
     shutil.copytree(whole.folder, tmp_path / "study")
     baseline = whole.tables["runs"].filter(edit="none", seed=1)["run"][0]
@@ -385,39 +379,7 @@ def test_evaluations_do_not_outlive_the_baseline_that_they_measured(whole, tmp_p
     assert not old.read_text().endswith(" ")
 
 
-def test_the_unigram_loss_is_of_the_very_tokens_that_the_model_is_measured_on(whole):
-    corpus = tiny.corpus()
-    counts = [1 + sum(corpus.splits["train"].tokens == i) for i in range(len(corpus.vocabulary))]
-    for split in ("train", "valid"):
-        targets = [int(y) for p in evaluation_pieces(corpus, tiny.TRAINING, split, (), "cpu") for y in p.targets]
-        expected = sum(math.log(sum(counts) / counts[y]) for y in targets) / len(targets)
-        rows = whole.tables["sites"].filter(measure="unigram_loss_nats", split=split)
-        assert rows["value"].to_list() == pytest.approx([expected] * 2, abs=1e-12)
-        assert set(rows["n"]) == {len(targets)}
-
-
-def test_rows_mean_what_they_are_called(whole):
-    """Accuracies are shares, and train_running is near the train loss."""
-    metrics, sites = whole.tables["metrics"], whole.tables["sites"]
-    for table, column in ((metrics, "name"), (sites, "measure")):
-        assert table.filter(pl.col(column).str.ends_with("accuracy"))["value"].is_between(0, 1).all()
-    for name, low, high in (("loss_nats", 3, 6), ("adversary_loss_nats", 0.5, 5)):
-        running = metrics.filter(name=name, split="train_running", epoch=2)["value"]
-        assert running.is_between(low, high).all()
-
-
-def test_fleets_are_a_function_of_the_plan_and_mix_no_seeds_labels_or_trainings():
-    runs = [*tiny.runs(1), *tiny.runs(2)]
-    grouped = fleets(runs)
-    assert fleets(runs) == grouped
-    assert sorted(r.id for f in grouped for r in f) == sorted(r.id for r in runs)
-    for fleet in grouped:
-        assert len({(r.seed, r.training, r.edit.column if r.edit else None) for r in fleet}) == 1
-        assert len(fleet) <= 8
-    assert [any(r.edit is None for r in f) for f in grouped] == [True, True, False, False]
-
-
-def test_a_plan_runs_nothing_and_counts_everything(tmp_path, monkeypatch):
+def test_a_plan_runs_nothing_counts_everything_and_its_fleets_mix_no_seeds_labels_or_trainings(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     plan = trisect.plan(tiny.EXPERIMENT)
     assert len(plan.runs) == 14
@@ -427,12 +389,14 @@ def test_a_plan_runs_nothing_and_counts_everything(tmp_path, monkeypatch):
     assert plan.rewind_seconds > 0
     assert list(tmp_path.iterdir()) == []
     assert json.loads(json.dumps(plan.data()))["runs"] == [r.id for r in plan.runs]
-
-
-def test_disk_of_the_plan_is_what_the_study_leaves(whole):
-    planned = make_plan(tiny.EXPERIMENT).disk_bytes
-    left = sum(p.stat().st_size for p in whole.folder.glob("runs/**/*.safetensors"))
-    assert planned == pytest.approx(left, rel=0.35)  # headers weigh at this size
+    runs = [*tiny.runs(1), *tiny.runs(2)]
+    grouped = fleets(runs)
+    assert fleets(runs) == grouped
+    assert sorted(r.id for f in grouped for r in f) == sorted(r.id for r in runs)
+    for fleet in grouped:
+        assert len({(r.seed, r.training, r.edit.column if r.edit else None) for r in fleet}) == 1
+        assert len(fleet) <= 8
+    assert [any(r.edit is None for r in f) for f in grouped] == [True, True, False, False]
 
 
 @pytest.mark.parametrize(

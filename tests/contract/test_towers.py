@@ -25,17 +25,13 @@ def towered(request):
     return made, load(made.model, inputs=made.inputs)
 
 
-def test_addresses_follow_the_modules_and_every_site_is_one_spelling(towered):
+def test_addresses_follow_the_modules_and_traces_have_sides_as_long_as_what_they_attend_to(towered):
     made, subject = towered
     assert tuple(map(str, subject.addresses)) == made.addresses
     for address in subject.shape.heads:
         site = Site(("k",), (address.layer,), stack=address.site.stack)
         assert Site.parse(str(site)) == site
         assert [t.address for t in subject.shape.resolve(site)] == [address]
-
-
-def test_every_trace_has_sides_as_long_as_what_it_attends_to(towered):
-    made, subject = towered
     reading = subject.read(made.inputs)
     for trace in reading.traces:
         for side, part, real in (
@@ -48,7 +44,7 @@ def test_every_trace_has_sides_as_long_as_what_it_attends_to(towered):
     assert take_picture(reading).layers
 
 
-def test_a_site_of_a_tower_is_written_to_and_others_stay():
+def test_a_site_of_a_tower_is_written_to_and_what_a_page_cannot_place_is_left_out_and_said():
     made = towers.build("clip")
     subject = load(made.model, inputs=made.inputs)
     (target,) = subject.shape.resolve(Site.parse("vision.v@3"))
@@ -58,6 +54,15 @@ def test_a_site_of_a_tower_is_written_to_and_others_stay():
     assert not torch.equal(edited.image_embeds, clean.image_embeds)
     with pytest.raises(SiteError, match="names no stack"):
         subject.shape.resolve(Site.parse("k@1"))
+    reading = subject.read(made.inputs)
+    picture = take_picture(reading)
+    assert {layer.stack for layer in picture.layers} == {"text"}
+    assert "Not shown, since it attends to other positions: vision." in picture.notes
+    alone = type(reading)(
+        reading.model, tuple(t for t in reading.traces if t.stack == "vision"), side("a"), sides=reading.sides
+    )
+    with pytest.raises(CorpusError, match="No layer of"):
+        take_picture(alone)
 
 
 def test_padding_of_a_text_is_not_taken_for_patches():
@@ -98,19 +103,6 @@ def test_keys_that_are_joined_are_the_targets_own_and_the_sources():
     assert list(reading.keys(trace).tokens[0]) == both
 
 
-def test_what_a_page_cannot_place_is_left_out_and_said():
-    made = towers.build("clip")
-    reading = load(made.model, inputs=made.inputs).read(made.inputs)
-    picture = take_picture(reading)
-    assert {layer.stack for layer in picture.layers} == {"text"}
-    assert "Not shown, since it attends to other positions: vision." in picture.notes
-    alone = type(reading)(
-        reading.model, tuple(t for t in reading.traces if t.stack == "vision"), side("a"), sides=reading.sides
-    )
-    with pytest.raises(CorpusError, match="No layer of"):
-        take_picture(alone)
-
-
 def side(token: str) -> Side:
     return Side(((token,),), torch.ones(1, 1, dtype=torch.bool), torch.zeros(1, 1, dtype=torch.bool))
 
@@ -119,7 +111,7 @@ def met(*rows: Any) -> list[KeySource]:
     return [KeySource(*row) for row in rows]
 
 
-def test_layers_count_by_the_number_that_counts():
+def test_layers_count_by_the_number_that_counts_and_towers_keep_their_names():
     assert layer_numbers(["h.1.attn", "h.3.attn"]) == [2, 4]
     assert layer_numbers(["groups.0.layers.0", "groups.0.layers.1"]) == [1, 2]
     assert layer_numbers(["layers.0.blocks.0", "layers.0.blocks.1", "layers.1.blocks.0"]) is None
@@ -128,11 +120,12 @@ def test_layers_count_by_the_number_that_counts():
     assert [n for _, n in number_layers(stages, ["plain"] * 4)] == [1, 2, 3, 4]
     shared = met(*(("shared.attn", n, "self", 4, 4) for n in range(3)))
     assert [n for _, n in number_layers(shared, ["plain"] * 3)] == [1, 2, 3]
+    # BridgeTower's text tower and its cross-modal layers of text run by turns: two lists of layers, two stacks
+    turns = [f"{where}.{n}.self" for n in range(3) for where in ("text_model.layer", "cross_modal_text_layers")]
+    bridge = met(*((module, 0, "self", 7, 7) for module in turns))
+    assert number_layers(bridge, ["text"] * 6) == [(name, n) for n in (1, 2, 3) for name in ("text", "text_modal")]
     twice = met(*(("h.0.attn", 0, "self", 4, 4) for _ in range(2)))
     assert number_layers(twice, ["plain"] * 2) == [("plain", 1), ("part2", 1)]
-
-
-def test_a_decoder_that_reads_another_tower_keeps_its_name():
     reads = met(
         ("vision.layers.0.attn", 0, "self", 9, 9),
         ("qformer.layers.0.attn", 0, "self", 4, 4),
@@ -140,9 +133,6 @@ def test_a_decoder_that_reads_another_tower_keeps_its_name():
     )
     assert name_stacks(reads, ["vision", "qformer", "qformer"]) == ["vision", "qformer", "qformer_cross"]
     assert name_stacks(reads[1:], ["", ""]) == ["dec", "cross"]
-
-
-def test_towers_have_words_and_a_place_after_the_models_own_stacks():
     assert [stack_words(s) for s in ("plain", "enc", "vision", "qformer_cross", "vision_enc")] == [
         "", "encoder", "vision", "qformer: cross-attention", "vision: encoder"
     ]  # fmt: skip

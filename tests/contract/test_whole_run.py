@@ -8,11 +8,11 @@ from pathlib import Path
 
 import polars as pl
 import pytest
-from click.testing import CliRunner
 from tests import tinyhf
+from tests.jobs import folder_of_files as seen
+from tests.raw import call
 
 import trisect
-from trisect.cli import main
 from trisect.core.errors import StudyError
 from trisect.core.files import digest, write_json
 from trisect.core.tables import read_table, run_of_table
@@ -42,15 +42,7 @@ def folders(made, tmp_path):
     return Path(shutil.copytree(made, tmp_path / "made"))
 
 
-def seen(folder: Path) -> dict[str, bytes]:
-    return {p.relative_to(folder).as_posix(): p.read_bytes() for p in sorted(folder.rglob("*")) if p.is_file()}
-
-
-def call(*words):
-    return CliRunner().invoke(main, [str(word) for word in words], catch_exceptions=False)
-
-
-def test_every_file_of_a_run_is_listed_and_every_table_says_whose_it_is(folders):
+def test_a_run_is_listed_whole_and_has_a_mark_of_its_own(folders, models, tmp_path):
     folder = folders / "one"
     manifest = RunFolder(folder).manifest()
     assert manifest["experiment"] == "norms"
@@ -60,9 +52,6 @@ def test_every_file_of_a_run_is_listed_and_every_table_says_whose_it_is(folders)
         read_table(path.parent, path.stem)
     assert not [name for name in seen(folder) if "trisect-part" in name]
     assert call("check", folder).stdout == "Every file is complete, and of one run.\n"
-
-
-def test_the_same_run_has_the_same_mark_and_another_has_another(folders, models, tmp_path):
     again = trisect.norms(models["one"], WORDS, out=tmp_path / "again", quiet=True).folder
     marks = [RunFolder(place).manifest()["run"] for place in (folders / "one", again, folders / "two")]
     assert marks[0] == marks[1] != marks[2]
@@ -70,7 +59,7 @@ def test_the_same_run_has_the_same_mark_and_another_has_another(folders, models,
     assert tables[0] == tables[1]
 
 
-def test_a_table_of_another_run_is_found(folders):
+def test_a_table_of_another_run_and_a_missing_an_added_and_an_altered_file_are_found(folders):
     shutil.copy(folders / "two" / "tables" / "measures.parquet", folders / "one" / "tables")
     (error,) = RunFolder(folders / "one").check()
     assert error.problem == f"{folders / 'one' / 'tables' / 'measures.parquet'} belongs to another run."
@@ -79,18 +68,17 @@ def test_a_table_of_another_run_is_found(folders):
     assert "belongs to another run" in result.stderr
     with pytest.raises(StudyError, match="belongs to another run"):
         driver.read(NORMS, folders / "one", {})
-
-
-def test_a_missing_an_added_and_an_altered_file_are_found(folders):
-    folder = folders / "one"
+    folder = folders / "two"
     (folder / "report.html").write_text("mine")
     (folder / "tables" / "claims.parquet").unlink()
-    shutil.copy(folders / "two" / "tables" / "measures.parquet", folder / "tables" / "extra.parquet")
+    shutil.copy(folders / "one" / "tables" / "claims.parquet", folder / "tables" / "extra.parquet")
     said = sorted(e.problem.rpartition("/")[2] for e in RunFolder(folder).check())
     assert said == ["claims.parquet is missing.", "extra.parquet is not of this run.", "report.html was altered."]
 
 
-def test_the_same_question_again_takes_the_place_of_the_first_as_a_whole(folders, models):
+def test_the_same_question_again_takes_the_place_of_the_first_as_a_whole_in_python_and_as_a_command(
+    folders, models, monkeypatch
+):
     folder = folders / "one"
     old = seen(folder)
     (folder / "notes.txt").write_text("mine")
@@ -102,6 +90,11 @@ def test_the_same_question_again_takes_the_place_of_the_first_as_a_whole(folders
     assert new["report.html"] != b"altered"
     assert new["tables/measures.parquet"] == old["tables/measures.parquet"]
     assert RunFolder(folder).check() == []
+    monkeypatch.chdir(models["one"].parent)
+    words = (*(word for text in WORDS for word in ("--text", text)), "--out", folders / "one")
+    assert call("norms", "one", *words).exit_code == 0
+    refused = call("norms", "two", *words)
+    assert (refused.exit_code, "other weights" in refused.stderr) == (2, True)
 
 
 def test_another_question_is_refused_and_changes_nothing(folders, models, tmp_path):
@@ -128,14 +121,6 @@ def test_another_question_is_refused_and_changes_nothing(folders, models, tmp_pa
         assert "--out" in raised.value.todo
         assert seen(folder) == before
     trisect.ablate(models["one"], WORDS, sites=("q@1",), batch=1, out=ablated, quiet=True)
-
-
-def test_a_command_asks_what_a_call_in_python_asks(folders, models, monkeypatch):
-    monkeypatch.chdir(models["one"].parent)
-    words = (*(word for text in WORDS for word in ("--text", text)), "--out", folders / "one")
-    assert call("norms", "one", *words).exit_code == 0
-    refused = call("norms", "two", *words)
-    assert (refused.exit_code, "other weights" in refused.stderr) == (2, True)
 
 
 def test_what_the_run_before_left_goes_but_for_what_somebody_changed(folders):
@@ -217,17 +202,15 @@ def test_a_run_that_is_killed_while_it_lands_is_landed_whole_by_the_next_call(fo
         assert not [name for name in os.listdir(folder) if name.endswith("trisect-part")]
 
 
-def test_what_was_staged_by_halves_is_removed(folders):
+def test_what_was_staged_by_halves_is_removed_and_a_command_that_fails_leaves_the_run_before(
+    folders, models, monkeypatch
+):
     before = seen(folders / "one")
     stage = folders / "one" / ".run.77-0123abcd.trisect-part"
     (stage / "tables").mkdir(parents=True)
     (stage / "tables" / "measures.parquet").write_bytes(b"half")
     RunFolder(folders / "one").recover()
     assert seen(folders / "one") == before
-
-
-def test_a_command_that_fails_after_measuring_leaves_the_run_before(folders, models, monkeypatch):
-    before = seen(folders / "one")
     monkeypatch.setattr(driver, "write_page", lambda *_: (_ for _ in ()).throw(StudyError("a", "b", "c")))
     with pytest.raises(StudyError):
         trisect.norms(models["two"], WORDS, out=folders / "one", quiet=True)
@@ -268,15 +251,6 @@ def test_a_place_that_cannot_be_is_refused_before_a_model_is_opened(which, comma
     assert seen(tmp_path) == before
 
 
-def test_a_folder_without_a_list_of_files_is_written_over_by_no_command(folders, models):
-    folder = folders / "one"
-    (folder / MANIFEST).unlink()
-    before = seen(folder)
-    for command in ("norms", "ablate"):
-        assert call(command, models["two"], "--text", "w1 w2", "--out", folder).exit_code == 2
-    assert seen(folder) == before
-
-
 def test_a_run_whose_landing_broke_off_is_landed_by_the_next_call_also_where_nothing_was_before(
     models, tmp_path, monkeypatch
 ):
@@ -301,7 +275,7 @@ def test_a_run_whose_landing_broke_off_is_landed_by_the_next_call_also_where_not
     assert RunFolder(folder).check() == []
 
 
-def test_a_page_and_its_figures_are_made_again_from_the_folder(folders):
+def test_a_page_is_made_again_from_the_folder_and_is_no_folder(folders):
     folder = folders / "one"
     before, page = seen(folder), folder / "report.html"
     page.write_text("altered")
@@ -313,9 +287,13 @@ def test_a_page_and_its_figures_are_made_again_from_the_folder(folders):
     assert after.keys() - before.keys() == {"README.md"}
     assert {name for name in before if after[name] != before[name]} <= {MANIFEST}
     assert RunFolder(folder).manifest() == json.loads(before[MANIFEST])["body"]
+    done = call("report", folders / "one" / "report.html")
+    assert done.exit_code == 2
+    assert "is a file." in done.stderr
+    assert "lie in a folder" in done.stderr
 
 
-def test_a_folder_without_a_list_of_files_is_known_by_its_record(folders):
+def test_a_folder_without_a_list_of_files_is_known_by_its_record_and_written_over_by_no_command(folders, models):
     folder = folders / "one"
     page = (folder / "report.html").read_bytes()
     for name in (MANIFEST, "report.html"):
@@ -323,6 +301,10 @@ def test_a_folder_without_a_list_of_files_is_known_by_its_record(folders):
     assert trisect.render(folder).about.experiment == "norms"
     assert (folder / "report.html").read_bytes() == page
     assert not (folder / MANIFEST).exists()
+    before = seen(folder)
+    for command in ("norms", "ablate"):
+        assert call(command, models["two"], "--text", "w1 w2", "--out", folder).exit_code == 2
+    assert seen(folder) == before
 
 
 def test_results_without_a_list_of_files_are_checked_by_what_stands_in_each(folders):
@@ -431,10 +413,3 @@ def test_tables_that_lack_rows_are_said_to_make_no_page(folders, monkeypatch, ra
     assert error.value.reason.endswith(f"this version's page {said}")
     assert error.value.todo.startswith("Run it again: trisect norms")
     assert seen(folders / "one") == before
-
-
-def test_a_page_is_no_folder_to_report_on(folders):
-    done = call("report", folders / "one" / "report.html")
-    assert done.exit_code == 2
-    assert "is a file." in done.stderr
-    assert "lie in a folder" in done.stderr
