@@ -32,11 +32,8 @@ SRC = ROOT / "src" / "trisect"
 NOTES, SURVIVORS = ROOT / "build" / "mutants.json", ROOT / "tools" / "survivors.txt"
 LOOKS = ("cli/", "report/", "papers/")  # and pages: words and pictures
 PAGES = {"page.py", "words.py", "figures.py", "settings.py", "widget.py", "__init__.py"}
-UNITS, RUNS, SECONDS = (
-    ("unit", "property"),
-    ("contract", "golden"),
-    300,
-)  # folders of tests; processor time for eight files
+UNITS, RUNS = ("unit", "property"), ("contract", "golden")  # folders of tests
+SECONDS = 300  # of processor time for eight files of tests
 STAGES = (UNITS, 0, 8), (RUNS, 0, 4), (UNITS, 8, 40), (RUNS, 4, 16)  # from and to which file, the nearest first
 SWAPS = {
     ast.Lt: ast.LtE, ast.LtE: ast.Lt, ast.Gt: ast.GtE, ast.GtE: ast.Gt, ast.Eq: ast.NotEq, ast.NotEq: ast.Eq, ast.In: ast.NotIn,

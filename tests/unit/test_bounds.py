@@ -116,7 +116,7 @@ def test_the_machine_is_asked():
     [
         ('{"name": "a", "name": "b"}', "'name' is given twice"),
         ('[{"a": {"b": 1, "b": 1}}]', "'b' is given twice"),
-        ("[NaN]", "NaN is no number"),
+        ("[NaN]", "NaN is no number of JSON"),
         ("[" * 100_000, "too deep"),
         ("{", "Expecting"),
     ],

@@ -7,6 +7,7 @@ import json
 import os
 import re
 import secrets
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
 from pathlib import Path
@@ -48,13 +49,15 @@ def read_strict(path: Path, strict: bool = True) -> Json:
 def _reject_duplicates(pairs: list[tuple[str, Json]]) -> dict[str, Json]:
     values = dict(pairs)
     if len(values) < len(pairs):
-        twice = next(name for i, (name, _) in enumerate(pairs) if name in dict(pairs[:i]))
-        raise ValueError(f"The key {twice[:60]!r} is twice in one object, so that one of its values would be ignored.")
+        ((twice, _),) = Counter(name for name, _ in pairs).most_common(1)
+        raise ValueError(
+            f"The key {twice[:60]!r} is given twice in one object, so that one of its values would be ignored."
+        )
     return values
 
 
 def _reject_constant(name: str) -> Json:
-    raise ValueError(f"{name} is not a JSON number.")
+    raise ValueError(f"{name} is no number of JSON.")
 
 
 D = TypeVar("D")

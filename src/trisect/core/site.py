@@ -65,13 +65,10 @@ class Site:
         Raises SiteError if the text is not a site.
         """
         match = _SHAPE.fullmatch(text.strip()) if isinstance(text, str) else None
-        if isinstance(text, str) and text.count("@") > 1:
-            apart = "Each site is an argument of its own."
-            raise SiteError(
-                f"{text!r} names several sites.",
-                apart,
-                "Separate them by spaces, such as --sites q@3 k@3; in Python a list.",
-            )
+        several = re.split(r"[,;\s]+", text.strip()) if isinstance(text, str) else []
+        if len(several) > 1 and all(map(_SHAPE.fullmatch, several)):
+            todo = "Separate them by spaces, such as --sites q@3 k@3; in Python a list."
+            raise SiteError(f"{text!r} names several sites.", "Each site is an argument of its own.", todo)
         if match is None:
             raise _error(f"{text!r}", "not of that form")
         parts = match["parts"].split("+")
