@@ -65,8 +65,8 @@ class Site:
         Raises SiteError if the text is not a site.
         """
         match = _SHAPE.fullmatch(text.strip()) if isinstance(text, str) else None
-        several = re.split(r"[,;\s]+", text.strip()) if isinstance(text, str) else []
-        if len(several) > 1 and all(map(_SHAPE.fullmatch, several)):
+        sites = re.split(r"[,;\s]+", text.strip()) if isinstance(text, str) else []
+        if len(sites) > 1 and all(map(_SHAPE.fullmatch, sites)):
             todo = "Separate them by spaces, such as --sites q@3 k@3; in Python a list."
             raise SiteError(f"{text!r} names several sites.", "Each site is an argument of its own.", todo)
         if match is None:
