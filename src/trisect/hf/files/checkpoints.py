@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Container, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -156,7 +156,8 @@ class State(NamedTuple):
 
     def without_changed_buffers(self, model: nn.Module) -> State:
         """This state without the buffers that the model has written to since."""
-        now, parameters = _marks(model), {name for name, _ in model.named_parameters()}
+        parameters = {name for name, _ in model.named_parameters(remove_duplicate=False)}
+        now = _marks(model, parameters)
         return self._replace(marks={n: mark for n, mark in self.marks.items() if n in parameters or now.get(n) == mark})
 
     def changed(self, model: nn.Module) -> str | None:
@@ -170,10 +171,12 @@ def _writes(model: nn.Module) -> int:
 
 
 @torch.no_grad()
-def _marks(model: nn.Module) -> dict[str, int]:
-    """A checksum of every tensor of a model that is on a device; a shared tensor counts once."""
+def _marks(model: nn.Module, without: Container[str] = ()) -> dict[str, int]:
+    """A checksum of every tensor of a model that is on a device, but those of some names; a shared tensor counts once."""
     parts: dict[int, tuple[str, Tensor]] = {}
     for name, value in model.state_dict(keep_vars=True).items():
+        if name in without:
+            continue
         for part in value if isinstance(value, tuple) else (value,):  # a quantised module's weight and bias
             if isinstance(part, Tensor) and not part.is_meta:
                 parts.setdefault(id(part), (name, part))
