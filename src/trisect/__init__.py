@@ -20,8 +20,6 @@ from __future__ import annotations
 from importlib import import_module
 from typing import Any
 
-import trisect.lm.edits  # noqa: F401 (makes the kinds of edits known to statements; loads no torch)
-
 # where public names are; what a type checker knows of them stands in __init__.pyi
 _HOME = {
     name: home

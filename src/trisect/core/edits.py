@@ -9,6 +9,7 @@ from __future__ import annotations
 import inspect
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping
+from importlib import import_module
 from typing import Annotated, Any, ClassVar, cast
 
 from pydantic import BeforeValidator, PlainSerializer
@@ -90,14 +91,16 @@ def register(kinds: Iterable[type[Edit]]) -> None:
 
 def kinds() -> tuple[str, ...]:
     """The names of all kinds of edits, in order of registration."""
+    import_module("trisect.lm.edits")  # which registers them; on first use, so that `import trisect` loads little
     return tuple(_KINDS)
 
 
 def kind_of(name: object) -> type[Edit]:
     """The kind of edit with that name; raises SpecError if there is none."""
+    names = kinds()
     kind = _KINDS.get(name) if isinstance(name, str) else None
     if kind is None:
-        raise SpecError(unknown_name("edit", name, _KINDS), f"Edits are {', '.join(_KINDS)}.", "Use one of them.")
+        raise SpecError(unknown_name("edit", name, names), f"Edits are {', '.join(names)}.", "Use one of them.")
     return kind
 
 
@@ -134,7 +137,7 @@ def read_edit(data: object) -> Edit:
         return data
     if not isinstance(data, Mapping) or not {"kind", "site"} <= set(data):
         reason = "It is a JSON object with a kind, a site, and the settings of its kind."
-        raise SpecError(f"An edit is {shorten(data)}.", reason, f"Kinds are {', '.join(_KINDS)}.")
+        raise SpecError(f"An edit is {shorten(data)}.", reason, f"Kinds are {', '.join(kinds())}.")
     kind_of(data["kind"])
     settings = {name: value for name, value in data.items() if name not in ("kind", "site")}
     return make_edit(data["kind"], Site.parse(data["site"]), settings)
