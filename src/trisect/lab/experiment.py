@@ -115,12 +115,13 @@ class Result(Generic[F]):
         return {**self.data(), "tables": rows}
 
     def data(self) -> dict[str, Json]:
-        """The result as JSON-ready data: page, findings in words and as records, notes, and files."""
+        """The result as JSON-ready data: the page's first sentence, page, findings in words and as records, notes, and files."""
         page: dict[str, Json] = {"report": str(self.report.resolve())} if self.paged else {}
         paths: dict[str, Json] = (
             {self.makes: [str(path.resolve()) for path in self.paths.values()]} if self.makes else {}
         )
         return {
+            **({"answer": self.answer} if self.answer else {}),
             **page,
             **paths,
             "notes": list(self.notes),
