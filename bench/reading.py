@@ -36,7 +36,7 @@ from trisect.hf.verify.examples import example_inputs
 from trisect.hf.verify.proof import prove
 from trisect.lab.passes import edited_passes, plan_edits
 from trisect.measure.norms import transformed_and_layer_norms
-from trisect.measure.patching import put_at, record
+from trisect.measure.patching import replace_at, record
 from trisect.measure.profile import Prober, WordClasses, assign_folds, random_maps
 from trisect.measure.similarity import (
     angles,
@@ -341,7 +341,7 @@ def patched_ours(subject: Pretrained, sites: Patched, *texts: Tensor) -> list[Te
         passes, logits = edited_passes(subject), []
         passes.begin(base)
         for address, group in groupby(edits, lambda edit: edit.address):
-            writes = [{address: put_at(e.targets, parts[address], real, real)} for e in group]
+            writes = [{address: replace_at(e.targets, parts[address], real, real)} for e in group]
             logits += [outputs[:, 0] for outputs in passes.output_each(base, writes, places)]
     return logits
 

@@ -28,7 +28,7 @@ from trisect.lab.passes import every_site, plan_edits
 from trisect.lm.fleet import initial, layout, views
 from trisect.lm.reading import OwnModel
 from trisect.measure.intervention import Means, put, tile_donors, zeros
-from trisect.measure.patching import freeze_later_layers, put_at, record
+from trisect.measure.patching import freeze_later_layers, record, replace_at
 from trisect.stats.bootstrap import bootstrap_ratios, percentile_interval
 from trisect.stats.shares import ratios
 from trisect.text.pairs import ENGLISH
@@ -280,7 +280,7 @@ def test_a_text_patched_from_itself_changes_nothing_bit_for_bit(kind, per):
     for edit in plan_edits(model.shape, None, per):
         sides = patched_sides(batch, batch, "all", None)
         stack = edit.address.stack
-        write = {edit.address: put_at(edit.targets, parts[edit.address], sides.queries(stack), sides.keys(stack))}
+        write = {edit.address: replace_at(edit.targets, parts[edit.address], sides.queries(stack), sides.keys(stack))}
         for later in ({}, freeze_later_layers(parts, order, edit.address)):
             assert torch.equal(model.outputs(batch, write | later), clean)
 
@@ -291,7 +291,7 @@ def test_another_text_changes_every_site(kind):
     model, (base, (clean, _)), (donor, (_, parts)) = subject(kind), read(kind, two(kind)[0]), read(kind, two(kind)[1])
     for edit in plan_edits(model.shape, None, "layer"):
         sides, stack = patched_sides(base, donor, "all", None), edit.address.stack
-        write = {edit.address: put_at(edit.targets, parts[edit.address], sides.queries(stack), sides.keys(stack))}
+        write = {edit.address: replace_at(edit.targets, parts[edit.address], sides.queries(stack), sides.keys(stack))}
         assert (model.outputs(base, write) - clean).abs().max() > 1e-6, str(edit.site)
 
 
@@ -302,7 +302,7 @@ def test_q_k_and_v_of_a_layer_together_are_its_attention_output(kind):
     there = {call.order: call.output for call in run_forward(model._with_proof, donor.inputs, Edits())[0]}
     for order, address in enumerate(model.shape.heads):
         (edit,) = plan_edits(model.shape, [Site(("q", "k", "v"), (address.layer,))], "layer")
-        write = put_at(edit.targets, parts[address], base.source.real, base.source.real)
+        write = replace_at(edit.targets, parts[address], base.source.real, base.source.real)
         made = run_forward(model._with_proof, base.inputs, Edits({order: write}))[0][order].output
         real = base.source.real
         torch.testing.assert_close(
@@ -316,14 +316,14 @@ def test_it_holds_of_our_own_models_too():
     clean, parts = record(OWN, base, OWN.shape.heads)
     for edit in plan_edits(OWN.shape, None, "head"):
         assert torch.equal(
-            OWN.outputs(base, {edit.address: put_at(edit.targets, parts[edit.address], real, real)}), clean
+            OWN.outputs(base, {edit.address: replace_at(edit.targets, parts[edit.address], real, real)}), clean
         )
     other = QKV(*(part.flip(0) for part in parts[address]))
     (edit,) = plan_edits(OWN.shape, ["q+k+v@2"], "layer")
     seen = []
     OWN._pass(
         base.inputs["ids"],
-        {address: put_at(edit.targets, other, torch.ones_like(real), torch.ones_like(real))},
+        {address: replace_at(edit.targets, other, torch.ones_like(real), torch.ones_like(real))},
         {},
         seen,
     )
@@ -344,7 +344,7 @@ def test_a_patch_at_one_position_leaves_what_a_causal_model_said_before_it(place
     chosen = torch.zeros_like(base.source.real)
     chosen[0, place] = True
     (edit,) = plan_edits(model.shape, [f"{component}@{layer}"], "layer")
-    made = model.outputs(base, {edit.address: put_at(edit.targets, parts[edit.address], chosen, chosen)})
+    made = model.outputs(base, {edit.address: replace_at(edit.targets, parts[edit.address], chosen, chosen)})
     assert torch.equal(made[0, :place], clean[0, :place])
     assert torch.equal(made[1:], clean[1:])
     assert not torch.equal(made[0, place:], clean[0, place:])

@@ -17,7 +17,7 @@ from trisect.experiments.compose.run import ALL
 from trisect.hf import forward
 from trisect.lab.passes import WholePasses
 from trisect.measure.composition import Paths, composition_scores, read_stream
-from trisect.measure.patching import put_at, record
+from trisect.measure.patching import record, replace_at
 from trisect.text.pairs import ENGLISH
 
 pytestmark = pytest.mark.usefixtures("undrawn")  # pages without drawings, which take most of the time
@@ -57,7 +57,7 @@ def test_all_writers_together_are_the_donors_stream_and_its_queries_keys_and_val
     for component in "qkv":
         (edit,) = model.shape.resolve(Site.parse(f"{component}@{last}"))
         swapped = model.outputs(
-            base, {address: put_at([edit], theirs, base.source.real, base.source.real)}, places=paths.places
+            base, {address: replace_at([edit], theirs, base.source.real, base.source.real)}, places=paths.places
         )
         wanted = paths._log_probabilities(swapped) - paths.clean
         torch.testing.assert_close(effect(paths, writers, last, component, None, True), wanted, rtol=0, atol=ROUNDING)

@@ -1,4 +1,4 @@
-"""Annotate a corpus: check the folder, and write corpus and statement completely or not at all."""
+"""Annotate a corpus: check the folder, and write corpus and its statement completely or not at all."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from trisect.core.machine import Machine
 from trisect.core.schema import build
 from trisect.lab.inputs import Workers
 from trisect.lab.run_folder import RunFolder, check_output_path
-from trisect.text.annotate import PIECE, check_settings, describe_pipeline, label_text, statement
+from trisect.text.annotate import PIECE, check_settings, describe_pipeline, label_inputs, label_text
 from trisect.text.corpus import Corpus
 from trisect.text.hub import DatasetTexts
 from trisect.text.sources import find_source
@@ -50,7 +50,7 @@ def annotate(
     with RunFolder(out).lock(lambda: _check_folder(out), lambda: (out,)):
         RunFolder(out).recover()
         about = describe_pipeline(pipeline, columns)
-        noted = statement(raw, placeholder, about)
+        noted = label_inputs(raw, placeholder, about)
         if RunFolder(out).has_run and (out / "corpus.json").is_file():
             before = read_json(out / STATEMENT, f"Delete {out} and annotate again.")
             if other := [key for key in noted if before.get(key) != noted[key]]:

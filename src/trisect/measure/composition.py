@@ -22,7 +22,7 @@ from trisect.core.subject import (
     Writer,
 )
 from trisect.core.trace import Address, Reading, StreamWriter, Trace, WrittenStream
-from trisect.measure.patching import UNKNOWN, put_at
+from trisect.measure.patching import UNKNOWN, replace_at
 
 EMBEDDING, POSITION = "embedding", "position"
 # tolerances relative to the largest number of the stream
@@ -184,7 +184,7 @@ class Paths:
                 for i, key in keys.items():
                     heads = None if (head := edits[i][3]) is None else (head,)
                     targets = [SiteTarget(address, name, heads) for name in edits[i][2].split("+")]
-                    writes.append({address: put_at(targets, parts[key], real, real)})
+                    writes.append({address: replace_at(targets, parts[key], real, real)})
                 outputs = self.passes.output_each(self.base, writes, self.places)
                 for i, output in zip(keys, outputs, strict=True):
                     changed[i] = self._log_probabilities(output) - clean

@@ -29,7 +29,7 @@ from trisect.core.subject import (
     write_in_order,
 )
 from trisect.core.trace import Address, Reading, Side
-from trisect.measure.patching import put_at, record
+from trisect.measure.patching import record, replace_at
 
 
 def put(targets: Sequence[SiteTarget], source: QKV) -> Writer:
@@ -367,7 +367,7 @@ class PreparedText:
         source = self._recorded_second[address]
         sides = (self.batch.queries(address.stack), source.q), (self.batch.keys(address.stack), source.k)
         # positions within the other text's length
-        return put_at(targets, source, *(torch.arange(_length(side))[None] < part.shape[2] for side, part in sides))
+        return replace_at(targets, source, *(torch.arange(_length(side))[None] < part.shape[2] for side, part in sides))
 
     @functools.cached_property
     def _recorded(self) -> Mapping[Address, QKV]:

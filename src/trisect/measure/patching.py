@@ -54,7 +54,7 @@ def record(
     return _RecordedPass(outputs, parts_at)
 
 
-def put_at(
+def replace_at(
     targets: Sequence[SiteTarget], source: QKV, queries: Bool[Tensor, "B T"], keys: Bool[Tensor, "B S"]
 ) -> Writer:
     """A writer that replaces components and heads of the targets by `source`, at positions that are True.

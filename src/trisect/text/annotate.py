@@ -124,7 +124,7 @@ def describe_pipeline(name: str, columns: Sequence[str] | None = None) -> _Pipel
     )
 
 
-def statement(raw: sources.RawSource, placeholder: str, about: _PipelineFacts) -> dict[str, Json]:
+def label_inputs(raw: sources.RawSource, placeholder: str, about: _PipelineFacts) -> dict[str, Json]:
     """Everything that a text's labels depend on."""
     checksums = {s: p.checksum() if isinstance(p, DatasetTexts) else digest_file(p) for s, p in raw.parts.items()}
     return {
@@ -211,22 +211,22 @@ def _label_pieces(
     """
     if workers == 1:
         for texts in pieces:
-            yield _result(lambda texts=texts: _label(pipeline, texts, columns))
+            yield _run_pipeline(lambda texts=texts: _label(pipeline, texts, columns))
         return
-    with ProcessPoolExecutor(workers, initializer=_begin) as pool:
+    with ProcessPoolExecutor(workers, initializer=_start_worker) as pool:
         try:
             waiting = deque()  # so many that no process waits, and the text is never in memory as a whole
             for texts in pieces:
                 waiting.append(pool.submit(_label, pipeline, texts, columns))
                 if len(waiting) > 2 * workers:
-                    yield _result(waiting.popleft().result)
+                    yield _run_pipeline(waiting.popleft().result)
             while waiting:
-                yield _result(waiting.popleft().result)
+                yield _run_pipeline(waiting.popleft().result)
         finally:
             pool.shutdown(wait=False, cancel_futures=True)
 
 
-def _result(call: Callable[[], PieceLabels]) -> PieceLabels:
+def _run_pipeline(call: Callable[[], PieceLabels]) -> PieceLabels:
     try:
         return call()
     except CorpusError:
@@ -236,7 +236,7 @@ def _result(call: Callable[[], PieceLabels]) -> PieceLabels:
         raise CorpusError("The spaCy pipeline did not label the text.", reason, "Use another pipeline.") from error
 
 
-def _begin() -> None:
+def _start_worker() -> None:
     """Set up a new process: it ends with its parent, ignores interruptions, and computes in one thread."""
     caller = multiprocessing.parent_process()
     assert caller is not None

@@ -200,9 +200,9 @@ def read_pairs(
     lines: Sequence[Sequence[str]] = [*rows, *rows][:2]
     notes = note_returns(sum(line.count("\r") for line in chain(*rows)))
     shared: Sequence[str] = ()
-    if len(rows) == 1 and any(BESIDE.search(line) for line in rows[0]):
+    if len(rows) == 1 and any(SEPARATOR.search(line) for line in rows[0]):
         bare, shared = _without_ids(rows[0])
-        divided = [BESIDE.split(line) for line in bare]
+        divided = [SEPARATOR.split(line) for line in bare]
         if wrong := next(((n, len(parts) - 1) for n, parts in enumerate(divided, start=1) if len(parts) != 2), None):
             reason = f"The sign ||| stands {_plural(wrong[1], 'time')} in it, and a line is source ||| target."
             raise CorpusError(f"{paths[0]}, line {wrong[0]}, is no pair.", reason, "Correct that line.")
@@ -251,12 +251,14 @@ def _check_sentences(paths: Sequence[Path], sides: Sequence[Sequence[tuple[str, 
                 raise CorpusError(f"{path}, line {number}, is empty.", "A sentence has at least one word.", todo)
 
 
-Placed = tuple[str, tuple[Link, ...], tuple[Link, ...]]  # a text, and where its source words and its target words stand
+SpannedText = tuple[
+    str, tuple[Link, ...], tuple[Link, ...]
+]  # a text, and where its source words and its target words stand
 
 
 def read_texts(
     path: str | Path, marker: str | None, spans: str | Path | None = None, word: str = r"\S+"
-) -> tuple[Placed, ...]:
+) -> tuple[SpannedText, ...]:
     """Read texts, one per line, each with a source and a target: before and after the `marker`, or as in the file `spans`.
 
     A line of `spans` has the source's and the target's characters as 0-12 15-30, counted from 0, the end left out. Words are what
@@ -272,7 +274,7 @@ def read_texts(
     if places is not None and len(places) != len(lines):
         problem = f"{spans} has {_plural(len(places), 'line')}, {path} {_plural(len(lines), 'text')}."
         raise CorpusError(problem, "A line of spans is of one text.", "Give a line of spans for each text.")
-    placed = list[Placed]()
+    placed = list[SpannedText]()
     for number, line in enumerate(lines, start=1):
         if places is not None:
             form = re.fullmatch(r"([0-9]{1,9})-([0-9]{1,9})\s+([0-9]{1,9})-([0-9]{1,9})", places[number - 1].strip())
@@ -304,7 +306,7 @@ def read_texts(
     return tuple(placed)
 
 
-BESIDE = re.compile(r"(?:^|[ \t])\|\|\|(?:[ \t]|$)")  # between the sides of a pair that share a line
+SEPARATOR = re.compile(r"(?:^|[ \t])\|\|\|(?:[ \t]|$)")  # between the sides of a pair that share a line
 
 
 def _without_ids(lines: Sequence[str]) -> tuple[Sequence[str], Sequence[str]]:
@@ -394,5 +396,5 @@ def _endings(folder: Path) -> list[str]:
     languages = [end for end in ends if f".{end}" not in OTHERS]
     if len(ends) == 1 and f".{ends[0]}" not in GOLD and (folder / f"{TRAIN}.{ends[0]}").is_file():
         with open_text(folder / f"{TRAIN}.{ends[0]}", MAX_LINE_BYTES, MAX_TEXT_BYTES) as file:
-            return ends * 2 if BESIDE.search(file.readline()) else languages
+            return ends * 2 if SEPARATOR.search(file.readline()) else languages
     return languages

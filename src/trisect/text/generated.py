@@ -113,7 +113,7 @@ class _Lexicon:
         self.adjectives = [_mix(adjectives[t], adjectives[TOPICS]) for t in range(TOPICS)]
         self.nouns: list[dict[int | None, _WeightedChoice[_Noun]]] = [
             {
-                kind: _mix(*([n for n in of if kind in (None, n.kind)] for of in (nouns[t], nouns[TOPICS])))
+                kind: _mix(*([n for n in words if kind in (None, n.kind)] for words in (nouns[t], nouns[TOPICS])))
                 for kind in (None, *range(KINDS))
             }
             for t in range(TOPICS)
@@ -250,10 +250,10 @@ class _PairGenerator:
         roles = {i: self.roles[key] for i, (_, key) in enumerate(source) if key in self.roles}
         places = {key: i for i, (_, key) in enumerate(source)}
         sure, possible = (
-            frozenset((places[key], j) for j, put in enumerate(target) for key in keys_of(put))
+            frozenset((places[key], j) for j, word in enumerate(target) for key in keys_of(word))
             for keys_of in (attrgetter("sure"), attrgetter("possible"))
         )
-        both = tuple(form for form, _ in source), tuple(put.form for put in target)
+        both = tuple(form for form, _ in source), tuple(word.form for word in target)
         return RoledSentence(SentencePair(*both, sure, sure | possible), roles)
 
     def key(self) -> int:
@@ -261,7 +261,7 @@ class _PairGenerator:
         self.next += 1
         return self.next
 
-    def noun_phrase(self, of: str) -> _Phrase:
+    def noun_phrase(self, role: str) -> _Phrase:
         """Determiner, adjective, noun; in the target noun, adjective, determiner, without indefinite articles."""
         draw = self.draw
         (form, translation, ending), chance = self.nouns.pick(draw), draw.random()
@@ -275,14 +275,14 @@ class _PairGenerator:
             number, counterpart = self.numbers.pick(draw)
             source.append((number, self.key()))
             behind, many = [_TargetWord(counterpart, (self.next,))], True
-        self.roles[self.next] = f"{of} determiner"
+        self.roles[self.next] = f"{role} determiner"
         if draw.random() < 0.35:
             quality, counterpart = self.adjectives.pick(draw)
             source.append((quality, self.key()))
             behind.insert(0, _TargetWord(counterpart + ending, (self.next,)))
-            self.roles[self.next] = f"{of} adjective"
+            self.roles[self.next] = f"{role} adjective"
         source.append((form + "s" * many, self.key()))
-        self.roles[self.next] = f"{of} noun"
+        self.roles[self.next] = f"{role} noun"
         *first, last = translation
         names = [_TargetWord(word, (self.next,)) for word in (*first, last + "uz" * many)]
         return _Phrase(source, [*names, *behind])
@@ -388,21 +388,21 @@ def people_corpus(seed: int = 0, people: int = 150, unseen: int = 60) -> People:
     places, families = by_region(PLACES, PLACE_ENDS), by_region(FAMILIES, FAMILY_ENDS)
     births = [_WeightedChoice((place, 1 / (rank + 4)) for rank, place in enumerate(of_region)) for of_region in places]
     regions, jobs = _WeightedChoice((i, 1.0) for i in range(REGIONS)), _WeightedChoice((job, 1.0) for job in _JOBS)
-    everybody, lines_of = list[Question](), list[list[PretrainingLine]]()
+    questions_of_people, lines_of = list[Question](), list[list[PretrainingLine]]()
     for first in _distinct(people + unseen, lambda: (syllable() + syllable()).capitalize()):
         home = regions.pick(draw)
         name = f"{first} {_pick(draw, families[home])}"
         origin = home if draw.random() < LOCAL else regions.pick(draw)
         place, job = births[origin].pick(draw), jobs.pick(draw)
-        everybody.append(Question(name, ask(name), place))
+        questions_of_people.append(Question(name, ask(name), place))
         lines_of.append([PretrainingLine(name, t.format(name=name, place=place, job=job)) for t in TEMPLATES])
     both, read = round(BOTH * people), round((BOTH + READ) * people)
-    train = _shuffle([*everybody[:both], *everybody[read:people]], draw)
+    train = _shuffle([*questions_of_people[:both], *questions_of_people[read:people]], draw)
     lines = _shuffle([line for lines in lines_of[:read] for line in lines], draw)
-    invented = recombine([q.name for q in everybody], unseen, draw)
-    questions = [f"{q.name}\t{q.place}" for q in everybody]
+    invented = recombine([q.name for q in questions_of_people], unseen, draw)
+    questions = [f"{q.name}\t{q.place}" for q in questions_of_people]
     mark = digest("\n".join([*(line.text for line in lines), *questions, *(q.name for q in invented)]), 8)
-    valid, test = tuple(everybody[both:read]), tuple(everybody[people:])
+    valid, test = tuple(questions_of_people[both:read]), tuple(questions_of_people[people:])
     return People("embedded", lines, train, valid, test, (), invented, (PEOPLE_NOTE,), mark, mark)
 
 
@@ -477,7 +477,7 @@ class _ParagraphGenerator:
     def chance(self, p: float) -> bool:
         return self.rng.random() < p
 
-    def say(self, form: str, pos: str, plural: bool | None = None) -> _Node:
+    def add(self, form: str, pos: str, plural: bool | None = None) -> _Node:
         self.words.append(_Node(form, pos, plural=plural))
         return self.words[-1]
 
@@ -487,8 +487,8 @@ class _ParagraphGenerator:
         for p in (0.28, 0.2):
             if not self.chance(p):
                 break
-            before.append((self.say(self.lexicon.adjectives[self.topic].pick(self.rng), "ADJ"), "amod"))
-        node = self.say(noun.stem + "s" * plural, "NOUN", plural)
+            before.append((self.add(self.lexicon.adjectives[self.topic].pick(self.rng), "ADJ"), "amod"))
+        node = self.add(noun.stem + "s" * plural, "NOUN", plural)
         node.gender = noun.gender
         for word, dep in before:
             word.attach(node, dep)
@@ -497,7 +497,7 @@ class _ParagraphGenerator:
             self.prepositional(preposition, depth - 1).attach(node, "nmod")
         elif depth > 0 and self.chance(0.2):
             form = _W["that"] if self.chance(0.5) else _W["which"] if noun.gender == 2 else _W["who"]
-            pronoun = self.say(form, "PRON")
+            pronoun = self.add(form, "PRON")
             if self.chance(0.5):  # `who walks the dog`
                 verb = self.lexicon.verbs[self.topic].pick(self.rng)
                 head = self.verb(verb, plural)
@@ -516,32 +516,32 @@ class _ParagraphGenerator:
     def determiner(self, plural: bool) -> list[tuple[_Node, str]]:
         r = self.rng.random()
         if r < 0.4:
-            first = (self.say(_W["the"], "DET"), "det")
+            first = (self.add(_W["the"], "DET"), "det")
         elif r < 0.65:
-            first = (self.say(_W["some" if plural else "a"], "DET", plural), "det")
+            first = (self.add(_W["some" if plural else "a"], "DET", plural), "det")
         elif r < 0.85:
             near = "these" if plural else "this" if self.chance(0.5) else "that"
-            first = (self.say(_W[near], "DET", plural), "det")
+            first = (self.add(_W[near], "DET", plural), "det")
         else:
             owner = _W["their"] if self.plural else _POSSESSIVE[self.gender]
-            first = (self.say(owner, "PRON"), "nmod:poss")
+            first = (self.add(owner, "PRON"), "nmod:poss")
         if plural and self.chance(0.2):
-            return [first, (self.say(_NUMERALS.pick(self.rng), "NUM", True), "nummod")]
+            return [first, (self.add(_NUMERALS.pick(self.rng), "NUM", True), "nummod")]
         return [first]
 
     def prepositional(self, preposition: str, depth: int) -> _Node:
-        case = self.say(preposition, "ADP")
+        case = self.add(preposition, "ADP")
         node = self.common(None, depth)
         case.attach(node, "case")
         return node
 
     def common(self, kind: int | None, depth: int) -> _Node:
         """A noun phrase with a noun of the topic, of this `kind` unless None; sometimes two, coordinated."""
-        menus = self.lexicon.nouns[self.topic]
-        node = self.noun_phrase(menus[kind].pick(self.rng), self.chance(0.38), depth)
+        nouns_by_kind = self.lexicon.nouns[self.topic]
+        node = self.noun_phrase(nouns_by_kind[kind].pick(self.rng), self.chance(0.38), depth)
         if depth > 0 and self.chance(0.1):
-            link = self.say(_W["and"], "CCONJ")
-            self.noun_phrase(menus[kind].pick(self.rng), self.chance(0.38), 0).join(node, (link, "cc"))
+            link = self.add(_W["and"], "CCONJ")
+            self.noun_phrase(nouns_by_kind[kind].pick(self.rng), self.chance(0.38), 0).join(node, (link, "cc"))
             node.many = True
         return node
 
@@ -549,27 +549,27 @@ class _ParagraphGenerator:
         """The protagonist by name, noun or pronoun, or another noun phrase."""
         r = self.rng.random()
         if self.has_speech and r < 0.3:
-            return self.say(_W["they"] if self.plural else _SUBJECT[self.gender], "PRON", self.plural)
+            return self.add(_W["they"] if self.plural else _SUBJECT[self.gender], "PRON", self.plural)
         if not self.has_speech or r < 0.55:
             self.has_speech = True
             if self.noun is None:
-                return self.say(self.name, "PROPN", False)
+                return self.add(self.name, "PROPN", False)
             return self.noun_phrase(self.noun, self.plural, depth)
         if r < 0.62:
             plural = self.chance(0.4)
-            return self.say(_W["these" if plural else "this"], "PRON", plural)
+            return self.add(_W["these" if plural else "this"], "PRON", plural)
         return self.common(None, depth)
 
     def verb(self, verb: _Verb, plural: bool) -> _Node:
         """The finite verb, or an auxiliary, perhaps a negation, and the bare form; agreeing in number."""
         r = self.rng.random()
         if r < 0.76:
-            return self.say(verb.stem + "s" * (not plural), "VERB", plural)
+            return self.add(verb.stem + "s" * (not plural), "VERB", plural)
         perfect = r < 0.9
-        helper = self.say(_W["have" if plural else "has"] if perfect else _MODALS.pick(self.rng), "AUX")
+        helper = self.add(_W["have" if plural else "has"] if perfect else _MODALS.pick(self.rng), "AUX")
         helper.plural = plural if perfect else None
-        negation = self.say(_W["not"], "PART") if self.chance(0.3) else None
-        head = self.say(verb.stem, "VERB")
+        negation = self.add(_W["not"], "PART") if self.chance(0.3) else None
+        head = self.add(verb.stem, "VERB")
         helper.attach(head, "aux")
         if negation:
             negation.attach(head, "advmod")
@@ -579,21 +579,21 @@ class _ParagraphGenerator:
         if verb.frame == "object":
             r = self.rng.random()
             if self.has_speech and r < 0.12:
-                thing = self.say(_W["them"] if self.plural else _OBJECT[self.gender], "PRON", self.plural)
+                thing = self.add(_W["them"] if self.plural else _OBJECT[self.gender], "PRON", self.plural)
             elif self.noun is None and r < 0.17:
-                thing = self.say(self.name, "PROPN", False)
+                thing = self.add(self.name, "PROPN", False)
             else:
                 thing = self.common(verb.kind, depth)
             thing.attach(head, "obj")
         elif verb.frame == "clause" and depth > 0:
-            mark = self.say(_W["that"], "SCONJ")
+            mark = self.add(_W["that"], "SCONJ")
             inner = self.clause(depth - 1)
             mark.attach(inner, "mark")
             inner.attach(head, "ccomp")
             return
         if self.chance(0.14):
             menu = self.lexicon.adverbs if self.chance(0.6) else _PLACES
-            self.say(menu.pick(self.rng), "ADV").attach(head, "advmod")
+            self.add(menu.pick(self.rng), "ADV").attach(head, "advmod")
         if self.chance(0.34):
             preposition = verb.preposition if self.chance(0.85) else _CASES.pick(self.rng)
             self.prepositional(preposition, depth - 1).attach(head, "obl")
@@ -603,15 +603,15 @@ class _ParagraphGenerator:
         subject = self.subject(depth)
         plural = subject.many or bool(subject.plural)
         if self.chance(0.14):
-            copula = self.say(_W["are" if plural else "is"], "AUX", plural)
-            head = self.say(self.lexicon.adjectives[self.topic].pick(self.rng), "ADJ")
+            copula = self.add(_W["are" if plural else "is"], "AUX", plural)
+            head = self.add(self.lexicon.adjectives[self.topic].pick(self.rng), "ADJ")
             copula.attach(head, "cop")
         else:
             verb = self.lexicon.verbs[self.topic].pick(self.rng)
             head = self.verb(verb, plural)
             self.arguments(head, verb, depth)
             if depth > 0 and self.chance(0.14):  # a second predicate
-                link = self.say(_CONJUNCTIONS.pick(self.rng), "CCONJ")
+                link = self.add(_CONJUNCTIONS.pick(self.rng), "CCONJ")
                 verb = self.lexicon.verbs[self.topic].pick(self.rng)
                 second = self.verb(verb, plural)
                 self.arguments(second, verb, 0)
@@ -625,32 +625,32 @@ class _ParagraphGenerator:
         r = self.rng.random()
         if r < 0.16:
             # an auxiliary that agrees with the subject after it, and the bare verb
-            helper, subject = self.say(_W["has"], "AUX"), self.subject(1)
+            helper, subject = self.add(_W["has"], "AUX"), self.subject(1)
             plural = subject.many or bool(subject.plural)
             helper.form, helper.plural = _W["have" if plural else "has"], plural
             verb = self.lexicon.verbs[self.topic].pick(self.rng)
-            root, end = self.say(verb.stem, "VERB"), "?"
+            root, end = self.add(verb.stem, "VERB"), "?"
             helper.attach(root, "aux")
             subject.attach(root, "nsubj")
             self.arguments(root, verb, 1)
         elif r < 0.28:
-            call, comma = self.say(_INTERJECTIONS.pick(self.rng), "INTJ"), self.say(",", "PUNCT")
+            call, comma = self.add(_INTERJECTIONS.pick(self.rng), "INTJ"), self.add(",", "PUNCT")
             root, end = self.clause(1), "!"
             call.attach(root, "discourse")
             comma.attach(call, "punct")
         elif self.chance(0.12):
-            mark = self.say(_SUBORDINATORS.pick(self.rng), "SCONJ")
+            mark = self.add(_SUBORDINATORS.pick(self.rng), "SCONJ")
             early = self.clause(0)
             mark.attach(early, "mark")
-            self.say(",", "PUNCT").attach(early, "punct")
+            self.add(",", "PUNCT").attach(early, "punct")
             root, end = self.clause(1), "."
             early.attach(root, "advcl")
         else:
             root, end = self.clause(2), "."
             if self.chance(0.1):
-                comma, link = self.say(",", "PUNCT"), self.say(_CONJUNCTIONS.pick(self.rng), "CCONJ")
+                comma, link = self.add(",", "PUNCT"), self.add(_CONJUNCTIONS.pick(self.rng), "CCONJ")
                 self.clause(0).join(root, (comma, "punct"), (link, "cc"))
-        self.say(end, "PUNCT").attach(root, "punct")
+        self.add(end, "PUNCT").attach(root, "punct")
         place = {id(node): i for i, node in enumerate(self.words, 1)}
         return [Word(n.form, n.pos, n.dep, place[id(n.head)] if n.head else 0, n.plural) for n in self.words]
 

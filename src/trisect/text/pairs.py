@@ -276,14 +276,14 @@ def _draw_facts(
     The donor's values are the `others` where these are as many.
     """
     base = Bound(tuple(keys), tuple(values), keys[int(draw.integers(BINDINGS))])
-    apart = len(others) == BINDINGS
+    has_new_values = len(others) == BINDINGS
     while True:
         order = _shuffle(draw, keys)
-        donor = Bound(order, _shuffle(draw, others if apart else values), order[int(draw.integers(BINDINGS))])
+        donor = Bound(order, _shuffle(draw, others if has_new_values else values), order[int(draw.integers(BINDINGS))])
         answers = dict(predict_answers(base, donor))
-        if apart:  # by place, the donor's query looks where the donor has its key, as with its keys beside it
+        if has_new_values:  # by place, the donor's query looks where the donor has its key, as with its keys beside it
             answers["q-place"] = answers["q+k"]
-        differ = [ANSWERS] if apart else [FROM_DONOR, FROM_BASE, ("base", "donor")]
+        differ = [ANSWERS] if has_new_values else [FROM_DONOR, FROM_BASE, ("base", "donor")]
         if all(_differ(answers, names) for names in differ):
             return base, donor, {name: f" {answer}" for name, answer in answers.items()}
 
@@ -318,8 +318,12 @@ def _word_tokens(ids: TokenIds, template: _BindingTemplate, slot: str) -> Mappin
         places = [p for p in range(length) if len({rows[i][p] for i in alike}) > 1]
         tokens = {i: {rows[i][p] for p in places} for i in alike}
         if len(places) == SLOTS:
-            single_tokens = [next(iter(of)) for of in tokens.values() if len(of) == 1]
-            good = [i for i, of in tokens.items() if len(of) == 1 and single_tokens.count(next(iter(of))) == 1]
+            single_tokens = [next(iter(single)) for single in tokens.values() if len(single) == 1]
+            good = [
+                i
+                for i, token_set in tokens.items()
+                if len(token_set) == 1 and single_tokens.count(next(iter(token_set))) == 1
+            ]
             unknown = {rows[-1][p] for p in places if p < len(rows[-1])}  # a tokenizer may also leave it out
             return {words[i]: next(iter(tokens[i])) for i in good if i < len(words) and tokens[i] != unknown}
     return {}
@@ -362,20 +366,25 @@ def induction_words(ids: TokenIds, texts: LabelledTexts | None) -> _InductionWor
             counts.update(word for word in words if word.isalpha() and len(word) > 1)
             if len(words) >= PASSAGE and len(passages) < KEPT:
                 passages.append(tuple(words[:PASSAGE]))
-        candidates = tuple(word for word, _ in sorted(counts.items(), key=lambda of: (-of[1], of[0]))[:MOST])
+        candidates = tuple(
+            word
+            for word, _ in sorted(counts.items(), key=lambda word_and_count: (-word_and_count[1], word_and_count[0]))[
+                :MOST
+            ]
+        )
     first: dict[tuple[int, ...], str] = {}  # of 'The' and 'the' where the tokenizer puts all in lower case
     for word, row in zip(candidates, ids([f" {word}" for word in candidates]), strict=True):
         first.setdefault(tuple(row), word)
-    apart = tuple(first.values())
-    pairs = _BindingTemplate("induction", "", " {key} {value}", " {key}", apart, apart)
+    distinct_words = tuple(first.values())
+    pairs = _BindingTemplate("induction", "", " {key} {value}", " {key}", distinct_words, distinct_words)
     keys, values = (_word_tokens(ids, pairs, slot) for slot in ("key", "value"))
     tokens = {word: token for word, token in keys.items() if values.get(word) == token}
     if len(tokens) < LEAST or (texts is not None and not passages):
         which = "English words" if texts is None else "words of two letters or more, which alone were tried,"
         has = f"{len(tokens)} of {len(candidates)} {which} are one token of their own, and {LEAST} are needed"
-        of = "" if texts is None else f"; {texts.name} has {len(passages)} runs of {PASSAGE} words in one text"
+        passages = "" if texts is None else f"; {texts.name} has {len(passages)} runs of {PASSAGE} words in one text"
         todo = "Name a text in the model's own words with --corpus, or give pairs of your own with --pairs."
-        raise CorpusError("The task 'induction' has too few words.", f"{has}{of}.", todo)
+        raise CorpusError("The task 'induction' has too few words.", f"{has}{passages}.", todo)
     return _InductionWords(tokens, tuple(passages))
 
 
@@ -391,14 +400,21 @@ def draw_induction(
     draw, made_pairs = np.random.default_rng([seed, 14]), list[TextPair | None]([None] * count)
     for attempt in range(2 * TRIES):
         missing = [number for number, pair in enumerate(made_pairs) if pair is None]
-        how = {"in_passage": attempt < TRIES, "apart": attempt % TRIES < TRIES // 2}
+        how = {"in_passage": attempt < TRIES, "new_values": attempt % TRIES < TRIES // 2}
         attempts = [_draw_texts(draw, usable, between, **how) for _ in missing]
         rows = ids([text for texts, _, _ in attempts for text in texts])
         for at, (number, (texts, bounds, answers)) in enumerate(zip(missing, attempts, strict=True)):
             # the tokens of the As and Bs stand where they were put and nowhere else, the asked one last
-            put = [[usable.tokens[w] for w in (*chain(*zip(b.keys, b.values, strict=True)), b.query)] for b in bounds]
-            in_text = [[token for token in row if token in of] for of, row in zip(put, rows[2 * at :], strict=False)]
-            if in_text == put and all(rows[2 * at + i][-1] == of[-1] for i, of in enumerate(put)):
+            expected = [
+                [usable.tokens[w] for w in (*chain(*zip(b.keys, b.values, strict=True)), b.query)] for b in bounds
+            ]
+            in_text = [
+                [token for token in row if token in expected_tokens]
+                for expected_tokens, row in zip(expected, rows[2 * at :], strict=False)
+            ]
+            if in_text == expected and all(
+                rows[2 * at + i][-1] == expected_tokens[-1] for i, expected_tokens in enumerate(expected)
+            ):
                 made_pairs[number] = TextPair(*texts, answers, f"pair {number + 1} of induction", "induction", bounds)
         if None not in made_pairs:
             break
@@ -413,7 +429,7 @@ def draw_induction(
 
 
 def _draw_texts(
-    draw: np.random.Generator, usable: _InductionWords, between: int, *, in_passage: bool, apart: bool
+    draw: np.random.Generator, usable: _InductionWords, between: int, *, in_passage: bool, new_values: bool
 ) -> tuple[tuple[str, str], tuple[Bound, Bound], Mapping[str, str]]:
     """A base and its donor with their facts and answers: pairs of words in a passage of the text, or among other words."""
     passages = usable.passages if in_passage else ()
@@ -421,10 +437,10 @@ def _draw_texts(
     folded = {word.casefold() for word in passage}
     free = _shuffle(draw, [word for word in usable.words if word.casefold() not in folded])
     # the donor's Bs are others where there are as many words
-    used = 3 * BINDINGS if apart and len(free) >= 3 * BINDINGS else 2 * BINDINGS
+    used = 3 * BINDINGS if new_values and len(free) >= 3 * BINDINGS else 2 * BINDINGS
     if not passage or len(free) < 2 * BINDINGS:  # no text, or a passage that holds most of the words
         free = _shuffle(draw, usable.words)
-        used = 3 * BINDINGS if apart and len(free) >= 3 * BINDINGS + PASSAGE else 2 * BINDINGS
+        used = 3 * BINDINGS if new_values and len(free) >= 3 * BINDINGS + PASSAGE else 2 * BINDINGS
         passage = free[used:][:PASSAGE]
     keys, values, others = (free[start:used][:BINDINGS] for start in range(0, 3 * BINDINGS, BINDINGS))
     base, donor, answers = _draw_facts(draw, keys, values, others)
@@ -526,18 +542,18 @@ def draw_translations(ids: BothSides, count: int, seed: int) -> tuple[TextPair, 
     that q, k and v from the donor predict differ. Raises CorpusError where the tokenizer has too few words of one token.
     """
     roled = list(islice(sentences(seed), DRAWN))
-    source_words, usable = (_single(ids, roled, side) for side in (0, 1))
+    source_words, usable = (_single_token_words(ids, roled, side) for side in (0, 1))
     texts = [read_roles(sentence, usable) for sentence in roled if source_words.issuperset(sentence.pair.source)]
     draw = np.random.default_rng([seed, 13])
     by_shape: dict[tuple[int, int], list[_TranslatedText]] = {}
     for text in texts:
         for at in (at for at in text.roles if usable.issuperset(text.target[:at])):
             by_shape.setdefault((len(text.source), at), []).append(text._replace(at=at))
-    shapes = [of for (_, at), of in sorted(by_shape.items()) if at and len({step.role for step in of}) > 1]
+    shapes = [steps for (_, at), steps in sorted(by_shape.items()) if at and len({step.role for step in steps}) > 1]
     if not shapes:
-        few = f"{len(usable)} of its target's words are one token each; an answer is one token."
+        reason = f"{len(usable)} of its target's words are one token each; an answer is one token."
         todo = "Give a model that 'trisect translate-train' trained on the embedded bitext, or pairs of your own with --pairs."
-        raise CorpusError("The tokenizer cannot distinguish the texts of the task 'translation'.", few, todo)
+        raise CorpusError("The tokenizer cannot distinguish the texts of the task 'translation'.", reason, todo)
     pairs: dict[tuple[tuple[str, str], tuple[str, str]], TextPair] = {}
     for base, donor in _candidates(shapes, draw, count * TRANSLATION_TRIES):
         answers = predict_words(base, donor)
@@ -548,16 +564,16 @@ def draw_translations(ids: BothSides, count: int, seed: int) -> tuple[TextPair, 
             pairs[first, second] = TextPair(first, second, spaced, place, kind)
             if len(pairs) == count:
                 return tuple(pairs.values())
-    so_far = f"{len(pairs)} different ones were found in {count * TRANSLATION_TRIES:,} draws; words have to be one token each."
+    reason = f"{len(pairs)} different ones were found in {count * TRANSLATION_TRIES:,} draws; words have to be one token each."
     todo = "Ask for fewer with --count, or train with more pieces: trisect translate-train --set pieces=2000."
-    raise CorpusError(f"{count} pairs of translation were asked for.", so_far, todo)
+    raise CorpusError(f"{count} pairs of translation were asked for.", reason, todo)
 
 
 def _candidates(
     shapes: Sequence[Sequence[_TranslatedText]], draw: np.random.Generator, count: int
 ) -> Iterator[tuple[_TranslatedText, _TranslatedText]]:
     """Two decoding steps with the same lengths and different roles, the donor having the base's role at another place."""
-    sizes = np.array([len(of) for of in shapes])
+    sizes = np.array([len(shape) for shape in shapes])
     for begin in range(0, count, AT_ONCE):
         n = min(AT_ONCE, count - begin)
         which = draw.choice(len(shapes), size=n, p=sizes / sizes.sum())
@@ -601,7 +617,7 @@ def _differ(answers: Mapping[str, str], names: Sequence[str]) -> bool:
     return set(names) <= set(answers) and len({answers[name] for name in names}) == len(names)
 
 
-def _single(ids: BothSides, roled: Sequence[RoledSentence], side: int) -> frozenset[str]:
+def _single_token_words(ids: BothSides, roled: Sequence[RoledSentence], side: int) -> frozenset[str]:
     """The words of one side that are a single token after another word."""
     words = sorted({word for sentence in roled for word in (sentence.pair.source, sentence.pair.target)[side]})
     texts = [words[0], *(f"{words[0]} {word}" for word in (*words, NO_WORD))]
@@ -634,8 +650,8 @@ def open_training_text(where: str | Path, reader: str | None = None) -> Training
     """The train and valid lines of a corpus, with published spacing; raises CorpusError for a missing or empty split."""
     parts = {split: open_texts(where, split, reader, published=True) for split in ("train", "valid")}
     lines = {
-        split: tuple(words for text in of.texts() if isinstance(text, str) and (words := " ".join(text.split())))
-        for split, of in parts.items()
+        split: tuple(words for text in part.texts() if isinstance(text, str) and (words := " ".join(text.split())))
+        for split, part in parts.items()
     }
     name = parts["train"].name.rpartition(", ")[0]
     for split, split_lines in lines.items():
@@ -704,7 +720,7 @@ def draw_lookups(
         ]
         places = words_of[base], words_of[donor]
         candidates = (
-            _pair_of(ids, begins, pieces, (base, donor), both, places, length)
+            _make_pair(ids, begins, pieces, (base, donor), both, places, length)
             for both in questions
             if both[0] != both[1]
         )
@@ -712,11 +728,11 @@ def draw_lookups(
             pairs.append(TextPair(*pair, place=f"pair {len(pairs) + 1} of lookup", kind="lookup"))
         if len(pairs) == count:
             return tuple(pairs)
-    known_words = (
+    reason = (
         f"{len(starts):,} windows of {length} pieces hold whole words alone, and {len(pairs)} pairs were found in them."
     )
     raise CorpusError(
-        f"The text has too few windows for {count} questions.", known_words, "Give a longer text, or shorter windows."
+        f"The text has too few windows for {count} questions.", reason, "Give a longer text, or shorter windows."
     )
 
 
@@ -731,7 +747,7 @@ def _single_words(window: Int[np.ndarray, " T"], begins: Bool[np.ndarray, " U"])
     }
 
 
-def _pair_of(
+def _make_pair(
     ids: Int[np.ndarray, " N"],
     begins: Bool[np.ndarray, " N+1"],
     pieces: Sequence[str],

@@ -346,9 +346,9 @@ def open_labels(
         notes = (*corpus.notes, "A text is a run of words up to a full stop, joined by spaces.")
         name, mark = f"{corpus.name}, {split}", f"{corpus.fingerprint}-{split}"
         ids = corpus.splits[split].labels
-        classes = {column: (*of, None) for column, of in corpus.labels.items()}  # -1 is the last, None
+        classes = {column: (*names, None) for column, names in corpus.labels.items()}  # -1 is the last, None
         runs = lambda: (  # noqa: E731
-            _locate_words("", words, {c: tuple(of[n] for n in ids[c][run]) for c, of in classes.items()})
+            _locate_words("", words, {c: tuple(names[n] for n in ids[c][run]) for c, names in classes.items()})
             for words, run in _runs(corpus, split)
         )
         return LabelledTexts(name, tuple(corpus.labels), runs, notes, mark, options)
@@ -415,10 +415,12 @@ def _word_spans(text: str, words: Sequence[str], tokens: Sequence[Token]) -> lis
     end = 0
     for token in tokens:
         together = _match_in_order(text, (token.form,), end)
-        apart = together if token.words == 1 else _match_in_order(text, words[len(spans) :][: token.words], end)
-        if not together and not apart:
+        in_order = together if token.words == 1 else _match_in_order(text, words[len(spans) :][: token.words], end)
+        if not together and not in_order:
             break
-        chosen = apart if apart and (not together or apart[-1][1] == together[0][1]) else together * token.words
+        chosen = (
+            in_order if in_order and (not together or in_order[-1][1] == together[0][1]) else together * token.words
+        )
         spans += chosen
         end = (chosen or together)[-1][1]
     return spans

@@ -35,9 +35,9 @@ class Lookup(NamedTuple):
     @property
     def question(self) -> Int[np.ndarray, " N"]:
         """The queried key."""
-        return _at(self.key, self.position)
+        return _select(self.key, self.position)
 
-    def place(self, key: Int[np.ndarray, " N"]) -> Int[np.ndarray, " N"]:
+    def item_of(self, key: Int[np.ndarray, " N"]) -> Int[np.ndarray, " N"]:
         """The index of the item with that key."""
         return (self.key == key[:, None]).argmax(1)
 
@@ -96,12 +96,15 @@ class World:
 
     def change(self, documents: Lookup, column: str, rng: np.random.Generator) -> Lookup:
         """The documents with the label column's part changed alone."""
-        of = self.columns[column]
-        if of.part == "key":  # in turn, and the same key is asked for
+        label = self.columns[column]
+        if label.part == "key":  # in turn, and the same key is asked for
             return documents._replace(key=np.roll(documents.key, 1, 1), position=(documents.position + 1) % self.items)
-        size, new = self.items if of.part == "position" else len(of.classes), getattr(documents, of.part).copy()
-        new[of.where] = (new[of.where] + 1 + _below(rng, size - 1, *new[of.where].shape)) % size
-        return documents._replace(**{of.part: new})
+        size, new = (
+            self.items if label.part == "position" else len(label.classes),
+            getattr(documents, label.part).copy(),
+        )
+        new[label.where] = (new[label.where] + 1 + _below(rng, size - 1, *new[label.where].shape)) % size
+        return documents._replace(**{label.part: new})
 
     def draw(self, count: int, rng: np.random.Generator) -> Lookup:
         """Documents with distinct keys in random order; values, others and queries are random."""
@@ -154,16 +157,16 @@ class World:
         bases, donors = (
             tuple(_spell(words, row) for row in self.write(documents)[:, :-1]) for documents in (base, donor)
         )
-        return DonorPairs(bases, donors, _spell(words, self.answer(_at(base.value, base.position))), {})
+        return DonorPairs(bases, donors, _spell(words, self.answer(_select(base.value, base.position))), {})
 
 
 def predictions(base: Lookup, donor: Lookup) -> dict[str, Int[np.ndarray, " N"]]:
     """The value that answers the base; its own for the donor's question (q), its own at the donor's key (k), the donor's (v)."""
     return {
-        "unchanged": _at(base.value, base.position),
-        "q": _at(base.value, base.place(donor.question)),
-        "k": _at(base.value, donor.place(base.question)),
-        "v": _at(donor.value, base.position),
+        "unchanged": _select(base.value, base.position),
+        "q": _select(base.value, base.item_of(donor.question)),
+        "k": _select(base.value, donor.item_of(base.question)),
+        "v": _select(donor.value, base.position),
     }
 
 
@@ -199,7 +202,7 @@ class Roles(World):
         """Items, question, answer."""
         items = (documents.key * self.values + documents.value) * self.rests + documents.rest
         question = (documents.question * self.values + documents.beside[:, 0]) * self.rests + documents.beside[:, 1]
-        last = self.answer(_at(documents.value, documents.position))
+        last = self.answer(_select(documents.value, documents.position))
         kinds = self.keys * self.values * self.rests
         return np.concatenate([items, kinds + question[:, None], last[:, None]], 1)
 
@@ -233,7 +236,7 @@ class Induction(World):
     def write(self, documents: Lookup) -> Int[np.ndarray, "N T"]:
         """Key and value in turn, the question, the answer."""
         pairs = np.stack([documents.key, self.keys + documents.value], 2).reshape(len(documents.position), -1)
-        answer = self.answer(_at(documents.value, documents.position))
+        answer = self.answer(_select(documents.value, documents.position))
         return np.concatenate([pairs, documents.question[:, None], answer[:, None]], 1)
 
 
@@ -292,8 +295,8 @@ def _spell(words: tuple[str, ...], numbers: Int[np.ndarray, " N"]) -> tuple[str,
     return tuple(words[i] for i in numbers.tolist())
 
 
-def _at(of: Int[np.ndarray, "N I"], place: Int[np.ndarray, " N"]) -> Int[np.ndarray, " N"]:
-    return np.take_along_axis(of, place[:, None], 1)[:, 0]
+def _select(table: Int[np.ndarray, "N I"], place: Int[np.ndarray, " N"]) -> Int[np.ndarray, " N"]:
+    return np.take_along_axis(table, place[:, None], 1)[:, 0]
 
 
 def _below(rng: np.random.Generator, n: int, *shape: int) -> Int[np.ndarray, "N W"]:

@@ -31,11 +31,11 @@ class Erratum(NamedTuple):
 class LogOdds(NamedTuple):
     """Samples of a weight's log-odds, log(w / (1 − w)), and the normal law for them.
 
-    `of` says which weight. Log-odds keep what a weight rounds away near 0 and 1. `law_mean` and `law_spread` (standard
+    `name` says which weight it is. Log-odds keep what a weight rounds away near 0 and 1. `law_mean` and `law_spread` (standard
     deviation) are those of the closed form; the weight itself is then logit-normal.
     """
 
-    of: str
+    name: str
     samples: Float[np.ndarray, " S"]
     law_mean: float
     law_spread: float
@@ -463,13 +463,13 @@ def _two_head_rms(beta: float, variance: float, values: Float[np.ndarray, "N D"]
 
     means, total, widest = [], 0.0, 0.0
     for target in (A, B):
-        apart = np.delete(values, target, 0) - values[target]
-        summed, single = _square_sum(apart.sum(0)), _square_sum(apart)
+        offsets = np.delete(values, target, 0) - values[target]
+        summed, single = _square_sum(offsets.sum(0)), _square_sum(offsets)
         first = factor(0, 2) * (single + summed)
         share = _spread(_ahead(n, beta, (target,)), values - values[target]) / first if first > 0 else 1.0
-        means.append(factor(1, 1) * apart.sum(0))
+        means.append(factor(1, 1) * offsets.sum(0))
         total += share * ((factor(4, 2) - factor(3, 2)) * single + (factor(3, 2) - factor(2, 2)) * summed)
-        widest += math.sqrt(float((apart**2).sum(1).max())) / 2
+        widest += math.sqrt(float((offsets**2).sum(1).max())) / 2
     rms = math.sqrt(max(0.0, total + _square_sum(means[0] + means[1]))) / 2
     return min(rms, widest)  # no output is farther away, also where the law has ended
 
@@ -700,16 +700,16 @@ class _RandomKeys:
             logits = self._logits(draws, here, draw, stretched)
             weights = [attention_weights(scores) for scores in logits]
             off = [deviations(w, t) for w, t in zip(weights, ([A, B], [A], [B]), strict=True)]
-            apart = logits[1][:, A] < 0
+            is_negative = logits[1][:, A] < 0
             for head, scores in enumerate(logits[:2]):
                 rest = special.logsumexp(np.delete(scores, A, 1), axis=1) if stretched else scores[:, B]
                 self.odds[head, here] = scores[:, A] - rest
             for heads, c in enumerate((off[0] @ self.values, (off[1] + off[2]) / 2 @ self.values)):
-                for part, chosen in enumerate((c, c[~apart])):
+                for part, chosen in enumerate((c, c[~is_negative])):
                     first[heads, part] += chosen.sum(0)
                     second[heads, part] += _square_sum(chosen)
             self.weights += [w.sum(0) for w in weights]
-            negative.append(np.flatnonzero(apart) + start)
+            negative.append(np.flatnonzero(is_negative) + start)
         self.negative = np.concatenate(negative)
         self.weights /= self.samples
         counts = np.array([self.samples, max(1, self.samples - len(self.negative))])

@@ -45,8 +45,8 @@ from trisect.stats.significance import nan_to_none
 from trisect.text.bitext import (
     Bitext,
     Link,
-    Placed,
     SentencePair,
+    SpannedText,
     make_bitext,
     read_links,
     read_pairs,
@@ -166,7 +166,7 @@ def link_across(
 
 @torch.no_grad()
 def _link_within(
-    subject: Pretrained, texts: Sequence[Placed], batch: int, step: Callable[[int, int], object]
+    subject: Pretrained, texts: Sequence[SpannedText], batch: int, step: Callable[[int, int], object]
 ) -> ModelLinks:
     """Links between the two parts of each text, in the first stack with self-attention.
 
@@ -214,7 +214,7 @@ def _link_within(
     return ModelLinks(subject.name, columns, best, tuple(subject.notes), stack)
 
 
-def _word_of_pieces(name: str, placed: Placed, pieces: Sequence[Link]) -> Int[np.ndarray, "2 P"]:
+def _word_of_pieces(name: str, placed: SpannedText, pieces: Sequence[Link]) -> Int[np.ndarray, "2 P"]:
     """For each token of a text, given as a span of characters, its source word and its target word (from 0), −1 for none."""
     text, *sides = placed
     owner = np.full((2, len(pieces)), NO_LINK)
@@ -623,7 +623,7 @@ def measure(settings: AlignSettings, context: RunContext) -> Measured[AlignFacts
     return Measured(tables, facts, tuple(dict.fromkeys(notes)), by, unit, paths={"links": folder})
 
 
-def read_bitext(settings: AlignSettings) -> tuple[Bitext, tuple[Placed, ...]]:
+def read_bitext(settings: AlignSettings) -> tuple[Bitext, tuple[SpannedText, ...]]:
     """The sentence pairs of the settings' files (those of `trial` as the valid split), and the texts that contain both sides, if any.
 
     Raises CorpusError if they cannot be read, or do not fit together.
@@ -648,7 +648,7 @@ def read_bitext(settings: AlignSettings) -> tuple[Bitext, tuple[Placed, ...]]:
     return make_bitext(f"{source.name} and {target.name}", {"valid": valid, "test": pairs}, notes), ()
 
 
-def _pairs_within(settings: AlignSettings, path: Path) -> tuple[Bitext, tuple[Placed, ...]]:
+def _pairs_within(settings: AlignSettings, path: Path) -> tuple[Bitext, tuple[SpannedText, ...]]:
     """The pairs within single texts, and those texts."""
     options = {"--target": settings.target, "--trial": settings.trial, "--marker": settings.marker and settings.spans}
     if wrong := [name for name, value in options.items() if value is not None]:
@@ -676,7 +676,11 @@ def _pairs_within(settings: AlignSettings, path: Path) -> tuple[Bitext, tuple[Pl
 
 
 def _link(
-    subject: Pretrained, pairs: Sequence[SentencePair], batch: int, context: RunContext, texts: Sequence[Placed] = ()
+    subject: Pretrained,
+    pairs: Sequence[SentencePair],
+    batch: int,
+    context: RunContext,
+    texts: Sequence[SpannedText] = (),
 ) -> ModelLinks:
     with context.progress(f"Reading pairs with {subject.name}") as step:
         return _link_within(subject, texts, batch, step) if texts else link_across(subject, pairs, batch, step)

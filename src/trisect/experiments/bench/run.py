@@ -33,7 +33,7 @@ from trisect.hf.small.lookup import WORLDS, build_world
 from trisect.lab.experiment import Measured, RunContext
 from trisect.measure.composition import composition_scores
 from trisect.measure.norms import contributions, transformed_norms
-from trisect.measure.patching import attribute, put_at, record
+from trisect.measure.patching import attribute, record, replace_at
 from trisect.stats.paired import summary, t_interval
 from trisect.stats.significance import finite
 from trisect.text.pairs import TextPair
@@ -200,7 +200,7 @@ def _effect(model: Pretrained, texts: tuple[tuple[str, str, str], ...], site: Si
     source = reading.donors[address]
     if all(base == donor for base, donor, _ in texts):
         source = QKV(*(part.mean(0, keepdim=True).expand_as(part) for part in source))
-    write = put_at([SiteTarget(address, component, (head,))], source, reading.every, reading.every)
+    write = replace_at([SiteTarget(address, component, (head,))], source, reading.every, reading.every)
     outputs = model.outputs(reading.batch, {address: write}, places=reading.every.sum(1) - 1)[:, 0]
     return float((outputs.gather(1, reading.answers[:, None].to(outputs.device))[:, 0] - reading.logits).abs().mean())
 

@@ -23,7 +23,7 @@ from trisect.hf.load import Pretrained, read_graph
 from trisect.lab.experiment import Measured, RunContext
 from trisect.lab.pairs import PatchedSides, answer_places, patched_sides
 from trisect.lab.passes import EditedPass, edited_passes
-from trisect.measure.patching import attribute, logit_ratio_terms, put_at, ratio_of_sums, record
+from trisect.measure.patching import attribute, logit_ratio_terms, ratio_of_sums, record, replace_at
 from trisect.stats.describe import spearman
 from trisect.stats.significance import finite
 
@@ -197,7 +197,7 @@ class _Estimates:
                 chosen = sides.queries(address.stack), sides.keys(address.stack)
                 only = [mask & (torch.arange(mask.shape[1]) == position) for mask in chosen]
                 target = SiteTarget(address, str(row["component"]), (int(row["head"] or 0),))
-                writes.setdefault(address, []).append((number, put_at([target], donor.parts[address], *only)))
+                writes.setdefault(address, []).append((number, replace_at([target], donor.parts[address], *only)))
             for address, writers in writes.items():
                 results = passes.output_each(base.batch, [{address: writer} for _, writer in writers], base.places)
                 for (number, _), outputs in zip(writers, results, strict=True):

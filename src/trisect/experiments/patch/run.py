@@ -64,9 +64,9 @@ from trisect.measure.patching import (
     match_answers,
     match_prediction,
     move_position,
-    put_at,
     ratio_of_sums,
     record,
+    replace_at,
 )
 from trisect.measure.probes import Eraser, LabelMoments
 from trisect.stats.bootstrap import bootstrap_ratios
@@ -487,7 +487,7 @@ def _writers(
             source = QKV(*(move_position(part, *way) for part in source))
         elif way is not None:
             source = source._replace(q=move_position(source.q, *way))
-        return put_at(here, source, sides.queries(address.stack), sides.keys(address.stack))(parts)
+        return replace_at(here, source, sides.queries(address.stack), sides.keys(address.stack))(parts)
 
     write: dict[Address, Writer] = dict(freeze_later_layers(run.parts, later, edit.address)) if later else {}
     crossed = [t.address for t in edit.targets if t.address.stack == "cross" and t.component != "q"]
@@ -498,7 +498,7 @@ def _writers(
         for address in [a for a in run.parts if a.stack == "dec"]:
             if list(run.parts).index(address) > list(run.parts).index(crossed[0]):
                 both = [SiteTarget(address, name, None) for name in ("k", "v")]
-                write[address] = put_at(both, run.parts[address], none, aside)
+                write[address] = replace_at(both, run.parts[address], none, aside)
     for address in edit.addresses:
         here = [target for target in edit.targets if target.address == address]
         if joint:

@@ -186,7 +186,7 @@ def _samples(result: Construction) -> Panel:
     )
     if result.apart is not None:
         text += f" In {100 * result.apart.share:.2f} % of the samples q_1·k_a is below 0; they are shown apart."
-    return _panel(f"Weight on {result.odds.of}", layers, text)
+    return _panel(f"Weight on {result.odds.name}", layers, text)
 
 
 def _weights(result: Construction) -> Panel:
