@@ -350,9 +350,9 @@ def judge_heads(
             return TestedPart(part, EffectTest(effect, n, None, every, low, high, low_family, high_family), None)
         if isinstance(value, LayerMeans):
             sample, layers = summary(value.values), len(value.values)
-            few = Reason("few trained", layers, "layer", LEAST_LAYERS) if layers < LEAST_LAYERS else None
-            tested = t_result(sample, part.direction, part.bound, family, few or Reason("no spread", unit="layer"))
-            return TestedPart(part, tested, few)
+            shortage = Reason("few trained", layers, "layer", LEAST_LAYERS) if layers < LEAST_LAYERS else None
+            tested = t_result(sample, part.direction, part.bound, family, shortage or Reason("no spread", unit="layer"))
+            return TestedPart(part, tested, shortage)
         barred = None
         if not np.isfinite(value.effect):
             barred = NOT_MEASURED

@@ -103,14 +103,14 @@ def _holds_arrays(value: object) -> bool:
     return hasattr(value, "shape") and (package == "torch" or (package == "numpy" and bool(getattr(value, "ndim", 0))))
 
 
-def shorten(value: object, most: int = LONGEST) -> str:
+def shorten(value: object, limit: int = LONGEST) -> str:
     """A value for an error message, shortened if long."""
-    if isinstance(value, int) and abs(value) >= 10**most:  # Python converts no integer of more than 4,300 digits
-        return f"a number of over {most} digits"
+    if isinstance(value, int) and abs(value) >= 10**limit:  # Python converts no integer of more than 4,300 digits
+        return f"a number of over {limit} digits"
     if _holds_arrays(value):
         return f"a {type(value).__name__} of numbers"
     text = repr(value)
-    return text if len(text) <= most else f"{text[:most]}… ({len(text):,} characters)"
+    return text if len(text) <= limit else f"{text[:limit]}… ({len(text):,} characters)"
 
 
 _MEMORY_MESSAGES = (

@@ -418,9 +418,9 @@ def _value_error(name: str, errors: Sequence[Any], info: FieldInfo | None, owner
     if first["type"] == "too_short":
         return SpecError(f"The {owner} has no {name}.", "It needs at least one.", f"Name some, or leave {owner} out.")
     if first["type"] in ("too_long", "string_too_long"):
-        most, what = first["ctx"]["max_length"], "values" if first["type"] == "too_long" else "characters"
+        limit, what = first["ctx"]["max_length"], "values" if first["type"] == "too_long" else "characters"
         problem = f"{name} has {len(first['input']):,} {what}."
-        return SpecError(problem, f"At most {most:,} are read.", f"Give fewer {what}.")
+        return SpecError(problem, f"At most {limit:,} are read.", f"Give fewer {what}.")
     nouns = " or ".join(dict.fromkeys(_describe(error, info) for error in errors))
     each = "Each of it" if holds == "holds" else "It"
     reason = option.reason if first["type"].startswith("greater") else None

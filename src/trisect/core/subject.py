@@ -505,10 +505,10 @@ def note_unknown(lead: str, rest: str, words: Iterable[str], named: set[str]) ->
     return [f"{lead}: {quote_words(shown, NAMED)}."] * bool(shown) + [rest] * (len(shown) < len(new))
 
 
-def quote_words(words: Sequence[str], most: int) -> str:
+def quote_words(words: Sequence[str], limit: int) -> str:
     """The first words in quotes, and the number of others."""
-    more = f" and {len(words) - most} more" if len(words) > most else ""
-    return ", ".join(repr(word[:BRIEF]) for word in words[:most]) + more
+    more = f" and {len(words) - limit} more" if len(words) > limit else ""
+    return ", ".join(repr(word[:BRIEF]) for word in words[:limit]) + more
 
 
 def check_text(name: str, number: int, text: object, paired: bool) -> tuple[str, str]:

@@ -111,17 +111,17 @@ class Processor:
         if extractor is None:
             reason = f"Its processor is {type(processor).__name__}."
             raise ModelError(f"{self.name} takes no sound.", reason, "Give what that takes, or the model's own inputs.")
-        rate, most = int(extractor.sampling_rate), getattr(extractor, "n_samples", None)
+        rate, limit = int(extractor.sampling_rate), getattr(extractor, "n_samples", None)
         waves, notes = [], dict[str, None]()
         for sound in sample.audio:
             wave, changes = open_sound(sound, rate)
-            if most is not None and len(wave) > most:
-                reason = f"{self.name} reads {most / rate:g} s at a time."
+            if limit is not None and len(wave) > limit:
+                reason = f"{self.name} reads {limit / rate:g} s at a time."
                 raise ModelError(f"A sound of {len(wave) / rate:.1f} s was given.", reason, "Cut it into parts.")
             waves.append(wave)
             notes |= dict.fromkeys(changes)
-        if most is not None:
-            notes[f"Sounds are padded with silence to {most / rate:g} s, as the model reads them."] = None
+        if limit is not None:
+            notes[f"Sounds are padded with silence to {limit / rate:g} s, as the model reads them."] = None
         return waves, tuple(notes)
 
     def _images(self, sample: InputSample, processor: Any) -> tuple[list[Any], tuple[str, ...]]:

@@ -563,8 +563,8 @@ def _spoken_pairs(settings: PairSettings, subject: AnsweringSubject) -> tuple[tu
         place = f"pair {number + 1} of audio-words ({speakers[who].name})"
         spaced = {name: f" {word}" for name, word in answers.items()}
         pairs.append(TextPair(sound(base, waves[who]), sound(donor, waves[who]), spaced, place, kind))
-    by = f", said by {len(speakers)} speakers or at as many paces" if len(speakers) > 1 else ""
-    note = f"{len(words)} of {len(shared)} recordings of {folder.name} are words of one token{by}; a word has {slot / rate:.2f} s."
+    speech = f", said by {len(speakers)} speakers or at as many paces" if len(speakers) > 1 else ""
+    note = f"{len(words)} of {len(shared)} recordings of {folder.name} are words of one token{speech}; a word has {slot / rate:.2f} s."
     return tuple(pairs), (note,)
 
 
@@ -642,7 +642,7 @@ def _behind(start: Sequence[int], full: Sequence[int]) -> tuple[int, ...]:
     return tuple(full[len(start) :]) if list(full[: len(start)]) == list(start) else ()
 
 
-def text_words(text: TextOrPair, most: int | None = 80) -> str:
+def text_words(text: TextOrPair, limit: int | None = 80) -> str:
     """A text, or a name of other inputs, in at most so many characters."""
     if isinstance(text, InputSample):
         kind = "sound" if text.audio else "image" if text.images else "inputs"
@@ -652,4 +652,4 @@ def text_words(text: TextOrPair, most: int | None = 80) -> str:
             shown = f"ids {ids.flatten().tolist()}" if isinstance(ids, Tensor) else shown
     else:
         shown = " → ".join(text) if isinstance(text, tuple) else text
-    return shown if most is None or len(shown) <= most else f"{shown[: most - 3]}…"
+    return shown if limit is None or len(shown) <= limit else f"{shown[: limit - 3]}…"

@@ -354,7 +354,7 @@ def passes(sharing: EditedPasses, batch: Batch, places: Sequence[_ErasedSite]) -
     """The unedited pass over one batch, and one for each eraser of each site."""
     clean = sharing.score(batch)
     edits = [(place.edit, eraser) for place in places for eraser in place.erasers]
-    return clean, [sharing.score(batch, {e.address: make_writer(batch, e, by)}, None, clean) for e, by in edits]
+    return clean, [sharing.score(batch, {e.address: make_writer(batch, e, source)}, None, clean) for e, source in edits]
 
 
 def compare_by_label(places: Sequence[_ErasedSite], table: Float[np.ndarray, "N C"], draws: int) -> dict[str, Json]:

@@ -427,14 +427,14 @@ def read_tables(folder: Path) -> dict[str, pl.DataFrame]:
 
 
 def check_files(
-    folder: Path, todo: str = COPY_AGAIN, plans: Collection[str] = (), apart: Collection[Path] = ()
+    folder: Path, todo: str = COPY_AGAIN, plans: Collection[str] = (), excluded: Collection[Path] = ()
 ) -> list[StudyError]:
     """Errors for all files below a folder whose content differs from their checksum, for tables of another run than those beside
     them, and for changed files of complete runs and units. `todo` is the advice, formatted with the path; `plans` are names of
-    files that a command needs to resume. Folders `apart` are skipped.
+    files that a command needs to resume. Folders `excluded` are skipped.
     """
     errors, listed = list[StudyError](), set[Path]()
-    inside = (p for p in sorted(folder.rglob("*")) if not any(above in apart for above in p.parents))
+    inside = (p for p in sorted(folder.rglob("*")) if not any(above in excluded for above in p.parents))
     paths = [p for p in inside if not any(map(is_scratch, p.relative_to(folder).parts))]
     for path in (p for p in paths if p.name == MANIFEST):
         try:

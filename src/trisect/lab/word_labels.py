@@ -123,13 +123,13 @@ def owners(pieces: Sequence[tuple[int, int]], words: Sequence[tuple[int, int]]) 
     """For each token, the word with which it shares most characters, the first if several; −1 for none."""
     starts, best_words = [start for start, _ in words], []
     for a, b in pieces:
-        best, most = -1, 0
+        best, overlap = -1, 0
         before = bisect_right(starts, a) - 1
         first = bisect_left(starts, starts[before]) if before >= 0 else 0  # words may share one place
         for i in range(first, bisect_right(starts, max(a, b - 1))):
             shared = min(b, words[i][1]) - max(a, words[i][0])
-            if shared > most:
-                best, most = i, shared
+            if shared > overlap:
+                best, overlap = i, shared
         best_words.append(best)
     return best_words
 

@@ -39,8 +39,8 @@ def attend(
         with torch.autocast(qkv.device.type, enabled=False):
             return cast(Tensor, _Attention.apply(qkv, heads, mask, factor))
     mixed = qkv.new_empty(*qkv.shape[:3], qkv.shape[3] // 3)
-    for few in _chunks(qkv, heads):
-        _forward(_to_heads(qkv[few], heads), mask, factor, mixed[few])
+    for chunk in _chunks(qkv, heads):
+        _forward(_to_heads(qkv[chunk], heads), mask, factor, mixed[chunk])
     return mixed
 
 
@@ -51,9 +51,9 @@ def _chunks(qkv: Float[Tensor, "F B T W"], heads: int) -> Iterator[slice]:
         yield slice(start, start + size)
 
 
-def _to_heads(few: Float[Tensor, "F B T W"], heads: int) -> Float[Tensor, "3 FBH T E"]:
-    members, batch, length, wide = few.shape
-    parts = few.view(members * batch, length, 3, heads, wide // 3 // heads).permute(2, 0, 3, 1, 4)
+def _to_heads(chunk: Float[Tensor, "F B T W"], heads: int) -> Float[Tensor, "3 FBH T E"]:
+    members, batch, length, wide = chunk.shape
+    parts = chunk.view(members * batch, length, 3, heads, wide // 3 // heads).permute(2, 0, 3, 1, 4)
     return parts.reshape(3, members * batch * heads, length, -1)
 
 
@@ -91,9 +91,9 @@ class _Attention(torch.autograd.Function):
     def forward(ctx: Any, qkv: Tensor, heads: int, mask: Tensor, factor: Tensor | None) -> Tensor:
         mixed = qkv.new_empty(*qkv.shape[:3], qkv.shape[3] // 3)
         saved: list[Tensor] = []
-        for few in _chunks(qkv, heads):
-            parts = _to_heads(qkv[few], heads)
-            saved += [parts, _forward(parts, mask, factor, mixed[few])]
+        for chunk in _chunks(qkv, heads):
+            parts = _to_heads(qkv[chunk], heads)
+            saved += [parts, _forward(parts, mask, factor, mixed[chunk])]
         ctx.save_for_backward(factor, *saved)
         ctx.heads, ctx.shape = heads, qkv.shape
         return mixed
@@ -102,10 +102,10 @@ class _Attention(torch.autograd.Function):
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, None, None, None]:
         factor, *saved = ctx.saved_tensors
         gradient = gradients[0].new_empty(ctx.shape)
-        for few, parts, weights in zip(_chunks(gradient, ctx.heads), saved[::2], saved[1::2], strict=True):
+        for chunk, parts, weights in zip(_chunks(gradient, ctx.heads), saved[::2], saved[1::2], strict=True):
             q, k, v = parts
-            members, batch, length, wide = gradients[0][few].shape
-            g = gradients[0][few].reshape(members * batch, length, ctx.heads, wide // ctx.heads)
+            members, batch, length, wide = gradients[0][chunk].shape
+            g = gradients[0][chunk].reshape(members * batch, length, ctx.heads, wide // ctx.heads)
             g = g.transpose(1, 2).reshape(-1, length, wide // ctx.heads)
             dw = torch.bmm(g, v.transpose(1, 2))
             dw = _times(dw, factor, dw)
@@ -114,7 +114,7 @@ class _Attention(torch.autograd.Function):
             torch.bmm(ds, k, out=of_parts[0])
             torch.bmm(ds.transpose(1, 2), q, out=of_parts[1])
             torch.bmm(_times(weights, factor, dw).transpose(1, 2), g, out=of_parts[2])
-            _merge(of_parts, gradient[few])
+            _merge(of_parts, gradient[chunk])
         return gradient, None, None, None
 
 

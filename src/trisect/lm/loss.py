@@ -35,8 +35,8 @@ class _Gradients(NamedTuple):
 
 def workspace(rows: int, vocabulary: int, like: Tensor) -> Float[Tensor, " S"]:
     """Memory for a block of logits, reused by all calls: on a CPU new pages cost more than the sums."""
-    most = max(BLOCK[like.device.type], TALL[like.device.type])
-    return like.new_empty(max(min(most, rows * vocabulary), vocabulary))
+    limit = max(BLOCK[like.device.type], TALL[like.device.type])
+    return like.new_empty(max(min(limit, rows * vocabulary), vocabulary))
 
 
 def token_scores(
@@ -49,8 +49,8 @@ def token_scores(
     """Loss and correctness of every token; the decoder may be shared by all members (G = 1). No gradient."""
     loss, correct = h.new_empty(h.shape[:2]), torch.empty(h.shape[:2], dtype=torch.bool, device=h.device)
     with torch.no_grad():
-        most = BLOCK[h.device.type]
-        for members, rows in _blocks(h.shape[0], h.shape[1], w.shape[1], most, most):
+        limit = BLOCK[h.device.type]
+        for members, rows in _blocks(h.shape[0], h.shape[1], w.shape[1], limit, limit):
             z, part = _room(h[members, rows], w.shape[1], work), h[members, rows]
             if w.shape[0] == 1:
                 torch.addmm(b[0], part.reshape(-1, h.shape[2]), w[0].t(), out=z.view(-1, w.shape[1]))
@@ -102,20 +102,20 @@ def _scores_in_place(
     products narrower than the biases are widened, and p narrowed again, within the same rows.
     """
     loss, correct = b.new_empty(z.shape[:2]), torch.empty(z.shape[:2], dtype=torch.bool, device=z.device)
-    most, wide = FEW[z.device.type], None
-    for members, rows in _blocks(z.shape[0], z.shape[1], z.shape[2], most, most):
-        few = z[members, rows]
+    limit, wide = FEW[z.device.type], None
+    for members, rows in _blocks(z.shape[0], z.shape[1], z.shape[2], limit, limit):
+        block = z[members, rows]
         if z.dtype != b.dtype:
-            wide = b.new_empty(few.numel()) if wide is None else wide  # the first block is the largest
-            few = wide[: few.numel()].view(few.shape).copy_(few)
-        few.add_(b[members, None])
-        loss[members, rows], correct[members, rows] = _softmax(few, y[rows])
+            wide = b.new_empty(block.numel()) if wide is None else wide  # the first block is the largest
+            block = wide[: block.numel()].view(block.shape).copy_(block)
+        block.add_(b[members, None])
+        loss[members, rows], correct[members, rows] = _softmax(block, y[rows])
         if gold:
-            at = y[rows].expand(few.shape[0], -1)[..., None]
-            few.scatter_add_(-1, at, few.new_full((1, 1, 1), -1.0).expand(at.shape))
-        db[members] += few.sum(1)
+            at = y[rows].expand(block.shape[0], -1)[..., None]
+            block.scatter_add_(-1, at, block.new_full((1, 1, 1), -1.0).expand(at.shape))
+        db[members] += block.sum(1)
         if z.dtype != b.dtype:
-            z[members, rows] = few
+            z[members, rows] = block
     return Scores(loss, correct)
 
 
@@ -136,14 +136,14 @@ def _room(h: Float[Tensor, "F N D"], vocabulary: int, work: Float[Tensor, " S"] 
     return (h.new_empty(count) if work is None else work[:count]).view(h.shape[0], h.shape[1], vocabulary)
 
 
-def _blocks(members: int, rows: int, vocabulary: int, most: int, tall: int) -> Iterator[tuple[slice, slice]]:
+def _blocks(members: int, rows: int, vocabulary: int, limit: int, tall: int) -> Iterator[tuple[slice, slice]]:
     """Member and row slices whose logits fit a block; rows are split only if one member does not fit `tall`."""
-    together = max(1, most // (rows * vocabulary))
+    members_at_once = max(1, limit // (rows * vocabulary))
     # even heights: a thin last block costs as much as a full one
     height = min(-(-rows // -(-rows * vocabulary // tall)), max(1, tall // vocabulary))
-    for f in range(0, members, together):
+    for f in range(0, members, members_at_once):
         for r in range(0, rows, height):
-            yield slice(f, min(f + together, members)), slice(r, min(r + height, rows))
+            yield slice(f, min(f + members_at_once, members)), slice(r, min(r + height, rows))
 
 
 class NarrowDecoder:
@@ -171,10 +171,10 @@ class NarrowDecoder:
         loss, correct = h.new_empty(h.shape[:2]), torch.empty(h.shape[:2], dtype=torch.bool, device=h.device)
         dh, (dw, db) = torch.empty_like(h), into
         db.zero_()
-        together = max(1, BLOCK[kind] // (count * vocabulary))
+        members_at_once = max(1, BLOCK[kind] // (count * vocabulary))
         with torch.no_grad():
-            for first in range(0, members, together):
-                chosen = slice(first, min(first + together, members))
+            for first in range(0, members, members_at_once):
+                chosen = slice(first, min(first + members_at_once, members))
                 size = chosen.stop - chosen.start
                 thin = self._room("w", (size, *w.shape[1:]), w).copy_(w[chosen])
                 p = self._room("p", (size, count, vocabulary), h)
@@ -220,9 +220,9 @@ def extend_decoder(weight: Float[Tensor, "V D"], bias: Float[Tensor, " V"]) -> F
 
 
 def _span(
-    h: Float[Tensor, "N A D"], most: int
+    h: Float[Tensor, "N A D"], max_count: int
 ) -> tuple[Float[Tensor, "N R D"], Float[Tensor, "N A R"], Int[Tensor, " N"], Bool[Tensor, " N"]]:
-    """Up to `most` directions whose combinations are each token's variants to ROUNDING steps of the longest one.
+    """Up to `max_count` directions whose combinations are each token's variants to ROUNDING steps of the longest one.
 
     Returns directions and coefficients of each token, how many directions it needs, and whether they suffice.
 
@@ -230,11 +230,11 @@ def _span(
     is subtracted is what is kept, so that basis and shares give back `h` less the remainder that is measured.
     """
     rest, tokens = h.clone(), torch.arange(h.shape[0], device=h.device)
-    basis, shares = h.new_zeros(h.shape[0], most, h.shape[2]), h.new_zeros(*h.shape[:2], most)
+    basis, shares = h.new_zeros(h.shape[0], max_count, h.shape[2]), h.new_zeros(*h.shape[:2], max_count)
     limit = (ROUNDING * torch.finfo(h.dtype).eps) ** 2 * torch.einsum("nad,nad->na", h, h).amax(-1)
     rank = torch.zeros_like(tokens)
     largest, row = torch.einsum("nad,nad->na", rest, rest).max(-1)
-    for k in range(most):
+    for k in range(max_count):
         lacking = ~(largest <= limit)
         if k % LOOK[h.device.type] == 0 and not bool(lacking.any()):
             break  # directions found beyond that are zeros
@@ -251,18 +251,18 @@ def variant_scores(h: Float[Tensor, "A N D"], wide: Float[Tensor, "V K"], y: Int
     """Loss and correctness of every token under each of its A hidden states, `wide` being `extend_decoder`'s; no gradient."""
     count, tokens, width = h.shape
     loss, correct = h.new_empty(tokens, count), torch.empty(tokens, count, dtype=torch.bool, device=h.device)
-    most = int(0.9 * count * width / (width + 1.5 * count))  # more directions than this cost more than they save
+    limit = int(0.9 * count * width / (width + 1.5 * count))  # more directions than this cost more than they save
     room = h.new_empty(LOGITS[h.device.type])
-    for few in slices(tokens, STATES[h.device.type] // (count * width)):
-        states, gold = h[:, few].transpose(0, 1).contiguous(), y[few]
-        basis, shares, rank, enough = _span(states, most)
-        order = torch.argsort(torch.where(enough, rank, most + 1))
+    for chunk in slices(tokens, STATES[h.device.type] // (count * width)):
+        states, gold = h[:, chunk].transpose(0, 1).contiguous(), y[chunk]
+        basis, shares, rank, enough = _span(states, limit)
+        order = torch.argsort(torch.where(enough, rank, limit + 1))
         ranks, spanned = torch.stack([rank[order], enough[order].long()]).cpu()  # all that shapes depend on
         for part in slices(len(order), TOKENS[h.device.type]):
             which, size = order[part], int(ranks[part].max())
             spans = bool(spanned[part].all())
             factors = (basis[which, :size], shares[which, :, :size]) if spans else (states[which], None)
-            loss[few.start + which], correct[few.start + which] = _score(*factors, wide, gold[which], room)
+            loss[chunk.start + which], correct[chunk.start + which] = _score(*factors, wide, gold[which], room)
     loss, correct = loss.T, correct.T
     if len(wild := torch.nonzero(~torch.isfinite(loss).all(0))[:, 0]):
         weight, bias = wide[:, :width].contiguous(), wide[:, width].contiguous()

@@ -99,9 +99,9 @@ def evaluate_variants(
         todo = "Delete the baseline's folder and call 'trisect study' again: it is trained again and keeps them."
         problem = f"The site '{site}' cannot be rewound: {missing[0]} is needed at every epoch."
         raise SpecError(problem, reason, todo)
-    count, most = len(variants.shares), TOGETHER[final["decoder.bias"].device.type]
+    count, limit = len(variants.shares), TOGETHER[final["decoder.bias"].device.type]
     wide = extend_decoder(final["decoder.weight"][0], final["decoder.bias"][0])
-    size = min(count, max(1, most // pieces[0].inputs.shape[1]))
+    size = min(count, max(1, limit // pieces[0].inputs.shape[1]))
     chunks = [(which, _upper(final, model, site, variants, which)) for which in slices(count, size)]
 
     def scores() -> Iterator[tuple[Piece, Scores]]:
@@ -111,9 +111,9 @@ def evaluate_variants(
             x = embed(embedding_rows(final["embed.weight"], piece.inputs), piece.inputs, None)
             for n in range(1, min(site.layers or (1,))):  # the same for every variant
                 x = finish(final, n, x, attend(project(final, n, x), model.heads, mask, None), None, idle=model.idle)
-            for few in slices(len(piece.inputs), most // (size * length)):
-                hidden = torch.cat([_above(mixed, model, x[:, few], site, variants, a) for a, mixed in chunks])
-                part = piece.some_rows(range(len(piece.inputs))[few])
+            for chunk in slices(len(piece.inputs), limit // (size * length)):
+                hidden = torch.cat([_above(mixed, model, x[:, chunk], site, variants, a) for a, mixed in chunks])
+                part = piece.some_rows(range(len(piece.inputs))[chunk])
                 yield part, variant_scores(part.target_states(hidden.flatten(1, 2)), wide, part.gold)
 
     return _curve(scores())

@@ -308,10 +308,10 @@ class PreparedText:
 
     def positions(self, positions: Sequence[int]) -> tuple[int, ...]:
         """Sorted, distinct positions to switch; raises CorpusError for one that the text does not have."""
-        most = max(_length(side) for side in (self.batch.source, self.batch.target) if side is not None)
+        longest = max(_length(side) for side in (self.batch.source, self.batch.target) if side is not None)
         for position in positions:
-            if not 0 <= position < most:
-                reason = f"The text has {most} tokens, counted from 0."
+            if not 0 <= position < longest:
+                reason = f"The text has {longest} tokens, counted from 0."
                 todo = "Choose some of them, or none for all."
                 raise CorpusError(f"Position {position} is to be switched.", reason, todo)
         return tuple(sorted(set(positions)))

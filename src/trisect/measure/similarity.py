@@ -310,11 +310,11 @@ def _sums(q: Float[Tensor, "H T E"], k: Float[Tensor, "H T E"], stored: torch.dt
     scores, n = q @ k.mT, q.shape[1]
     reverse, diagonal = scores.mT, scores.diagonal(dim1=1, dim2=2)
     lengths = q.norm(dim=2)[:, :, None] * k.norm(dim=2)[:, None]
-    apart = _TOLERANCE_ULPS * torch.finfo(stored).eps * (lengths + lengths.mT)
+    limit = _TOLERANCE_ULPS * torch.finfo(stored).eps * (lengths + lengths.mT)
     lower = (scores < diagonal[:, :, None]).sum(2)
     # over the whole square less its diagonal, which has every pair twice: faster than indexing pairs
     sums = (
-        ((scores - reverse).abs() > apart).sum((1, 2)) / 2,
+        ((scores - reverse).abs() > limit).sum((1, 2)) / 2,
         ((scores * reverse).sum((1, 2)) - diagonal.square().sum(1)) / 2,
         (scores.square().sum((1, 2)) - diagonal.square().sum(1)) / 2,
         (scores.sum((1, 2)) - diagonal.sum(1)) / 2,
@@ -337,9 +337,9 @@ class PartMoments:
 
     def add(self, trace: Trace) -> None:
         """Add a batch."""
-        together = not trace.crosses and trace.query_real.shape == trace.key_real.shape
+        has_pairs = not trace.crosses and trace.query_real.shape == trace.key_real.shape
         parts = {"k": _select_real(trace.keys, trace.key_real), "v": _select_real(trace.values, trace.key_real)}
-        if together:
+        if has_pairs:
             parts["q"] = _select_real(trace.q, trace.query_real)
         self.count += int(trace.key_real.sum())
         for name, part in parts.items():

@@ -134,9 +134,11 @@ class Ranks:
         if 2 * len(filled) > counts.shape[1]:
             every = counts.astype(float)
             return np.concatenate(
-                [spearman_of_counts((few @ every).reshape(-1, self.bins, self.bins)) for few in blocks]
+                [spearman_of_counts((block @ every).reshape(-1, self.bins, self.bins)) for block in blocks]
             )
-        return np.concatenate([spearman_of_cells(few @ cells, (across, down), (few @ x, few @ y)) for few in blocks])
+        return np.concatenate(
+            [spearman_of_cells(block @ cells, (across, down), (block @ x, block @ y)) for block in blocks]
+        )
 
     def _fix(self) -> None:
         x, y, _ = (torch.cat(parts, -1) for parts in zip(*self._waiting, strict=True))
@@ -404,12 +406,12 @@ class LayerTally:
         """At most QUERIES evenly spaced queries of a row stand for all: their pairs are alike, and time is not."""
         chosen = torch.linspace(0, weights.shape[2] - 1, min(QUERIES, weights.shape[2])).round().long()
         chosen = chosen.to(weights.device)
-        few = weights[:, :, chosen]
-        allowed = (few > 0).any(1) & trace.query_real[:, chosen, None]
+        chosen_weights = weights[:, :, chosen]
+        allowed = (chosen_weights > 0).any(1) & trace.query_real[:, chosen, None]
         for category in range(len(CATEGORIES)):
             real = allowed & (facts.category == category)[:, None] & trace.key_real[:, None]
             row, query, key = real.nonzero(as_tuple=True)
-            x, y = few[row, :, query, key].T, seen.f[row, :, key].T
+            x, y = chosen_weights[row, :, query, key].T, seen.f[row, :, key].T
             group, fewer = facts.group[row], facts.layer_group[row]
             self.head_cancel[category].add(x, y, torch.zeros_like(group))
             flat = x.reshape(1, -1), y.reshape(1, -1)

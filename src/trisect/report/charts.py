@@ -112,16 +112,16 @@ def _whole_ticks(last: float) -> list[int]:
     return list(range(0, math.floor(last) + 1, step))
 
 
-def few_ticks(low: float, high: float, most: int) -> tuple[float, ...]:
-    """At most `most` round ticks in a range, as many as possible: multiples of 1, 2 or 5 times a power of ten."""
+def few_ticks(low: float, high: float, limit: int) -> tuple[float, ...]:
+    """At most `limit` round ticks in a range, as many as possible: multiples of 1, 2 or 5 times a power of ten."""
     if not high > low:
         return (low,)
-    first = math.floor(math.log10((high - low) / (most + 1))) - 1
+    first = math.floor(math.log10((high - low) / (limit + 1))) - 1
     for k in range(first, first + 5):
         for digit in (1, 2, 5):
             step = digit * 10.0**k
             start, end = math.ceil(low / step), math.floor(high / step)
-            if end - start < most:
+            if end - start < limit:
                 ticks = (float(f"{i * digit}e{k}") for i in range(start, end + 1))
                 return tuple(t for t in ticks if low <= t <= high) or (low,)  # rounding may put a tick outside
     return (low,)
@@ -193,8 +193,8 @@ def mean_of(runs: Sequence[Series]) -> Series:
         return runs[0]
     columns = [dict(zip(run.at or (None,), run.values, strict=True)) for run in runs]
     count = Counter(at for column in columns for at in column)
-    most = max(count.values())
-    places = [at for at in dict.fromkeys(at for column in columns for at in column) if count[at] == most]
+    largest = max(count.values())
+    places = [at for at in dict.fromkeys(at for column in columns for at in column) if count[at] == largest]
     places.sort(key=lambda at: at or 0.0)
     sample = summary([[column[at] for column in columns if at in column] for at in places])
     low, high = t_interval(sample)
@@ -202,7 +202,7 @@ def mean_of(runs: Sequence[Series]) -> Series:
     at = tuple(at for at in places if at is not None)
     means = tuple(float(m) for m in sample.mean)
     diverged = any(run.diverged for run in runs)
-    return Series(runs[0].measure, runs[0].site, "", None, at, means, tuple(ends[0]), tuple(ends[1]), most, diverged)
+    return Series(runs[0].measure, runs[0].site, "", None, at, means, tuple(ends[0]), tuple(ends[1]), largest, diverged)
 
 
 def pack(views: Sequence[tuple[str, Sequence[tuple[Sequence[Series], Strokes]]]], at: str) -> dict[str, object]:
@@ -580,8 +580,8 @@ def heat_panel(title: str, cells: Sequence[Point], low: float, high: float, meas
     ends = alt.Scale(domain=[heights[0] - half, heights[-1] + half], nice=False, zero=False)
     y = alt.Y("from:Q", scale=ends, title="α (0: initial weights, 1: final)", axis=alt.Axis(grid=False))
     chart = heat_map(title, rows, x, (y, alt.Y2("to")), (low, high), measure.unit, size=(PANEL_WIDTH, 202))
-    most = max(rows, key=lambda r: r["value"])
-    alt_text = f"{title}: heat map over alpha and layer, in {measure.unit}. Highest {most['value']:.3g} at layer {most['layers']}."
+    largest = max(rows, key=lambda r: r["value"])
+    alt_text = f"{title}: heat map over alpha and layer, in {measure.unit}. Highest {largest['value']:.3g} at layer {largest['layers']}."
     strokes = tuple(Stroke("", mean, i) for mean in means.values() for i in range(len(mean.at)))
     return Panel(title, chart, alt_text, (*runs, *means.values()), {"cells": strokes})
 
@@ -667,11 +667,11 @@ def _strokes(title: str, layer: _Layer, key: Sequence[LegendEntry]) -> Iterator[
         return Measure(": ".join(dict.fromkeys(filter(None, (title, unit)))) or "value", "", signed)
 
     if kind == "line":
-        apart = [channels[name].field for name in APART if name in channels and not channels[name].number]
+        fields = [channels[name].field for name in APART if name in channels and not channels[name].number]
         along = channels["order" if "order" in channels else "x"].field
         groups: dict[str, list[MarkFields]] = {}
         for row in rows:
-            groups.setdefault(json.dumps([row.get(field) for field in apart]), []).append(row)
+            groups.setdefault(json.dumps([row.get(field) for field in fields]), []).append(row)
         for group in groups.values():
             line = sorted(group, key=lambda row: _number(row, along))
             if value is None or not channels["x"].number:

@@ -428,8 +428,8 @@ def sample_words(facts: ReadFacts) -> str:
 
 def too_few(facts: ReadFacts) -> tuple[str, ...]:
     """A warning for fewer units than a bootstrap needs."""
-    few = facts.units < FEW_TEXTS
-    return (f"With fewer than {FEW_TEXTS} {facts.unit}s such intervals are too narrow to lean on.",) if few else ()
+    is_few = facts.units < FEW_TEXTS
+    return (f"With fewer than {FEW_TEXTS} {facts.unit}s such intervals are too narrow to lean on.",) if is_few else ()
 
 
 def comparison_words(compared: Mapping[str, Json] | None, unit: str) -> str:

@@ -94,8 +94,8 @@ def _ends(values: Sequence[float], diverging: bool) -> tuple[float, float]:
     """The ends of the colour scale: least and largest value, or symmetric around 0; never equal."""
     finite = [v for v in values if math.isfinite(v)] or [0.0]
     if diverging:
-        most = max(abs(v) for v in finite) or 1.0
-        return -most, most
+        largest = max(abs(v) for v in finite) or 1.0
+        return -largest, largest
     low, high = min(finite), max(finite)
     return (low, high) if high > low else (low, low + (abs(low) or 1.0))
 
@@ -156,9 +156,9 @@ def _scale(names: Sequence[Any]) -> alt.Scale:
     return alt.Scale(domain=list(names), paddingInner=inner, paddingOuter=inner / 2)
 
 
-def _axis(names: Sequence[Any], spacing: float, apart: float, title: float | None = None) -> alt.Axis:
+def _axis(names: Sequence[Any], spacing: float, gap: float, title: float | None = None) -> alt.Axis:
     """All names if they fit, else every second, fourth, eighth … from the first; `title` moves clear of the legend."""
-    step = next((s for s in (1, 2, 4, 8, 16) if s * spacing >= apart), 32)
+    step = next((s for s in (1, 2, 4, 8, 16) if s * spacing >= gap), 32)
     # The theme's tickCount would thin out the values that are given.
     axis = alt.Axis(values=list(names[::step]), tickCount=len(names), minExtent=0, **TICKS)
     if title is not None:
@@ -170,5 +170,5 @@ def _extremes(rows: Sequence[Mapping[str, Any]], where: Callable[[Mapping[str, A
     """The highest and the lowest cell as a text alternative; empty if there is none."""
     if not rows:
         return ""
-    most, least = (find(rows, key=lambda row: row["value"]) for find in (max, min))
-    return f" Highest {most['value']:.3g} {where(most)}, lowest {least['value']:.3g} {where(least)}."
+    largest, least = (find(rows, key=lambda row: row["value"]) for find in (max, min))
+    return f" Highest {largest['value']:.3g} {where(largest)}, lowest {least['value']:.3g} {where(least)}."

@@ -62,13 +62,13 @@ def layer_figure(
     are means of. `axes` has the panels that do not share the axis: the unit of an axis of their own, or one that is fixed and
     has no line. The caption ends with how many ends of intervals lie beyond the axes.
     """
-    small, apart = units or {}, axes or {}
+    small, own_axes = units or {}, axes or {}
     shared = frame_of(
-        [bar for group in (panels, small) for t, bars in group.items() if t not in apart for bar in bars], unit
+        [bar for group in (panels, small) for t, bars in group.items() if t not in own_axes for bar in bars], unit
     )
     plots, framed = [], []
     for title, bars in panels.items():
-        axis, beside = apart.get(title, shared), small.get(title, ())
+        axis, beside = own_axes.get(title, shared), small.get(title, ())
         lined = bool(zero) and (axis is shared or isinstance(axis, str))
         axis = frame_of([*bars, *beside], axis) if isinstance(axis, str) else axis
         plots.append(layer_panel(title, bars, axis, lined, across, beside))

@@ -240,8 +240,8 @@ def draw_span(
     length = min(size, int(draw.integers(shortest, max(shortest, int(block * longest)) + 1)))
     if length < 3:
         return _CutSpan(length, length, length)
-    most = max(1, min(int(2 * span * length) - 1, length - 2))
-    width = int(draw.integers(1, most + 1))
+    limit = max(1, min(int(2 * span * length) - 1, length - 2))
+    width = int(draw.integers(1, limit + 1))
     start = int(draw.integers(1, length - width))
     return _CutSpan(length, start, start + width)
 

@@ -236,10 +236,10 @@ class Corpus:
                 tokens.append(lookup[piece])
             parts[name] = replace(split, tokens=tokens.finish())
         notes = []
-        for name, most in budget.items():
+        for name, limit in budget.items():
             full = len(self.splits[name].tokens)
-            if most is not None and most < full:
-                notes.append(f"Only the first {most:,} of {full:,} {name} tokens are used.")
+            if limit is not None and limit < full:
+                notes.append(f"Only the first {limit:,} of {full:,} {name} tokens are used.")
         if text.min_count > 1:
             rare = f"Types seen fewer than {text.min_count} times in train ({100 * train[~keep].sum() / train.sum():.1f}\u00a0%"
             notes.append(f"{rare} of its tokens) become {UNKNOWN}.")

@@ -103,10 +103,10 @@ def is_unknown(word: str) -> bool:
     return word.lower() == UNKNOWN
 
 
-def frequent_classes(names: Sequence[str | None], most: int, least: int) -> tuple[str, ...]:
-    """The kept classes: the `most` frequent ones with `least` words or more, and one for all others if there are any."""
+def frequent_classes(names: Sequence[str | None], limit: int, least: int) -> tuple[str, ...]:
+    """The kept classes: the `limit` most frequent ones with `least` words or more, and one for all others if there are any."""
     counts = Counter(name for name in names if name is not None)
-    frequent = sorted((n for n, c in counts.items() if c >= least), key=lambda n: (-counts[n], n))[:most]
+    frequent = sorted((n for n, c in counts.items() if c >= least), key=lambda n: (-counts[n], n))[:limit]
     return (*frequent, OTHER) if len(frequent) < len(counts) else tuple(frequent)
 
 

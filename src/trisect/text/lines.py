@@ -23,8 +23,8 @@ SPECIAL = {stat.S_ISDIR: "a folder", stat.S_ISFIFO: "a pipe", stat.S_ISSOCK: "a 
 class _BoundedFile(io.RawIOBase):
     """The bytes of a file as far as bounds on them, on its lines and on each line's length are kept; CorpusError beyond."""
 
-    def __init__(self, file: IO[bytes], name: str, longest: int, most: int) -> None:
-        self.file, self.name, self.longest, self.most = file, name, longest, most
+    def __init__(self, file: IO[bytes], name: str, longest: int, limit: int) -> None:
+        self.file, self.name, self.longest, self.most = file, name, longest, limit
         self.size = self.length = self.returns = 0
         self.number = 1  # of the line that is being read, and how many bytes it has so far
 
@@ -56,13 +56,13 @@ class _BoundedFile(io.RawIOBase):
 
 
 @contextmanager
-def open_text(path: Path, longest: int, most: int, todo: str = "Give a readable UTF-8 text file.") -> Iterator[TextIO]:
+def open_text(path: Path, longest: int, limit: int, todo: str = "Give a readable UTF-8 text file.") -> Iterator[TextIO]:
     """A UTF-8 file to be read line by line, without a byte-order mark; `-` is standard input. Every text is read by this.
 
     Only a line feed ends a line, with or without a carriage return before it: other ends (U+2028, a return alone) stand inside
     sentences of crawled text.
 
-    Raises CorpusError for no regular file, a line of more than `longest` bytes, a file of more than `most`, and bytes that are not UTF-8.
+    Raises CorpusError for no regular file, a line of more than `longest` bytes, a file of more than `limit`, and bytes that are not UTF-8.
     """
     try:
         if str(path) == "-":
@@ -74,7 +74,7 @@ def open_text(path: Path, longest: int, most: int, todo: str = "Give a readable 
             reason = f"It is {what}; a text is read from a regular file, or from standard input, which is called -."
             raise CorpusError(f"{path} is no text file.", reason, todo)
         with source as raw:
-            bounded = _BoundedFile(raw, str(path), longest, most)
+            bounded = _BoundedFile(raw, str(path), longest, limit)
             yield io.TextIOWrapper(io.BufferedReader(bounded, BLOCK), encoding="utf-8-sig", newline="\n")
     except FileNotFoundError:
         names = sorted(p.name for p in path.parent.iterdir())[:8] if path.parent.is_dir() else []

@@ -161,8 +161,8 @@ HEADING = re.compile(r"^ ?(= )+.+( =)+\s*$")
 ARTICLE = re.compile(r"^ ?= [^=]+ = *$")
 # what WikiText set apart, in the order in which it is joined again
 JOINS = tuple(
-    (re.compile(pattern), together)
-    for pattern, together in (
+    (re.compile(pattern), replacement)
+    for pattern, replacement in (
         (r" @([-,.])@ ", r"\1"),
         (r'(?<!\S)" ([^"]+?) "(?!\S)', r'"\1"'),
         (r"(?<=s) '(?= )(?![^']* '(?!\S))", "'"),  # the players ' club
@@ -194,8 +194,8 @@ def basic_english_spans(line: str) -> list[tuple[int, int]]:
 def detokenise(line: str) -> tuple[str, int]:
     """A line of WikiText in normal spelling, and the number of places that were joined."""
     joined = 0
-    for pattern, together in JOINS:
-        line, count = pattern.subn(together, line)
+    for pattern, replacement in JOINS:
+        line, count = pattern.subn(replacement, line)
         joined += count
     return line, joined
 

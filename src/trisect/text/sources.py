@@ -208,13 +208,13 @@ def first_texts(texts: Texts, limit: int) -> Texts:
     """The first `limit` texts; raises CorpusError for a limit below 1."""
     if limit < 1:
         raise CorpusError(f"A limit of {limit} texts.", "At least one is needed.", "Give 1 or more, or leave it out.")
-    most, articles = min(limit, sys.maxsize), texts.articles
+    count, articles = min(limit, sys.maxsize), texts.articles
     return replace(
         texts,
-        texts=lambda: islice(texts.texts(), most),
+        texts=lambda: islice(texts.texts(), count),
         notes=(*texts.notes, f"Only the first {limit:,} texts are read."),
         options=(*texts.options, "--limit", str(limit)),
-        articles=None if articles is None else lambda: islice(articles(), most),
+        articles=None if articles is None else lambda: islice(articles(), count),
     )
 
 
@@ -414,15 +414,13 @@ def _word_spans(text: str, words: Sequence[str], tokens: Sequence[Token]) -> lis
     spans: list[tuple[int, int]] = []
     end = 0
     for token in tokens:
-        together = _match_in_order(text, (token.form,), end)
-        in_order = together if token.words == 1 else _match_in_order(text, words[len(spans) :][: token.words], end)
-        if not together and not in_order:
+        as_one = _match_in_order(text, (token.form,), end)
+        in_order = as_one if token.words == 1 else _match_in_order(text, words[len(spans) :][: token.words], end)
+        if not as_one and not in_order:
             break
-        chosen = (
-            in_order if in_order and (not together or in_order[-1][1] == together[0][1]) else together * token.words
-        )
+        chosen = in_order if in_order and (not as_one or in_order[-1][1] == as_one[0][1]) else as_one * token.words
         spans += chosen
-        end = (chosen or together)[-1][1]
+        end = (chosen or as_one)[-1][1]
     return spans
 
 

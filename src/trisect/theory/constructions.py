@@ -684,9 +684,9 @@ class _RandomKeys:
                 raise TheoryError(shapes, f"There are {keys} keys.", f"Give shapes (S,) and (S, {keys}, 2).")
         self.samples = check_whole("samples", samples)
         if not 2 <= self.samples <= LARGEST_SAMPLE:
-            most = f"Two numbers of each are kept; up to {LARGEST_SAMPLE:,} samples are computed."
-            most = most if self.samples > 2 else "A spread needs 2 or more."
-            raise TheoryError(f"samples {samples} was given.", most, "Use for example 100000.")
+            reason = f"Two numbers of each are kept; up to {LARGEST_SAMPLE:,} samples are computed."
+            reason = reason if self.samples > 2 else "A spread needs 2 or more."
+            raise TheoryError(f"samples {samples} was given.", reason, "Use for example 100000.")
         self._add_samples(draws, draw, stretched)
 
     def _add_samples(self, draws: KeyDraws | None, draw: Generator, stretched: bool) -> None:

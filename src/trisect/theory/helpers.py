@@ -46,10 +46,10 @@ def attention_weights(logits: Float[np.ndarray, "... N"]) -> Float[np.ndarray, "
 
     Raises TheoryError where a logit is beyond ±1e300 or not a number.
     """
-    most = float(max(logits.max(), -logits.min()))  # NaN, if there is one, or the largest size
-    if not most <= LARGEST:
+    largest = float(max(logits.max(), -logits.min()))  # NaN, if there is one, or the largest size
+    if not largest <= LARGEST:
         raise TheoryError(
-            f"A logit of size {most:.3g} came up.",
+            f"A logit of size {largest:.3g} came up.",
             f"Logits up to {LARGEST:.0e} in size are computed; beyond that differences of two are no numbers.",
             "Use a smaller beta, or smaller inputs.",
         )
@@ -73,8 +73,8 @@ def deviations(weights: Float[np.ndarray, "... N"], targets: Sequence[int]) -> F
 
 def length(vector: Float[np.ndarray, " D"]) -> float:
     """|vector|, also if its squares overflow or underflow."""
-    most = float(np.abs(vector).max())
-    return most * float(np.linalg.norm(vector / most)) if most > 0 else 0.0
+    largest = float(np.abs(vector).max())
+    return largest * float(np.linalg.norm(vector / largest)) if largest > 0 else 0.0
 
 
 def power_of(table: Float[np.ndarray, "..."]) -> int:

@@ -78,10 +78,10 @@ def findings(tables: Mapping[str, pl.DataFrame], about: About[AblateFacts]) -> t
     facts, changes = about.facts, _changes(tables["measures"]).finite
     results = [words.baseline_finding("Changes", tables["measures"], facts, " 0 is no change.")]
     kind, unit_words = ("change", "as a share") if facts.objective == "output" else ("rise", "in nats")
-    if most := [max(rows, key=lambda row: row.value) for rows in changes.by("component").values()]:
+    if largest_rows := [max(rows, key=lambda row: row.value) for rows in changes.by("component").values()]:
         none = " (none is above 0)" * (kind == "rise" and all(row.value <= 0 for row in changes))
-        largest = ", ".join(f"{row.site} {number_words(row)}" for row in most)
-        values = tuple(row._replace(n=facts.units).estimate() for row in most)
+        largest = ", ".join(f"{row.site} {number_words(row)}" for row in largest_rows)
+        values = tuple(row._replace(n=facts.units).estimate() for row in largest_rows)
         text = f"The largest {kind}{none} of each component, {unit_words}: {largest}."
         results.append(Finding("largest_change", text, unit(facts), values, per=facts.unit))
     layers = Measures(tuple(row for row in changes if ".h" not in row.spot))
@@ -139,13 +139,13 @@ def lead(results: Sequence[Finding], facts: AblateFacts) -> str:
     owner, its = (f"one {facts.per}'s ", "its ") if "mean_change" in named else ("", "")
     more = "".join(f", {state} {its}{size}" for size in sizes[1:])
     tail = "" if finding.compared is None else f" ({finding.compared.words(facts.unit)}, paired by {facts.unit})"
-    over, most = (
+    over, superlative = (
         (", mean over layers", "changes")
         if "mean_change" in named
         else ("", "rises most" if by_rise and (ordered[0].mean or 0.0) > 0 else "changes most")
     )
     outcome = words.capital(_outcome_words(facts))
-    return f"{outcome} {most} {state} {owner}{sizes[0]} {unit_of}{more}{over}{tail}."
+    return f"{outcome} {superlative} {state} {owner}{sizes[0]} {unit_of}{more}{over}{tail}."
 
 
 def _figures(changes: Measures, facts: AblateFacts) -> Iterable[Figure]:
@@ -157,13 +157,16 @@ def _figures(changes: Measures, facts: AblateFacts) -> Iterable[Figure]:
         caption = f"Change of {outcome} with one layer's component {_edit_words(facts)}. Bars are 95 % intervals, {n}"
         yield layer_figure(("ablation-layers", "Figure 1", "By layer"), caption, panels, axis)
     single = Measures(tuple(row for row in changes if row.head is not None))
-    most = max((abs(row.value) for row in single), default=0.0) or 1.0
+    largest = max((abs(row.value) for row in single), default=0.0) or 1.0
     dots = "; a dot where the 95 % interval excludes 0" * signed
     caption = f"Change of {outcome} with one head's component {_edit_words(facts)}{dots}. The same colours in every panel, {n}"
     for number, (stack, rows) in enumerate(single.by("stack").items(), start=1 + bool(layers)):
         name = "ablation-heads" + ("" if stack == "plain" else f"-{stack}")
         title = ", ".join(filter(None, ("By head", stack_words(stack))))
-        ends, marked = (-most, most) if signed else (0.0, most), (lambda row: row.side != 0) if signed else None
+        ends, marked = (
+            (-largest, largest) if signed else (0.0, largest),
+            (lambda row: row.side != 0) if signed else None,
+        )
         yield head_maps((name, f"Figure {number}", title), caption, rows, axis, signed, ends, marked)
 
 
@@ -177,5 +180,5 @@ def _numbers(changes: Measures, about: About[AblateFacts]) -> Section:
         cells = ((row.site, words.number(row.mean, True, places), words.ends(row, True, places)) for row in rows)
         return Table(columns, tuple(cells), caption)
 
-    few = (table(ranked[:LARGEST_ROWS], "What changes it most"),) if len(changes) > LARGEST_ROWS else ()
-    return Section("Numbers", tuple(about.notes), (), (*few, table(changes, "Every edit")))
+    largest_table = (table(ranked[:LARGEST_ROWS], "What changes it most"),) if len(changes) > LARGEST_ROWS else ()
+    return Section("Numbers", tuple(about.notes), (), (*largest_table, table(changes, "Every edit")))

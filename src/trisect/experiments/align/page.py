@@ -140,23 +140,23 @@ _SCOPE_WITHIN = (
 def page(tables: Mapping[str, pl.DataFrame], about: About[AlignFacts]) -> Sheet:
     """The page from the tables measures and claims; sections without data are left out."""
     rows, facts = Measures.of(tables["measures"]), about.facts
-    together, pairs = rows.where(subject=facts.subject), words.quantity(facts.pairs, "sentence pair")
+    pooled, pairs = rows.where(subject=facts.subject), words.quantity(facts.pairs, "sentence pair")
     n, are_many = words.sample(facts.pairs, "sentence pair"), len(facts.models) > 1
     if are_many:
         n += f", {words.quantity(len(facts.models), 'model')}"
     lines = []
-    for row in sorted(together.where("agreement"), key=lambda row: (row.group, row.layer)):
-        linked = [_first(together, "linked", f"{row.group} {kind}", row.layer) for kind in KINDS]
+    for row in sorted(pooled.where("agreement"), key=lambda row: (row.group, row.layer)):
+        linked = [_first(pooled, "linked", f"{row.group} {kind}", row.layer) for kind in KINDS]
         cells = [words.share(value.value) if value else "–" for value in (row, *linked)]
         lines.append((f"{SHORT[row.group or '']}, layer {row.layer}", *cells))
     caption = "Share of target words with the same link (or none) by weight and by norm, and share of those with a link"
     agreement = Table(("Layer", "same link", "linked by weight", "linked by norm"), tuple(lines), caption)
     sections = present(
-        _best_heads(together, n) if facts.within else None,
+        _best_heads(pooled, n) if facts.within else None,
         _rates(rows, facts, n),
-        _verdicts(tables, together, facts) if facts.gold else None,
-        _heads(together, n),
-        _lengths(together),
+        _verdicts(tables, pooled, facts) if facts.gold else None,
+        _heads(pooled, n),
+        _lengths(pooled),
         _pairs(facts, n) if facts.pictures else None,
         Section("How often do weight and norm agree?", (), (), (agreement,)) if lines else None,
         notes_section(about),
@@ -174,7 +174,7 @@ def page(tables: Mapping[str, pl.DataFrame], about: About[AlignFacts]) -> Sheet:
         ("Draws", f"{words.count(facts.draws)}, seed {facts.seed}"),
     )
     answer = words.capital(next(map(str, findings(tables, about)), ""))
-    rates = [(setting, _over_layers(together, "aer", setting)) for setting in SETTINGS]
+    rates = [(setting, _over_layers(pooled, "aer", setting)) for setting in SETTINGS]
     if full := [(setting, by_kind) for setting, by_kind in rates if by_kind.keys() >= KINDS.keys()]:
         setting, by_kind = min(full, key=lambda pair: min(row.value for row in pair[1].values()))
         norm, weight = (words.share(by_kind[kind].value) for kind in ("norm", "weight"))
@@ -185,9 +185,9 @@ def page(tables: Mapping[str, pl.DataFrame], about: About[AlignFacts]) -> Sheet:
     return Sheet(title, "trisect · word alignment", lede, sections, made_by, REFERENCES, answer)
 
 
-def _verdicts(tables: Mapping[str, pl.DataFrame], together: Measures, facts: AlignFacts) -> Section:
+def _verdicts(tables: Mapping[str, pl.DataFrame], pooled: Measures, facts: AlignFacts) -> Section:
     """How links are extracted and judged, with the claim's card for texts in two languages."""
-    third = (_THIRD,) * (not facts.within and "contribution" in _kinds(together.where("linked")))
+    third = (_THIRD,) * (not facts.within and "contribution" in _kinds(pooled.where("linked")))
     resampled = "sentence pairs. They speak of this one model."
     if len(facts.models) > 1:
         resampled = "sentence pairs and models."
@@ -302,7 +302,7 @@ def _rates(rows: Measures, facts: AlignFacts, n: str) -> Section | None:
     aer = Measures(tuple(row for row in rows.where("aer", head=None) if row.layer is not None))
     if not (layered := aer.where(subject=facts.subject)):
         return None
-    together = rows.where(subject=facts.subject)
+    pooled = rows.where(subject=facts.subject)
     alone = aer.where(subject=set(facts.models)) if len(facts.models) > 1 else Measures(())
     (level,) = rows.where("aer", subject=DIAGONAL)
     axis, dashed = _frame((*layered, *alone), level.value), (Level("links along the diagonal", level.value, _DASH),)
@@ -317,7 +317,7 @@ def _rates(rows: Measures, facts: AlignFacts, n: str) -> Section | None:
     figure = Figure("error-rates", "", "Error rate per layer", caption, panels, key)
     texts = []
     for setting, meaning in settings.items():
-        rates, difference = _over_layers(together, "aer", setting), _first(together, "aer_difference", setting)
+        rates, difference = _over_layers(pooled, "aer", setting), _first(pooled, "aer_difference", setting)
         if difference and len(rates) == len(kinds):
             ends = f" (95 %: {words.ends(difference, text=_change)})" if difference.low is not None else ""
             less = " of norm less weight" * ("contribution" in kinds)
@@ -330,7 +330,7 @@ def _rates(rows: Measures, facts: AlignFacts, n: str) -> Section | None:
         texts.append(
             "The best layer is not reported: it would have to be chosen on other pairs with gold links, and none were given."
         )
-    return Section("How wrong are the links?", tuple(texts), (figure,), (_layer_table(together, facts),))
+    return Section("How wrong are the links?", tuple(texts), (figure,), (_layer_table(pooled, facts),))
 
 
 def _frame(rows: Sequence[MeasuredValue], *more: float) -> SharedAxis:

@@ -385,11 +385,11 @@ def _rows(scored: AlignmentCounts, redrawn: CrossedBootstrap) -> list[NewRow]:
         if measure == "aer_best" and len(scored.models) == 1:
             row["at"] = float(scored.chosen[0][setting, kind[0]])
         rows.append(row | estimate.row())
-    for most, which in buckets(scored.lengths).items():
+    for limit, which in buckets(scored.lengths).items():
         counts = tuple(array[which] for array in scored.counts)
         part = replace(scored, counts=counts, lengths=scored.lengths[which], diagonal=scored.diagonal[which])
         for setting, kind in product(scored.settings, scored.kinds):
-            row = {"measure": "aer_by_length", "group": f"{setting} {kind}", "at": most}
+            row = {"measure": "aer_by_length", "group": f"{setting} {kind}", "at": limit}
             rows.append(row | part.rates(redrawn, setting, kind).row())
     return [{"subject": scored.name, "stack": scored.stack} | row for row in rows]
 
@@ -466,8 +466,8 @@ def judge_alignment(scored: AlignmentCounts | None, about: Mapping[str, object])
 def buckets(lengths: Int[np.ndarray, " N"]) -> dict[float | None, Int[np.ndarray, " M"]]:
     """Sentence pairs by length of their longer side: at most so many words, None for longer ones."""
     place = np.searchsorted(LENGTHS, lengths)
-    most = (*map(float, LENGTHS), None)
-    return {most[i]: np.flatnonzero(place == i) for i in range(len(most)) if (place == i).any()}
+    limits = (*map(float, LENGTHS), None)
+    return {limits[i]: np.flatnonzero(place == i) for i in range(len(limits)) if (place == i).any()}
 
 
 def _place(column: Column) -> NewRow:
@@ -619,8 +619,8 @@ def measure(settings: AlignSettings, context: RunContext) -> Measured[AlignFacts
     notes += (note for linked in test for note in linked.notes)
     folder = context.folder / "links"
     tables = {"measures": frame("measures", rows), "links": _write_links(folder, test, len(pairs))}
-    by, unit = (None, None) if texts else (judge, "model")  # the claim is about translators
-    return Measured(tables, facts, tuple(dict.fromkeys(notes)), by, unit, paths={"links": folder})
+    judge_by, unit = (None, None) if texts else (judge, "model")  # the claim is about translators
+    return Measured(tables, facts, tuple(dict.fromkeys(notes)), judge_by, unit, paths={"links": folder})
 
 
 def read_bitext(settings: AlignSettings) -> tuple[Bitext, tuple[SpannedText, ...]]:

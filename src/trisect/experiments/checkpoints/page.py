@@ -57,10 +57,10 @@ def page(tables: Mapping[str, pl.DataFrame], about: About[RewindFacts]) -> Sheet
     sites, facts = tables["sites"], about.facts
     name = words.display_name(facts.subject, about.command)
     lede = f"{name} · {facts.corpus} · {words.sample_words(facts)} · one site at a time set back to {facts.initial}, all else final"
-    (most, size), (least, small) = _extremes(_estimates(sites, "rewind_area", facts), facts)
+    (largest, size), (least, small) = _extremes(_estimates(sites, "rewind_area", facts), facts)
     answer = (
-        f"Set back step by step towards {facts.initial}, the weights of {words.site_words(most)} {_say('verb', facts)} most, by {size} on "
-        f"average over the way{f', and those of {words.site_words(least)} least, by {small}' * (least != most)}."
+        f"Set back step by step towards {facts.initial}, the weights of {words.site_words(largest)} {_say('verb', facts)} most, "
+        f"by {size} on average over the way{f', and those of {words.site_words(least)} least, by {small}' * (least != largest)}."
     )
     results = findings(tables, about)
     along = [finding for finding in results if finding.measure != "midstage_area"]
@@ -82,22 +82,22 @@ def findings(tables: Mapping[str, pl.DataFrame], about: About[RewindFacts]) -> t
         text = f"With its final weights the model's loss is {words.number(final)} {_say('unit', facts)}."
         result.append(Finding("final_loss", text, _say("unit", facts), (Estimate("final", final, n=facts.units),)))
     area = _estimates(sites, "rewind_area", facts)
-    (most, size), (least, small) = _extremes(area, facts)
+    (largest, size), (least, small) = _extremes(area, facts)
     text = (
         f"On the straight line from α = 0 (weights of {facts.initial}) to α = 1 (weights of {facts.final}) the mean "
-        f"{_say('rise', facts)}, the area, is largest at {most}, {size}, and smallest at {least}, {small}."
+        f"{_say('rise', facts)}, the area, is largest at {largest}, {size}, and smallest at {least}, {small}."
     )
-    ends = f"most {most}, least {least}"
+    ends = f"most {largest}, least {least}"
     result.append(Finding("rewind_area", text, words.unit(facts), tuple(area), ends, per=facts.unit))
     if facts.stages:
         area = _estimates(sites, "midstage_area", facts)
-        (most, size), _ = _extremes(area, facts)
+        (largest, size), _ = _extremes(area, facts)
         text = (
             "With a site's weights as they were at an earlier revision, the mean "
             f"{_say('mean rise', facts)} over all {len(facts.stages) + 2} revisions is largest at "
-            f"{most}, {size}."
+            f"{largest}, {size}."
         )
-        result.append(Finding("midstage_area", text, words.unit(facts), tuple(area), f"most {most}", per=facts.unit))
+        result.append(Finding("midstage_area", text, words.unit(facts), tuple(area), f"most {largest}", per=facts.unit))
     return tuple(result)
 
 
@@ -138,9 +138,9 @@ def _bars(estimates: Sequence[Estimate], title: str) -> dict[str, list[Bar]]:
 
 def _extremes(area: Sequence[Estimate], facts: RewindFacts) -> tuple[tuple[str, str], tuple[str, str]]:
     """The sites with the largest and the smallest area, with their areas in words."""
-    most, least = (choose(area, key=lambda e: e.mean or 0.0) for choose in (max, min))
+    largest, least = (choose(area, key=lambda e: e.mean or 0.0) for choose in (max, min))
     tail = _say("tail", facts)
-    return (most.name, words.number_words(most) + tail), (least.name, words.number_words(least) + tail)
+    return (largest.name, words.number_words(largest) + tail), (least.name, words.number_words(least) + tail)
 
 
 def _kinds(sites: pl.DataFrame, facts: RewindFacts) -> list[tuple[str, str, str, list[Estimate]]]:

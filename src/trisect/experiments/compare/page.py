@@ -147,8 +147,8 @@ def _scope(differences: pl.DataFrame, facts: CompareFacts) -> Iterator[str]:
 
 def _few(differences: pl.DataFrame) -> Iterator[str]:
     """A warning for each kind of unit with fewer members than a bootstrap needs."""
-    few = differences.filter(pl.col("n").is_not_null(), pl.col("n") < FEW_TEXTS)
-    for (unit,), rows in sorted(few.group_by("per")):
+    small_samples = differences.filter(pl.col("n").is_not_null(), pl.col("n") < FEW_TEXTS)
+    for (unit,), rows in sorted(small_samples.group_by("per")):
         counts = sorted(set(rows["n"]))
         numbers = f"{counts[0]}" if len(counts) == 1 else f"{counts[0]} to {counts[-1]}"
         yield f"With fewer than {FEW_TEXTS} {unit}s such intervals are too narrow to lean on; here some are over {numbers}."

@@ -148,9 +148,9 @@ def _map(tables: Mapping[str, pl.DataFrame]) -> Figure | None:
     heads = Measures(tuple(row for row in rows if row.head is not None))
     if not len(heads):
         return None
-    most = max(abs(row.value) for row in heads) or 1.0
+    largest = max(abs(row.value) for row in heads) or 1.0
     caption = "The largest effect of one writer on each head's q, k and v; the same colours in every panel."
-    return head_maps(("composition-heads", "Figure 1", "All heads"), caption, heads, "nats", True, (-most, most))
+    return head_maps(("composition-heads", "Figure 1", "All heads"), caption, heads, "nats", True, (-largest, largest))
 
 
 def _drawing(paths: pl.DataFrame) -> Figure | None:
@@ -158,7 +158,7 @@ def _drawing(paths: pl.DataFrame) -> Figure | None:
     rows = paths.filter(pl.col("exact") & (pl.col("writer") != ALL) & (pl.col("direct").abs() > 0)).head(DRAWN)
     if not len(rows):
         return None
-    lines, ends, most = [], {}, float(rows["direct"].abs().max() or 1.0)  # type: ignore[arg-type]
+    lines, ends, largest = [], {}, float(rows["direct"].abs().max() or 1.0)  # type: ignore[arg-type]
     for row in rows.iter_rows(named=True):
         component, _, place = row["into"].partition("@")
         layer, _, head = place.partition(".h")
@@ -173,7 +173,7 @@ def _drawing(paths: pl.DataFrame) -> Figure | None:
             "x2": end[1] + shift,
             "y": start[0],
             "y2": end[0],
-            "width": 0.7 + 4 * abs(row["direct"]) / most,
+            "width": 0.7 + 4 * abs(row["direct"]) / largest,
         }
         lines.append(line | {"colour": render.mark(component).colour})
     points = [{"x": x, "y": y, "name": name} for name, (y, x) in ends.items()]

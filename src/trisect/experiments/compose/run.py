@@ -297,8 +297,8 @@ def _chosen(
     if is_sample := settings.into is None and len(every) > MOST:
         every.sort(key=lambda path: -abs(effects.fall("attributed", path[0].name, path[1])[0] or 0.0))
         every = every[: settings.exact]
-    together = list(dict.fromkeys(reader for _, reader in every))
-    return [*every, *((None, reader) for reader in (together[:1] if is_sample else together))]
+    into = list(dict.fromkeys(reader for _, reader in every))
+    return [*every, *((None, reader) for reader in (into[:1] if is_sample else into))]
 
 
 def _rows(

@@ -172,11 +172,11 @@ def figure(lines: Sequence[Line]) -> Figure | None:
         return None
     titles, rows = _line_titles(ranked), []
     for title, line in zip(titles, ranked, strict=True):
-        most = max(abs(mean.mean) for mean in line.means.values())
+        largest = max(abs(mean.mean) for mean in line.means.values())
         for c, m in line.means.items():
-            low = None if m.low is None else max(-2.0, m.low / most)
-            high = None if m.high is None else min(2.0, m.high / most)
-            rows.append({"line": title, "group": c, "value": m.mean / most, "low": low, "high": high})
+            low = None if m.low is None else max(-2.0, m.low / largest)
+            high = None if m.high is None else min(2.0, m.high / largest)
+            rows.append({"line": title, "group": c, "value": m.mean / largest, "low": low, "high": high})
     looks = {c: render.mark(c) for c in COMPONENTS}
     colour, shape = encoding_of(looks)
     axis = alt.Axis(domain=False, ticks=False, labelExpr="split(datum.label, ', ')", labelLimit=NAMES, grid=True)
@@ -271,12 +271,12 @@ def page(tables: Mapping[str, pl.DataFrame], about: About[DissectFacts]) -> shee
 
 def findings(tables: Mapping[str, pl.DataFrame], about: About[DissectFacts]) -> tuple[Finding, ...]:
     """The verdicts of all claims, then the evidence together."""
-    together = summary(from_table(tables["evidence"]))
+    evidence = summary(from_table(tables["evidence"]))
     lookup = [finding for part in about.facts.parts if part.name == "lookup" for finding in part.findings]
     return (
         *sheet.answers_of(lookup),
         *sheet.verdict_findings(tables["claims"].filter(pl.col("part").is_null())),
-        *([Finding("evidence", together)] if together else []),
+        *([Finding("evidence", evidence)] if evidence else []),
     )
 
 
@@ -299,12 +299,12 @@ def _first_screen(
     compared = (Finding(line.kind, "", title=title, per=line.per, compared=line.compared) for title, line in titles)
     unlike = sheet.open_section(compared, blind)
     # what the answer rests on: its own claim, all claims counted, and the comparisons of q, k and v
-    by = _by_claim(claims)
+    sentences = _by_claim(claims)
     fixed = (
         "Claim G-1, that each of q, k and v shifts the answer toward its own prediction by a nat more than toward any other, was fixed "
         "before these data and asks for five models"
     )
-    rests = [f"{fixed}: {by['G-1']}."] if "G-1" in by else []
+    rests = [f"{fixed}: {sentences['G-1']}."] if "G-1" in sentences else []
     rests += [words.tally(cards.tally(cards.cards(claims)))] if len(claims) else []
     whole_claims = claims.filter(pl.col("part").is_null() & pl.col("verdict").is_in(OPEN))
     commands = tuple(

@@ -37,11 +37,11 @@ def page(tables: Mapping[str, pl.DataFrame], about: About[EraseFacts]) -> Sheet:
     sections = (_answer(findings(tables, about), _by_label(rows), facts), _numbers(rows, about))
     answer = "No erasure has a number."
     if every := Measures(tuple(row for sites in _by_label(rows).values() for row in _excesses(sites, facts))):
-        most = max(every, key=lambda row: (row.side > 0, row.value))
+        largest = max(every, key=lambda row: (row.side > 0, row.value))
         costs, tail = ("changes the output", " of it") if facts.objective == "output" else ("raises the loss", " nats")
-        size = f"{words.number(most.value, True)}{tail}"
+        size = f"{words.number(largest.value, True)}{tail}"
         more = sum(row.side > 0 for row in every)
-        where = f", most for the label {most.group} in {words.site_words(most.site)}: by {size}" * bool(more)
+        where = f", most for the label {largest.group} in {words.site_words(largest.site)}: by {size}" * bool(more)
         answer = (
             f"Erasing a label (LEACE) surely {costs} more than erasing as many random directions at {more or 'none'} of "
             f"{words.quantity(len(every), 'place')}{where}."
@@ -84,13 +84,13 @@ def findings(tables: Mapping[str, pl.DataFrame], about: About[EraseFacts]) -> tu
             results.append(Finding("erase_excess", text, unit(facts), groups=(label,), per=facts.unit))
             continue
         above, below = (sum(row.side == side for row in excesses) for side in (1, -1))
-        most = max(excesses, key=lambda row: row.value)
-        size = f"{number_words(most)}{'' if facts.objective == 'output' else ' nats'}"
+        largest = max(excesses, key=lambda row: row.value)
+        size = f"{number_words(largest)}{'' if facts.objective == 'output' else ' nats'}"
         paired = facts.compared.get(label)
         paired = paired if isinstance(paired, Mapping) else None
         text = (
             f"Erasing {label} costs more than random subspaces of the same rank at {above} of {words.quantity(len(sites), 'place')}"
-            f"{f', less at {below}' if below else ''}; most at {most.site}, by {size}.{words.comparison_words(paired, facts.unit)}"
+            f"{f', less at {below}' if below else ''}; most at {largest.site}, by {size}.{words.comparison_words(paired, facts.unit)}"
         )
         values = tuple(row._replace(n=facts.units).estimate() for row in excesses)
         sides = f"above 0 at {above}, below 0 at {below}, of {len(sites)}"

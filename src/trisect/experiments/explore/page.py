@@ -232,10 +232,10 @@ def levels_of(values: np.ndarray, levels: int, top: float = 1.0) -> np.ndarray:
 
 def to_steps(values: np.ndarray, bits: int) -> tuple[Int[np.ndarray, "H T E"], Float[np.ndarray, "H E"]]:
     """Quantise each dimension of each head to even steps of its largest magnitude: integers, and the step sizes."""
-    most = 2 ** (bits - 1) - 1
-    steps = (np.abs(values).max(axis=1) / most).astype(np.float32)
+    top_level = 2 ** (bits - 1) - 1
+    steps = (np.abs(values).max(axis=1) / top_level).astype(np.float32)
     ints = np.rint(values / np.where(steps > 0, steps, 1)[:, None, :])
-    return np.clip(ints, -most, most).astype(np.int8 if bits == 8 else np.int16), steps
+    return np.clip(ints, -top_level, top_level).astype(np.int8 if bits == 8 else np.int16), steps
 
 
 def pack(picture: ExplorerPicture, size: int = MOST_BYTES, effort: int = EFFORT) -> _Packed:
@@ -269,7 +269,7 @@ def pack(picture: ExplorerPicture, size: int = MOST_BYTES, effort: int = EFFORT)
             if not last:  # a guess, from a few heads of three layers
                 places = {0, len(picture.layers) // 2, len(picture.layers) - 1}
                 chosen = [picture.layers[i].weights[::5] for i in places]
-                sizes = [len(_deflate(levels_of(few.transpose(0, 2, 1), levels))) / few.size for few in chosen]
+                sizes = [len(_deflate(levels_of(sample.transpose(0, 2, 1), levels))) / sample.size for sample in chosen]
                 if fixed + sum(sizes) / len(sizes) * count > size * NEAR:
                     continue
             maps = list(pool.map(lambda layer, levels=levels: _deflate(_maps(layer, levels), effort), picture.layers))
@@ -282,9 +282,9 @@ def pack(picture: ExplorerPicture, size: int = MOST_BYTES, effort: int = EFFORT)
 def check_length(model: str, tokens: int, count: int) -> None:
     """Raise CorpusError for a text with more attention weights in the model (`count`) than a page holds."""
     if count > MOST:
-        most = int(tokens * (MOST / count) ** 0.5)
+        limit = int(tokens * (MOST / count) ** 0.5)
         text = f"A text of {tokens:,} tokens has {count:,} attention weights in {model!r}."
-        raise CorpusError(text, f"A page holds {MOST:,}: {most:,} tokens of this model.", "Give a shorter text.")
+        raise CorpusError(text, f"A page holds {MOST:,}: {limit:,} tokens of this model.", "Give a shorter text.")
 
 
 def _deflate(values: np.ndarray | bytes, effort: int = EFFORT) -> bytes:
@@ -325,7 +325,7 @@ def _vectors(layer: Layer, bits: int) -> np.ndarray:
 def _front(picture: ExplorerPicture, effort: int) -> tuple[dict[str, Json], bytes]:
     """The manifest, and the chunk of small pictures."""
     heads = sum(len(layer.weights) for layer in picture.layers)
-    side = next((side for most, side in ((200, 64), (800, 40)) if heads <= most), 24)
+    side = next((side for limit, side in ((200, 64), (800, 40)) if heads <= limit), 24)
     sides = []
     for axis in filter(None, (picture.source, picture.target)):
         shown, special = readable(axis.pieces, axis.special), [int(s) for s in axis.special]
@@ -454,12 +454,12 @@ def answer(picture: ExplorerPicture) -> str:
     ]
     norms = [n for layer, w in zip(layers, weights, strict=True) if layer.norms is not None for n in w * layer.norms]
     parts = [float(n[token] / n.sum()) for n in norms if n.any()]
-    most, where = max(heads)
+    largest, where = max(heads)
     return (
         f"Most attention goes to {readable(side.pieces, side.special)[token][0]} (token {token + 1}): "
         f"{words.share(float(np.mean([a for a, _ in heads])))} of the weight of {words.quantity(len(heads), 'head')}"
         f"{f' ({name})' if (name := stack_words(stack)) else ''}"
-        f"{f', {words.share(float(np.mean(parts)))} of the norm' if parts else ''}; most in {where}, {words.share(most)} of its weight."
+        f"{f', {words.share(float(np.mean(parts)))} of the norm' if parts else ''}; most in {where}, {words.share(largest)} of its weight."
     )
 
 

@@ -99,8 +99,8 @@ def with_logits(picture: ExplorerPicture, subject: Subject, batch: Batch, readin
     except ModelError as error:
         return replace(picture, notes=(*picture.notes, f"What heads say is not shown. {error.problem} {error.reason}"))
     heads, length = sum(trace.heads for trace in reading.traces), stream.output.shape[1]
-    most = min(LOGITS // heads, PRODUCTS // (heads * unembedding.weight.numel()))
-    first = max(0, length - max(1, most))
+    limit = min(LOGITS // heads, PRODUCTS // (heads * unembedding.weight.numel()))
+    first = max(0, length - max(1, limit))
     raised = [(n.numpy(), v.numpy()) for n, v in head_tokens(stream, unembedding, first, RAISED)]
     shares = [logits[0].softmax(-1) for _, logits in lens_logits(stream, unembedding, first)]
     best = [share.topk(min(PREDICTED, share.shape[-1])) for share in shares]

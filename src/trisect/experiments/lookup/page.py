@@ -524,13 +524,13 @@ def _makers(numbers: LookupNumbers) -> Section | None:
             for c, row in paths.items()
         ]
         rest = [words.number(paths.get("k", {}).get(key), True) for key in ("own", "own_unrelated")]
-        most = [
+        largest = [
             f"{top[0]} {words.number(top[1]['own'], True)} ({words.number(top[1]['own_unrelated'], True)})"
             if top
             else "–"
             for top in best.values()
         ]
-        rows.append((f"{seed}{'' if seed in numbers.formed else ' (not formed)'}", name, *cells, *rest, *most))
+        rows.append((f"{seed}{'' if seed in numbers.formed else ' (not formed)'}", name, *cells, *rest, *largest))
     columns = (
         *("Seed", "previous-token head", "through q", "through k", "through v"),
         *("k's own answer gains", "unrelated donor"),

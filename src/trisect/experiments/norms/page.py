@@ -145,12 +145,12 @@ def _answer(rows: Measures) -> str:
     if not both:
         return ""
     by_weight, by_norm = ({g: by_group[g].value for g in both} for by_group in shares)
-    most = max(both, key=lambda g: (g != "other", abs(by_weight[g] - by_norm[g])))
-    name = f"{'the ' * (most == 'first')}{NAMES[most]}"
-    get = "get" if most in ("punctuation", "other") else "gets"
+    group = max(both, key=lambda g: (g != "other", abs(by_weight[g] - by_norm[g])))
+    name = f"{'the ' * (group == 'first')}{NAMES[group]}"
+    get = "get" if group in ("punctuation", "other") else "gets"
     return (
-        f"{words.capital(name)} {get} {percent(by_weight[most])} of the attention weight and "
-        f"{percent(by_norm[most])} of the length of the vectors that attention adds, ‖a f(x)‖."
+        f"{words.capital(name)} {get} {percent(by_weight[group])} of the attention weight and "
+        f"{percent(by_norm[group])} of the length of the vectors that attention adds, ‖a f(x)‖."
     )
 
 
@@ -279,11 +279,11 @@ def _cancelling(rows: Measures, n: str, block: str) -> _Part | None:
     layers, points = sorted({row["layer"] for row in points}), [row for row in points if row["a"] > 0]
     # mean weight (logarithmic) against mean norm, a point for each head; the axes hold the points of every panel
     colours = {x: render.ramp(0.3 + 0.5 * i / max(1, len(layers) - 1)) for i, x in enumerate(layers)}
-    least, most = min(row["a"] for row in points) / 1.3, max(row["a"] for row in points) * 1.3
-    decades = [10.0**e for e in range(-8, 1) if least <= 10.0**e <= most]
-    halves = [3 * t for t in decades if 3 * t <= most] if len(decades) < 3 else []
+    least, largest = min(row["a"] for row in points) / 1.3, max(row["a"] for row in points) * 1.3
+    decades = [10.0**e for e in range(-8, 1) if least <= 10.0**e <= largest]
+    halves = [3 * t for t in decades if 3 * t <= largest] if len(decades) < 3 else []
     axis = alt.Axis(format="~g", values=sorted([*decades, *halves]), tickCount=40, grid=False)
-    x = alt.X("a:Q", scale=alt.Scale(type="log", domain=[least, most], nice=False), title="mean a", axis=axis)
+    x = alt.X("a:Q", scale=alt.Scale(type="log", domain=[least, largest], nice=False), title="mean a", axis=axis)
     y = axis_for([row["f"] for row in points], "mean ‖f(x)‖").axis("f")
     panels = []
     for group, title in NAMES.items():
@@ -373,9 +373,12 @@ def _mixing(rows: Measures, n: str, block: str) -> _Part | None:
     rates = {row.layer: row.value for row in rows.where("expansion_rate", head=None)}
     if not layer_rows:
         return None
-    by = {(row["layer"], row["group"]): words.number(row["value"]) for row in layer_rows}
+    cells_by_kind = {(row["layer"], row["group"]): words.number(row["value"]) for row in layer_rows}
     layers = sorted({row["layer"] for row in layer_rows})
-    cells = [(str(x), *(by[x, k] for k in KINDS if (x, k) in by), words.number(rates.get(x))) for x in layers]
+    cells = [
+        (str(x), *(cells_by_kind[x, k] for k in KINDS if (x, k) in cells_by_kind), words.number(rates.get(x)))
+        for x in layers
+    ]
     caption = (
         "What comes from other positions, as a share of that and of what a position keeps of itself; for norms each is the length of "
         f"a sum of vectors, {WHAT[block]}. Mean over queries, bars are 95 % intervals over texts. {n}."

@@ -116,8 +116,8 @@ def page(tables: Mapping[str, pl.DataFrame], about: About[PatchFacts]) -> Sheet:
         for site in sites
     )
     columns = ("site", *(["direction"] * both), *(COLUMN_NAMES[m] for m in measures), "pairs")
-    few = few_pairs(facts.counted, facts.pairs)  # stands beside the figures
-    notes = tuple(note for note in about.notes if note not in few)
+    caveats = few_pairs(facts.counted, facts.pairs)  # stands beside the figures
+    notes = tuple(note for note in about.notes if note not in caveats)
     numbers = Section("Numbers", notes, (), (Table(columns, rows, "Every site"),))
     title, footer = (
         f"Which queries, keys and values of {name} carry the answer?",
@@ -166,7 +166,7 @@ def mean(site: SiteNumbers, measure: str) -> float | None:
 def findings(tables: Mapping[str, pl.DataFrame], about: About[PatchFacts]) -> tuple[Finding, ...]:
     """Unpatched answers, each component's strongest site, and sites that act as another component."""
     directions, results = _by_direction(read_sites(tables["measures"])), []
-    few = " The model answers few of these texts correctly, so that this says little." * _is_seldom_answered(tables)
+    caveat = " The model answers few of these texts correctly, so that this says little." * _is_seldom_answered(tables)
     if answered := Measures.of(tables["measures"], missing=True).where("answered"):
         parts = ", ".join(f"{row.group} {number_words(row, False)}" for row in answered)
         values = tuple(row.estimate(row.group or "") for row in answered)
@@ -182,7 +182,7 @@ def findings(tables: Mapping[str, pl.DataFrame], about: About[PatchFacts]) -> tu
             if best := [site[measure] for site in _best(sites, measure)]:
                 parts = ", ".join(f"{row.site} {number_words(row, False)}" for row in best)
                 way = f" ({RUNS[how]})" if about.facts.how == "both" else ""
-                text = f"The largest of each component{way}, {what}: {parts}.{few}"
+                text = f"The largest of each component{way}, {what}: {parts}.{caveat}"
                 values, signed = tuple(row.estimate() for row in best), measure != "own"
                 results.append(
                     Finding(f"largest_{measure}", text, unit, values, per="pair", groups=(how,), signed=signed)
@@ -205,10 +205,10 @@ def findings(tables: Mapping[str, pl.DataFrame], about: About[PatchFacts]) -> tu
         for name, other in site.items()
         if name.startswith("as ") and "own" in site and (other.low or 0.0) > (site["own"].high or 1.0)
     ]
-    if most := sorted(acting, key=lambda item: -(item[1].mean or 0.0))[:6]:
-        parts = ", ".join(f"{name} {number_words(row, False)}" for name, row in most)
+    if largest := sorted(acting, key=lambda item: -(item[1].mean or 0.0))[:6]:
+        parts = ", ".join(f"{name} {number_words(row, False)}" for name, row in largest)
         text = f"Sites whose answer is the one predicted for another component, share of pairs: {parts}. Later layers use it as that."
-        values = tuple(row.estimate(name) for name, row in most)
+        values = tuple(row.estimate(name) for name, row in largest)
         results.append(Finding("acts_as", text, "share", values, per="pair", signed=False))
     if _is_alike(tables["pairs"]):
         text = f"{words.capital(SAME_ANSWER)}: no change towards the donor's is measured."
@@ -359,15 +359,15 @@ def _opening(
                 f"{share} of pairs, as it would if {words.COMPONENT_NAMES[component]} say {what}."
             )
     largest = next((finding for finding in results if finding.measure.startswith("largest_")), None)
-    apart = [e for e in largest.values if (e.low or 0.0) > 0 or (e.high or 0.0) < 0] if largest is not None else []
+    distinct = [e for e in largest.values if (e.low or 0.0) > 0 or (e.high or 0.0) < 0] if largest is not None else []
     if "predictions" in tables:
-        apart = [e for e in apart if e.name in clear]
-    if not lead and largest is not None and apart and not _is_seldom_answered(tables):
-        most = max(apart, key=lambda e: abs(e.mean or 0.0))
+        distinct = [e for e in distinct if e.name in clear]
+    if not lead and largest is not None and distinct and not _is_seldom_answered(tables):
+        site = max(distinct, key=lambda e: abs(e.mean or 0.0))
         before, after = LARGEST[largest.measure.removeprefix("largest_")]
         lead.append(
-            f"Patched in from another text (the donor), the largest effect is that of {words.site_words(most.name)}: {before} "
-            f"{number_words(most, largest.signed)} {after}."
+            f"Patched in from another text (the donor), the largest effect is that of {words.site_words(site.name)}: {before} "
+            f"{number_words(site, largest.signed)} {after}."
         )
     figures = tuple(_figures(sites, facts))
     if not figures:
@@ -416,8 +416,8 @@ def few_pairs(count: int, pairs: int) -> tuple[str, ...]:
     if count == 1:
         control = " and no control from an unrelated donor" * (pairs == 1)
         return (f"One pair: no interval of a change{control}; it says what happened in this pair.",)
-    few = f"With fewer than {FEW_TEXTS} pairs ({count} here) intervals are not reliable."
-    return (few,) * (1 < count < FEW_TEXTS)
+    caveat = f"With fewer than {FEW_TEXTS} pairs ({count} here) intervals are not reliable."
+    return (caveat,) * (1 < count < FEW_TEXTS)
 
 
 def _figures(sites: Sequence[SiteNumbers], facts: PatchFacts) -> Iterable[Figure]:
@@ -451,8 +451,8 @@ def _figures(sites: Sequence[SiteNumbers], facts: PatchFacts) -> Iterable[Figure
         for measure, (_, title, unit) in NUMBERS.items():
             values, caption = rows_of(group, measure, single=True)
             if values:
-                signed, most = measure == "logit_change", max(abs(row.value) for row in values) or 1.0
-                ends = (-most, most) if signed else (0.0, 1.0 if measure == "own" else most)
+                signed, largest = measure == "logit_change", max(abs(row.value) for row in values) or 1.0
+                ends = (-largest, largest) if signed else (0.0, 1.0 if measure == "own" else largest)
                 name = f"patch-heads-{measure.replace('_', '-')}{tail}"
                 names = (name, f"Figure {number}", f"By head{place}: {title}")
                 yield head_maps(names, f"{caption} The same colours in every panel.", values, unit, signed, ends)

@@ -245,5 +245,5 @@ def judge_speech(hits: Mapping[str, Float[np.ndarray, " M"]], seed: int, about: 
     draws = {name: bootstrap_ratios(hit[:, None], np.ones(len(hit)), seed)[:, 0] for name, hit in hits.items()}
     means = {name: float(hit.mean()) for name, hit in hits.items()}
     each = {name: ResampledUnits(len(hit), len(hit), SPEECH.unit) for name, hit in hits.items()}
-    most = max((len(hit) for hit in hits.values()), default=0)
-    return judge_by_draws(SPEECH, draws, means, most, facts, each=each)
+    models = max((len(hit) for hit in hits.values()), default=0)
+    return judge_by_draws(SPEECH, draws, means, models, facts, each=each)

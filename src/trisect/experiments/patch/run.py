@@ -405,8 +405,8 @@ def _patch_pairs(
                     passes.begin(batch)
                 control.residual_known.clear()
                 selection = (site for site in in_order if site.how == how)
-                for address, together in groupby(selection, key=lambda site: site.edit.address):
-                    group = list(together)
+                for address, members in groupby(selection, key=lambda site: site.edit.address):
+                    group = list(members)
                     if address not in texts[donor].parts:
                         _hold(subject, texts, donor, edited[edited.index(address) :])
                     if question is not None:
@@ -870,15 +870,15 @@ def _pair_replicates(
     runs: PatchedRuns, counted: Bool[np.ndarray, " P"], seed: int
 ) -> Mapping[tuple[str | float | int | bool | None, ...], Replicates]:
     """Bootstrap draws of the REPLICATED measures by key of their rows; measures over the same pairs share the draws."""
-    together: dict[tuple[bytes, bytes], list[tuple[NewRow, SumsOverPairs]]] = {}
+    groups: dict[tuple[bytes, bytes], list[tuple[NewRow, SumsOverPairs]]] = {}
     for site in runs.sites:
         for sums in _sums_over_pairs(site, runs, counted):
             measure, _, below, which = sums
             if measure in REPLICATED:
                 row = site.edit.row(site.how) | {"measure": measure}
-                together.setdefault((which.tobytes(), below.tobytes()), []).append((row, sums))
+                groups.setdefault((which.tobytes(), below.tobytes()), []).append((row, sums))
     replicates: dict[tuple[str | float | int | bool | None, ...], Replicates] = {}
-    for ratios in together.values():
+    for ratios in groups.values():
         _, (_, _, below, which) = ratios[0]
         if len(below) < 2 or below.sum() == 0:
             continue

@@ -269,16 +269,16 @@ def _lead(numbers: ProfileNumbers, facts: ProfileFacts, sample: str) -> tuple[st
 def _how(cross: bool, folds: int) -> tuple[str, ...]:
     """How a profile is made, and its limits."""
     dealt = "runs of pairs that follow one another" if cross else "articles, or runs of texts where none is marked,"
-    together = "q, k and v are three invertible maps of the same input almost surely"
+    note = "q, k and v are three invertible maps of the same input almost surely"
     if cross:
-        together = "q is an invertible map of what the decoder's layer reads almost surely, k and v are of the encoder's output"
-    apart = f"{DIFFERENCES}: an accuracy follows from how many classes one side's words have, and how often each."
+        note = "q is an invertible map of what the decoder's layer reads almost surely, k and v are of the encoder's output"
+    note = f"{DIFFERENCES}: an accuracy follows from how many classes one side's words have, and how often each."
     return (
         "The probe is linear discriminant analysis, in closed form from moments. Every word is predicted by a probe that was "
         f"fitted to other texts: {dealt} are dealt into {folds} folds as a whole.",
-        f"All heads together, {together}, and hold the same: nothing here says "
+        f"All heads together, {note}, and hold the same: nothing here says "
         "how much of a label is there. What differs is what one head's few numbers keep of it, so layers are means over heads.",
-        *([apart] * cross),
+        *([note] * cross),
         "Intervals are 95 % of Student's t over heads; of one head alone, those of random maps.",
     )
 
@@ -579,11 +579,11 @@ def _erasure_findings(numbers: ProfileNumbers, facts: ProfileFacts, single: bool
             every = numbers.measures.where(*ERASED, component=c, group=label).finite
             if not (rows := [row for row in every if (row.head is not None) == single]):
                 continue
-            most = max(rows, key=lambda row: row.value)
-            place = f"{c}@{most.spot}"
-            values.append(most.estimate(place))
+            largest = max(rows, key=lambda row: row.value)
+            place = f"{c}@{largest.spot}"
+            values.append(largest.estimate(place))
             costly = f"{c} in {sum((row.low or 0.0) > 0 for row in rows)} of {len(rows)} heads, most at "
-            parts.append(f"{costly * single}{place} {number_words(most)}{tail * single}")
+            parts.append(f"{costly * single}{place} {number_words(largest)}{tail * single}")
         name = "profile_erased"
         text = f"erased, it costs most beyond random subspaces of the same rank at {', '.join(parts)}{tail}."
         if single:

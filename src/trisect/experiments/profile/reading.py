@@ -418,9 +418,9 @@ def read_pairs(
 
     def batches() -> Iterator[_Read]:
         nonlocal long, read
-        together = settings.batch * TOGETHER
-        for start in range(0, len(pairs), together):
-            sides = [pair.sides for pair in pairs[start : start + together]]
+        chunk = settings.batch * TOGETHER
+        for start in range(0, len(pairs), chunk):
+            sides = [pair.sides for pair in pairs[start : start + chunk]]
             crossings, left = cross_batches(model, sides, settings.batch)
             long += len(left)
             for crossed in crossings:

@@ -342,17 +342,17 @@ def profile_replicates(
     replicates = {tuple(row.get(name) for name in ROW): draws for row, draws in exchanged if draws.units > 1}
     stack = scores[0].address.stack
     # by the layer, or by how many heads each layer has, and how many of them are counted
-    together: dict[tuple[int | None, ...], dict[RowKey, Reals]] = {}
+    groups: dict[tuple[int | None, ...], dict[RowKey, Reals]] = {}
     for (at, label), c in product(enumerate(labels), COMPONENTS):
         for layer in scores:
             gains = layer.gains(c, at)
             row = (*layer.address, None, c, "profile_gain", label, None)
-            together.setdefault((layer.address.layer, len(gains)), {})[row] = gains
+            groups.setdefault((layer.address.layer, len(gains)), {})[row] = gains
         gains = gains_over_heads(scores, c, at)
         heads = (len(layer.heads[c].accuracy) for layer in scores)
         row = (stack, None, None, c, "profile_gain", label, None)
-        together.setdefault((None, *heads, len(gains)), {})[row] = gains
-    for heads, by_row in together.items():
+        groups.setdefault((None, *heads, len(gains)), {})[row] = gains
+    for heads, by_row in groups.items():
         values = np.stack(list(by_row.values()), 1)
         if len(values) < 2:  # one head is no sample of heads
             continue

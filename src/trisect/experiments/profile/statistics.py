@@ -103,8 +103,8 @@ def _pair_differences(scores: LayerScores, first: str, second: str, label: int) 
     In cross-attention of gains over random maps: q is of other words than k and v.
     """
     a, b = (scores.comparable(c, label) for c in (first, second))
-    few = math.gcd(len(a), len(b))
-    return a.reshape(few, -1).mean(1) - b.reshape(few, -1).mean(1)
+    groups = math.gcd(len(a), len(b))
+    return a.reshape(groups, -1).mean(1) - b.reshape(groups, -1).mean(1)
 
 
 def _by_matrices(

@@ -81,7 +81,7 @@ class QuantiseSettings:
     @property
     def ways(self) -> tuple[tuple[str, int], ...]:
         """The reductions: bits by channel, bits by token or rank, with their amounts."""
-        rounding = [(f"bits by {by}", n) for by in self.by for n in sorted(self.bits)]
+        rounding = [(f"bits by {way}", n) for way in self.by for n in sorted(self.bits)]
         return (*rounding, *(("rank", n) for n in sorted(self.rank)))
 
 

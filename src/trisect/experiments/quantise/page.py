@@ -229,8 +229,10 @@ def _needs_in_words(finding: Finding, tables: Mapping[str, pl.DataFrame], facts:
     needs = []
     for component in "kv":
         bits = [e.mean or math.inf for e in finding.values if e.name.startswith(component)]
-        least, most = (f"{end:g}" if math.isfinite(end) else "more than were tried" for end in (min(bits), max(bits)))
-        needs.append(f"{words.COMPONENT_NAMES[component]} need {least}{f' to {most}' * (least != most)}")
+        least, largest = (
+            f"{end:g}" if math.isfinite(end) else "more than were tried" for end in (min(bits), max(bits))
+        )
+        needs.append(f"{words.COMPONENT_NAMES[component]} need {least}{f' to {largest}' * (least != largest)}")
     outcome = "the output" if facts.objective == "output" else "the loss"
     limit = f"To change {outcome} surely by less than {_limit(tables, facts)[1]} with one layer rounded at a time"
     return f"{limit}, by the scale that serves it better, {words.join_words(needs)} bits a number."
@@ -243,11 +245,11 @@ def _needs(changes: Measures, limit: float) -> Table | None:
         return None
     columns = [(way, component) for way in dict.fromkeys(way for _, way in least) for component in "qkv"]
     columns = [(way, c) for way, c in columns if any(c in parts for (_, other), parts in least.items() if other == way)]
-    most = {way: max(rows.distinct("at")) for way, rows in _ways_of(changes).items()}
+    most_bits = {way: max(rows.distinct("at")) for way, rows in _ways_of(changes).items()}
 
     def cell(place: str, way: str, component: str) -> str:
         amount = least.get((place, way), {}).get(component)
-        return "–" if amount is None else f"{amount:g}" if math.isfinite(amount) else f"> {most[way]:g}"
+        return "–" if amount is None else f"{amount:g}" if math.isfinite(amount) else f"> {most_bits[way]:g}"
 
     rows = tuple(
         (place, *(cell(place, way, component) for way, component in columns))

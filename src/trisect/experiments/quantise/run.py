@@ -59,8 +59,8 @@ def measure(
     """
     subject, texts = context.subject, context.texts
     edits = plan_edits(subject.shape, sites, per)
-    together = () if per == "site" else plan_edits(subject.shape, sites, "site")
-    tries = [(edit, way) for edit in (*edits, *(e for e in together if len(e.addresses) > 1)) for way in ways]
+    joint_edits = () if per == "site" else plan_edits(subject.shape, sites, "site")
+    tries = [(edit, way) for edit in (*edits, *(e for e in joint_edits if len(e.addresses) > 1)) for way in ways]
     sizes: dict[tuple[Address, str], int] = {}
     passes, notes = edited_passes(subject), dict.fromkeys(texts.notes)
     count = sum(1 for _ in texts.texts())
@@ -159,19 +159,19 @@ def _plan_layers(
     even = max(bits for _, bits in ways if bits <= memory)
     best = {
         component: min(
-            dict.fromkeys(by for by, _ in ways),
-            key=lambda by: sum(cost[by, even] for edit, cost in layers.items() if edit.site.components == component),
+            dict.fromkeys(way for way, _ in ways),
+            key=lambda way: sum(cost[way, even] for edit, cost in layers.items() if edit.site.components == component),
         )
         for component in {edit.site.components for edit in layers}
     }
     scale = {edit: best[edit.site.components] for edit in layers}
-    each = [{bits: cost for (by, bits), cost in layers[edit].items() if by == scale[edit]} for edit in layers]
+    each = [{bits: cost for (way, bits), cost in layers[edit].items() if way == scale[edit]} for edit in layers]
     numbers = [sizes[edit.address, edit.site.components[0]] for edit in layers]
     # all k before all v: where bits take turns they do so over layers of each
     order = sorted(range(len(numbers)), key=lambda n: list(layers)[n].site.components)
     in_turn = dict(zip(order, even_bits([numbers[n] for n in order], memory), strict=True))
     both = [in_turn[n] for n in range(len(numbers))], plan_bits(each, numbers, memory)
-    return [[(edit, (by, bits)) for (edit, by), bits in zip(scale.items(), plan, strict=True)] for plan in both]
+    return [[(edit, (way, bits)) for (edit, way), bits in zip(scale.items(), plan, strict=True)] for plan in both]
 
 
 def even_bits(sizes: Sequence[int], memory: float) -> list[int]:
@@ -249,7 +249,7 @@ def _plan_rows(
         numbers = [sizes[edit.address, edit.site.components[0]] for edit, _ in reductions]
         used = sum(bits * n for (_, (_, bits)), n in zip(reductions, numbers, strict=True)) / sum(numbers)
         rows.append({"measure": f"{name}_memory", "value": used})
-        rows += [edit.row(by) | {"measure": f"{name}_bits", "value": float(bits)} for edit, (by, bits) in reductions]
+        rows += [edit.row(way) | {"measure": f"{name}_bits", "value": float(bits)} for edit, (way, bits) in reductions]
     rows = [row | {"subject": subject.name, "at": memory} for row in rows]
     costs: list[NewRow] = [
         {"measure": f"{name}_change_{unit}", "at": memory} for name in ("uniform", "plan", "plan_less_uniform")

@@ -483,7 +483,7 @@ def _unseen(numbers: RecallNumbers) -> Section | None:
 def _survival(numbers: RecallNumbers) -> Section | None:
     """The share that survives with a layer's q, k or v replaced; None if not measured."""
     figures, lines = [], []
-    for measure, (by, shortly) in SURVIVAL.items():
+    for measure, (title, shortly) in SURVIVAL.items():
         rows = numbers.measures.where(measure)
         for row in rows:
             name = f"{SHORT[row.subject]}, {KINDS[row.group or '']}: {row.component}@{row.layer}, {shortly}"
@@ -502,10 +502,10 @@ def _survival(numbers: RecallNumbers) -> Section | None:
             continue
         caption = (
             "Share of answers that stay the same, letter by letter, when the queries, keys or values of one layer are replaced by "
-            f"{by}. Fewest stay: {'; '.join(least)}. Bars are 95 % intervals over names; "
+            f"{title}. Fewest stay: {'; '.join(least)}. Bars are 95 % intervals over names; "
             f"{MODELS[model]}. n\u00a0=\u00a0{'; '.join(counts)}."
         )
-        names = (f"recall-{measure.replace('_', '-')}", "", f"What survives without q, k or v (replaced by {by})")
+        names = (f"recall-{measure.replace('_', '-')}", "", f"What survives without q, k or v (replaced by {title})")
         figures.append(layer_figure(names, caption, panels, zero="", axes=dict.fromkeys(panels, UNIT)))
     if not lines:
         return None
@@ -555,9 +555,9 @@ def words_for(number: HasInterval | None, signed: bool = False, share: bool = Fa
     return number_words(number, signed, words.share if share else lambda value: words.number(value, signed, PLACES))
 
 
-def _thin(values: Sequence[V], most: int = 200) -> list[V]:
+def _thin(values: Sequence[V], limit: int = 200) -> list[V]:
     """At most so many of the values, evenly spaced, including the first and the last."""
-    last, count = len(values) - 1, min(most, len(values))
+    last, count = len(values) - 1, min(limit, len(values))
     return [values[round(i * last / max(1, count - 1))] for i in range(count)]
 
 

@@ -241,11 +241,11 @@ def _confidences(answers: pl.DataFrame, redrawn: AnswerBootstrap) -> Iterator[Ne
     both = redrawn(seeds, lambda a, w: np.stack(recall.calibration(probability(a), right(a), weights=w)[-2:], -1))
     yield {"measure": "ece"} | _honest(both.at(0).row(), seeds)
     yield {"measure": "probability_excess"} | both.at(1).row()
-    together = pl.concat(seeds)
-    bins = recall.calibration(probability(together), right(together))
+    pooled = pl.concat(seeds)
+    bins = recall.calibration(probability(pooled), right(pooled))
     for b in np.flatnonzero(bins.weight > 0).tolist():
         share = float(bins.accuracy[b])
-        low, high = jeffreys(share, together.filter(bins.member == b)["name"].n_unique())
+        low, high = jeffreys(share, pooled.filter(bins.member == b)["name"].n_unique())
         place = {"measure": "reliability", "group": f"bin {b + 1}", "at": float(bins.probability[b])}
         yield place | {"value": share, "low": low, "high": high, "n": int(bins.weight[b])}
     yield from (row | auroc.row() for row, auroc in _separations(answers, redrawn))
@@ -286,8 +286,8 @@ def _separations(answers: pl.DataFrame, redrawn: AnswerBootstrap) -> Iterator[tu
             pl.col("answer").str.len_chars().cast(REAL).alias("length"),
             pl.col("known_place").cast(REAL).alias("known"),
         )
-        by = recall.cross_fit_correctness(features.to_numpy(), right(answers), answers["name"].to_list())
-        seen.append(answers.with_columns(seen=by.scores, fold=by.folds))
+        fitted = recall.cross_fit_correctness(features.to_numpy(), right(answers), answers["name"].to_list())
+        seen.append(answers.with_columns(seen=fitted.scores, fold=fitted.folds))
     auroc = redrawn(seen, lambda a, w: recall.auroc(a["seen"].to_numpy(), right(a), w, a["fold"].to_numpy()))
     yield {"measure": "auroc_answer_string"}, auroc
 

@@ -128,10 +128,10 @@ def page(tables: Mapping[str, pl.DataFrame], about: About[SimilarityFacts]) -> S
     answer = "No layer has queries, keys and values that are plain maps of their input."
     if measured := sorted((pair for pair in PAIRS if every[pair].rows), key=lambda pair: -every[pair].mean):
         named = {"q-k": "W_Q and W_K", "k-v": "W_K and W_V", "q-v": "W_Q and W_V"}
-        most = every[measured[0]]
+        largest = every[measured[0]]
         answer = (
             f"Of a head's three matrices {named[measured[0]]} read the most similar directions of their input: they overlap by "
-            f"{words.share(most.mean)}{'' if most.null is None else f', random matrices by {words.share(most.null)}'}."
+            f"{words.share(largest.mean)}{'' if largest.null is None else f', random matrices by {words.share(largest.null)}'}."
         )
     rule = (
         "D-1 is tested head by head: it is refuted where one head's overlap lies above that of random matrices by more than the "
@@ -187,8 +187,10 @@ def _overlaps(numbers: Measures) -> Iterator[Finding]:
             text += (
                 f"; minus that with its layer's other heads {words.number(among.mean, True)}, {first} above all of them"
             )
-        most = max(heads.rows, key=lambda row: row.value)
-        text += f". Most: {words.number(most.value)} at {_of(most.stack)}layer {most.layer} head {most.head}."
+        largest = max(heads.rows, key=lambda row: row.value)
+        text += (
+            f". Most: {words.number(largest.value)} at {_of(largest.stack)}layer {largest.layer} head {largest.head}."
+        )
         yield heads.finding("overlap", text, pair)
 
 

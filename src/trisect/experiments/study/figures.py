@@ -198,16 +198,16 @@ def _baseline(rows: StudyRows) -> Iterator[charts.Figure]:
                 lines.append(charts.CurveLine(line, colour, dash, series))
         if not lines:
             continue
-        most = math.inf
+        ceiling = math.inf
         if name == "loss_nats":
             start = [s.values[0] for line in lines for s in line.series if s.at[0] == 0]
-            most = max(start) if lost and start else most
+            ceiling = max(start) if lost and start else ceiling
             last = max(line.last for line in lines)
             unigram = [p._replace(at=at) for p in rows.measure("unigram_loss_nats", "valid") for at in (0.0, last)]
             if series := tuple(charts.of_runs(unigram, charts.Measure("unigram loss, validation", unit))):
                 lines.append(charts.CurveLine("unigram", render.OTHER.colour, (1, 3), series))
         values = [v for line in lines for s in line.series for v in s.values]
-        axis = charts.axis_for(values, unit, most=most)
+        axis = charts.axis_for(values, unit, most=ceiling)
         over |= axis.outside(values) > 0
         panels.append(charts.curve_panel(title, lines, axis))
         shown += lines
@@ -539,8 +539,8 @@ def control_figures(rows: StudyRows) -> Iterator[charts.Figure]:
             f"{f' Attack minus control, mean over sites: {less}.' * bool(less)}"
         )
         test = rows.select("attack", label, variant="control") & (pl.col("name") == "control_distance")
-        if apart := rows.metrics.filter(test)["value"].to_list():
-            caption += f" Control labels and labels are at most {words.number(max(apart))} apart in total variation, over tokens."
+        if differences := rows.metrics.filter(test)["value"].to_list():
+            caption += f" Control labels and labels are at most {words.number(max(differences))} apart in total variation, over tokens."
         caption += study_words.collapse_words(rows, every, paired=True) + study_words.divergence_words(every)
         title = f"Attack on {label_name(label)} and its controls: {SPLIT[split]} loss"
         shown = {{"plain": "Attack", **NAMES}[control]: points for control, points in effects.items()}
@@ -579,11 +579,11 @@ def _at_equal_bits(rows: StudyRows, label: str) -> dict[str, tuple[list[Point], 
 
     costs = {HALF: list[Point](), AGAINST: list[Point]()}
     for key, curve in sorted(doses["plain"].items()):
-        most, half = max(curve)[0], 0.5 * before["plain"][key]
-        if half <= most:
+        last_at, half = max(curve)[0], 0.5 * before["plain"][key]
+        if half <= last_at:
             costs[HALF].append(Point(*key, cost("plain", key, half)))
         if key in doses["control"]:
-            equal = min(most, max(doses["control"][key])[0])
+            equal = min(last_at, max(doses["control"][key])[0])
             costs[AGAINST].append(Point(*key, cost("plain", key, equal) - cost("control", key, equal)))
     attacked: dict[str, set[int]] = {}
     for strength in rows.strengths:

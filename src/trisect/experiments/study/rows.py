@@ -225,11 +225,11 @@ class StudyRows:
             against = base.get(row["seed"])
             if not against:
                 continue
-            most = against.get(0, math.inf) if name == "loss_nats" else math.inf
+            ceiling = against.get(0, math.inf) if name == "loss_nats" else math.inf
             off, base_off = row["status"] == "diverged", row["seed"] in lost
-            value = min(row["value"], most) if off else row["value"]
+            value = min(row["value"], ceiling) if off else row["value"]
             paired = against.get(row["epochs"], against[max(against)])
-            paired = min(paired, most) if base_off else paired
+            paired = min(paired, ceiling) if base_off else paired
             points.append(Point(row["site"], row["seed"], value - paired, None, off or base_off, row["run"]))
         return points
 

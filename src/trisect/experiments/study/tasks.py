@@ -131,12 +131,12 @@ def _logits_with_donor(
     (layer,), start = site.layers or (1,), COMPONENT_ROW[site.components[0]] * model.width
     logits = []
     for first in range(0, max(1, len(base)), TOGETHER):
-        few = [torch.from_numpy(ids[first : first + TOGETHER]).to(device) for ids in (base, donor)]
+        batches = [torch.from_numpy(ids[first : first + TOGETHER]).to(device) for ids in (base, donor)]
         mixed, other = (
-            forward(members, ids, model, blocks=[("qkv", layer)]).blocks["qkv", layer].clone() for ids in few
+            forward(members, ids, model, blocks=[("qkv", layer)]).blocks["qkv", layer].clone() for ids in batches
         )
         mixed[..., start : start + model.width] = other[..., start : start + model.width]
-        hidden = forward(members, few[0], model, put={layer: mixed}).hidden[0, :, -1]
+        hidden = forward(members, batches[0], model, put={layer: mixed}).hidden[0, :, -1]
         logits.append((hidden @ final["decoder.weight"].T + final["decoder.bias"]).cpu())
     return torch.cat(logits)
 

@@ -400,8 +400,9 @@ def exactness(rows: StudyRows) -> tuple[str, Columns, list[tuple[str, list[str]]
             full = words.join_words(sorted(every, key=words.order))
             text += f" At {full} no two agreed in some seed, and every α was evaluated there."
         if checks:
-            most = max(checks, key=lambda p: p.value)
-            text += f" The largest disagreement of the last two was {words.number(most.value)} nats ({most.site}, seed {most.seed})."
+            largest = max(checks, key=lambda p: p.value)
+            text += f" The largest disagreement of the last two was {words.number(largest.value)} nats"
+            text += f" ({largest.site}, seed {largest.seed})."
     if bands:
         sample = how.get("sample_tokens")
         size = f" ({words.count(sample)} tokens of each split)" if sample else ""

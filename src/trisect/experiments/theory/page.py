@@ -143,7 +143,7 @@ def _over_beta(
 def _samples(result: Construction) -> Panel:
     """A histogram of the weight over samples, with the closed form's density."""
     assert result.odds is not None
-    odds, apart = result.odds, np.zeros(len(result.odds.samples), dtype=bool)
+    odds, is_apart = result.odds, np.zeros(len(result.odds.samples), dtype=bool)
     # of the weight; of its log-odds where nearly all of the weight's law is in one bin
     unit, edges, samples = "weight", np.linspace(0.0, 1.0, BINS + 1), odds.weights
     expected = np.diff(odds.cdf(edges))
@@ -152,11 +152,11 @@ def _samples(result: Construction) -> Panel:
         edges = np.linspace(odds.law_mean - 4.5 * odds.law_spread, odds.law_mean + 4.5 * odds.law_spread, BINS + 1)
         expected = np.diff(special.ndtr((edges - odds.law_mean) / odds.law_spread))
     if result.apart is not None:
-        apart[result.apart.samples] = True
+        is_apart[result.apart.samples] = True
     bars: list[dict[str, Any]] = []
     below = np.zeros(BINS)
-    for name, chosen in ((APART, apart), (COMPUTED, ~apart)):
-        above = below + np.histogram(samples[chosen], edges)[0] / len(apart)
+    for name, chosen in ((APART, is_apart), (COMPUTED, ~is_apart)):
+        above = below + np.histogram(samples[chosen], edges)[0] / len(is_apart)
         columns = (edges[:-1], edges[1:], below, above)
         bars += [
             {"from": start, "to": end, "low": low, "high": high, "name": name}
@@ -181,7 +181,7 @@ def _samples(result: Construction) -> Panel:
         steps.encode(alt.X("at:Q", scale=wide, title=unit), alt.Y("value:Q", title=share), colour),
     ]
     text = (
-        f"Histogram of the {unit} over {len(apart):,} samples, with the closed form over it. Their Kolmogorov–Smirnov "
+        f"Histogram of the {unit} over {len(is_apart):,} samples, with the closed form over it. Their Kolmogorov–Smirnov "
         f"distance is {result.odds.distance:.3g}."
     )
     if result.apart is not None:
@@ -208,10 +208,10 @@ def _weights(result: Construction) -> Panel:
     y = alt.Y("weight:Q", scale=alt.Scale(domain=[0, 1]), title="weight")
     bars = chart_of("bars", rows).mark_bar().encode(x, y, colour, alt.XOffset("name:N", sort=names))
     left = table.shape[1] - len(keys)
-    most = "; ".join(
+    weights = "; ".join(
         f"{n}: most on key {int(np.argmax(row)) + 1}, {row.max():.3g}" for n, row in zip(names, table, strict=True)
     )
-    text = f"Weights on the keys. {most}." + (f" {left} more keys are not drawn." if left else "")
+    text = f"Weights on the keys. {weights}." + (f" {left} more keys are not drawn." if left else "")
     mean = "Mean weights" if result.odds is not None else "Weights"
     return _panel(mean + (f", first {BARS} keys" if left else ""), [bars], text)
 
@@ -270,14 +270,14 @@ def answer(table: pl.DataFrame) -> str:
         if not len(rows):
             continue
         n, shares = words.quantity(len(rows), "case"), (rows["error"] / rows["expected"]).to_numpy()
-        off, most = float(np.abs(shares - 1).max()), words.share(float(shares.max()))
+        off, largest = float(np.abs(shares - 1).max()), words.share(float(shares.max()))
         if relation == "equals":
             digits = min(15, math.floor(-math.log10(max(off, 1e-300))))
             parts.append(f"equals its closed form to {words.quantity(digits, 'digit')} in {n}")
         elif relation == "near":
             parts.append(f"is within {words.share(off)} of an approximate form in {n}")
         else:
-            parts.append(f"stays below a bound in {(shares <= 1).sum()} of {n} (at most {most} of it)")
+            parts.append(f"stays below a bound in {(shares <= 1).sum()} of {n} (at most {largest} of it)")
     every = f"The error of hand-built attention {words.join_words(parts)}."
     return every if parts else "Every error is 0, as its closed form."
 

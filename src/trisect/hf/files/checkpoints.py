@@ -58,8 +58,8 @@ def cuts_of(target: SiteTarget, projections: Projections) -> tuple[ParameterSlic
     cuts = [ParameterSlice(origin.parameter, units(origin.rows), 1 if origin.transposed else 0)]
     if origin.bias is not None:
         # a bias outside the module is indexed by heads, not by the module's units
-        apart = origin.bias.rpartition(".")[0] != origin.parameter.rpartition(".")[0]
-        rows = torch.arange(origin.rows.numel()).view_as(origin.rows) if apart else origin.rows
+        is_apart = origin.bias.rpartition(".")[0] != origin.parameter.rpartition(".")[0]
+        rows = torch.arange(origin.rows.numel()).view_as(origin.rows) if is_apart else origin.rows
         cuts.append(ParameterSlice(origin.bias, units(rows), None))
     return tuple(cuts)
 

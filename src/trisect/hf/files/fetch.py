@@ -92,16 +92,16 @@ def check_sizes(name: str, body: Mapping[str, object], weights: tuple[int, int] 
         kind = next((kind for kind in MOST if kind.fullmatch(field.rpartition(".")[2])), None)
         if kind is None or isinstance(value, bool) or not isinstance(value, int):
             continue
-        most, reason = MOST[kind], f"It is a whole number from {LEAST[kind]} to {MOST[kind]:,}."
+        limit, reason = MOST[kind], f"It is a whole number from {LEAST[kind]} to {MOST[kind]:,}."
         if weights is not None and kind in (LAYERS, WIDTHS):
             tensors, numbers = weights
             available = max(tensors, FEW) if kind is LAYERS else numbers
-            if available < most:
-                most = available
+            if available < limit:
+                limit = available
                 reason = f"Its weights hold {tensors:,} tensors with {numbers:,} numbers in all: too few for that."
         if value < LEAST[kind]:
             reason = f"It is a whole number, {LEAST[kind]} or more."
-        if not LEAST[kind] <= value <= most:
+        if not LEAST[kind] <= value <= limit:
             raise ModelError(f"{field} of {name} is {shorten(value)}.", reason, TODO)
 
 

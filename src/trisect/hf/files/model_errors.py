@@ -35,9 +35,9 @@ def translate_errors(refusal: Callable[[BaseException], ModelError]) -> Iterator
         raise refusal(error) from error
 
 
-def summarize_error(error: BaseException, most: int = 300) -> str:
+def summarize_error(error: BaseException, limit: int = 300) -> str:
     """The kind of an error and its first words, on one line."""
-    return f"{type(error).__name__}: {' '.join(str(error).split())[:most]}"
+    return f"{type(error).__name__}: {' '.join(str(error).split())[:limit]}"
 
 
 def loading_error(name: str, method: object, error: BaseException) -> ModelError:

@@ -95,16 +95,16 @@ def _growth(stage: Mapping[str, Any]) -> float:
 
 def _check_growth(name: str, stages: list[tuple[dict[str, Any], float]], text: str) -> None:
     """Raise ModelError if normalizers make too many characters of a text; they are run one by one only if they might."""
-    most = max(CHARACTERS, GROWTH * len(text))
-    if len(text) * math.prod(growth for _, growth in stages) <= most:
+    limit = max(CHARACTERS, GROWTH * len(text))
+    if len(text) * math.prod(growth for _, growth in stages) <= limit:
         return
     from tokenizers import normalizers
 
     words = text
     for statement, growth in stages:
-        if len(words) * growth > most:
+        if len(words) * growth > limit:
             problem = f"The tokenizer of {name} makes too many characters of {text[:40]!r}."
-            reason = f"Its normalizers make more than {most:,} characters of these {len(text):,}."
+            reason = f"Its normalizers make more than {limit:,} characters of these {len(text):,}."
             raise ModelError(problem, reason, "Give the tokenizer that the model was trained with.")
         stage = normalizers.NFC()
         stage.__setstate__(json.dumps(statement).encode())

@@ -329,8 +329,8 @@ class _BlockWatcher:
         expected, size = wide.sum(0), wide.abs().sum(0)
         off = (total.reshape(y.shape).to(expected) - expected).abs()
         kinds = [torch.finfo(p.dtype).eps for p in (*parts, total)]
-        most = ROUNDED * max(kinds) * size.amax(-1, keepdim=True)
-        if bool(((off > most) & off.isfinite()).any()):
+        rounding = ROUNDED * max(kinds) * size.amax(-1, keepdim=True)
+        if bool(((off > rounding) & off.isfinite()).any()):
             self.wrong.append((address, words))
 
 
@@ -426,8 +426,8 @@ def _the_norm(
             factor = (first * actual).sum() / first.square().sum().clamp_min(torch.finfo(torch.float64).tiny)
             off = (first * factor - actual).abs().max() / actual.abs().max()
             lengths = [torch.linalg.vector_norm(x.double(), dim=-1) for x in (normed, t.detach())]
-            apart = (lengths[0] * factor.abs() - lengths[1]).abs().max() / lengths[1].max()
-            if float(torch.maximum(off, apart)) <= max(allowed, 1e-3):
+            length_error = (lengths[0] * factor.abs() - lengths[1]).abs().max() / lengths[1].max()
+            if float(torch.maximum(off, length_error)) <= max(allowed, 1e-3):
                 turned = not near(t, normed * factor.to(normed), max(allowed, 1e-3))
                 return norm, torch.full(units.shape, float(factor)), turned, time_first
     return None

@@ -618,7 +618,7 @@ def row_order_fault(call: Call, consumers: Sequence[MapUse]) -> str:
         if bool(places.lt(0).any()) or len(heads.unique()) < len(heads):
             return ""  # several rows of one head, or another text's
         offsets |= {position - t: (t, position) for t in (places % length).tolist()}
-    wrong = [places for by, places in offsets.items() if by]
+    wrong = [places for shift, places in offsets.items() if shift]
     if wrong and (x.shape[1] == length or len(offsets) > 1):
         t, position = wrong[0]
         return f"its rows are not in the order of positions: the result of row {t} goes to position {position}"
@@ -746,7 +746,7 @@ def _compare(
     expected = (gradient[units] * value)[fresh].sum(1)
     actual = (mixed * t)[fresh].sum(1)
     # rounding of a sum of products grows with its terms
-    most = size * (t[fresh].norm(dim=1) + (value * factors)[fresh].norm(dim=1)) + torch.finfo(torch.float32).tiny
-    if bool(((expected - actual).abs() > allowed * most).any()):
+    limit = size * (t[fresh].norm(dim=1) + (value * factors)[fresh].norm(dim=1)) + torch.finfo(torch.float32).tiny
+    if bool(((expected - actual).abs() > allowed * limit).any()):
         return f"{place}is more than the result of {source.name}: something that depends on the position is added", True
     return "", bool(((per_unit - mixed[fresh]).abs().amax(1) > allowed * size).any())

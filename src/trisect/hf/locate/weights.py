@@ -165,9 +165,9 @@ def _find_call(
     return CallWeights(call.module, Projections(address, origins, **detached, normed=normed), around, True, laws, order)
 
 
-def tolerance(t: Tensor, by: MapUse | None = None) -> float:
-    """Relative tolerance for sums in that tensor's dtype, or in the precision of the map `by` that made it."""
-    return max(TOLERANCE[t.dtype], 0.0 if by is None else by.allowed)
+def tolerance(t: Tensor, use: MapUse | None = None) -> float:
+    """Relative tolerance for sums in that tensor's dtype, or in the precision of the map use `use` that made it."""
+    return max(TOLERANCE[t.dtype], 0.0 if use is None else use.allowed)
 
 
 def _trace(
@@ -252,8 +252,8 @@ def _trace_selection(
     # v is recomputed at all positions; q and k only at position 0, since later ones may be rotated
     residual, extra = _recompute(t, passed, affine, units, factors, everywhere=name == "v")
     chosen = Selected(passed, units, factors, extra)
-    most = max(tolerance(t), tolerance(passed.leaf))
-    misplaced, turned, time_first = find_placement(name, t, chosen, before, most)
+    limit = max(tolerance(t), tolerance(passed.leaf))
+    misplaced, turned, time_first = find_placement(name, t, chosen, before, limit)
     allowed, rounding = tolerance(t, passed), None
     order = misplaced if DISPLACED in misplaced else ""
     if misplaced and (residual <= allowed or order or misplaced.startswith("at position 0 ")):

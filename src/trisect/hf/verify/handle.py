@@ -302,14 +302,14 @@ def _tensor_rows(
 ) -> list[tuple[str, str, str]]:
     """Verdicts on the tensor and on its heads."""
     if match is None:
-        values, values_held, apart = first.values.double(), tensor.detach().cpu().double(), "its shape is another"
+        values, values_held, fault = first.values.double(), tensor.detach().cpu().double(), "its shape is another"
         shape = [n for n in values_held.shape if n > 1]
         for layout in (values, values.transpose(1, 2), values.flatten(2), values.transpose(1, 2).flatten(2)):
             if shape == [n for n in layout.shape if n > 1]:
                 off = float((values_held.reshape(layout.shape) - layout).norm() / layout.norm().clamp_min(1e-30))
-                apart = f"it is off by {off:.2g} of the site's size"
+                fault = f"it is off by {off:.2g} of the site's size"
         why = f"{list(tensor.shape)} holds no whole head of q, k or v, in any order of axes, whatever the factor"
-        return [("tensor", DIFFERENT, f"{why}; {apart}")]
+        return [("tensor", DIFFERENT, f"{why}; {fault}")]
     candidate, heads = match.candidate, match.heads
     factors = [factor for _, factor in heads.values()]
     allowed = 2 * loose(candidate.values.dtype)

@@ -310,8 +310,8 @@ class Checker:
             actual = x @ law.images.to(x.device)
             expected = mixed[sample.row.to(x.device), sample.position.to(x.device)].to(actual)
             off = (expected - actual).norm(dim=1) / DIRECTIONS**0.5
-            most = max(allowed, _rounding(use.x))
-            self.note(off, x.norm(dim=1) * law.map.size, most, sample, order, words)
+            limit = max(allowed, _rounding(use.x))
+            self.note(off, x.norm(dim=1) * law.map.size, limit, sample, order, words)
         self.look(law.map, use, order, rows, length, law.time_first)
         if law.owner:
             self.leaving[law.owner] = order, key[0], use.y.clone()  # it may be changed in place before it leaves
@@ -347,9 +347,9 @@ def _places(rows: int, length: int) -> Iterator[_Places]:
 def _rounding(*tensors: Tensor, kind: torch.dtype | None = None) -> float:
     """Relative tolerance for operations on these tensors, with dtype `kind` in between."""
     kinds = [t.dtype for t in tensors] + ([] if kind is None else [kind])
-    most = max(TOLERANCE.get(kind, TOLERANCE[torch.float32]) for kind in kinds)
-    coarse = torch.get_float32_matmul_precision() != "highest" and any(t.is_cuda or most == 1e-4 for t in tensors)
-    return max(most, ROUNDED_PRODUCTS) if coarse else most
+    coarsest = max(TOLERANCE.get(kind, TOLERANCE[torch.float32]) for kind in kinds)
+    coarse = torch.get_float32_matmul_precision() != "highest" and any(t.is_cuda or coarsest == 1e-4 for t in tensors)
+    return max(coarsest, ROUNDED_PRODUCTS) if coarse else coarsest
 
 
 @contextlib.contextmanager

@@ -114,9 +114,9 @@ def _read_coverage(model: nn.Module, inputs: ModelInputs) -> _Coverage:
         with following(model, pieces=pieces, calls=Calls(copy_call)) as follower:
             followed = first_tensor(model(**inputs))
     by_tape = bool(calls) and len(calls) >= len(follower.calls)
-    most = max(TOLERANCE[own_answer.dtype], largest_rounding_tolerance(model))
-    if plain is not None and len(calls) == len(follower.calls) and not _apart(plain, own_answer) <= most:
-        by_tape = not _apart(open_own, own_answer) <= most  # as it was loaded, where eager attention is another
+    limit = max(TOLERANCE[own_answer.dtype], largest_rounding_tolerance(model))
+    if plain is not None and len(calls) == len(follower.calls) and not _apart(plain, own_answer) <= limit:
+        by_tape = not _apart(open_own, own_answer) <= limit  # as it was loaded, where eager attention is another
     chosen, other = (calls, follower.calls) if by_tape else (follower.calls, calls)
     read = [c.module for c in chosen]
     covered = [p.module for p in pieces] + (read if by_tape else [])
@@ -128,8 +128,8 @@ def _read_coverage(model: nn.Module, inputs: ModelInputs) -> _Coverage:
     unread += [s for s in beside if not _among(s.module, [*named, *(u.module for u in unread)])]
     hook, words = (record_interface, "interface") if by_tape else (partial(record_products, pieces=pieces), "product")
     shown, answer = plain if by_tape and plain is not None else open_own, taped if by_tape else followed
-    apart = _change(answer, shown), _apart(shown, own_answer)
-    return _Coverage(hook, words, tuple(chosen), tuple(dict.fromkeys(unread)), answer, *apart)
+    changes = _change(answer, shown), _apart(shown, own_answer)
+    return _Coverage(hook, words, tuple(chosen), tuple(dict.fromkeys(unread)), answer, *changes)
 
 
 def _silent_layers(model: nn.Module, attending: Sequence[str]) -> list[UnreadAttention]:

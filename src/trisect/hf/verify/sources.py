@@ -180,10 +180,10 @@ def _part_shift(call: Call, kind: str, leaves: Sequence[Tensor]) -> str:
     expected = {position: _support(reference[:, :, position], leaves) for position in positions}
     for name, t in others:
         support = {position: _support(t[:, :, position], leaves) for position in positions}
-        apart = [p for p in positions if bool(support[p].any()) and not bool((expected[p] & support[p]).any())]
+        distant = [p for p in positions if bool(support[p].any()) and not bool((expected[p] & support[p]).any())]
         # two parts of one longer sequence share no inputs
-        everywhere = _support(t, leaves) if apart else None
-        for position in apart:
+        everywhere = _support(t, leaves) if distant else None
+        for position in distant:
             if everywhere is not None and bool((expected[position] & everywhere).any()):
                 return f"its {name} are shifted: those at position {position} depend on other inputs than its {first} there"
     return ""
@@ -508,9 +508,9 @@ def _split_stack(
             groups.setdefault(key(use), []).append(use)
         counted = {key: layer_numbers([m for m, _ in group]) for key, group in groups.items()}
         places = {_container(group[0][0]) for group in groups.values()}
-        apart = len(places) == 1 or len({length[group[0]] for group in groups.values()}) > 1
-        apart = apart or list(uses) != [use for group in groups.values() for use in group]
-        if len(groups) > 1 and apart and all(n is not None for n in counted.values()):
+        is_split = len(places) == 1 or len({length[group[0]] for group in groups.values()}) > 1
+        is_split = is_split or list(uses) != [use for group in groups.values() for use in group]
+        if len(groups) > 1 and is_split and all(n is not None for n in counted.values()):
             names = _names(stack, list(groups), used)
             return [
                 (use, name, n)

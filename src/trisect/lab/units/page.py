@@ -182,9 +182,9 @@ def page(tables: Mapping[str, pl.DataFrame], about: About[UnitsFacts]) -> Sheet:
     effects = [finding for finding in results if finding.measure not in BASELINES]
     answers = [finding for finding in results if finding not in effects[:1]]
     # findings that are too many for paragraphs are a folded table: the figures show their numbers
-    few, in_words = len(answers) <= FEW_SENTENCES, sentences([replace(f, title=capital(f.title)) for f in answers])
-    paragraphs = (*(capital(str(finding)) for finding in answers if few), *_reading(results, facts))
-    shown = present(None if few else in_words, _pairs(pooled, facts) if facts.is_sample else None)
+    is_short, in_words = len(answers) <= FEW_SENTENCES, sentences([replace(f, title=capital(f.title)) for f in answers])
+    paragraphs = (*(capital(str(finding)) for finding in answers if is_short), *_reading(results, facts))
+    shown = present(None if is_short else in_words, _pairs(pooled, facts) if facts.is_sample else None)
     sections = present(
         Section(f"Over {unit}s", paragraphs, tuple(_figures(pooled, facts)), shown),
         _claims(tables, facts),
