@@ -244,9 +244,10 @@ def options(settings: dict[str, Any]) -> list[str]:
 
 
 def record_folder(out: Path, content: Json = None, limit: RowLimit | None = None) -> Json:
-    """The tables of a folder, and a reply without the findings that are a claim's verdict, which are in a table."""
+    """The tables of a folder, and a reply without its sentence and the findings that are a claim's verdict, which are in a table."""
     if isinstance(content, dict) and "records" in content:
-        content = {**content, "records": [one for one in content["records"] if one.get("claim") is None]}
+        records = [one for one in content["records"] if one.get("claim") is None]
+        content = {name: value for name, value in content.items() if name != "answer"} | {"records": records}
     if isinstance(content, dict) and "composition" in content:  # every path, which the table paths has too
         content = {**content, "composition": content["composition"][:8]}
     tables = {name: record_table(table, limit or RowLimit()) for name, table in read_tables(out).items()}
