@@ -260,11 +260,14 @@ def checks(evidence: Evidence) -> tuple[Check, ...]:
     A baseline that diverged is no model to ask about, so its seed fails whatever its losses are.
     """
     unigrams = "Required: in every seed the baseline's final validation loss is below that of the train split's word frequencies."
-    alone = f"Required: in every seed, letting each position see only itself costs the baseline more than {MARGIN:g} nats on validation."
+    attention = (
+        "Required: in every seed, letting each position see only itself costs the baseline "
+        f"more than {MARGIN:g} nats on validation."
+    )
     done: list[Check] = []
     for name, required, site, measure, margin in (
         ("the baseline beats the unigram loss", unigrams, None, "unigram_loss_nats", 0.0),
-        ("attention is in use", alone, "attn@all", "self_only_loss_nats", MARGIN),
+        ("attention is in use", attention, "attn@all", "self_only_loss_nats", MARGIN),
     ):
         bases = {seed: base for seed in evidence.seeds if (base := evidence.baseline(seed)) is not None}
         gains = {

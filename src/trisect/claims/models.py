@@ -87,8 +87,8 @@ def judge_by_draws(
         )
         effect, measured = _value(part.effect, estimates), _has_number(part, estimates, replicates)
         values = np.asarray(_value(part.effect, replicates) if measured else [], dtype=float)
-        alone = (tests or {}).get(part.effect.name) if isinstance(part.effect, Statistic) else None
-        barred = _rule_against(values, sample, ALPHA / family, alone) if measured else NOT_MEASURED
+        test = (tests or {}).get(part.effect.name) if isinstance(part.effect, Statistic) else None
+        barred = _rule_against(values, sample, ALPHA / family, test) if measured else NOT_MEASURED
         tested = percentile_result(
             float(effect) if measured and effect is not None else None,
             values,
@@ -99,15 +99,15 @@ def judge_by_draws(
             family,
             barred,
         )
-        if alone is not None and barred is None:
-            tested = replace(tested, p=alone.p, n=alone.n)
-        return _SampledPart(part, tested, barred, sample, alone)
+        if test is not None and barred is None:
+            tested = replace(tested, p=test.p, n=test.n)
+        return _SampledPart(part, tested, barred, sample, test)
 
     def whole_row(decided: Decided[_SampledPart]) -> ClaimColumns:
         # a test over layers: more texts would not decide it
-        alone = decided.weakest.test if decided.barred is None else None
-        reason = decided.barred or (UNDECIDED if alone is None else Reason("undecided over", alone.n, alone.unit))
-        more = decided.is_open and alone is None and reason.kind in ("undecided", "single", "few resampled")
+        test = decided.weakest.test if decided.barred is None else None
+        reason = decided.barred or (UNDECIDED if test is None else Reason("undecided over", test.n, test.unit))
+        more = decided.is_open and test is None and reason.kind in ("undecided", "single", "few resampled")
         needed = _units_to_decide(decided.deciding, family) if more else None
         return decided.row(reason, needed, decided.weakest.sample.n)
 
@@ -119,14 +119,14 @@ def _has_number(part: Part, estimates: Mapping[str, float], replicates: Mapping[
     return effect is not None and bool(np.isfinite(effect)) and draws is not None and len(draws) > 0
 
 
-def _rule_against(values: Reals, sample: ResampledUnits, level: float, alone: UnitTest | None) -> Reason | None:
+def _rule_against(values: Reals, sample: ResampledUnits, level: float, test: UnitTest | None) -> Reason | None:
     """Why a measured statistic cannot decide, or None."""
     if sample.n < LEAST:
         return Reason("few resampled", sample.n, sample.unit, LEAST)
     if sample.seeds is not None and sample.seeds < MIN_SEEDS:
         return SINGLE_SEED if sample.seeds == 1 else Reason("few trained", sample.seeds, "seed", MIN_SEEDS)
-    if alone is not None:
-        within, sizes = smallest_p("permutation", alone.n) < level, (alone.n, alone.unit)
+    if test is not None:
+        within, sizes = smallest_p("permutation", test.n) < level, (test.n, test.unit)
     else:
         within = smallest_p("bootstrap", sample.groups, len(values)) < level
         sizes = (sample.groups, sample.unit) if sample.seeds is None else (sample.seeds, "seed")
@@ -205,8 +205,8 @@ def judge_models(
 
     def read(claim: Claim, part: Part) -> PartOfModels:
         assert isinstance(part.effect, Statistic), "claims about models are about statistics"
-        why = (barred or {}).get(part.effect.name)
-        return values.get(part.effect.name, ()), None if why is None else read_reason(why), False, None
+        reason = (barred or {}).get(part.effect.name)
+        return values.get(part.effect.name, ()), None if reason is None else read_reason(reason), False, None
 
     return frame("claims", _judge_parts(source, read, about))
 
@@ -234,12 +234,12 @@ def judge_over_models(claims: Sequence[pl.DataFrame], about: Mapping[str, object
             why = None
             if values and each:
                 why = Reason("some models", each.count(each[0]), need=len(lines), detail=str(each[0]))
-            alone = None
+            test = None
             if lines and all(row["p"] is not None for row in lines):  # two-sided, on the side that all models share
                 p_for = np.asarray(max(row["p"] for row in lines) / 2)
                 holds = distance_from_bound(part, values[0]) > 0
-                alone = PValues(p_for, NO_TEST.p_against) if holds else PValues(NO_TEST.p_for, p_for)
-            return values, why, any(row["p"] is not None and row["spread"] is None for row in lines), alone
+                test = PValues(p_for, NO_TEST.p_against) if holds else PValues(NO_TEST.p_for, p_for)
+            return values, why, any(row["p"] is not None and row["spread"] is None for row in lines), test
 
         for row in _judge_parts(source, read, about):
             rows.append(row | {"over": "model"})
@@ -259,7 +259,7 @@ def _judge_parts(
     family = family_of(source, lambda part: bool(read(places[part], part)[0]))
 
     def test(part: Part, claim: Claim) -> _ModelsPart:
-        values, barred, by_head, alone = read(claim, part)
+        values, barred, by_head, test = read(claim, part)
         sample, reason = summary(values), barred
         if not sample.n:
             reason = NOT_MEASURED
@@ -269,8 +269,8 @@ def _judge_parts(
             reason = Reason("few trained", int(sample.n), "model trained alike", MIN_SEEDS)
         untestable = SINGLE_MODEL if sample.n == 1 else Reason("no spread", unit="model")
         tested = t_result(sample, part.direction, part.bound, family, untestable)
-        if sample.spread == 0 and alone is not None:
-            tested = replace(tested, p=alone, reason=None)
+        if sample.spread == 0 and test is not None:
+            tested = replace(tested, p=test, reason=None)
         if barred is not None:
             tested = replace(tested, p=NO_TEST, reason=barred)
         elif by_head:
@@ -328,7 +328,7 @@ def judge_heads(
     the heads', p_against their smallest times their number; its effect is that of the weakest head. Layers are tested by
     Student's t, at least LEAST_LAYERS of them.
     """
-    why = {} if isinstance(missing, str) else {name: read_reason(sentence) for name, sentence in missing.items()}
+    reasons = {} if isinstance(missing, str) else {name: read_reason(sentence) for name, sentence in missing.items()}
     rest = read_reason(missing) if isinstance(missing, str) else NOT_MEASURED
 
     family = family_of(source, lambda part: isinstance(part.effect, Statistic) and part.effect.name in statistics)
@@ -337,17 +337,17 @@ def judge_heads(
         assert isinstance(part.effect, Statistic), "claims about heads are about statistics"
         value = statistics.get(part.effect.name)
         if value is None:
-            reason = why.get(part.effect.name, rest)
+            reason = reasons.get(part.effect.name, rest)
             return TestedPart(part, EffectTest(reason=reason), reason)
         if isinstance(value, HeadsAgainstNull):  # it has to hold for every head; its effect is that of the weakest
             if not len(value.effects):
                 return TestedPart(part, EffectTest(reason=Reason("no null")), Reason("no null"))
             weakest = int(np.argmin([distance_from_bound(part, float(effect)) for effect in value.effects]))
-            every = conjunction([PValues(*both) for both in zip(value.p_for, value.p_against, strict=True)])
+            joint = conjunction([PValues(*both) for both in zip(value.p_for, value.p_against, strict=True)])
             ends = (e for alpha in (ALPHA, ALPHA / family) for e in value.interval(weakest, alpha))
             low, high, low_family, high_family = (nan_to_none(end) for end in ends)
             effect, n = float(value.effects[weakest]), len(value.effects)
-            return TestedPart(part, EffectTest(effect, n, None, every, low, high, low_family, high_family), None)
+            return TestedPart(part, EffectTest(effect, n, None, joint, low, high, low_family, high_family), None)
         if isinstance(value, LayerMeans):
             sample, layers = summary(value.values), len(value.values)
             shortage = Reason("few trained", layers, "layer", LEAST_LAYERS) if layers < LEAST_LAYERS else None
@@ -370,4 +370,4 @@ def judge_heads(
             reason = Reason("after Holm", detail=f"{decided.p:.2g}, and {decided.p_holm:.2g}")
         return decided.row(reason, None)
 
-    return frame("claims", claim_rows(source, test, whole_row, {rest, *why.values()}, about=about))
+    return frame("claims", claim_rows(source, test, whole_row, {rest, *reasons.values()}, about=about))

@@ -63,19 +63,19 @@ class TheoryError(TrisectError):
     """A construction of attention by hand is outside what can be built or computed."""
 
 
-def check_name(what: str, name: object) -> None:
+def check_name(kind: str, name: object) -> None:
     """Raise SpecError for an empty name of a folder or model, which would mean the current folder."""
     if isinstance(name, str) and not name.strip():
         reason = "An empty name would mean the folder that you are in."
-        raise SpecError(f"The name of {what} is {name!r}.", reason, "Write . for that folder, or name another one.")
+        raise SpecError(f"The name of {kind} is {name!r}.", reason, "Write . for that folder, or name another one.")
 
 
-def unknown_name(what: str, name: object, names: Iterable[str]) -> str:
+def unknown_name(kind: str, name: object, names: Iterable[str]) -> str:
     """The first part of an error about an unknown name, with the closest known one."""
     shown = repr(name)
     if len(shown) > LONGEST:
         shown = f"{shown[:LONGEST]}…"
-    return f"Unknown {what} {shown}{suggest_closest(name, names)}"
+    return f"Unknown {kind} {shown}{suggest_closest(name, names)}"
 
 
 def suggest_closest(name: object, names: Iterable[str]) -> str:
@@ -195,7 +195,7 @@ def find_os_error(error: BaseException) -> OSError | None:
 
 
 @contextmanager
-def translate_temporary_errors(what: str) -> Iterator[None]:
+def translate_temporary_errors(task: str) -> Iterator[None]:
     """Context that names the folder of temporary files if the system refuses to write there."""
     try:
         yield
@@ -206,7 +206,7 @@ def translate_temporary_errors(what: str) -> Iterator[None]:
         with suppress(OSError):  # the system may have no such folder
             folder += f", {tempfile.gettempdir()}"
         raise StudyError(
-            f"{what} cannot be kept in {folder}.",
+            f"{task} cannot be kept in {folder}.",
             "It is full." if error.errno in FULL else f"The system says: {error.strerror or error}.",
             "Free some space there, or set TMPDIR to a folder with more of it, and run the same command again.",
         ) from raised
@@ -277,11 +277,11 @@ def import_optional(package: str) -> Any:
     return importlib.import_module(package)
 
 
-def require_extra(package: str, extra: str, what: str) -> None:
-    """Raise SpecError if a package that `what` needs is missing, naming the extra that installs it."""
+def require_extra(package: str, extra: str, feature: str) -> None:
+    """Raise SpecError if a package that `feature` needs is missing, naming the extra that installs it."""
     if not is_installed(package):
         raise SpecError(
-            f"{what} needs the package {PYPI_NAMES.get(package, package.replace('_', '-'))}.",
+            f"{feature} needs the package {PYPI_NAMES.get(package, package.replace('_', '-'))}.",
             "It is not installed here.",
             f"Install it with: pip install 'trisect[{extra}]'.",
         )

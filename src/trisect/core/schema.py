@@ -418,18 +418,18 @@ def _value_error(name: str, errors: Sequence[Any], info: FieldInfo | None, owner
     if first["type"] == "too_short":
         return SpecError(f"The {owner} has no {name}.", "It needs at least one.", f"Name some, or leave {owner} out.")
     if first["type"] in ("too_long", "string_too_long"):
-        limit, what = first["ctx"]["max_length"], "values" if first["type"] == "too_long" else "characters"
-        problem = f"{name} has {len(first['input']):,} {what}."
-        return SpecError(problem, f"At most {limit:,} are read.", f"Give fewer {what}.")
+        limit, unit = first["ctx"]["max_length"], "values" if first["type"] == "too_long" else "characters"
+        problem = f"{name} has {len(first['input']):,} {unit}."
+        return SpecError(problem, f"At most {limit:,} are read.", f"Give fewer {unit}.")
     nouns = " or ".join(dict.fromkeys(_describe(error, info) for error in errors))
-    each = "Each of it" if holds == "holds" else "It"
+    subject = "Each value" if holds == "holds" else "It"
     reason = option.reason if first["type"].startswith("greater") else None
     todo = (
         f'Give {short} in brackets, as in ["a", "b"].'
         if nouns == NOUNS["list_type"]
         else f"Change {short} accordingly."
     )
-    return SpecError(problem, reason or f"{each} is {nouns}.", todo)
+    return SpecError(problem, reason or f"{subject} is {nouns}.", todo)
 
 
 def _describe(error: Mapping[str, Any], info: FieldInfo | None) -> str:

@@ -151,5 +151,5 @@ def format_spans(numbers: tuple[int, ...]) -> str:
     return ",".join(str(a) if a == b else f"{a}-{b}" for a, b in spans)
 
 
-def _error(text: str, why: str) -> SiteError:
-    return SiteError(f"{text} is not a site: {why}.", f"{GRAMMAR}.", EXAMPLES)
+def _error(text: str, reason: str) -> SiteError:
+    return SiteError(f"{text} is not a site: {reason}.", f"{GRAMMAR}.", EXAMPLES)

@@ -267,15 +267,15 @@ class Ledger:
         return reduce(union, self.asked)
 
 
-def differences(earlier: Design, here: Design) -> list[str]:
+def differences(earlier: Design, later: Design) -> list[str]:
     """Why two designs cannot belong to one study: differences in anything but runs, evaluations and text."""
     differing = []
     for name in ("model", "training", *(name for name in METHODS if name not in ("control", "tie"))):
-        a, b = getattr(earlier, name), getattr(here, name)
+        a, b = getattr(earlier, name), getattr(later, name)
         for field in fields(a) if a is not None and b is not None else ():
             old, new = getattr(a, field.name), getattr(b, field.name)
             if (name, field.name) == ("attack", "epochs"):
-                old, new = old or earlier.training.epochs, new or here.training.epochs
+                old, new = old or earlier.training.epochs, new or later.training.epochs
             unused = (name, field.name) == ("rewind", "sample_seed") and getattr(a, "sample_tokens", None) is None
             is_open = field.name in MERGEABLE and (name, field.name) != ("probe", "sites")
             if old != new and not unused and not is_open:

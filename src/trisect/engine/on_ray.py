@@ -71,10 +71,10 @@ def _perform(
         for path in sent.values():
             path.unlink()
 
-    here = _node_versions()
-    if different := sorted({*here.items()} ^ {*expected.items()}):
+    versions = _node_versions()
+    if different := sorted({*versions.items()} ^ {*expected.items()}):
         names = dict.fromkeys(name for name, _ in different)
-        words = ", ".join(f"{name} {here.get(name)} (here {expected.get(name)})" for name in names)
+        words = ", ".join(f"{name} {versions.get(name)} (here {expected.get(name)})" for name in names)
         tell(differs=f"The node {socket.gethostname()} has {words}", id=ray.get_runtime_context().get_node_id())
         return
     tell(share=None, words="", files={})  # where it is, should it be lost
@@ -138,8 +138,8 @@ class RayEngine:
     def __init__(self, workers: int | None, uses_gpus: bool, is_own_cluster: bool) -> None:
         self._workers, self._uses_gpus, self._patience = workers, uses_gpus, 0.0 if is_own_cluster else ALONE
         self._name, self._versions = secrets.token_hex(8), _node_versions()
-        here = NodeAffinitySchedulingStrategy(ray.get_runtime_context().get_node_id(), soft=False)
-        self._queue = Queue(actor_options={"num_cpus": 0, "scheduling_strategy": here})
+        strategy = NodeAffinitySchedulingStrategy(ray.get_runtime_context().get_node_id(), soft=False)
+        self._queue = Queue(actor_options={"num_cpus": 0, "scheduling_strategy": strategy})
         self._open: dict[int, _Open] = {}
         self._refs: dict[ObjectRef, tuple[int, str]] = {}  # their number and attempt
         self._put_once = cache(_put)
@@ -155,12 +155,12 @@ class RayEngine:
         if self._cores and (self._gpus or not self._uses_gpus):
             self._seen = time.monotonic()
         elif self._left_out or time.monotonic() - self._seen >= self._patience:
-            what = "node with a GPU" if self._uses_gpus else "node with a processor core for jobs"
+            node = "node with a GPU" if self._uses_gpus else "node with a processor core for jobs"
             reason, todo = f"There has been none for {self._patience:.0f} seconds", "Add a node (ray start)"
             if self._left_out:
-                what, reason = f"{what} that can be used", "; ".join(self._left_out.values())
+                node, reason = f"{node} that can be used", "; ".join(self._left_out.values())
                 todo = "Have the same trisect and packages on every node"
-            raise StudyError(f"The cluster has no {what}.", f"{reason}.", f"{todo}, and {AGAIN}")
+            raise StudyError(f"The cluster has no {node}.", f"{reason}.", f"{todo}, and {AGAIN}")
 
     def slots(self) -> int:
         """The number of jobs for which nodes have room; it changes in `events`."""

@@ -590,8 +590,8 @@ class SharedPasses:
                 fits = all(t.dim() and t.shape[0] == rows for t in tensors_in(batch.inputs.values()))
                 answer, fault = torch.empty(0), FAILED.format(type(error).__name__) if fits else NO_ROWS
             if not fault and key not in restarts.compared:
-                alone = run_forward(self.proved, batch.inputs, edits_at(addresses, writes[-1], hold))[1]
-                fault = "" if near(output_at(answer[-rows:], places), output_at(alone, places)) else APART
+                reference = run_forward(self.proved, batch.inputs, edits_at(addresses, writes[-1], hold))[1]
+                fault = "" if near(output_at(answer[-rows:], places), output_at(reference, places)) else APART
             if not fault:
                 self._note_lowest(edits)
                 restarts.compared.add(key)
@@ -644,8 +644,8 @@ class SharedPasses:
                 self.restarts.apart = FAILED.format(type(error).__name__)
                 continue
             if shares and key not in self.restarts.compared and (start is not None or len(group) > 1):
-                (alone,) = stream_parts(self.proved, batch, group[-1:], address, None)
-                if not all(near(*both) for both in zip(group_parts[-1], alone, strict=True)):
+                (stream,) = stream_parts(self.proved, batch, group[-1:], address, None)
+                if not all(near(*both) for both in zip(group_parts[-1], stream, strict=True)):
                     if start is None:
                         self.restarts.apart = APART
                     else:
@@ -714,11 +714,11 @@ def _copies(values: Mapping[K, Any], rows: int, count: int) -> dict[K, Any]:
     return {name: same[id(value)] for name, value in values.items()}
 
 
-def near(answer: Tensor, alone: Tensor) -> bool:
+def near(answer: Tensor, reference: Tensor) -> bool:
     """Whether two outputs are equal to rounding."""
-    if answer.shape != alone.shape:
+    if answer.shape != reference.shape:
         return False
-    is_finite = alone.isfinite() & answer.isfinite()
-    size = float(alone[is_finite].abs().max()) if bool(is_finite.any()) else 0.0
-    same = bool((alone.isfinite() == answer.isfinite()).all())
-    return same and bool(((answer - alone)[is_finite].abs() <= ROUNDED[alone.dtype] * size).all())
+    is_finite = reference.isfinite() & answer.isfinite()
+    size = float(reference[is_finite].abs().max()) if bool(is_finite.any()) else 0.0
+    same = bool((reference.isfinite() == answer.isfinite()).all())
+    return same and bool(((answer - reference)[is_finite].abs() <= ROUNDED[reference.dtype] * size).all())

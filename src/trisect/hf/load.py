@@ -205,8 +205,8 @@ class Pretrained:
         if self.processor is None:
             reason = "It was given as a module, without the processor that makes inputs of them."
             todo = "Load it with its processor, load(model, processor), or give the processor's outputs to read."
-            what = "Sound was" if sample.audio else "Images were"
-            raise ModelError(f"{what} given to {self.name}.", reason, todo)
+            medium = "Sound was" if sample.audio else "Images were"
+            raise ModelError(f"{medium} given to {self.name}.", reason, todo)
         like = next(p for p in self.model.parameters() if p.is_floating_point())
         start = self.batcher.start if "decoder_input_ids" in self.batcher.accepts else None
         return self.processor.inputs(sample, like, self.tokenizer, start)
@@ -236,9 +236,9 @@ class Pretrained:
             if not pictures and not sounds:
                 reason = "A Reading is of at least one, or of an image or a sound."
                 raise ModelError("No text was given.", reason, "Give a text.")
-            what = "images" if pictures else "sound"
+            medium = "images" if pictures else "sound"
             if texts is not None and not isinstance(texts, str):
-                problem = f"{type(texts).__name__} was given beside {what}."
+                problem = f"{type(texts).__name__} was given beside {medium}."
                 raise ModelError(problem, "They stand beside one text.", "Give one text, or the model's own inputs.")
             if pictures and sounds:
                 problem = "Images and sound were given."
@@ -542,9 +542,9 @@ def piece_spans(model: Pretrained, text: str) -> list[tuple[int, int]]:
     """
     tokenizer = model.tokenizer
     if tokenizer is None or not tokenizer.is_fast:
-        what = "no tokenizer" if tokenizer is None else f"the tokenizer {type(tokenizer).__name__}"
+        tokenizer_words = "no tokenizer" if tokenizer is None else f"the tokenizer {type(tokenizer).__name__}"
         reason = "A tokenizer of the library 'tokenizers' is needed, since only it has character offsets."
-        raise ModelError(f"{model.name} comes with {what}.", reason, "Load the model with such a tokenizer.")
+        raise ModelError(f"{model.name} comes with {tokenizer_words}.", reason, "Load the model with such a tokenizer.")
     options = {"return_special_tokens_mask": True, "return_offsets_mapping": True}
     encoded = tokenize(model.name, tokenizer, text, **options)
     inner = [i for i, special in enumerate(encoded["special_tokens_mask"]) if not special]

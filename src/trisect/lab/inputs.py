@@ -229,9 +229,9 @@ class TextSource:
 
         name, files = ("audio", self.audio) if self.audio else ("image", self.image)
         need_files(name, files)
-        beside = {"--corpus": self.texts, "--image": self.image and self.audio, "--reader": self.reader}
-        beside |= {"--split": self.split != "test"}
-        if clash := [option for option, value in beside.items() if value]:
+        options = {"--corpus": self.texts, "--image": self.image and self.audio, "--reader": self.reader}
+        options |= {"--split": self.split != "test"}
+        if clash := [option for option, value in options.items() if value]:
             reason = "What is read is sound, images, or texts of a corpus."
             raise SpecError(f"--{name} and {clash[0]} were both given.", reason, "Leave one of them out.")
         if self.text and len(self.text) != len(files):

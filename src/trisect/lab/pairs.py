@@ -587,8 +587,8 @@ def _check_kinds(subject: AnsweringSubject, pairs: Sequence[TextPair]) -> None:
     if any(n for _, _, n in counts) or any(pair.answers for pair in pairs):
         for pair, name, n in counts:
             if n != 1:
-                what = f"its {name} has {mask!r} {n} times, where an answer is read at exactly one"
-                raise bad_pair(pair.place, what)
+                reason = f"its {name} has {mask!r} {n} times, where an answer is read at exactly one"
+                raise bad_pair(pair.place, reason)
 
 
 def _answer_pieces(
@@ -628,8 +628,8 @@ def _answer_pieces(
     for pair, by_name in zip(pairs, pieces, strict=True):
         if wrong := [name for name in pair.answers if not any(by_name.get(name, ()))]:
             how = "one token at the mask of" if mask else "one or several tokens behind"
-            what = f"its answer for {wrong[0]!r}, {pair.answers[wrong[0]]!r}, is not {how} {text_words(pair.base)!r}"
-            raise bad_pair(pair.place, what)
+            reason = f"its answer for {wrong[0]!r}, {pair.answers[wrong[0]]!r}, is not {how} {text_words(pair.base)!r}"
+            raise bad_pair(pair.place, reason)
     # of a word with and without a space in front that which is one token, else the first
     return tuple(
         {name: min(filter(None, by_name[name]), key=lambda ids: len(ids) > 1) for name in pair.answers}

@@ -67,8 +67,8 @@ class WordTexts:
             words = self._texts[number][0]
             for piece, position in enumerate(plain.nonzero()[:, 0].tolist(), start):
                 word = words[piece] if piece < len(words) else -1
-                beside = piece + 1 if last else piece - 1
-                if word >= 0 and not (0 <= beside < len(words) and words[beside] == word):
+                neighbour = piece + 1 if last else piece - 1
+                if word >= 0 and not (0 <= neighbour < len(words) and words[neighbour] == word):
                     places.append(_WordPlace(i, position, number, word))
         return places
 

@@ -31,10 +31,10 @@ EDITS_AT_ONCE = 64  # edits whose q, k and v are in memory at once
 BLOCKS = ("pre", "bare")  # kinds of block in which a layer's output is added unchanged to every later layer's input
 
 
-def _not_additive(name: str, why: str) -> ModelError:
+def _not_additive(name: str, reason: str) -> ModelError:
     """The error for a model whose residual stream is not the sum of its writers' outputs."""
     todo = "Choose a model whose norms stand inside its blocks, such as GPT-2, GPT-NeoX or Llama."
-    return ModelError(f"The writers of {name} do not add up to its residual stream.", why, todo)
+    return ModelError(f"The writers of {name} do not add up to its residual stream.", reason, todo)
 
 
 def read_stream(subject: AnsweringSubject, batch: Batch, reading: Reading | None = None) -> WrittenStream:
@@ -124,9 +124,9 @@ def _adds_up(parts: Sequence[Tensor], y: Float[Tensor, "B T D"]) -> bool:
     return bool(((sum(exact) - y.double()).abs() <= bound).all())
 
 
-def _check_near(name: str, a: Tensor, b: Tensor, why: str) -> None:
+def _check_near(name: str, a: Tensor, b: Tensor, reason: str) -> None:
     if not _is_near(a, b):
-        raise _not_additive(name, why)
+        raise _not_additive(name, reason)
 
 
 class Paths:

@@ -83,8 +83,8 @@ class GridCurves(NamedTuple):
 def exact_curves(evaluate: Evaluate, grid: Float[np.ndarray, " A"], smooth: int) -> GridCurves:
     """Evaluate every grid point; the first `smooth` channels are those that `adaptive_curves` would check."""
     points = tuple(grid.tolist())
-    every = np.ones(len(grid), dtype=bool)
-    return GridCurves(evaluate(list(points)), every, np.zeros(smooth), 0, points, np.eye(len(grid)))
+    all_points = np.ones(len(grid), dtype=bool)
+    return GridCurves(evaluate(list(points)), all_points, np.zeros(smooth), 0, points, np.eye(len(grid)))
 
 
 def adaptive_curves(

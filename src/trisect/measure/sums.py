@@ -132,9 +132,9 @@ class Ranks:
         x, y = (square.sum(axis, dtype=float) for axis in (2, 1))
         blocks = np.array_split(times, max(1, len(times) // 500))
         if 2 * len(filled) > counts.shape[1]:
-            every = counts.astype(float)
+            weights = counts.astype(float)
             return np.concatenate(
-                [spearman_of_counts((block @ every).reshape(-1, self.bins, self.bins)) for block in blocks]
+                [spearman_of_counts((block @ weights).reshape(-1, self.bins, self.bins)) for block in blocks]
             )
         return np.concatenate(
             [spearman_of_cells(block @ cells, (across, down), (block @ x, block @ y)) for block in blocks]

@@ -21,9 +21,9 @@ CLAIMS: tuple[Claim, ...] = (
         "matrices do.",
         "the question's last paragraph",
         tuple(
-            Part(f"overlap of {pair} less {what}", Statistic(f"overlap_{name}_{pair}"), *_BOUND, decides=decides)
+            Part(f"overlap of {pair} less {null_name}", Statistic(f"overlap_{name}_{pair}"), *_BOUND, decides=decides)
             # the other heads of the layer read one anisotropic input: shown, not decisive
-            for what, name, decides in (
+            for null_name, name, decides in (
                 ("that of random matrices, the largest of all heads", "excess", True),
                 ("that with the other heads of its layer, mean over heads", "among", False),
             )

@@ -99,13 +99,18 @@ CLAIMS: tuple[Claim, ...] = (
         "section 4.3",
         (
             *(
-                Part(f"rank correlation of frequency rank and {what}{words}", Statistic(name), *bound, decides=decides)
+                Part(
+                    f"rank correlation of frequency rank and {quantity}{words}",
+                    Statistic(name),
+                    *bound,
+                    decides=decides,
+                )
                 for words, end, decides in (
                     (", words alone, ranks within their text", "_within", True),
                     ("", "", False),
                     (" without special tokens", "_words", False),
                 )
-                for what, name, bound in (
+                for quantity, name, bound in (
                     ("‖f(x)‖", f"spearman_rank_f{end}", ("above", 0.10, "ρ", WHY_RHO)),
                     ("a", f"spearman_rank_a{end}", ("within", 0.20, "ρ", WHY_NONE)),
                 )

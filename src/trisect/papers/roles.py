@@ -12,9 +12,9 @@ WHY_OWN = "Nine of ten pairs: the component does this and, up to errors of the m
 WHY_OTHER = "One of twenty pairs: what the component would do in another's role is no more than an error."
 
 
-def _share(name: str, component: str, measure: str, direction: str, bound: float, why: str) -> Part:
+def _share(name: str, component: str, measure: str, direction: str, bound: float, reason: str) -> Part:
     effect = SiteMean(f"interchange_{measure}", (f"{component}@{LAYER}",), "valid")
-    return Part(name, effect, direction, bound, "of pairs", why)
+    return Part(name, effect, direction, bound, "of pairs", reason)
 
 
 CLAIMS: tuple[Claim, ...] = (

@@ -53,8 +53,8 @@ def _change(edit: str, label: str | None, sites: tuple[str, ...], where: str, sp
     """A loss change of at least the margin (`+`), at most minus the margin (`-`), or within it (`0`)."""
     effect = LossChange(edit, sites, split, label)
     direction, bound = {"+": ("above", MARGIN), "-": ("below", -MARGIN), "0": ("within", MARGIN)}[sign]
-    what = f"{label.upper()} at {where}" if label else f"{edit} {where}"
-    return Part(f"{what}, {split} loss change", effect, direction, bound, "nats", WHY_MARGIN)
+    title = f"{label.upper()} at {where}" if label else f"{edit} {where}"
+    return Part(f"{title}, {split} loss change", effect, direction, bound, "nats", WHY_MARGIN)
 
 
 def _attack(label: str, sites: tuple[str, ...], where: str, *signs: str) -> tuple[Part, ...]:
@@ -137,11 +137,11 @@ def _first_layer_rewound(measure: str, noun: str, unit: str) -> Part:
     return _first_layer(noun, lambda sites: SiteMean(measure, sites, absolute=True), unit, "below")
 
 
-def _all_layers(what: str, effect: Callable[[tuple[str, ...]], Leaf]) -> tuple[Part, ...]:
+def _all_layers(title: str, effect: Callable[[tuple[str, ...]], Leaf]) -> tuple[Part, ...]:
     """v less k and v less q above the margin, k less q within it, in all layers at once."""
     return tuple(
         Part(
-            f"{what}, {x}@all minus {y}@all",
+            f"{title}, {x}@all minus {y}@all",
             _minus(effect((f"{x}@all",)), effect((f"{y}@all",))),
             direction,
             MARGIN,

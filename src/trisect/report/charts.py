@@ -505,8 +505,8 @@ def curve_panel(
         bold += [look | {"at": a, "value": v} for a, v in _numbers(mean)]
         strokes["main"].append(Stroke(line.name, mean, 0, len(mean.at)))
         if line.shape is not None:
-            every = math.ceil(len(mean.at) / DOTS)
-            shown = [pair for i, pair in enumerate(_numbers(mean)) if (i + number) % every == 0]
+            step = math.ceil(len(mean.at) / DOTS)
+            shown = [pair for i, pair in enumerate(_numbers(mean)) if (i + number) % step == 0]
             dots += [look | {"at": a, "value": v, "shape": line.shape} for a, v in shown]
             strokes["dots"] += [Stroke(line.name)] * len(shown)
         ends.append(look | {"value": mean.values[-1], "name": line.name, "shape": line.shape or "stroke"})

@@ -87,9 +87,9 @@ def site_position(site: str) -> _SitePosition:
 
 def order(site: str) -> tuple[bool, float, str, bool, int, str]:
     """Sort key of sites: single layers first, upwards; then q, k, v, then combinations."""
-    here = site_position(site)
-    rank = "qkv".find(here.group) if len(here.group) == 1 else 3
-    return (not here.single, here.depth, here.layers, rank < 0, rank, here.group)
+    position = site_position(site)
+    rank = "qkv".find(position.group) if len(position.group) == 1 else 3
+    return (not position.single, position.depth, position.layers, rank < 0, rank, position.group)
 
 
 def interval(values: Sequence[float]) -> Mean:
@@ -122,9 +122,9 @@ def of_seeds(points: Iterable[Point]) -> dict[str, dict[int, float]]:
     """Mean over layers of every component's single-layer sites, by component and seed, in the order of q, k and v."""
     groups: dict[str, dict[int, list[float]]] = {}
     for point in points:
-        here = site_position(point.site)
-        if here.single:
-            groups.setdefault(here.group, {}).setdefault(point.seed, []).append(point.value)
+        position = site_position(point.site)
+        if position.single:
+            groups.setdefault(position.group, {}).setdefault(point.seed, []).append(point.value)
     names = sorted(groups, key=lambda g: order(f"{g}@1"))
     return {name: {seed: math.fsum(v) / len(v) for seed, v in groups[name].items()} for name in names}
 
@@ -299,7 +299,7 @@ def verdict_lines(claims: pl.DataFrame) -> list[tuple[ClaimRow, str]]:
     lines = []
     for row, weakest in weakest_parts(claims):
         line = f"{row['claim']}  {row['verdict']}: {row['sentence']}" + f" {weakest}" * bool(weakest)
-        lines.append((row, line + (f" ({why})" if (why := why_open(row)) else "")))
+        lines.append((row, line + (f" ({remark})" if (remark := why_open(row)) else "")))
     return lines
 
 
@@ -450,9 +450,9 @@ def read_facts(facts: ReadFacts, weights: str = "weights") -> tuple[tuple[str, s
     )
 
 
-def baseline_finding(what: str, measures: pl.DataFrame, facts: ReadFacts, more: str = "") -> Finding:
-    """The reference of changes: the unedited model's loss; `what` begins the sentence, as in 'Changes'."""
-    sentence = f"{what} are of {LOSSES[facts.objective]}"
+def baseline_finding(changes: str, measures: pl.DataFrame, facts: ReadFacts, more: str = "") -> Finding:
+    """The reference of changes: the unedited model's loss; `changes` begins the sentence, as in 'Changes'."""
+    sentence = f"{changes} are of {LOSSES[facts.objective]}"
     if facts.objective == "output":
         sentence += f": the squared length of the change over that of the output, averaged over tokens.{more}"
         return Finding("unedited", sentence, "share")

@@ -191,9 +191,9 @@ class MeasuredValue(NamedTuple):
         return Estimate(name or self.site, self.mean, self.low, self.high, self.n)
 
 
-def _named(what: str, group: str | None) -> str:
+def _named(title: str, group: str | None) -> str:
     """The numbers in a group's name: the layers of 'denoise, layers 1-2, heads 1,3' are '1-2'."""
-    numbers = re.search(rf"{what} ([0-9,-]+?)(?=, [a-z]|$)", group or "")
+    numbers = re.search(rf"{title} ([0-9,-]+?)(?=, [a-z]|$)", group or "")
     return numbers[1] if numbers else ""
 
 
@@ -339,8 +339,8 @@ def site_panels(
 
     `unit` is the axis's, up to a comma that of the numbers; those that are `signed` are changes.
     """
-    every = [p for points in shown.values() for p in points]
-    common = axis or (axis_of(every, unit, signed, signed) if shared and every else None)
+    all_points = [p for points in shown.values() for p in points]
+    common = axis or (axis_of(all_points, unit, signed, signed) if shared and all_points else None)
     return [
         SitePanel(
             title,

@@ -139,7 +139,7 @@ class _Renderer:
         self._lock = threading.Lock()
         atexit.register(self._end)
 
-    def draw(self, kind: str, what: object) -> str:
+    def draw(self, kind: str, content: object) -> str:
         """Draw a chart ('svg'), or convert an SVG ('png', in base 64); raises StudyError on failure."""
         with self._lock:
             if self._process is None:
@@ -149,7 +149,7 @@ class _Renderer:
             assert self._process.stdout is not None
             answer = b""
             with suppress(BrokenPipeError):
-                self._process.stdin.write(json.dumps([kind, what]).encode() + b"\n")
+                self._process.stdin.write(json.dumps([kind, content]).encode() + b"\n")
                 self._process.stdin.flush()
                 answer = self._process.stdout.readline()
             if answer:

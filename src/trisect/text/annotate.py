@@ -98,20 +98,22 @@ def describe_pipeline(name: str, columns: Sequence[str] | None = None) -> _Pipel
     _open_pipeline.cache_clear()  # its files may be others by now
     nlp = _open_pipeline(name)
     metas = [nlp.get_pipe_meta(pipe) for pipe in nlp.pipe_names]
-    sets = {what for meta in metas for what in meta.assigns}
+    sets = {attribute for meta in metas for attribute in meta.assigns}
     able = {
         "pos": "token.pos" in sets or any(meta.factory == "attribute_ruler" for meta in metas),
         "tag": "token.tag" in sets,
         "dep": "token.dep" in sets,
         "ent": bool(sets & {"token.ent_type", "doc.ents"}),
     }
-    why = {c: f"Its parts are {', '.join(nlp.pipe_names) or 'none'}; '{c}' needs {need}." for c, need in NEEDS.items()}
+    reasons = {
+        c: f"Its parts are {', '.join(nlp.pipe_names) or 'none'}; '{c}' needs {need}." for c, need in NEEDS.items()
+    }
     for column in required:
         if not able[column]:
             problem = f"The spaCy pipeline '{name}' sets no {COLUMNS[column]}, so there can be no column '{column}'."
             others = ",".join(c for c in required if able[c])
             todo = f"Use another pipeline{f', or ask for {others} alone' if others else ''}."
-            raise CorpusError(problem, why[column], todo)
+            raise CorpusError(problem, reasons[column], todo)
     exact = f"{nlp.meta['lang']}_{nlp.meta['name']} {nlp.meta['version']} (spaCy {version('spacy')})"
     state, folder = hashlib.blake2b(exact.encode(), digest_size=16), Path(nlp.path or "")
     for path in sorted(p for p in folder.rglob("*") if p.is_file() and "__pycache__" not in p.parts):
@@ -120,7 +122,7 @@ def describe_pipeline(name: str, columns: Sequence[str] | None = None) -> _Pipel
         exact,
         state.hexdigest(),
         tuple(c for c in COLUMNS if c in required or (c in extra and able[c])),
-        {c: why[c] for c in extra if not able[c]},
+        {c: reasons[c] for c in extra if not able[c]},
     )
 
 
@@ -173,14 +175,16 @@ def label_text(
             reason, todo = f"The column '{column}' would be empty.", "Use another pipeline, or other columns."
             raise CorpusError(f"The spaCy pipeline gave no token a {COLUMNS[column]}.", reason, todo)
     *first, last = (COLUMNS[c] for c in about.columns)
-    what = " and ".join([*filter(None, [", ".join(first)]), last])
+    labels_words = " and ".join([*filter(None, [", ".join(first)]), last])
     notes = [*raw.notes, *kind.notes]
     notes.append(
-        f"The {what} of each token is that of the spaCy pipeline {about.pipeline}, shown the tokens with their case."
+        f"The {labels_words} of each token is that of the spaCy pipeline {about.pipeline}, shown the tokens with their case."
     )
     if "ent" in about.columns:
         notes.append(f"A token outside every entity has the entity type '{OUTSIDE}'.")
-    notes += [f"There is no column '{c}': the pipeline sets no {COLUMNS[c]}. {why}" for c, why in about.missing.items()]
+    notes += [
+        f"There is no column '{c}': the pipeline sets no {COLUMNS[c]}. {reason}" for c, reason in about.missing.items()
+    ]
     for word in sorted(kind.hidden & set(text.vocabulary)):
         train = text.splits["train"].tokens
         share = percent(counts(train, len(text.vocabulary))[text.vocabulary.index(word)] / len(train), 1)

@@ -135,9 +135,9 @@ def open_people(folder: str | Path, seed: int = 0, left_out: int = LEFT_OUT, inv
         starts = [text[: stop.start()] for stop in re.finditer(r"\.( |$)", text[:LONGEST_NAME])]
         first = next((start for start in reversed(starts) if start in named), starts[0] if starts else text)
         lines.append(PretrainingLine(first, text))
-    for count, what in ((left_out, "names were to be left out"), (invented, "names were to be invented")):
+    for count, kind in ((left_out, "names were to be left out"), (invented, "names were to be invented")):
         if count < 0:
-            raise CorpusError(f"{count} {what}.", "A number of names is 0 or more.", "Give 0 or a larger number.")
+            raise CorpusError(f"{count} {kind}.", "A number of names is 0 or more.", "Give 0 or a larger number.")
     trained = {item.name for item in train}
     eligible = sorted({item.name for item in valid} - trained)
     if len(eligible) < left_out:
@@ -259,9 +259,9 @@ def question_example(question: Sequence[int], answer: Sequence[int], mask: int) 
     return Example(tuple(row[:-1]), (*silent, *answer, mask))
 
 
-def check_block(texts: Sequence[str], block: int, what: str) -> None:
+def check_block(texts: Sequence[str], block: int, kind: str) -> None:
     """Raise CorpusError if a question with its answer is longer than the model's context."""
     longest = max(texts, key=len, default="")
     if len(longest) > block:
-        reason = f"{what} {longest[:60]!r} takes {len(longest)} characters with its marks."
+        reason = f"{kind} {longest[:60]!r} takes {len(longest)} characters with its marks."
         raise CorpusError(f"A block of {block} characters.", reason, f"Give a block of at least {len(longest)}.")

@@ -396,16 +396,16 @@ def unigram_loss(corpus: Corpus, targets: np.ndarray) -> float:
     if documents is not None:
         tokens = tokens[documents.length - 1 :: documents.length]
     train = counts(tokens, size) + 1
-    here = counts(targets, size)
-    return float(-(here * np.log(train / train.sum())).sum() / here.sum())
+    tally = counts(targets, size)
+    return float(-(tally * np.log(train / train.sum())).sum() / tally.sum())
 
 
 def _rows(split: Split, columns: int) -> int:
     n, documents = len(split.tokens), split.documents
     least = 2 if documents is None else documents.length
-    what = "a word and a next word" if documents is None else f"a document of {least}"
+    content = "a word and a next word" if documents is None else f"a document of {least}"
     if n < columns * least:
-        reason = f"{columns} columns need at least {columns * least} tokens: {what} in each."
+        reason = f"{columns} columns need at least {columns * least} tokens: {content} in each."
         raise CorpusError(f"A split of {_tokens(n)} is too short.", reason, "Use a longer text or fewer columns.")
     return n // columns if documents is None else n // columns // least * least
 

@@ -121,9 +121,12 @@ class _Lexicon:
         self.verbs = [_mix(verbs[t], verbs[TOPICS]) for t in range(TOPICS)]
         # verbs by the kind of object they take, for relative clauses, whose object comes first
         self.verbs_by_object = [
-            {kind: _WeightedChoice(_zipf([v for v in every if v.kind == kind] or every)) for kind in range(KINDS)}
+            {
+                kind: _WeightedChoice(_zipf([v for v in verbs_of_topic if v.kind == kind] or verbs_of_topic))
+                for kind in range(KINDS)
+            }
             for t in range(TOPICS)
-            if (every := [v for v in (*verbs[t], *verbs[TOPICS]) if v.frame == "object"])
+            if (verbs_of_topic := [v for v in (*verbs[t], *verbs[TOPICS]) if v.frame == "object"])
         ]
         self.protagonists = [
             _WeightedChoice(_zipf([n for n in nouns[t] if n.kind == 0] + nouns[t][:2])) for t in range(TOPICS)

@@ -130,7 +130,7 @@ def _load(where: str, name: str, config: str | None) -> tuple[Mapping[str, Any],
         revision = builder.hash if builder.repo_id else None
         return {str(split): rows for split, rows in dataset.items()}, revision
     except Exception as error:  # foreign code and foreign files: anything may go wrong in it
-        what, todo = next((what, todo) for kind, what, todo in FAILURES if isinstance(error, kind))
+        problem, todo = next((problem, todo) for kind, problem, todo in FAILURES if isinstance(error, kind))
         words = " ".join(str(error).split()) or type(error).__name__
         reason = f"The library says: {words if len(words) <= SHOWN else f'{words[:SHOWN]}…'}"
-        raise CorpusError(f"The dataset '{where}' {what}.", reason, todo) from error
+        raise CorpusError(f"The dataset '{where}' {problem}.", reason, todo) from error

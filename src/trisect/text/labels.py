@@ -47,8 +47,8 @@ class WordLabeller:
             names = text.labels[column or PART]
             if which == "head":
                 return tuple("root" if h == 0 else names[h - 1] for h in text.heads) or (None,) * len(names)
-            beside = ("start", *(names[i] for i in leading), "end")
-            return tuple(beside[n + 2 * (which == "next")] for n in places)
+            boundaries = ("start", *(names[i] for i in leading), "end")
+            return tuple(boundaries[n + 2 * (which == "next")] for n in places)
 
         return {label: classes(label) for label in self.labels}
 

@@ -70,8 +70,8 @@ def open_text(path: Path, longest: int, limit: int, todo: str = "Give a readable
         elif stat.S_ISREG(mode := path.stat().st_mode):
             source = path.open("rb")
         else:
-            what = next((name for holds, name in SPECIAL.items() if holds(mode)), "a device")
-            reason = f"It is {what}; a text is read from a regular file, or from standard input, which is called -."
+            kind = next((name for holds, name in SPECIAL.items() if holds(mode)), "a device")
+            reason = f"It is {kind}; a text is read from a regular file, or from standard input, which is called -."
             raise CorpusError(f"{path} is no text file.", reason, todo)
         with source as raw:
             bounded = _BoundedFile(raw, str(path), longest, limit)

@@ -88,10 +88,10 @@ def as_pairs(items: object) -> tuple[TextPair, ...]:
     return tuple(pairs)
 
 
-def bad_pair(place: str, what: str) -> CorpusError:
+def bad_pair(place: str, reason: str) -> CorpusError:
     """The error for a pair: its place, and what differs from the format."""
     where = f"P{place[1:]}" if place.startswith("pair ") else place  # a file's name stays as it is
-    return CorpusError(f"{where}: {what}.", f"{FORM}.", "Correct the pair, or leave it out.")
+    return CorpusError(f"{where}: {reason}.", f"{FORM}.", "Correct the pair, or leave it out.")
 
 
 def _pair(body: object, place: str, folder: Path = Path()) -> TextPair:

@@ -301,8 +301,8 @@ def _sentences(path: SplitText) -> Iterator[Paragraph]:
 def _check_row(cells: list[str], last: int, end: int, where: str) -> None:
     """Raise CorpusError for a row that is no word, range or empty node, or does not follow the rows before it."""
 
-    def wrong(what: str, reason: str) -> CorpusError:
-        return CorpusError(f"{where}: {what}.", reason, "Correct that line.")
+    def wrong(problem: str, reason: str) -> CorpusError:
+        return CorpusError(f"{where}: {problem}.", reason, "Correct that line.")
 
     if len(cells) != 10:
         has = f"{chr(9).join(cells)[:60]!r} has {len(cells)} column{'s'[: len(cells) != 1]}"

@@ -254,8 +254,8 @@ def _open_part(
     for text, paragraph in islice(kind.texts(part), COUNTED):
         count, joined, returns = count + 1, joined + paragraph.joined, returns + text.count("\r")
     those = f"the first {COUNTED:,} texts" if count == COUNTED else f"{count:,} texts"
-    what = "spaces beside marks, quotes and brackets, and marks such as @-@"
-    note = f"In {those} what WikiText sets apart was joined in {joined:,} places: {what}."
+    spacing = "spaces beside marks, quotes and brackets, and marks such as @-@"
+    note = f"In {those} what WikiText sets apart was joined in {joined:,} places: {spacing}."
     if kind is CONLLU:
         note = f"Of {those} {joined:,} have no '# text' line: what is read is their tokens, joined."
     return source, kind, part, (*([note] if joined else []), *note_returns(returns))
@@ -463,9 +463,9 @@ def describe(corpus: Corpus, columns: Mapping[str, int] | None = None) -> dict[s
         splits.append(row | {"columns": columns[name], "rows": n // columns[name]})
         for column, classes in corpus.labels.items():
             train = counts(corpus.splits["train"].labels[column], len(classes))
-            here = counts(split.labels[column], len(classes))
+            tally = counts(split.labels[column], len(classes))
             order = sorted(range(len(classes)), key=lambda i: (-train[i], classes[i]))
-            rows = [(classes[i], int(here[i])) for i in order] + [(None, n - int(here.sum()))]
+            rows = [(classes[i], int(tally[i])) for i in order] + [(None, n - int(tally.sum()))]
             labels += [{"split": name, "label": column, "class": c, "count": k} for c, k in rows]
     return {
         "name": corpus.name,

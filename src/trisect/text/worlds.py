@@ -188,14 +188,18 @@ class Roles(World):
     def columns(self) -> dict[str, _LabelColumn]:
         """a, b and c of every item, and of every question."""
         a, b, c = self._classes().values()
-        items, question, every = slice(self.items), slice(self.items, self.items + 1), slice(None)
+        items, question, all_documents = slice(self.items), slice(self.items, self.items + 1), slice(None)
         return {
             "item.a": _LabelColumn(a, items, lambda documents: documents.key, "key"),
             "item.b": _LabelColumn(b, items, lambda documents: documents.value, "value"),
             "item.c": _LabelColumn(c, items, lambda documents: documents.rest, "rest"),
             "question.a": _LabelColumn(a, question, lambda documents: documents.question[:, None], "position"),
-            "question.b": _LabelColumn(b, question, lambda documents: documents.beside[:, :1], "beside", (every, 0)),
-            "question.c": _LabelColumn(c, question, lambda documents: documents.beside[:, 1:], "beside", (every, 1)),
+            "question.b": _LabelColumn(
+                b, question, lambda documents: documents.beside[:, :1], "beside", (all_documents, 0)
+            ),
+            "question.c": _LabelColumn(
+                c, question, lambda documents: documents.beside[:, 1:], "beside", (all_documents, 1)
+            ),
         }
 
     def write(self, documents: Lookup) -> Int[np.ndarray, "N T"]:
@@ -221,12 +225,12 @@ class Induction(World):
     def columns(self) -> dict[str, _LabelColumn]:
         """The word itself and the one before it, of every value and of the question; and every key's own."""
         keys, values = self.vocabulary[: self.keys], self.vocabulary[self.keys :]
-        last, every = 2 * self.items, slice(None)
+        last, all_documents = 2 * self.items, slice(None)
         question, odd, even = slice(last, last + 1), slice(1, last, 2), slice(0, last, 2)
         return {
             "question.own": _LabelColumn(keys, question, lambda documents: documents.question[:, None], "position"),
             "question.before": _LabelColumn(
-                values, question, lambda documents: documents.value[:, -1:], "value", (every, -1)
+                values, question, lambda documents: documents.value[:, -1:], "value", (all_documents, -1)
             ),
             "value.own": _LabelColumn(values, odd, lambda documents: documents.value, "value"),
             "value.before": _LabelColumn(keys, odd, lambda documents: documents.key, "key"),

@@ -35,9 +35,11 @@ def fixed_keys(
         return beta, vectors, frame(keys, dim, draw), draw
     copied = np.array(values, dtype=np.float64)
     if copied.shape != (keys, dim) or not np.isfinite(copied).all():
-        what = f"Values of shape {copied.shape}" + (" with numbers that are not finite" * (copied.shape == (keys, dim)))
+        problem = f"Values of shape {copied.shape}" + (
+            " with numbers that are not finite" * (copied.shape == (keys, dim))
+        )
         present = f"There are {keys} keys in dimension {dim}."
-        raise TheoryError(f"{what} were given.", present, f"Give finite numbers [{keys}, {dim}].")
+        raise TheoryError(f"{problem} were given.", present, f"Give finite numbers [{keys}, {dim}].")
     return beta, vectors, copied, draw
 
 
@@ -103,8 +105,8 @@ def check_beta(beta: float) -> float:
     """Check that β is positive and finite."""
     number = check_number("beta", beta)
     if not (math.isfinite(number) and number > 0):
-        what = "It stretches the query, and is a positive number."
-        raise TheoryError(f"beta {beta} was given.", what, "Use for example 10.")
+        reason = "It stretches the query, and is a positive number."
+        raise TheoryError(f"beta {beta} was given.", reason, "Use for example 10.")
     return number
 
 
@@ -127,14 +129,14 @@ def check_whole(name: str, value: int) -> int:
         raise TheoryError(f"{name} {value!r} was given.", "It is a whole number.", todo) from None
 
 
-def check_dim(count: int, dim: int, what: str) -> int:
+def check_dim(count: int, dim: int, kind: str) -> int:
     """Check that `count` orthogonal vectors, and a table of them, fit in dimensions and memory."""
-    dim, fewer = check_whole("dim", dim), ", or fewer keys." if what == "keys" else "."
-    message = f"dim {dim} was given with {count} orthogonal {what}."
+    dim, fewer = check_whole("dim", dim), ", or fewer keys." if kind == "keys" else "."
+    message = f"dim {dim} was given with {count} orthogonal {kind}."
     if dim < count:
         room = f"R^{dim} has no more than {max(dim, 0)} vectors that are orthogonal to each other."
         raise TheoryError(message, room, f"Use a dim of {count} or more{fewer}")
-    rows = count if what == "keys" else dim  # words meet matrices
+    rows = count if kind == "keys" else dim  # words meet matrices
     if rows * dim > ROOM:
         size = f"That needs tables of {rows} × {dim} numbers; up to {ROOM:,} are computed."
         raise TheoryError(message, size, f"Use a smaller dim{fewer}")

@@ -132,8 +132,8 @@ def lead(results: Sequence[Finding], facts: AblateFacts) -> str:
     for e in ordered:
         plain = e.name.rpartition(".")[2]
         at = f" ({e.name})," * (plain != e.name)
-        what = words.site_words(e.name) if "@" in e.name else f"{words.COMPONENT_NAMES.get(plain, plain)}{at}"
-        sizes.append(f"{what}{',' * ('@' in e.name)} by {words.number(e.mean, signed)}")
+        owner_words = words.site_words(e.name) if "@" in e.name else f"{words.COMPONENT_NAMES.get(plain, plain)}{at}"
+        sizes.append(f"{owner_words}{',' * ('@' in e.name)} by {words.number(e.mean, signed)}")
     unit_of = "nats" if signed else "of its squared length"
     state = "without" if facts.how in REPLACEMENT_WORDS else "with a function in"
     owner, its = (f"one {facts.per}'s ", "its ") if "mean_change" in named else ("", "")

@@ -54,8 +54,8 @@ class AblateSettings:
         if self.edits is None:
             return
         if not self.edits or self.sites is not None or self.how != "mean":
-            what = "edits was given with sites or how." if self.edits else "edits is empty."
-            raise SpecError(what, "It says for each site what is done there.", 'Give for example {"v@3": fn} alone.')
+            problem = "edits was given with sites or how." if self.edits else "edits is empty."
+            raise SpecError(problem, "It says for each site what is done there.", 'Give for example {"v@3": fn} alone.')
         for site, how in self.edits.items():
             if not callable(how) and how not in HOW:
                 ways = f"There are {', '.join(HOW)}, and functions of a tensor and of where it is."

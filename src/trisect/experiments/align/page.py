@@ -303,15 +303,15 @@ def _rates(rows: Measures, facts: AlignFacts, n: str) -> Section | None:
     if not (layered := aer.where(subject=facts.subject)):
         return None
     pooled = rows.where(subject=facts.subject)
-    alone = aer.where(subject=set(facts.models)) if len(facts.models) > 1 else Measures(())
+    by_model = aer.where(subject=set(facts.models)) if len(facts.models) > 1 else Measures(())
     (level,) = rows.where("aer", subject=DIAGONAL)
-    axis, dashed = _frame((*layered, *alone), level.value), (Level("links along the diagonal", level.value, _DASH),)
+    axis, dashed = _frame((*layered, *by_model), level.value), (Level("links along the diagonal", level.value, _DASH),)
     settings, kinds = DIRECTIONS if facts.within else SETTINGS, _kinds(layered)
-    panels = tuple(_rate_panel(setting, layered, axis, "layer", alone, dashed) for setting in settings)
+    panels = tuple(_rate_panel(setting, layered, axis, "layer", by_model, dashed) for setting in settings)
     third = ", and by contribution to that sum" * ("contribution" in kinds)
     caption = (
         f"Alignment error rate of links by weight (mean over heads) and by norm (of the sum over heads){third}, lower is better. Bars are "
-        f"95 % intervals{', small marks single models' * bool(alone)}; the dashed line is what links along the diagonal get. {n}."
+        f"95 % intervals{', small marks single models' * bool(by_model)}; the dashed line is what links along the diagonal get. {n}."
     )
     key = (*by_kind_key(kinds), LegendEntry("links along the diagonal", render.BASELINE, None, _DASH))
     figure = Figure("error-rates", "", "Error rate per layer", caption, panels, key)
@@ -414,11 +414,11 @@ def _rate_panel(
     rows: Measures,
     axis: SharedAxis,
     across: str,
-    alone: Measures | None = None,
+    by_model: Measures | None = None,
     levels: Sequence[Level] = (),
     places: Mapping[float | None, str] | None = None,
 ) -> Panel:
-    """Rates of a setting by weight and by norm at every layer, or at `places`, with those of single models (`alone`)."""
+    """Rates of a setting by weight and by norm at every layer, or at `places`, with those of single models (`by_model`)."""
 
     def mark_values(rows: Measures | None, tail: str = "") -> list[dict[str, Any]]:
         values = []
@@ -430,7 +430,7 @@ def _rate_panel(
                 values.append({"group": kind, "place": at, "slot": f"{kind}{tail}"} | ends)
         return values
 
-    main, single, title = mark_values(rows), mark_values(alone, " alone"), SHORT[setting]
+    main, single, title = mark_values(rows), mark_values(by_model, " alone"), SHORT[setting]
     kinds = _kinds(rows)
     slots = [slot for kind in kinds for slot in ((kind, f"{kind} alone") if single else (kind,))]
     at = list(dict.fromkeys(str(row["place"]) for row in main))

@@ -150,13 +150,13 @@ def link_across(
         for trace in subject.trace(crossed.batch).traces:
             if trace.stack != "cross" or trace.layer not in layers:
                 continue
-            every = _scores(trace)
+            kinds = _scores(trace)
             for row, number in enumerate(crossed.pairs):
                 words = len(pairs[number].source), len(pairs[number].target)
                 source = crossed.source[row][trace.key_real[row]]
                 queries = int(trace.query_real[row].sum())
                 targets = (crossed.shifted[row, :queries], crossed.predicted[row, :queries])
-                for target, scores in product(targets, every):
+                for target, scores in product(targets, kinds):
                     by_word = word_scores(scores[row, :, :queries, : len(source)], target, source, words)
                     links[number].append(best_links(by_word, words[0]))
         best |= {number: np.concatenate(parts).astype(np.int16) for number, parts in links.items()}
@@ -197,13 +197,13 @@ def _link_within(
         for trace in subject.trace(read).traces if sides else ():
             if trace.stack != stack or trace.layer not in layers:
                 continue
-            every = _scores(trace)
+            kinds = _scores(trace)
             for row, (source, target) in sides.items():
                 sources, targets = map(len, texts[order[read.rows[row][0]]][1:])
                 ahead = [
-                    word_scores(scores[row], target, source, (sources, targets))[..., :sources] for scores in every
+                    word_scores(scores[row], target, source, (sources, targets))[..., :sources] for scores in kinds
                 ]
-                back = [word_scores(scores[row], source, target, (targets, sources))[..., :targets] for scores in every]
+                back = [word_scores(scores[row], source, target, (targets, sources))[..., :targets] for scores in kinds]
                 # by direction, then kind, as the columns are
                 for by_kind in zip(*map(link_directions, ahead, back), strict=True):
                     for best_of in by_kind:
@@ -347,15 +347,15 @@ def alignment_rows(scored: AlignmentCounts, redrawn: CrossedBootstrap) -> list[N
     """
     rows = _rows(scored, redrawn)
     if len(scored.models) > 1:
-        alone = [scored.only(i) for i in range(len(scored.models))]
-        rows += [row for model in alone for row in _rows(model, redrawn)]
+        by_model = [scored.only(i) for i in range(len(scored.models))]
+        rows += [row for model in by_model for row in _rows(model, redrawn)]
         rates = np.stack([error_rates(counts.sum(0)) for counts in scored.counts])
         spreads = [(_place(scored.columns[i]), rates[:, i]) for i in scored.where(head=None)]
         for setting, kind in product(scored.settings, scored.kinds):
             mean = rates[:, scored.where(setting=setting, kind=kind, head=None)].mean(1)
             spreads.append(({"group": f"{setting} {kind}"}, mean))
-        what = {"subject": scored.name, "stack": scored.stack, "measure": "aer_sd", "n": len(scored.models)}
-        rows += [what | place | {"value": nan_to_none(values.std(ddof=1))} for place, values in spreads]
+        columns = {"subject": scored.name, "stack": scored.stack, "measure": "aer_sd", "n": len(scored.models)}
+        rows += [columns | place | {"value": nan_to_none(values.std(ddof=1))} for place, values in spreads]
     straight = redrawn([range(len(scored.lengths))], lambda _, times: error_rates(times @ scored.diagonal))
     return [*rows, {"subject": DIAGONAL, "stack": scored.stack, "measure": "aer", **straight.row()}]
 
@@ -408,11 +408,11 @@ def _head_rows(scored: AlignmentCounts, redrawn: CrossedBootstrap) -> list[NewRo
     for setting, kind in product(scored.settings, scored.kinds):
         places = np.array([i for i in scored.where(setting=setting, kind=kind) if scored.columns[i].head is not None])
         chosen, counts = set[Column](), list[Float[np.ndarray, "N 4"]]()
-        for every in scored.counts:
-            others = [error_rates(every[half != side][:, places].sum(0)) for side in (0, 1)]
+        for counts_of_model in scored.counts:
+            others = [error_rates(counts_of_model[half != side][:, places].sum(0)) for side in (0, 1)]
             best = places[[np.nan_to_num(rate, nan=2.0).argmin() for rate in others]]
             chosen |= {scored.columns[i] for i in best}
-            counts.append(every[np.arange(len(half)), best[half]])
+            counts.append(counts_of_model[np.arange(len(half)), best[half]])
         place = _place(chosen.pop()) if len(chosen) == 1 else {"group": f"{setting} {kind}"}
         for name, rate in rates.items():
             values = redrawn(scored.pairs, lambda model, times, rate=rate, counts=counts: rate(times @ counts[model]))
@@ -494,8 +494,8 @@ def _link_rows(
         return (np.concatenate([linked, same]) & is_word).sum(-1).astype(float)
 
     counts = [np.stack([count(model.best[n], words[i]) for i, n in enumerate(numbers)]) for model in models]
-    every = [range(len(numbers))] * len(models)
-    shares = redrawn(every, lambda model, times: (times @ counts[model]) / (times @ words))
+    members = [range(len(numbers))] * len(models)
+    shares = redrawn(members, lambda model, times: (times @ counts[model]) / (times @ words))
     rows = [_place(columns[i]) | {"measure": "linked"} for i in layers]
     rows += [_place(columns[i]) | {"group": columns[i].setting, "measure": "agreement"} for i in norms]
     subject = {"subject": ", ".join(model.subject for model in models), "stack": models[0].stack}
@@ -639,8 +639,8 @@ def read_bitext(settings: AlignSettings) -> tuple[Bitext, tuple[SpannedText, ...
     pairs, notes = read_pairs(source, target, settings.gold, settings.base)
     valid: tuple[SentencePair, ...] = ()
     if settings.trial is not None:
-        beside, across, links = settings.trial
-        valid, more = read_pairs(beside, across, links, settings.base)
+        source_file, target_file, links = settings.trial
+        valid, more = read_pairs(source_file, target_file, links, settings.base)
         notes = (*notes, *more)
     if settings.limit is not None:
         pairs = pairs[: settings.limit]

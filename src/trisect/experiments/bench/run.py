@@ -255,10 +255,10 @@ def measure(settings: BenchmarkSettings, context: RunContext) -> Measured[Benchm
 
 def choose(settings: BenchmarkSettings) -> tuple[dict[str, ScoreFunction], tuple[str, ...]]:
     """The methods by name, built-in ones first, and the worlds; raises SpecError for unknown ones."""
-    for what, names, options in (("method", settings.methods, METHODS), ("world", settings.worlds, WORLDS)):
+    for kind, names, options in (("method", settings.methods, METHODS), ("world", settings.worlds, WORLDS)):
         if strange := [name for name in names if name not in options]:
             raise SpecError(
-                unknown_name(what, strange[0], options), f"There are {', '.join(options)}.", "Use one of them."
+                unknown_name(kind, strange[0], options), f"There are {', '.join(options)}.", "Use one of them."
             )
     methods = {name: METHODS[name] for name in settings.methods or METHODS}
     others: list[Any] = [method for file in settings.files for method in _read_methods(Path(file))]

@@ -195,8 +195,8 @@ def _convex(sites: pl.DataFrame, along: Sequence[Finding], facts: RewindFacts) -
     panels: dict[str, list[Bar]] = {}  # of each stack a panel of areas and one of criticality
     scores = _bars(score, "Criticality")
     for title, bars in _bars(area, "Area").items():
-        beside = title.replace("Area", "Criticality")
-        panels |= {title: bars} | ({beside: scores[beside]} if beside in scores else {})
+        other_title = title.replace("Area", "Criticality")
+        panels |= {title: bars} | ({other_title: scores[other_title]} if other_title in scores else {})
     names = ("checkpoints-criticality", "Figure 2", "Area and criticality")
     axes = dict.fromkeys(scores, SharedAxis("α", -0.04, 1.04))
     figures = present(multiples, line, layer_figure(names, caption, panels, words.unit(facts), axes=axes))

@@ -183,8 +183,8 @@ def measure(settings: RewindSettings, context: RunContext) -> Measured[RewindFac
     options = Options(None, settings.dtype, "cpu", None, settings.pickle, settings.remote_code)
 
     def read(revision: str) -> list[SliceValues]:
-        every = [cut for _, cuts in places for cut in cuts]
-        values = iter(read_cuts(settings.model, revision, every, subject.model, options))
+        all_cuts = [cut for _, cuts in places for cut in cuts]
+        values = iter(read_cuts(settings.model, revision, all_cuts, subject.model, options))
         return [tuple(next(values) for _ in cuts) for _, cuts in places]
 
     with context.progress(f"rewinding {len(places)} sites") as step:

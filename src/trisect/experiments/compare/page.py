@@ -84,9 +84,9 @@ def page(tables: Mapping[str, pl.DataFrame], about: About[CompareFacts]) -> Shee
     answer = "No difference between the two models is certain: every 95\u00a0% interval holds 0."
     if clear:
         _, result, e = max(clear, key=lambda item: item[0])
-        what, mean_of, _ = result.title.partition(", mean over layers")
+        quantity, mean_of, _ = result.title.partition(", mean over layers")
         answer = (
-            f"{first} and {second} differ most clearly in the {what} of {words.COMPONENT_NAMES.get(e.name, e.name)}{mean_of}: "
+            f"{first} and {second} differ most clearly in the {quantity} of {words.COMPONENT_NAMES.get(e.name, e.name)}{mean_of}: "
             f"the second less the first is {number_words(e)}, {result.unit}."
         )
     ends = provenance(about, *facts_of, texts, timed=False)

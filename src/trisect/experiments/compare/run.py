@@ -69,8 +69,8 @@ def measure(settings: CompareSettings, context: RunContext) -> Measured[CompareF
             both = list[UnitMeasured]()
             for number, subject in enumerate(context.subjects, start=1):  # each with a page of its own
                 place = f"{part.name}/{number:02d}"
-                alone = replace(context, folder=context.folder / place, subjects=(subject,))
-                both.append(measure_unit(part, _part_settings(part, settings, subject), alone, place))
+                unit_context = replace(context, folder=context.folder / place, subjects=(subject,))
+                both.append(measure_unit(part, _part_settings(part, settings, subject), unit_context, place))
         except CorpusError as error:
             if settings.what is not None or part.name != "profile":
                 raise
@@ -92,9 +92,9 @@ def measure(settings: CompareSettings, context: RunContext) -> Measured[CompareF
         (read[0][0], read[1][0]),
         paired,
     )
-    every: list[str] = [*notes, *([] if paired else [SIDE_BY_SIDE]), *left_out]
+    all_notes: list[str] = [*notes, *([] if paired else [SIDE_BY_SIDE]), *left_out]
     return Measured(
-        {"differences": table.sort(list(DIFFERENCES), nulls_last=True)} | tables, facts, tuple(dict.fromkeys(every))
+        {"differences": table.sort(list(DIFFERENCES), nulls_last=True)} | tables, facts, tuple(dict.fromkeys(all_notes))
     )
 
 
@@ -149,11 +149,13 @@ def _layers(
     keys: Sequence[MeasureKey], by_layer: Sequence[LayerMeasure]
 ) -> Mapping[tuple[str | None, str, str, str | None], list[MeasureKey]]:
     """Rows by layer (mean of heads if the layer has no row of its own), by component."""
-    components, every = {shown.measure: shown.component for shown in by_layer}, set(keys)
+    components, all_keys = {shown.measure: shown.component for shown in by_layer}, set(keys)
     layers, heads = ({}, {})
     for key in keys:
         stack, layer, head, component, measure, group, _ = key
-        is_variant = group is not None and (*key[:5], None, None) in every  # read in another way, such as with biases
+        is_variant = (
+            group is not None and (*key[:5], None, None) in all_keys
+        )  # read in another way, such as with biases
         if layer is not None and measure in components and not is_variant:
             place = (stack, components[measure] or component or "", measure, group)
             (layers if head is None else heads).setdefault(place, []).append(key)

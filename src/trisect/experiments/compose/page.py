@@ -111,12 +111,12 @@ def findings(tables: Mapping[str, pl.DataFrame], about: About[ComposeFacts]) -> 
             )
             results.append(Finding(f"path_{component}", text, "nats", (value,), per="pair", groups=(row["into"],)))
             break
-    for measure, value, what in (
+    for measure, value, noun in (
         ("weights_rank", about.facts.weights, "Composition scores of the weights alone"),
         ("attribution_rank", about.facts.ranked, "Effects to first order"),
     ):
         if value is not None:
-            text = f"{what} and direct effects: rank correlation {words.number(value, True)} over paths that were patched exactly."
+            text = f"{noun} and direct effects: rank correlation {words.number(value, True)} over paths that were patched exactly."
             results.append(Finding(measure, text, "ρ", (Estimate("", value),)))
     return tuple(results)
 
@@ -242,8 +242,8 @@ def _strongest(tables: Mapping[str, pl.DataFrame]) -> tuple[Table, ...]:
     strongest = Table(columns, body, f"The strongest {len(body)} of {len(paths)} paths", wrap=False)
     for row in shifts.iter_rows(named=True):
         text = words.number(row["shift_nats"], True)
-        beside = "" if row["unrelated_nats"] is None else f" ({words.number(row['unrelated_nats'], True)})"
-        gains.setdefault((row["writer"], row["into"]), {})[row["hypothesis"]] = text + beside
+        control = "" if row["unrelated_nats"] is None else f" ({words.number(row['unrelated_nats'], True)})"
+        gains.setdefault((row["writer"], row["into"]), {})[row["hypothesis"]] = text + control
     names = tuple(dict.fromkeys(shifts["hypothesis"]))
     shown = [path for path in tables["paths"].select("writer", "into").iter_rows() if path in gains][:SHOWN]
     cells = tuple((*path, *(gains[path].get(name, "–") for name in names)) for path in shown)

@@ -240,7 +240,7 @@ def _patch(
     rows: Int[torch.Tensor, " B"],
 ) -> None:
     """Patch the chosen paths of some pairs: directly, from an unrelated donor, and in total, with later parts following."""
-    alone = (rows == torch.arange(len(rows)))[:, None]
+    is_own = (rows == torch.arange(len(rows)))[:, None]
     kinds = list[tuple[str, str, _ReadingHead]]()
     edits = list[tuple[Sequence[StreamWriter], int, str, int | None, bool, Int[torch.Tensor, " B"] | None]]()
     for writer, reader in chosen:
@@ -248,7 +248,7 @@ def _patch(
         name, (layer, component, head) = ALL if writer is None else writer.name, reader
         kinds.append(("direct", name, reader))
         edits.append((sources, layer, component, head, True, None))
-        if not bool(alone.all()):
+        if not bool(is_own.all()):
             kinds.append(("unrelated", name, reader))
             edits.append((sources, layer, component, head, True, rows))
         if writer is not None and paths.has_writer_between(writer, layer):
@@ -256,7 +256,7 @@ def _patch(
             edits.append((sources, layer, component, head, False, None))
     results = dict(zip(kinds, paths.effects(edits), strict=True))
     for (kind, name, reader), value in results.items():
-        other = torch.where(alone.to(value.device), torch.nan, value) if kind == "unrelated" else value
+        other = torch.where(is_own.to(value.device), torch.nan, value) if kind == "unrelated" else value
         effects.add(kind, name, reader, part, other)
         if kind == "direct" and ("total", name, reader) not in results:
             effects.add("total", name, reader, part, value)
@@ -293,12 +293,12 @@ def _chosen(
 
     If paths are sampled, these go only into the reader of the strongest.
     """
-    every = [(w, r) for r in readers for w in writers if w.layer < r.layer]
-    if is_sample := settings.into is None and len(every) > MOST:
-        every.sort(key=lambda path: -abs(effects.fall("attributed", path[0].name, path[1])[0] or 0.0))
-        every = every[: settings.exact]
-    into = list(dict.fromkeys(reader for _, reader in every))
-    return [*every, *((None, reader) for reader in (into[:1] if is_sample else into))]
+    paths = [(w, r) for r in readers for w in writers if w.layer < r.layer]
+    if is_sample := settings.into is None and len(paths) > MOST:
+        paths.sort(key=lambda path: -abs(effects.fall("attributed", path[0].name, path[1])[0] or 0.0))
+        paths = paths[: settings.exact]
+    into = list(dict.fromkeys(reader for _, reader in paths))
+    return [*paths, *((None, reader) for reader in (into[:1] if is_sample else into))]
 
 
 def _rows(

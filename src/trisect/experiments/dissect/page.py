@@ -147,7 +147,7 @@ def _row(line: Line, verdicts: Mapping[str, str]) -> tuple[str, ...]:
     sizes = sorted({mean.n for mean in line.means.values()})
     # with one unit there is no interval to look for, so that the number of units always stands beside the unit
     sample = f"; n\u00a0=\u00a0{words.join_words([words.count(n) for n in sizes])} {line.per}{'s' * (sizes != [1])}"
-    what = f"{line.what}, {line.unit}{sample * bool(sizes)}"
+    quantity = f"{line.what}, {line.unit}{sample * bool(sizes)}"
     places = words.decimals([mean.mean for mean in line.means.values()])
     cells: dict[str, str] = dict.fromkeys(COMPONENTS, "–")
     for component, mean in line.means.items():
@@ -155,7 +155,7 @@ def _row(line: Line, verdicts: Mapping[str, str]) -> tuple[str, ...]:
         cells[component] = value if mean.low is None else Markup("{}<small>{}</small>").format(value, ends)
     judged = ", ".join(f"{claim} {verdicts[claim]}" for claim in line.claims if claim in verdicts)
     remarks = "; ".join(filter(None, (judged, line.words))) or "–"
-    return name, SOURCE.get(line.source, line.source), what, *cells.values(), line.largest, remarks
+    return name, SOURCE.get(line.source, line.source), quantity, *cells.values(), line.largest, remarks
 
 
 def _link(way: str, name: str) -> Markup:

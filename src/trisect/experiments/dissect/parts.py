@@ -166,11 +166,11 @@ def _study(design: str | Path | Design, machine: Workers, place: str, **more: An
 
 def _role_lines(models: Sequence[Findings]) -> Iterator[Line | None]:
     """The share of pairs in which each component shows its answer; it ranks nothing, since all three are needed."""
-    what = "share of pairs in which the model gives the answer that the replaced component predicts, at the layer that reads"
+    quantity = "share of pairs in which the model gives the answer that the replaced component predicts, at the layer that reads"
     if (shares := _first(models[0], "interchange_own")) is not None:
         at_reader = (value for value in shares.values if value.name.endswith(f"@{roles.LAYER}"))
         values = tuple(value._replace(name=value.name[0]) for value in at_reader)
-        yield Line.of(replace(shares, measure="interchange", values=values, what=what), "Interchange", ("F-1",))
+        yield Line.of(replace(shares, measure="interchange", values=values, what=quantity), "Interchange", ("F-1",))
 
 
 # The measures of the training study that are evidence, in the order of the table, with their names there.
@@ -223,8 +223,8 @@ def _profile_lines(models: Sequence[Findings]) -> Iterator[Line | None]:
     """For each label, the accuracy of heads beyond random maps of the same input."""
     for finding in models[0]:
         if finding.measure == "profile":
-            what = f"{finding.title}, accuracy of a probe less that from random maps, mean over heads"
-            yield Line.of(replace(finding, what=what, per="head"), "Profile", ("F-2", "F-3"))
+            quantity = f"{finding.title}, accuracy of a probe less that from random maps, mean over heads"
+            yield Line.of(replace(finding, what=quantity, per="head"), "Profile", ("F-2", "F-3"))
 
 
 def _recall_lines(models: Sequence[Findings]) -> Iterator[Line | None]:
@@ -314,15 +314,17 @@ ABLATION_WHAT = "change of the loss when one layer's is replaced by its mean, me
 
 def _similarity_lines(models: Sequence[Findings]) -> Iterator[Line | None]:
     """The overlap of each component's row space with those of the other two; the margin is claim D-1's."""
-    what = "overlap of its row space with those of the other two, mean over heads"
-    alike = Finding("similarity", what, "of their dimensions", source="matrices", what=what, signed=False)
+    quantity = "overlap of its row space with those of the other two, mean over heads"
+    alike = Finding("similarity", quantity, "of their dimensions", source="matrices", what=quantity, signed=False)
     overlaps: list[Findings] = []
     for findings in models:
         pairs = {
             overlap.groups[0]: overlap.values[0].mean or 0.0 for overlap in findings if overlap.measure == "overlap"
         }
-        beside = {c: [value for pair, value in pairs.items() if c in pair.split("-")] for c in COMPONENTS}
-        values = tuple(Estimate(c, sum(group) / len(group), n=len(group)) for c, group in beside.items() if group)
+        values_by_component = {c: [value for pair, value in pairs.items() if c in pair.split("-")] for c in COMPONENTS}
+        values = tuple(
+            Estimate(c, sum(group) / len(group), n=len(group)) for c, group in values_by_component.items() if group
+        )
         overlaps.append((replace(alike, values=values),))
     yield Line.of(over_models(overlaps, alike, "similarity", margin=0.05), "Similarity", ("D-1", "D-3"))
 

@@ -175,9 +175,9 @@ def links_from(pages: PageLinks, page: str) -> tuple[StudyLink, ...]:
 
     links = list[StudyLink]()
     for title, models in pages:
-        here, first = page in models.values(), next(iter(models.values()))
+        is_of_model, first = page in models.values(), next(iter(models.values()))
         others = tuple((name, relative_path(to)) for name, to in models.items()) if len(models) > 1 else ()
-        links.append(StudyLink(title, "" if here else relative_path(first), here, others))
+        links.append(StudyLink(title, "" if is_of_model else relative_path(first), is_of_model, others))
     return tuple(links) if any(link.here for link in links) else ()
 
 

@@ -36,15 +36,15 @@ def page(tables: Mapping[str, pl.DataFrame], about: About[EraseFacts]) -> Sheet:
     lede = f"{name} · {facts.corpus} · {sample_words(facts)} · {columns}, erased linearly in one {facts.per} at a time"
     sections = (_answer(findings(tables, about), _by_label(rows), facts), _numbers(rows, about))
     answer = "No erasure has a number."
-    if every := Measures(tuple(row for sites in _by_label(rows).values() for row in _excesses(sites, facts))):
-        largest = max(every, key=lambda row: (row.side > 0, row.value))
+    if excesses := Measures(tuple(row for sites in _by_label(rows).values() for row in _excesses(sites, facts))):
+        largest = max(excesses, key=lambda row: (row.side > 0, row.value))
         costs, tail = ("changes the output", " of it") if facts.objective == "output" else ("raises the loss", " nats")
         size = f"{words.number(largest.value, True)}{tail}"
-        more = sum(row.side > 0 for row in every)
+        more = sum(row.side > 0 for row in excesses)
         where = f", most for the label {largest.group} in {words.site_words(largest.site)}: by {size}" * bool(more)
         answer = (
             f"Erasing a label (LEACE) surely {costs} more than erasing as many random directions at {more or 'none'} of "
-            f"{words.quantity(len(every), 'place')}{where}."
+            f"{words.quantity(len(excesses), 'place')}{where}."
         )
     erasure = f"LEACE, {columns}, per {facts.per}, seed {facts.seed}"
     sources = provenance(about, *words.read_facts(facts), ("Erasure", erasure), timed=False)

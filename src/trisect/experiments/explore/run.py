@@ -47,10 +47,10 @@ def measure(settings: ExploreSettings, context: RunContext) -> Measured[ExploreF
     """
     subject = context.subject
     if settings.image or settings.audio:
-        what = "An image" if settings.image else "A sound"
+        medium = "An image" if settings.image else "A sound"
         if not isinstance(subject, SeeingSubject):
             words = "It is one of a study, and reads words."
-            raise ModelError(f"{what} was given to {subject.name}.", words, "Leave it out.")
+            raise ModelError(f"{medium} was given to {subject.name}.", words, "Leave it out.")
         text = settings.text[0] if settings.text else None
         picture = take_picture(subject.read(text, settings.image, settings.audio))
     else:

@@ -42,11 +42,11 @@ class ExploreSettings:
 
     def __post_init__(self) -> None:
         message = f"{len(self.text)} texts were given"
-        for what, name, files in (("an image", "image", self.image), ("a sound", "audio", self.audio)):
+        for medium, name, files in (("an image", "image", self.image), ("a sound", "audio", self.audio)):
             need_files(name, files)
             if files and len(self.text) > 1:
                 raise SpecError(
-                    f"{message} beside {what}.", "It stands beside one text, or alone.", "Put it in quotes."
+                    f"{message} beside {medium}.", "It stands beside one text, or alone.", "Put it in quotes."
                 )
         if self.image and self.audio:
             raise SpecError("--image and --audio were given.", "A page shows one of them.", "Leave one of them out.")

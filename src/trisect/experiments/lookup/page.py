@@ -347,8 +347,8 @@ def _excess(numbers: LookupNumbers, edit: str) -> Finding:
     means = {c: words.interval(values) for c, values in excess.items()}
     values = tuple(Estimate(c, m.mean, m.low, m.high, m.n) for c, m in means.items())
     title = words.capital(_edit_words(edit)) if edit else "Plain"
-    what = "shift to its own answer less that of its controls"
-    return Finding(f"excess_{edit or 'plain'}", "", "nats", values, title=title, what=what, per="seed")
+    quantity = "shift to its own answer less that of its controls"
+    return Finding(f"excess_{edit or 'plain'}", "", "nats", values, title=title, what=quantity, per="seed")
 
 
 def _edit_findings(tables: Mapping[str, pl.DataFrame], edit: str) -> tuple[Finding, ...]:
@@ -504,8 +504,8 @@ def _most(numbers: LookupNumbers) -> Finding | None:
     if not parts:
         return None
     text = f"Most to its own answer is put {words.join_words(parts)} of {words.quantity(len(numbers.formed), 'model')}."
-    what = "models in which the previous-token head puts most"
-    return Finding("makers", text, "of the models", tuple(counts), what=what, per="seed", signed=False)
+    title = "models in which the previous-token head puts most"
+    return Finding("makers", text, "of the models", tuple(counts), what=title, per="seed", signed=False)
 
 
 def _makers(numbers: LookupNumbers) -> Section | None:
@@ -516,11 +516,11 @@ def _makers(numbers: LookupNumbers) -> Section | None:
     rows = []
     for seed in numbers.seeds:
         head, last = numbers.previous_head(seed), numbers.last(seed)
-        paths, every = numbers.previous(seed, last), {c: numbers.path(seed, ALL, c, last) for c in PARTS}
+        paths, falls = numbers.previous(seed, last), {c: numbers.path(seed, ALL, c, last) for c in PARTS}
         best = {c: numbers.most(seed, c) for c in PARTS}
         name = f"{head.layer}.h{head.head} ({words.number(head.value, places=2)})"
         cells = [
-            f"{words.number(row['direct'], True)} of {words.number((every[c] or row)['direct'], True)}"
+            f"{words.number(row['direct'], True)} of {words.number((falls[c] or row)['direct'], True)}"
             for c, row in paths.items()
         ]
         rest = [words.number(paths.get("k", {}).get(key), True) for key in ("own", "own_unrelated")]

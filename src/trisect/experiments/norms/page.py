@@ -177,9 +177,11 @@ def findings(tables: Mapping[str, pl.DataFrame], about: About[NormsFacts]) -> tu
         return findings
     weight, norm = (f"{words.number(row.value)} ({words.ends(row)})" for row in variation.values())
     values = tuple(row.estimate(c) for c, row in variation.items())
-    what = "coefficient of variation over tokens, mean over layers and heads"
-    text = f"{what.capitalize()}: {weight} of the weight a, {norm} of ‖f(x)‖."
-    varied = Finding("dispersion", text, "std / mean", values, source=SOURCE.key, what=what, per="text", signed=False)
+    quantity = "coefficient of variation over tokens, mean over layers and heads"
+    text = f"{quantity.capitalize()}: {weight} of the weight a, {norm} of ‖f(x)‖."
+    varied = Finding(
+        "dispersion", text, "std / mean", values, source=SOURCE.key, what=quantity, per="text", signed=False
+    )
     return varied, *findings
 
 
@@ -238,10 +240,10 @@ def _shares(rows: Measures, n: str, block: str) -> _Part | None:
         panels.append(Panel(title, overlay(title, chart), text, (), {}))
     shares = {g: {k: words.cells(by_group[g], text=words.share) for k, by_group in views.items()} for g in groups}
     each = "; ".join(f"{NAMES[g]} {s['weight'][0]} by weight and {s['norm'][0]} by norm" for g, s in shares.items())
-    beside = f" Then norms of the block, of {LENGTHS[block]}; claims are about attention's own." * ("block" in views)
+    remark = f" Then norms of the block, of {LENGTHS[block]}; claims are about attention's own." * ("block" in views)
     caption = (
         "What each category of tokens is given, as a share of all: weights (mean over heads) added up first, then norms, a "
-        f"layer's norm being that of {LENGTHS['attention']}.{beside} Mean over the queries of all texts. {n}."
+        f"layer's norm being that of {LENGTHS['attention']}.{remark} Mean over the queries of all texts. {n}."
     )
     key = tuple(LegendEntry(NAMES[g], COLOURS[g], "square") for g in groups)
     if "contribution" in views:
@@ -268,10 +270,10 @@ def _dispersion(rows: Measures, n: str, block: str) -> _Part | None:
 
 def _cancelling(rows: Measures, n: str, block: str) -> _Part | None:
     norms = {(f.layer, f.head, f.group): f.value for f in rows.where("mean_f")}
-    every = sorted((a for a in rows.where("mean_a") if a.head is not None), key=lambda a: (a.group, a.layer, a.head))
+    means = sorted((a for a in rows.where("mean_a") if a.head is not None), key=lambda a: (a.group, a.layer, a.head))
     points = [
         {"layer": a.layer, "head": a.head, "group": a.group, "a": a.value, "f": norms[a.layer, a.head, a.group]}
-        for a in every
+        for a in means
         if (a.layer, a.head, a.group) in norms
     ]
     if not points:
@@ -338,10 +340,14 @@ def _sinks(rows: Measures, n: str, block: str) -> _Part | None:
         each = [f"{words.share(row.value)} {NAMES[group]}" for group, row in shares if row.value > 0]
         texts.append(f"Sinks are {words.join_words(each)}.")
     if changes := _of_stack(rows, "without_sinks"):
-        each = [f"{words.number(r.value, True)} ({words.ends(r, True)}) without {what}" for what, r in changes.items()]
+        each = [
+            f"{words.number(r.value, True)} ({words.ends(r, True)}) without {removed}" for removed, r in changes.items()
+        ]
         unit = "nats a token, or relative squared change of the output where the model has no loss"
-        what = "Change of the loss when heads give their sinks, or as many other tokens, nothing, other weights held"
-        texts.append(f"{what}: {'; '.join(each)} ({unit}).")
+        quantity = (
+            "Change of the loss when heads give their sinks, or as many other tokens, nothing, other weights held"
+        )
+        texts.append(f"{quantity}: {'; '.join(each)} ({unit}).")
     columns = ("Where", *names.values())
     note = (
         "Mean over heads: the share of texts in which a head has a sink; the share of its weight, and of its output by "

@@ -214,15 +214,15 @@ def _mixing(tally: StackTally, draws: TextDraws, statistics: Statistics) -> Iter
 
 def _contributions(tally: StackTally, draws: TextDraws, statistics: Statistics) -> Iterator[NewRow]:
     """contribution_share: the mean over queries of a category's contribution weights, by head, by layer, and over layers."""
-    present, every = _present(tally), []
+    present, rows = _present(tally), []
     for address, layer in tally.layers.items():
         shares = _each(_to_shares, draws.sums(layer.contributions))
-        every.append(DrawnEstimate(shares.value[0], shares.draws[:, 0]))
+        rows.append(DrawnEstimate(shares.value[0], shares.draws[:, 0]))
         for c in present:
             place = {"layer": address.layer, "group": CATEGORIES[c], "measure": "contribution_share"}
             yield place | draws.row(shares, (0, c))
             yield from (place | {"head": h} | draws.row(shares, (h, c)) for h in range(1, len(shares.value)))
-    mean = _mean_of(every)
+    mean = _mean_of(rows)
     for c in present:
         yield {"measure": "contribution_share", "group": CATEGORIES[c]} | draws.row(mean, (c,))
 
@@ -243,13 +243,13 @@ def _sinks(tally: StackTally, draws: TextDraws, statistics: Statistics) -> Itera
     def over_heads(*parts: Float[np.ndarray, "... H 9"]) -> Float[np.ndarray, "... 5"]:
         return to_numbers(np.add.reduce([part.sum(-2, keepdims=True) for part in parts]))[..., 0, :]
 
-    every, kinds = [], []
+    tallies, kinds = [], []
     for address, layer in tally.layers.items():
         sums = draws.sums(layer.sinks)
         kinds.append(draws.sums(layer.sink_kinds))
         if not sums.value[..., 0].any():
             return
-        every.append(sums)
+        tallies.append(sums)
         heads, layered = _each(to_numbers, sums), _each(over_heads, sums)
         for i, name in enumerate(names):
             place = {"layer": address.layer, "measure": name}
@@ -257,7 +257,7 @@ def _sinks(tally: StackTally, draws: TextDraws, statistics: Statistics) -> Itera
                 yield place | draws.row(layered, (i,))
             for h in np.flatnonzero(np.isfinite(heads.value[:, i])).tolist():
                 yield place | {"head": h + 1} | draws.row(heads, (h, i))
-    over = _each(over_heads, *every)
+    over = _each(over_heads, *tallies)
     for i, name in enumerate(names):
         if np.isfinite(over.value[i]):
             yield {"measure": name} | draws.row(over, (i,))
@@ -302,9 +302,11 @@ def loss_without_sinks(
 
         has_sink.clear()
         subject.each(batch, see)
-        clean, here = subject.score(batch), any(has_sink)
-        any_sink = any_sink or here
-        tally.add(batch, clean, [subject.score(batch, hold=w, clean=clean) if here else clean for w in without])
+        clean, sinks_present = subject.score(batch), any(has_sink)
+        any_sink = any_sink or sinks_present
+        tally.add(
+            batch, clean, [subject.score(batch, hold=w, clean=clean) if sinks_present else clean for w in without]
+        )
     if not any_sink:
         return []
     table = tally.table(texts.name)
@@ -312,7 +314,7 @@ def loss_without_sinks(
     values, draws = ratios(units[:, 2:], units[:, 0]), bootstrap_ratios(units[:, 2:], units[:, 0], seed)
     place: NewRow = {"stack": next(iter(heads)).stack, "measure": "without_sinks"}
     numbers = zip(TAKEN, value_rows(values, draws, len(units)), strict=True)
-    return [place | {"group": what} | columns | {"n": len(table)} for what, columns in numbers]
+    return [place | {"group": group} | columns | {"n": len(table)} for group, columns in numbers]
 
 
 ROLLED = 64  # texts of which rollouts are compared with a gradient

@@ -177,12 +177,12 @@ def findings(tables: Mapping[str, pl.DataFrame], about: About[PatchFacts]) -> tu
         values = tuple(Estimate(name, value) for name, value in ranked.items())
         ranking = ", ".join(f"{name} {words.number(value, True)}" for name, value in ranked.items())
         results.append(Finding("attribution_correlation", f"{text}{ranking}.", "ρ", values))
-    for measure, (what, _, unit) in NUMBERS.items():
+    for measure, (quantity, _, unit) in NUMBERS.items():
         for how, sites in directions.items():
             if best := [site[measure] for site in _best(sites, measure)]:
                 parts = ", ".join(f"{row.site} {number_words(row, False)}" for row in best)
                 way = f" ({RUNS[how]})" if about.facts.how == "both" else ""
-                text = f"The largest of each component{way}, {what}: {parts}.{caveat}"
+                text = f"The largest of each component{way}, {quantity}: {parts}.{caveat}"
                 values, signed = tuple(row.estimate() for row in best), measure != "own"
                 results.append(
                     Finding(f"largest_{measure}", text, unit, values, per="pair", groups=(how,), signed=signed)
@@ -350,13 +350,13 @@ def _opening(
     if facts.predicted and facts.how != "noise":
         best = {place_of(site).component: site for site in _best(_by_direction(sites).get("denoise", []), "own")}
     clear = {row.site for row in strongest(tables)}  # sites that exceed their controls
-    for component, (what, answer) in DOES.items():
+    for component, (role, answer) in DOES.items():
         if component in best and place_of(best[component]).site in clear:
             site = best[component]
             share = percent(mean(site, "own") or 0.0)
             lead.append(
                 f"With {words.site_words(place_of(site).site)} patched in from another text (the donor) the model answers {answer}, in "
-                f"{share} of pairs, as it would if {words.COMPONENT_NAMES[component]} say {what}."
+                f"{share} of pairs, as it would if {words.COMPONENT_NAMES[component]} say {role}."
             )
     largest = next((finding for finding in results if finding.measure.startswith("largest_")), None)
     distinct = [e for e in largest.values if (e.low or 0.0) > 0 or (e.high or 0.0) < 0] if largest is not None else []
@@ -371,9 +371,9 @@ def _opening(
         )
     figures = tuple(_figures(sites, facts))
     if not figures:
-        why = "no change was finite" if tables["pairs"]["counted"].any() else "no pair counts"
-        why = SAME_ANSWER if _is_alike(tables["pairs"]) else why
-        lead.append(f"There is no figure, since no site has a number: {why}.")
+        reason = "no change was finite" if tables["pairs"]["counted"].any() else "no pair counts"
+        reason = SAME_ANSWER if _is_alike(tables["pairs"]) else reason
+        lead.append(f"There is no figure, since no site has a number: {reason}.")
     answer = lead[0] if lead else "No site does more than its controls, with an interval that leaves 0 out."
     if not lead and _is_seldom_answered(tables):
         answer = "The model answers few of these texts correctly, so that what a donor brings says little of what carries the answer."

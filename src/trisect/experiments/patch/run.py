@@ -354,7 +354,7 @@ def _planned_sites(
     """
     count, answers, names = len(prepared.pairs), subject.objective != "output", hypotheses(prepared.pieces)
     directions = ("denoise", "noise") if settings.how == "both" else (settings.how,)
-    beside = tuple(_joint_edits(subject, edits)) if answers and "denoise" in directions else ()
+    joint_edits = tuple(_joint_edits(subject, edits)) if answers and "denoise" in directions else ()
     first, *other = (settings.positions or "all",) if settings.positions or not answers else ("all", "last")
 
     def site(how: str, edit: EditedPass, positions: str, shown: bool) -> _PatchedSite:
@@ -362,8 +362,8 @@ def _planned_sites(
         return _PatchedSite(how, edit, positions, shown, np.zeros(count, int), np.zeros(count), room, {})
 
     plans = [site(how, edit, first, True) for how, edit in product(directions, edits)]
-    plans += [site("denoise", edit, first, False) for edit in beside]
-    plans += [site("denoise", e, p, False) for p in other if "denoise" in directions for e in (*edits, *beside)]
+    plans += [site("denoise", edit, first, False) for edit in joint_edits]
+    plans += [site("denoise", e, p, False) for p in other if "denoise" in directions for e in (*edits, *joint_edits)]
     sites = [plan for plan in plans if plan.positions == "last" or not prepared.uneven & _sides(plan.edit)]
     left = sorted({plan.component for plan in plans} - {plan.component for plan in sites if plan.positions != "last"})
     uneven = f"Base and donor have other numbers of tokens: {', '.join(left)} patched at the last position alone."
@@ -480,14 +480,14 @@ def _writers(
     edit, rows = site.edit, torch.arange(len(batch.rows)) if rows is None else rows
     sides, way = _alignment(site, run, other, batch, rows)
 
-    def put_from(address: Address, here: Sequence[SiteTarget], parts: QKV) -> QKV:
+    def put_from(address: Address, targets: Sequence[SiteTarget], parts: QKV) -> QKV:
         """Copies of the source are made when it is written."""
         source = QKV(*(part[rows.to(part.device)] for part in other.parts[address]))
         if way is not None and address.stack != "cross":
             source = QKV(*(move_position(part, *way) for part in source))
         elif way is not None:
             source = source._replace(q=move_position(source.q, *way))
-        return replace_at(here, source, sides.queries(address.stack), sides.keys(address.stack))(parts)
+        return replace_at(targets, source, sides.queries(address.stack), sides.keys(address.stack))(parts)
 
     write: dict[Address, Writer] = dict(freeze_later_layers(run.parts, later, edit.address)) if later else {}
     crossed = [t.address for t in edit.targets if t.address.stack == "cross" and t.component != "q"]
@@ -500,10 +500,10 @@ def _writers(
                 both = [SiteTarget(address, name, None) for name in ("k", "v")]
                 write[address] = replace_at(both, run.parts[address], none, aside)
     for address in edit.addresses:
-        here = [target for target in edit.targets if target.address == address]
+        targets = [target for target in edit.targets if target.address == address]
         if joint:
-            here = [SiteTarget(address, name, None) for name in ("k", "v")]
-        put: Writer = partial(put_from, address, here)
+            targets = [SiteTarget(address, name, None) for name in ("k", "v")]
+        put: Writer = partial(put_from, address, targets)
         if through is not None:
             put = _through(edit, put, *through)
         earlier = write.get(address)
@@ -547,13 +547,13 @@ class _Controls:
         runs = self.runs
         self.questions = runs.questions(base, part, runs.names)
         for question in self.questions:
-            alone = question.batch is base.batch
-            outputs = base.outputs if alone else self.subject.outputs(question.batch, places=question.places)
+            is_base = question.batch is base.batch
+            outputs = base.outputs if is_base else self.subject.outputs(question.batch, places=question.places)
             score(question, outputs, runs.plain, part)
         right = AnswerScores.empty(*runs.plain.nats.shape)
         for question in runs.questions(donor, part, [DONOR]):
-            alone = question.batch is donor.batch
-            outputs = donor.outputs if alone else self.subject.outputs(question.batch, places=question.places)
+            is_base = question.batch is donor.batch
+            outputs = donor.outputs if is_base else self.subject.outputs(question.batch, places=question.places)
             score(question, outputs, right, part)
         stated = np.array([[name in runs.prepared.pieces[number] for name in (BASE, DONOR)] for number in part])
         correct = np.stack([runs.plain.comes[part, 0], right.comes[part, runs.names.index(DONOR)]], 1)
@@ -853,8 +853,8 @@ def _sums_over_pairs(site: _PatchedSite, runs: PatchedRuns, counted: Bool[np.nda
         comparisons.append(("own", DONOR, both))
     elif site.component in named:
         # with four values, two components together predict no new answer
-        beside = SINGLE if site.component in SINGLE else ()
-        ours = {name: named[name] for name in (BASE, *beside, site.component) if name in named}
+        components = SINGLE if site.component in SINGLE else ()
+        ours = {name: named[name] for name in (BASE, *components, site.component) if name in named}
         comparisons.append(("own", site.component, ours))
     for measure, component, predicted in comparisons:
         hits, clear = match_answers(site.answers[counted], predicted, component)

@@ -257,9 +257,11 @@ def _lead(numbers: ProfileNumbers, facts: ProfileFacts, sample: str) -> tuple[st
     for way, how in ((1, "better"), (-1, "worse")):
         if clear := [pair for pair in carried if means[pair].side == way]:
             c, label = max(clear, key=lambda pair: abs(means[pair].mean))
-            what, mean = LABELS.get(label, label).partition(" (")[0], words.number(means[c, label].mean, True, 3)
+            label_words, mean = LABELS.get(label, label).partition(" (")[0], words.number(means[c, label].mean, True, 3)
             source, size = ("its", mean) if ends else ("a head's", f"accuracy {mean}")
-            ends.append(f"{what} {how} from {source} {words.COMPONENT_NAMES[c]}{'' if ends else f' {same}'} ({size})")
+            ends.append(
+                f"{label_words} {how} from {source} {words.COMPONENT_NAMES[c]}{'' if ends else f' {same}'} ({size})"
+            )
     answer = "No label is encoded clearly better or worse than by random projections, over all heads together."
     if ends:
         answer = f"Of a word, a linear probe reads {', and '.join(ends)}; means over heads."
@@ -379,8 +381,8 @@ def _sentence(numbers: ProfileNumbers, label: str, as_used: Sequence[str]) -> st
         for c in COMPONENTS:
             gains = {s: numbers.gain(label, c, s) for s in numbers.spots}
             if layers := [s for s, gain in gains.items() if gain.side == way and abs(gain.mean) >= MARGIN]:
-                every = "every layer" if len(layers) == len(numbers.spots) > 1 else spell_layers(layers)
-                places.append(f"{c} in {every}")
+                layer_words = "every layer" if len(layers) == len(numbers.spots) > 1 else spell_layers(layers)
+                places.append(f"{c} in {layer_words}")
         if places:
             ends.append(f"{word} random maps by {MARGIN:g} or more: {', '.join(places)}")
     none = f"In no layer does a mean over heads lie {MARGIN:g} or more from random maps after Holm. "
@@ -438,16 +440,16 @@ def _accuracy(value: float | None) -> str:
 
 def _heads(numbers: ProfileNumbers, facts: ProfileFacts) -> Section:
     """The number of heads above and below random maps, and the most different heads; every head if set."""
-    every = []  # label, layer, component, head, how far above random maps, and whether clearly
+    encoded = []  # label, layer, component, head, how far above random maps, and whether clearly
     for label, spot, c, head in numbers.each_head():
         gain = numbers.get(spot, label, "accuracy", c, head).value - numbers.get(spot, label, "random", c).value
-        every.append((label, spot, c, head, gain, numbers.get(spot, label, "p_holm", c, head).value < 0.05))
+        encoded.append((label, spot, c, head, gain, numbers.get(spot, label, "p_holm", c, head).value < 0.05))
 
     def sides(label: str, component: str) -> str:
-        gains = [gain for la, _, c, _, gain, clear in every if clear and (la, c) == (label, component)]
+        gains = [gain for la, _, c, _, gain, clear in encoded if clear and (la, c) == (label, component)]
         return f"{sum(gain > 0 for gain in gains)} above, {sum(gain < 0 for gain in gains)} below"
 
-    by_component = sorted(every, key=lambda o: (numbers.labels.index(o[0]), COMPONENTS.index(o[2])))
+    by_component = sorted(encoded, key=lambda o: (numbers.labels.index(o[0]), COMPONENTS.index(o[2])))
     extremes = []
     for label, spot, c, head, *_ in sorted(by_component, key=lambda o: -abs(o[4]))[:SHOWN]:
         accuracy, z, among = (numbers.get(spot, label, m, c, head).mean for m in ("accuracy", "z", "among"))
@@ -475,11 +477,11 @@ def _heads(numbers: ProfileNumbers, facts: ProfileFacts) -> Section:
         ),
     )
     figures = []  # a figure a label: every head's q, k and v, all labels in one scale
-    top = max((abs(gain) for *_, gain, _ in every), default=0.0) or 1.0
+    top = max((abs(gain) for *_, gain, _ in encoded), default=0.0) or 1.0
     for number, label in enumerate(numbers.labels if facts.per == "head" else (), start=3):
         values, clear = {}, {}
         for c in COMPONENTS:
-            heads_of = [(s.layer, h, v, p) for la, s, x, h, v, p in every if (la, x) == (label, c)]
+            heads_of = [(s.layer, h, v, p) for la, s, x, h, v, p in encoded if (la, x) == (label, c)]
             values[words.GROUP[c]] = [cell[:3] for cell in heads_of]
             clear[words.GROUP[c]] = {cell[:2] for cell in heads_of if cell[3]}
         caption = f"Accuracy for {label} minus that of random maps, head by head; a dot where p < 0.05 after Holm."
@@ -558,11 +560,11 @@ def _exchange(numbers: ProfileNumbers, facts: ProfileFacts) -> tuple[Finding, ..
     changes = {(row.group, row.component): row for row in numbers.measures.where(EXCHANGED, layer=None)}
     if len(changes) < len(KINDS) * len(COMPONENTS):
         return ()
-    what = "share of the output" if facts.unit == "share" else "nats, without the sign"
+    unit = "share of the output" if facts.unit == "share" else "nats, without the sign"
     free = ", ".join(f"{c} {number_words(changes[KINDS[0], c])}" for c in COMPONENTS)
     # queries and keys act by the weights alone, so that theirs are 0 by what is done and no finding
     text = (
-        f"Another text's part in one layer changes the model by ({what}, mean over layers, "
+        f"Another text's part in one layer changes the model by ({unit}, mean over layers, "
         f"{words.quantity(changes[KINDS[0], 'q'].n or 0, 'text')}): with attention's {KINDS[0]} {free}; with them held, so that "
         f"values alone can act, v {number_words(changes[HELD, 'v'])}."
     )
@@ -576,8 +578,8 @@ def _erasure_findings(numbers: ProfileNumbers, facts: ProfileFacts, single: bool
     for label in numbers.labels if facts.causal_corpus is not None else ():
         parts, values = [], []
         for c in COMPONENTS:
-            every = numbers.measures.where(*ERASED, component=c, group=label).finite
-            if not (rows := [row for row in every if (row.head is not None) == single]):
+            numbers_of_component = numbers.measures.where(*ERASED, component=c, group=label).finite
+            if not (rows := [row for row in numbers_of_component if (row.head is not None) == single]):
                 continue
             largest = max(rows, key=lambda row: row.value)
             place = f"{c}@{largest.spot}"
@@ -596,17 +598,17 @@ def _erasure_findings(numbers: ProfileNumbers, facts: ProfileFacts, single: bool
 
 
 def _causal_section(numbers: ProfileNumbers, facts: ProfileFacts) -> Section:
-    what, n = "the loss rises by (nats)", words.quantity(facts.causal_texts, "text")
+    quantity, n = "the loss rises by (nats)", words.quantity(facts.causal_texts, "text")
     if facts.unit == "share":
-        what = "the output changes by (as a share)"
+        quantity = "the output changes by (as a share)"
     how = (
         f"What a model keeps it need not use. Here each label is erased by LEACE from all heads of a layer's queries, keys or values, "
-        f"so that no linear map finds it there, and {what.partition(' (')[0]} more than with random subspaces of the same rank is "
+        f"so that no linear map finds it there, and {quantity.partition(' (')[0]} more than with random subspaces of the same rank is "
         f"measured on {n} of {facts.causal_corpus}. Intervals are 95 % of a bootstrap over texts."
     )
-    alone = tuple(map(str, _erasure_findings(numbers, facts, True)))
+    erasures = tuple(map(str, _erasure_findings(numbers, facts, True)))
     note = "In single heads intervals are 95 % each, and not corrected for how many heads there are."
-    text = (how, *map(str, _erasure_findings(numbers, facts, False)), *alone, *([note] * bool(alone)))
+    text = (how, *map(str, _erasure_findings(numbers, facts, False)), *erasures, *([note] * bool(erasures)))
     rows = (
         (c, str(row.layer), label, row.value, row.side != 0)
         for c, spot, label in product(COMPONENTS, numbers.spots, numbers.labels)
@@ -615,7 +617,7 @@ def _causal_section(numbers: ProfileNumbers, facts: ProfileFacts) -> Section:
         )
     )
     caption = (
-        f"What {what} with a label erased at one layer, minus the mean of random subspaces; a dot where the 95 % interval "
+        f"What {quantity} with a label erased at one layer, minus the mean of random subspaces; a dot where the 95 % interval "
         f"leaves 0 out, {words.sample(facts.causal_texts, 'text')}."
     )
     figure = label_maps(("profile-causal", "Causal twin", "Erasing each label"), caption, rows, facts.unit)

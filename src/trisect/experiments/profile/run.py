@@ -431,8 +431,14 @@ def measure(settings: ProfileSettings, context: RunContext) -> Measured[ProfileF
         with context.progress("another text's parts"):
             exchanged = exchange(subject, corpus.texts.texts, tuple(read.layers), settings.batch, settings.seed)
     changes, labels = list(exchanged.rows(settings.seed)) if exchanged else [], corpus.label.labels
-    every = (rows(scores, read.sides), _stage_rows(stages, labels), mlp_rows, erased[0], (row for row, _ in changes))
-    measures = frame("measures", ({"subject": subject.name, **row} for row in chain(*every)))
+    row_groups = (
+        rows(scores, read.sides),
+        _stage_rows(stages, labels),
+        mlp_rows,
+        erased[0],
+        (row for row, _ in changes),
+    )
+    measures = frame("measures", ({"subject": subject.name, **row} for row in chain(*row_groups)))
     means, unread = evidence(scores, labels, {address: layer.as_used for address, layer in read.layers.items()})
     values: dict[str, ResampledHeads | LayerMeans] = {**means}
     if exchanged and (share := exchanged.held_share(settings.seed)):
@@ -526,21 +532,21 @@ def rows(scores: Sequence[LayerScores], sides: Sequence[ReadSide]) -> Iterator[N
     That of heads is over all heads of the model and q, k and v, that of means over layers and q, k and v; without a layer, over
     the heads of all layers, over q, k and v alone.
     """
-    every = list(product(scores, COMPONENTS))
+    pairs = list(product(scores, COMPONENTS))
     for at, name in enumerate(label.name for label in sides[0].labels):
         labels = {c: side.labels[at] for side in sides for c in side.components}
         words = {c: int((label.y >= 0).sum()) for c, label in labels.items()}
         for layer in scores:
             yield from _layer_rows(layer, at, labels, words)
-        by_head = [head_tests(layer, c, at) for layer, c in every]
+        by_head = [head_tests(layer, c, at) for layer, c in pairs]
         adjusted = iter(holm(np.concatenate([tests["p_normal"] for tests in by_head])))
-        for (layer, c), tests in zip(every, by_head, strict=True):
+        for (layer, c), tests in zip(pairs, by_head, strict=True):
             tests["p_holm"] = np.array([next(adjusted) for _ in tests["p"]])
             for head, measure in product(range(len(tests["p"])), ("accuracy", "bits", "z", "p", "p_holm", "among")):
                 place = _place(layer.address, name) | {"component": c, "head": head + 1, "n": words[c]}
                 yield place | {"measure": f"profile_{measure}", "value": finite(tests[measure][head])}
-        means = [mean_over_random(layer, c, at) for layer, c in every]
-        for (layer, c), test, p_holm in zip(every, means, holm([test.p for test in means]), strict=True):
+        means = [mean_over_random(layer, c, at) for layer, c in pairs]
+        for (layer, c), test, p_holm in zip(pairs, means, holm([test.p for test in means]), strict=True):
             place, heads = _place(layer.address, name) | {"component": c}, layer.heads[c]
             yield place | {"n": test.n, "measure": "profile_accuracy", "value": float(heads.accuracy[:, at].mean())}
             yield place | {"n": test.n, "measure": "profile_bits", "value": float(heads.bits[:, at].mean())}

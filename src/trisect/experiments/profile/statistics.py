@@ -75,15 +75,15 @@ def head_tests(scores: LayerScores, component: str, label: int) -> dict[str, Flo
     """
     null, values = scores.null(component, label), scores.heads[component].accuracy[:, label]
     heads = scores.comparable(component, label)
-    every = np.concatenate([scores.comparable(c, label) for c in scores.heads])
-    below = (every[None] < heads[:, None]).sum(1) + ((every[None] == heads[:, None]).sum(1) - 1) / 2
+    all_scores = np.concatenate([scores.comparable(c, label) for c in scores.heads])
+    below = (all_scores[None] < heads[:, None]).sum(1) + ((all_scores[None] == heads[:, None]).sum(1) - 1) / 2
     return {
         "accuracy": values,
         "bits": scores.heads[component].bits[:, label],
         "z": null.scores(values),
         "p": null.beyond(values),
         "p_normal": null.t_p(values),
-        "among": below / max(1, len(every) - 1),
+        "among": below / max(1, len(all_scores) - 1),
     }
 
 

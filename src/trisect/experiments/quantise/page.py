@@ -107,8 +107,8 @@ def findings(tables: Mapping[str, pl.DataFrame], about: About[ReadFacts]) -> tup
         values = tuple(row.estimate(f"{row.at:g}") for row in sorted(group_rows, key=lambda row: row.at or 0))
         each = ", ".join(f"{value.name}: {number_words(value)}" for value in values)
         where = ", ".join(filter(None, (group, stack_words(stack))))
-        here = "" if "at once" in group else ", averaged over layers"
-        sentence = f"What k costs more than v{here}, {where}, in {axis_unit(facts)}: {each}."
+        average = "" if "at once" in group else ", averaged over layers"
+        sentence = f"What k costs more than v{average}, {where}, in {axis_unit(facts)}: {each}."
         results.append(Finding("k_less_v", sentence, unit, values, groups=(where,), per=facts.unit))
     limit, small, is_checked = _limit(tables, about.facts)
     least, by_mean = (
@@ -216,12 +216,14 @@ def _figures(changes: Measures, facts: ReadFacts) -> Iterator[Figure]:
         heads = Measures(tuple(row for row in rows if row.head is not None))
         for stack, part in heads.by("stack").items():  # where it costs most: at the fewest bits or the least rank
             least = min(part.distinct("at"))
-            what = title(f"{least:g} {way}", stack_words(stack))
+            precision = title(f"{least:g} {way}", stack_words(stack))
             name = "-".join(("quantise-heads", *way.split(), *(() if stack == "plain" else (stack,))))
             dots = "; a dot where the 95 % interval leaves 0 out" * signed
-            caption = f"Change with one head's q, k or v reduced to {what}{dots}."
+            caption = f"Change with one head's q, k or v reduced to {precision}{dots}."
             marked = (lambda row: row.side != 0) if signed else None
-            yield head_maps((name, "", f"By head: {what}"), caption, part.where(at=least), unit, signed, marked=marked)
+            yield head_maps(
+                (name, "", f"By head: {precision}"), caption, part.where(at=least), unit, signed, marked=marked
+            )
 
 
 def _needs_in_words(finding: Finding, tables: Mapping[str, pl.DataFrame], facts: ReadFacts) -> str:

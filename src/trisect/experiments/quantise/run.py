@@ -150,8 +150,8 @@ def _plan_layers(
     """
     layers: dict[EditedPass, dict[Way, float]] = {}
     for (edit, way), cost in zip(tries, costs, strict=True):
-        alone = len(edit.addresses) == 1 and edit.site.heads is None and edit.site.components in (("k",), ("v",))
-        if alone and way[0] != "rank":
+        is_single = len(edit.addresses) == 1 and edit.site.heads is None and edit.site.components in (("k",), ("v",))
+        if is_single and way[0] != "rank":
             layers.setdefault(edit, {})[way] = max(0.0, float(cost)) if math.isfinite(cost) else 1e30
     if not layers:
         return None
@@ -222,8 +222,8 @@ def _reduction_rows(
     shared: dict[tuple[str, str, int], dict[str, dict[tuple[Address, ...], int]]] = {}
     for i, (edit, (way, amount)) in enumerate(tries, start=2):
         if edit.site.heads is None and edit.site.components in (("k",), ("v",)):
-            here = f"{way}, all layers at once" if len(edit.addresses) > 1 else way
-            both = shared.setdefault((edit.address.stack, here, amount), {"k": {}, "v": {}})
+            group = f"{way}, all layers at once" if len(edit.addresses) > 1 else way
+            both = shared.setdefault((edit.address.stack, group, amount), {"k": {}, "v": {}})
             both[edit.site.components[0]][edit.addresses] = i
     for (stack, way, amount), both in shared.items():
         if places := [place for place in both["k"] if place in both["v"]]:

@@ -213,15 +213,17 @@ def findings(tables: Mapping[str, pl.DataFrame], about: About[RecallFacts]) -> t
         if rows := [row for row in by_component.get(c, ()) if row.layer is not None]:
             values.append(Estimate(c, fmean(row.value for row in rows), n=max(row.n or 0 for row in rows)))
     if values:
-        what = "retrieved answers that stay when one layer's is replaced by its mean, mean over layers"
+        quantity = "retrieved answers that stay when one layer's is replaced by its mean, mean over layers"
         shares = words.join_words([f"{value.name} {words.share(value.mean or 0.0)}" for value in values])
-        more = {"source": SOURCE.key, "what": what, "per": "name", "signed": False}
-        results.append(Finding("survival", f"{what.capitalize()}: {shares}.", "of the answers", tuple(values), **more))
+        more = {"source": SOURCE.key, "what": quantity, "per": "name", "signed": False}
+        results.append(
+            Finding("survival", f"{quantity.capitalize()}: {shares}.", "of the answers", tuple(values), **more)
+        )
     claims = numbers.claims.filter(pl.col("part").is_null()).iter_rows(named=True)
     for finding, row in zip(verdict_findings(numbers.claims), claims, strict=True):
-        why = f" ({reason})" if (reason := words.why_open(row)) else ""
+        remark = f" ({reason})" if (reason := words.why_open(row)) else ""
         # numbers are said with parts, each with its own places
-        results.append(replace(finding, words=f"{row['claim']}  {row['verdict']}: {row['sentence']}{why}"))
+        results.append(replace(finding, words=f"{row['claim']}  {row['verdict']}: {row['sentence']}{remark}"))
         for part in numbers.claims.filter("decides", pl.col("part").is_not_null(), claim=row["claim"]).to_dicts():
             effect = Estimate(*(part[key] for key in ("part", "effect", "low", "high", "n")))
             effects = () if effect.mean is None else (effect,)
@@ -236,14 +238,14 @@ def _right(numbers: RecallNumbers, named: bool) -> Finding:
     by_model = {m: number for m in numbers.models if (number := numbers.number("accuracy", m))}
     base = numbers.number("accuracy", BASELINE)
     values = (*(n.estimate(m) for m, n in by_model.items()), *([base.estimate(BASELINE)] if base else []))
-    what, text = "right answers to questions held out", "No question has a known answer."
+    quantity, text = "right answers to questions held out", "No question has a known answer."
     if by_model:
         shares = "; ".join(f"{MODELS[m]} {words_for(number, share=True)}" for m, number in by_model.items())
         commonest = commonest_place(numbers.answers) if named else None
         place = f"'{commonest}'" if commonest else "the commonest place"
         tail = f"; always answering {place} {words_for(base, share=True)}" if base else ""
-        text = f"{what.capitalize()}: {shares}{tail}."
-    more = {"source": SOURCE.key, "what": what, "per": "name", "signed": False}
+        text = f"{quantity.capitalize()}: {shares}{tail}."
+    more = {"source": SOURCE.key, "what": quantity, "per": "name", "signed": False}
     return Finding("accuracy", text, "of the answers", values if by_model else (), **more)
 
 
@@ -356,8 +358,8 @@ def _confidence(numbers: RecallNumbers) -> Section | None:
     )
     tables = []
     scores = {**SCORES, "answer_string": "the answer string alone (frequency, length, known place)"}
-    every = {name: [numbers.number(f"auroc_{score}", m) for m in models] for score, name in scores.items()}
-    if rows := tuple((name, *map(words_for, cells)) for name, cells in every.items() if any(cells)):
+    aurocs = {name: [numbers.number(f"auroc_{score}", m) for m in models] for score, name in scores.items()}
+    if rows := tuple((name, *map(words_for, cells)) for name, cells in aurocs.items() if any(cells)):
         caption = "AUROC: how often a right answer is ranked above a wrong one; 0.5 is chance"
         tables.append(Table(("What is ranked by", *(SHORT[m] for m in models)), rows, caption))
     lines = []
@@ -598,7 +600,7 @@ def _share_panel(
     columns = list(dict.fromkeys(column for column, *_ in shares))
     groups = list(dict.fromkeys(group for _, group, *_ in shares))
     single, levels = len(shares) == len(columns), levels or {}
-    beside = [{"column": c, "value": v} for c, values in (others or {}).items() for v in values]
+    other_rows = [{"column": c, "value": v} for c, values in (others or {}).items() for v in values]
     values = [*levels.values(), *(v for values in (others or {}).values() for v in values)]
     rows, dots = [], []
     for column, group, number, seeds in shares:
@@ -611,8 +613,8 @@ def _share_panel(
     slots = [slot for group in ([""] if single else groups) for slot in (group, f"{group} seeds")]
     side = alt.Axis(labelExpr="split(datum.label, '\\n')", labelLimit=220)
     x = alt.X("column:N", sort=columns, scale=alt.Scale(domain=columns, paddingInner=0.3), title=None, axis=side)
-    grey = chart_of("others", beside).mark_point(size=26, shape="circle", filled=True, color=OTHERS, opacity=1)
-    behind = [grey.encode(x, axis.axis("value"))] if beside else []
+    grey = chart_of("others", other_rows).mark_point(size=26, shape="circle", filled=True, color=OTHERS, opacity=1)
+    behind = [grey.encode(x, axis.axis("value"))] if other_rows else []
     lines = [Level(name, level) for name, level in levels.items()]
     layers = marks(rows, axis, x, {g: LOOKS[g] for g in groups}, slots, lines, dots, behind)
     wide = max(PANEL_WIDTH, (COLUMN if single else SLOT * len(slots)) * len(columns))

@@ -278,16 +278,16 @@ class RecallWork(TrainingWork[RecallSettings, RecallRecipe, People, RecallFacts]
     def jobs(self, home: Path, seeds: Sequence[int]) -> list[ModelJob]:
         """Every model of each seed; one without some names if the data have such."""
         models = [(m, s) for s in seeds for m in MODELS if m != "left-out" or self.data.left_out]
-        every = [RecallJob(model, seed, self.recipe, self.device) for model, seed in models]
+        requests = [RecallJob(model, seed, self.recipe, self.device) for model, seed in models]
         data, seconds = home / self.data_file, {"plain": 1.0}
-        return [ModelJob(spec.files(home), train, spec, data, seconds.get(spec.model, 10.0)) for spec in every]
+        return [ModelJob(spec.files(home), train, spec, data, seconds.get(spec.model, 10.0)) for spec in requests]
 
     def collect(self, home: Path, plan: ResumePlan, jobs: Sequence[ModelJob]) -> Measured[RecallFacts]:
         """The tables, from the answers of every model (definitions B2 to B4)."""
         people, recipe = self.data, self.recipe
         answers, nearest, survived, losses = [], [], [], []
-        every: list[tuple[RecallJob, ModelFiles]] = [(job.request, job.files) for job in jobs]
-        for spec, files in every:
+        requests: list[tuple[RecallJob, ModelFiles]] = [(job.request, job.files) for job in jobs]
+        for spec, files in requests:
             body: Any = read_json(files.results, DELETE.format(files.results))
             answers += body["answers"]
             nearest += body["nearest"]
@@ -302,7 +302,7 @@ class RecallWork(TrainingWork[RecallSettings, RecallRecipe, People, RecallFacts]
         }
         trained = {a.name: a.place for a in people.train}
         gold = {a.name: a.place for a in people.valid} | trained
-        for spec, files in every:
+        for spec, files in requests:
             # what `trisect ask` needs to know of a model: the names that it met, and the thresholds set on held-out questions
             met = spec.names_met(people)
             names = {name: (name in met, name in trained, gold.get(name)) for name in sorted(met | set(trained))}
@@ -329,7 +329,7 @@ class RecallWork(TrainingWork[RecallSettings, RecallRecipe, People, RecallFacts]
             "name",
             plan.wall_seconds,
             ("transformers", "scikit-learn"),
-            {files.title: files.model() for _, files in every},
+            {files.title: files.model() for _, files in requests},
             command("recall", settings),
         )
 

@@ -122,13 +122,15 @@ def page(tables: Mapping[str, pl.DataFrame], about: About[SimilarityFacts]) -> S
     numbers, facts = Measures.of(tables["measures"]), about.facts
     name = words.display_name(facts.subject, about.command)
     texts = f", scores on {facts.corpus}, {words.quantity(facts.texts or 0, 'text')}" if facts.corpus else ""
-    every = {pair: _HeadMeasure.of(numbers, "overlap", pair) for pair in PAIRS}
-    heads = words.quantity(max(len(every[pair].rows) for pair in PAIRS), "head")
+    measures_by_pair = {pair: _HeadMeasure.of(numbers, "overlap", pair) for pair in PAIRS}
+    heads = words.quantity(max(len(measures_by_pair[pair].rows) for pair in PAIRS), "head")
     lede = f"{name} · weights of {heads}{texts} · compared with {words.count(facts.draws_made)} random matrices"
     answer = "No layer has queries, keys and values that are plain maps of their input."
-    if measured := sorted((pair for pair in PAIRS if every[pair].rows), key=lambda pair: -every[pair].mean):
+    if measured := sorted(
+        (pair for pair in PAIRS if measures_by_pair[pair].rows), key=lambda pair: -measures_by_pair[pair].mean
+    ):
         named = {"q-k": "W_Q and W_K", "k-v": "W_K and W_V", "q-v": "W_Q and W_V"}
-        largest = every[measured[0]]
+        largest = measures_by_pair[measured[0]]
         answer = (
             f"Of a head's three matrices {named[measured[0]]} read the most similar directions of their input: they overlap by "
             f"{words.share(largest.mean)}{'' if largest.null is None else f', random matrices by {words.share(largest.null)}'}."
@@ -276,15 +278,15 @@ def _ranks(numbers: Measures) -> Section:
         "The effective rank counts the directions that matter: the exponential of the entropy of the singular values' shares. Of "
         "W_Q W_Kᵀ and W_V W_O it belongs to the head; of a single matrix it changes with the basis that the head is written in."
     )
-    every = {c: _HeadMeasure.of(numbers, "effective_rank", c) for c in _RANKS}
-    have = tuple(c for c in _RANKS if every[c].rows)
+    ranks = {c: _HeadMeasure.of(numbers, "effective_rank", c) for c in _RANKS}
+    have = tuple(c for c in _RANKS if ranks[c].rows)
     kinds = (("effective_rank", "Effective rank", "directions"),)
     short = _short(numbers, "ranks-short", "Matrix by matrix", kinds, _RANKS)
-    lines, caption = tuple((_PRODUCTS[c], every[c].against) for c in have), "Mean effective rank"
+    lines, caption = tuple((_PRODUCTS[c], ranks[c].against) for c in have), "Mean effective rank"
     fold = Table(("", "mean"), lines, caption, folded=True, label=caption)
     title, said_of = "Directions that a head uses", "Effective rank of a head's products."
     maps = _grids(numbers, "effective_rank", have[3:] or have, "directions", "Figure 6", title, said_of)
-    means = words.join_words([f"{_PRODUCTS[c]} {words.number(every[c].mean)}" for c in have])
+    means = words.join_words([f"{_PRODUCTS[c]} {words.number(ranks[c].mean)}" for c in have])
     lead = (f"On average over heads, directions in use: {means}.",)
     figures = (*present(short), *maps)
     return Section("How many directions does a head use?", lead, figures, (fold,), blocks=quiet([text]))
@@ -366,11 +368,11 @@ def _grids(
     diverging: bool = False,
 ) -> Iterable[Figure]:
     """Heat maps, a panel for each stack and component; empty if nothing was measured."""
-    every = {c: _HeadMeasure.of(numbers, measure, c, group) for c in components}
-    rows = Measures(tuple(row for heads in every.values() for row in heads.rows))
+    measures_by_component = {c: _HeadMeasure.of(numbers, measure, c, group) for c in components}
+    rows = Measures(tuple(row for heads in measures_by_component.values() for row in heads.rows))
     if not rows:
         return
-    sides = {(c, *head) for c, heads in every.items() for head, side in heads.sides.items() if side}
+    sides = {(c, *head) for c, heads in measures_by_component.items() for head, side in heads.sides.items() if side}
 
     def is_clear(row: MeasuredValue) -> bool:
         return (row.component, row.stack, row.layer, row.head) in sides

@@ -146,16 +146,16 @@ def describe_omissions(projections: Iterable[Projections]) -> tuple[str, ...]:
             origin = p.origins.get(name)
             where = "" if origin is None else re.sub(r"\d+", "N", origin.words)  # alike in every layer
             if name in p.normed:
-                why = (
+                reason = (
                     f"{name} has a norm behind its projection ({where}), which leaves alone what the projection reads: overlaps "
                     "and angles are of that"
                 )
                 left = "What changes with the norm (cosine, CKA, symmetric share, effective rank) is left out"
             else:
                 instead = "" if origin is None else f" but {origin.how} ({where})"
-                why, left = f"{name} is not a plain map of its input{instead}", "What needs it is left out"
-            layers.setdefault((why, left), []).append(p.address)
-    return tuple(f"{left} at {spell_addresses(where)}: {why}." for (why, left), where in layers.items())
+                reason, left = f"{name} is not a plain map of its input{instead}", "What needs it is left out"
+            layers.setdefault((reason, left), []).append(p.address)
+    return tuple(f"{left} at {spell_addresses(where)}: {reason}." for (reason, left), where in layers.items())
 
 
 @dataclass(frozen=True, eq=False)
@@ -254,15 +254,15 @@ def _beside_others(left: MapSpan, right: MapSpan, shared: int) -> tuple[np.ndarr
     All heads of a layer read one input, some directions of which are larger than others: a second null beside the
     Gaussian one. `shared` heads that follow one another have one key/value head, and are not others. None for a layer without others.
     """
-    every = similarity.overlaps(left, right).cpu().numpy()
-    heads = np.arange(len(every)) // shared
+    overlaps = similarity.overlaps(left, right).cpu().numpy()
+    heads = np.arange(len(overlaps)) // shared
     others = heads[:, None] != heads[None]
     if not others.any():
         return None
-    values = np.diag(every)
-    beside = [np.concatenate([every[i, others[i]], every[others[:, i], i]]) for i in range(len(every))]
-    less = np.array([value - rest.mean() for value, rest in zip(values, beside, strict=True)])
-    return less, np.array([(rest >= value).mean() for value, rest in zip(values, beside, strict=True)])
+    values = np.diag(overlaps)
+    other_heads = [np.concatenate([overlaps[i, others[i]], overlaps[others[:, i], i]]) for i in range(len(overlaps))]
+    less = np.array([value - rest.mean() for value, rest in zip(values, other_heads, strict=True)])
+    return less, np.array([(rest >= value).mean() for value, rest in zip(values, other_heads, strict=True)])
 
 
 def compare_with_nulls(
@@ -362,18 +362,18 @@ def measure(settings: SimilaritySettings, context: RunContext) -> Measured[Simil
     """
     subject, texts, seed = context.subject, context.given_texts, settings.seed
     # copied layer by layer, whenever it is gone through
-    every, heads = subject.projections(), subject.shape.heads
-    measured = measure_weights(p for p in every if p.address in heads)
-    hashes = {p.address: p.hashes() for p in every if p.address in heads}
+    projections, heads = subject.projections(), subject.shape.heads
+    measured = measure_weights(p for p in projections if p.address in heads)
+    hashes = {p.address: p.hashes() for p in projections if p.address in heads}
     shared = find_shared_weights(
         {address: {n: weight for n, (weight, _) in maps.items()} for address, maps in hashes.items()}
     )
-    left_out = describe_omissions(p for p in every if p.address in heads)
+    left_out = describe_omissions(p for p in projections if p.address in heads)
     once = (ONCE,) if any("share" in words for words in shared) else ()
     notes = dict.fromkeys((*subject.notes, *left_out, *shared, *once))
     if not measured:
-        why = " ".join(notes) or "It has no attention layer."
-        raise ModelError(f"{subject.name} has no head whose matrices can be compared.", why, "Choose another model.")
+        reason = " ".join(notes) or "It has no attention layer."
+        raise ModelError(f"{subject.name} has no head whose matrices can be compared.", reason, "Choose another model.")
     nulls = Nulls.of(settings.draws, seed, measured)
     excess = overlap_evidence(measured, nulls)
     with context.progress("matrices") as step:
@@ -492,8 +492,10 @@ def _over_heads(
     """
     draw, evidence = np.random.default_rng([seed, 1]), {}
     shares = [m.values[np.isfinite(m.values)] for m in measured if (m.measure, m.group) == ("symmetric_share", None)]
-    if shares and (every := np.concatenate(shares)).size:
-        evidence["symmetric_share"] = ResampledHeads(float(every.mean()), bootstrap_means(every, draw), len(every))
+    if shares and (all_shares := np.concatenate(shares)).size:
+        evidence["symmetric_share"] = ResampledHeads(
+            float(all_shares.mean()), bootstrap_means(all_shares, draw), len(all_shares)
+        )
     for pair in map("-".join, PAIRS):
         among = [m.values for m in measured if (m.measure, m.component) == ("overlap_among", pair)]
         if among and (less := np.concatenate(among)).size > 1 and np.isfinite(less).all():

@@ -90,11 +90,11 @@ def _arrange(rows: StudyRows, curves: _Curves, list_names: bool = False) -> tupl
         return f"{'layer' if site_position(site).single else 'layers'} {site_position(site).layers}"
 
     def line(site: str, by: str) -> charts.CurveLine:
-        here, series = site_position(site), tuple(s for s in curves.edited if s.site == site)
-        mark, dash, name = render.mark(here.group), (), here.group
+        position, series = site_position(site), tuple(s for s in curves.edited if s.site == site)
+        mark, dash, name = render.mark(position.group), (), position.group
         if by == "component":
-            mark = render.Mark(colours[site], render.layer_shape(depths.index(here.layers)))
-            dash, name = () if here.single else (8, 2), layer(site)
+            mark = render.Mark(colours[site], render.layer_shape(depths.index(position.layers)))
+            dash, name = () if position.single else (8, 2), layer(site)
         colour = render.BASELINE if site in curves.collapsed else mark.colour
         return charts.CurveLine(name, colour, dash, series, mark.shape)
 
@@ -366,10 +366,10 @@ def together(points: Sequence[Point]) -> list[Point]:
     single, gaps = {(p.site, p.seed): p for p in points}, []
     for point in points:
         parts = [single.get((str(part), point.seed)) for part in Site.parse(point.site).parts()]
-        alone = [p for p in parts if p is not None]
-        if len(parts) > 1 and len(alone) == len(parts):
-            lost = point.diverged or any(p.diverged for p in alone)
-            gaps.append(point._replace(value=point.value - sum(p.value for p in alone), diverged=lost))
+        pooled = [p for p in parts if p is not None]
+        if len(parts) > 1 and len(pooled) == len(parts):
+            lost = point.diverged or any(p.diverged for p in pooled)
+            gaps.append(point._replace(value=point.value - sum(p.value for p in pooled), diverged=lost))
     return gaps
 
 
@@ -500,7 +500,7 @@ def control_findings(rows: StudyRows) -> Iterator[Finding]:
     """Attacks less each control, by label; then the claims that survive each control."""
     for label, effects in _beside(rows, "valid"):
         for control, points in _less_controls(rows, effects).items():
-            text = what = f"{label_name(label)}, {VALID}, minus that by {HOW[control][0]}"
+            text = quantity = f"{label_name(label)}, {VALID}, minus that by {HOW[control][0]}"
             numbers: tuple[Estimate, ...] = ()
             if points:
                 layers, over = (
@@ -509,12 +509,12 @@ def control_findings(rows: StudyRows) -> Iterator[Finding]:
                 )
                 numbers = (*study_words.estimates(points), Estimate("all", *over))
                 text += f", mean over the same sites: {words.mean_words(over, 'nats')}."
-                what += f", at layer{'s' * (' ' in layers)} {layers}, mean over layers"
+                quantity += f", at layer{'s' * (' ' in layers)} {layers}, mean over layers"
             else:
                 text += f": {study_words.NOTHING}"
             text += study_words.collapse_words(rows, [*effects["plain"], *effects[control]], paired=True)
             groups = (label, control)
-            yield Finding("control", text, "nats", numbers, title="Controls", what=what, groups=groups, per="seed")
+            yield Finding("control", text, "nats", numbers, title="Controls", what=quantity, groups=groups, per="seed")
     for control, sorts in tally_survival(rows.controls).items():
         counts = tuple(Estimate(reading, len(claims)) for reading, claims in sorts.items())
         text = f"whether claims about attacks survive. {survival_sentence(control, sorts)}"
@@ -621,7 +621,7 @@ def dose_findings(rows: StudyRows) -> Iterator[Finding]:
     for label in rows.labels:
         points, sites = _at_equal_bits(rows, label)[AGAINST]
         if points:
-            noun, what = label_name(label), f"{VALID}, attack minus control labels at equal bits removed"
+            noun, quantity = label_name(label), f"{VALID}, attack minus control labels at equal bits removed"
             start = f"attack on {noun} minus its control labels at equal bits removed ({sites}), {VALID},"
-            method = Method("dose", "Equal bits", "nats", points, "dose", noun, what, start, label, ranks=False)
+            method = Method("dose", "Equal bits", "nats", points, "dose", noun, quantity, start, label, ranks=False)
             yield study_words.finding(rows, method)

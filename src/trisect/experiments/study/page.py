@@ -56,7 +56,7 @@ def answer_findings(rows: StudyRows) -> Iterator[Finding]:
     """A finding for each of q, k and v, if there are rows: its role, or else the cost of removing it."""
     with_pairs, costs = bool(rows.measure(OWN, "valid")), _costs_of(rows)
     for component, name in NAMES.items():
-        unit, what = ("of pairs", "role") if with_pairs else ("nats", f"cost of the {name}")
+        unit, quantity = ("of pairs", "role") if with_pairs else ("nats", f"cost of the {name}")
         if with_pairs:
             if (role := _role(rows, component)) is None:
                 continue
@@ -74,7 +74,7 @@ def answer_findings(rows: StudyRows) -> Iterator[Finding]:
             text = f"How much the model needs its {named} {where}, by what the validation loss changes: {parts}."
             values = tuple(Estimate(how, *mean) for how, mean in means.items())
         title, groups = name.capitalize(), (component,)
-        yield Finding("answer", text, unit, values, title=title, what=what, groups=groups, per="seed")
+        yield Finding("answer", text, unit, values, title=title, what=quantity, groups=groups, per="seed")
 
 
 def answer_sentence(rows: StudyRows) -> str:
@@ -193,8 +193,8 @@ def first_sections(rows: StudyRows, checks: Sequence[Check], findings: Sequence[
         f"q, k and v predict different answers, and so the answer shows what each of them does. Means over {many}, 95 % intervals."
     )
     costs = f"What the validation loss changes by when q, k or v of the model is ablated: means over {many}, 95 % intervals."
-    alone = " One seed gives numbers and no verdict: training varies." if len(rows.seeds) == 1 else ""
-    lines = [f"{words.capital(many)}: intervals are over models trained from different initial weights.{alone}"]
+    caveat = " One seed gives numbers and no verdict: training varies." if len(rows.seeds) == 1 else ""
+    lines = [f"{words.capital(many)}: intervals are over models trained from different initial weights.{caveat}"]
     lines += [f"{'Holds' if check.ok else 'Does not hold'}: {check.name}." for check in checks]
     claim = roles.CLAIMS[0]
     for verdict in rows.claims.filter(pl.col("claim") == claim.id, pl.col("part").is_null())["verdict"]:

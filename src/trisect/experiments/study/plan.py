@@ -63,9 +63,9 @@ class Task:
     @property
     def title(self) -> str:
         """Its title in progress lines."""
-        what, seed, _ = self.runs[0].rsplit("-", 2)
+        name, seed, _ = self.runs[0].rsplit("-", 2)
         if self.kind == "train":
-            return f"train {len(self.runs)} runs from {what} ({seed})"
+            return f"train {len(self.runs)} runs from {name} ({seed})"
         return f"{' '.join(filter(None, (self.kind, self.label, self.site)))} ({seed})"
 
     def files(self, folder: Folder) -> list[Path]:
@@ -372,14 +372,14 @@ class Plan:
     def check_machine(self, place: Path) -> None:
         """Raise SpecError if a worker needs more memory than this machine has, or the disk of `place` has too little space."""
         memory, free = machine.memory_bytes(), machine.free_bytes(place)
-        for needed, has, what in (
+        for needed, has, kind in (
             (self.memory_bytes, memory, "memory in one worker process"),
             (self.disk_bytes, free, f"disk in {place.absolute()}"),
         ):
             if has is not None and needed > has:
                 raise SpecError(
-                    f"This would take roughly {needed / 1e9:,.1f} GB of {what}.",
-                    f"This machine has {has / 1e9:,.1f} GB{' free' if what.startswith('disk') else ''}.",
+                    f"This would take roughly {needed / 1e9:,.1f} GB of {kind}.",
+                    f"This machine has {has / 1e9:,.1f} GB{' free' if kind.startswith('disk') else ''}.",
                     "Choose a smaller model, text or study, or give --force to go on all the same.",
                 )
 

@@ -211,7 +211,7 @@ def _cell(method: _MethodScore, case: _Case) -> Markup:
 def findings(rows: StudyRows) -> Iterator[Finding]:
     """Each method's AUROC with false alarms and misses, then the shares of pairs under interchange."""
     for method in scores(rows):
-        each, what = interval(list(method.by_seed.values())), f"AUROC over {method.over}"
+        each, quantity = interval(list(method.by_seed.values())), f"AUROC over {method.over}"
         text = f"AUROC {method.auroc:.2f} over {len(method.effects)} {method.over} and {words.quantity(each.n, 'seed')}"
         if method.false_alarms is not None and method.misses is not None:
             text += f"; false alarms {percent(method.false_alarms)}, misses {percent(method.misses)}"
@@ -221,7 +221,7 @@ def findings(rows: StudyRows) -> Iterator[Finding]:
             Estimate("misses", method.misses),
         )
         parts = ("planted", f"{text}.", "", values, "", SOURCE.key)
-        yield Finding(*parts, title=method.title, what=what, groups=(method.key,), per="seed")
+        yield Finding(*parts, title=method.title, what=quantity, groups=(method.key,), per="seed")
     for measure in ("own", "others", "unchanged"):
         if means := by_site(rows.measure(f"interchange_{measure}", "valid")):
             text = ", ".join(f"{site} {percent(mean.mean, 1)}" for site, mean in means.items())

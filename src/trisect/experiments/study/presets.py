@@ -53,7 +53,7 @@ def _world(
     """
     training, text = replace(TRAINING, window=window), Text(name)
     base = Design(name, text, model, training, (1, 2, 3, 4, 5), attack=None, rewind=None, freeze=None)
-    every = tuple(Site((c,), (layer,)) for layer in range(1, model.layers + 1) for c in "qkv")
+    layer_sites = tuple(Site((c,), (layer,)) for layer in range(1, model.layers + 1) for c in "qkv")
     shown_layers = tuple(layer for layer in range(1, model.layers + 1) if layer == 2 or layer in model.idle)
     pairs = tuple(Site(pair, (layer,)) for layer in shown_layers for pair in combinations("qkv", 2))
     read = tuple(dict.fromkeys(site for names, _ in grids for site in _sites(names)))
@@ -65,11 +65,11 @@ def _world(
         designs.append(replace(base, attack=attack, control=control, probe=probe, erase=erase))
     designs[0] = replace(
         designs[0],
-        rewind=Rewind(every, points=11, midstage=False),
-        freeze=Freeze(every),
+        rewind=Rewind(layer_sites, points=11, midstage=False),
+        freeze=Freeze(layer_sites),
         tie=Tie(pairs, (), narrow=False),
-        ablate=Ablate(every),
-        interchange=Interchange(every),
+        ablate=Ablate(layer_sites),
+        interchange=Interchange(layer_sites),
     )
     return tuple(designs)
 

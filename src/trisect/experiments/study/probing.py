@@ -136,10 +136,10 @@ def _fold_assignments(
         smallest[unit] = totals.argmin()
         totals[smallest[unit]] += sizes[unit]
     # or the first holds the longest alone, the others the rest in their order, as even as can be
-    alone, rest = np.zeros(len(sizes), dtype=int), np.delete(np.arange(len(sizes)), int(sizes.argmax()))
+    assignment, rest = np.zeros(len(sizes), dtype=int), np.delete(np.arange(len(sizes)), int(sizes.argmax()))
     if (cuts := _cuts(rest, rest, sizes[rest], FOLDS - 1)) is not None:
-        alone[rest] = 1 + np.searchsorted(cuts, rest, side="right")
-    for fold_of in (smallest, alone):
+        assignment[rest] = 1 + np.searchsorted(cuts, rest, side="right")
+    for fold_of in (smallest, assignment):
         inside = np.array([len(set(fold_of[a : z + 1])) == 1 for a, z in zip(first, last, strict=True)])
         if counts[inside].sum() >= LEAST * counts.sum():
             yield True, np.where(inside, fold_of[first], -1)
@@ -351,14 +351,14 @@ def erase(
         leace, randoms = dict(final), [dict(final) for _ in range(draws)]
         draw, rank, count, shares = generator("erase", str(site), label, seed, fold.number), 0, 0, []
         for layer in sorted(site.layers or ()):
-            here = Site(site.components, (layer,), site.heads)
-            moments = fit(leace, model, fold.fit, here, label, len(corpus.column(label)), shrinkage)
+            layer_site = Site(site.components, (layer,), site.heads)
+            moments = fit(leace, model, fold.fit, layer_site, label, len(corpus.column(label)), shrinkage)
             eraser = moments.leace()
             rank, count = rank + eraser.rank, moments.count
             shares.append(moments.linear_share())
-            apply(leace, here, eraser, model)
+            apply(leace, layer_site, eraser, model)
             for changed in randoms:
-                apply(changed, here, moments.random(eraser.rank, draw), model)
+                apply(changed, layer_site, moments.random(eraser.rank, draw), model)
         curves.append(_curve(final, model, fold.scored, site, [leace, *randoms]))
         ranks.append(float(rank))
         counts.append(count)

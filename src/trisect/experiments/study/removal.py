@@ -184,9 +184,9 @@ def removal_findings(rows: StudyRows) -> Iterator[Finding]:
             f"bits of {noun} that a linear probe no longer finds at the attacked site (of {share}),",
             f"{RISE} by erasing {noun} linearly, beyond random subspaces of equal rank,",
         )
-        for (title, unit, points, measure, what), start in zip(spoken, starts, strict=True):
+        for (title, unit, points, measure, quantity), start in zip(spoken, starts, strict=True):
             if points:
-                method = Method(measure, title, unit, points, measure, noun, what, start, label, title == "Erasure")
+                method = Method(measure, title, unit, points, measure, noun, quantity, start, label, title == "Erasure")
                 yield study_words.finding(rows, method)
 
 
@@ -254,10 +254,10 @@ def head_figures(rows: StudyRows) -> Iterator[charts.Figure]:
         fit = study_words.fit_words(rows, "probe", label)
         noun, name = label_name(label), f"removed-{words.slug(label)}-{kind}-heads"
         bits = f"V-information of {noun} of the next word, by a fresh {PROBES[kind]} on held-out tokens, {fit}"
-        beside = "Random maps of the layer's input, as wide as a head, show what any map of that width holds."
+        remark = "Random maps of the layer's input, as wide as a head, show what any map of that width holds."
         if not maps:
-            beside = "Without random maps of the same input (random_maps of a probe) it is not known what any map of a head's width holds."
-        caption = f"{bits}, in one head of the baseline: mean over the heads of a component and layer. {beside} "
+            remark = "Without random maps of the same input (random_maps of a probe) it is not known what any map of a head's width holds."
+        caption = f"{bits}, in one head of the baseline: mean over the heads of a component and layer. {remark} "
         caption += f"{seeds(rows)}. Of heads: {extremes(heads, 'bits')}"
         names = (name, BEYOND, f"What single heads hold of {noun}, by a {PROBES[kind]}")
         panels = site_panels({"Heads": heads, MAPS: maps}, "bits", "bits", signed=False, levels=())
@@ -280,10 +280,10 @@ def head_figures(rows: StudyRows) -> Iterator[charts.Figure]:
             less = [f"less those of {g} {words.mean_words(over_seeds(gap), 'bits')}" for g, gap in gaps.items() if gap]
             if less:
                 caption += f" {AFTER[variant]}: bits lost by heads of the attacked site {', '.join(less)}."
-        every = [p for points in shown.values() for p in points]
-        caption += study_words.collapse_words(rows, every)
+        all_points = [p for points in shown.values() for p in points]
+        caption += study_words.collapse_words(rows, all_points)
         names = (f"{name}-lost", BEYOND, f"What single heads lose of {noun}, by a {PROBES[kind]}")
-        panels = site_panels(shown, "bits removed", "bits", axis=axis_of(every, "bits removed"))
+        panels = site_panels(shown, "bits removed", "bits", axis=axis_of(all_points, "bits removed"))
         yield site_figure(names, caption, panels)
 
 
@@ -453,14 +453,14 @@ def tying_findings(rows: StudyRows) -> Iterator[Finding]:
             shared[component] = {seed: p.value for seed, p in pairs.items()}
     if shared:
         means = {c: interval(list(by_seed.values())) for c, by_seed in shared.items()}
-        what = f"{VALID} when it shares its matrix with one other, mean of two ties"
+        quantity = f"{VALID} when it shares its matrix with one other, mean of two ties"
         compared = compare_by_seed(shared, study_words.MARGIN)
         ranking = "" if compared is None else compared.words()
         texts = words.join_words([f"{c} {words.mean_words(mean, 'nats')}" for c, mean in means.items()])
-        text = f"{what}: {texts}{'; ' * bool(ranking)}{ranking}."
+        text = f"{quantity}: {texts}{'; ' * bool(ranking)}{ranking}."
         costs = tuple(Estimate(c, *mean) for c, mean in means.items())
         parts = ("tying", text, "nats", costs, ranking, SOURCE.key)
-        yield Finding(*parts, title="Tying", what=what, per="seed", compared=compared)
+        yield Finding(*parts, title="Tying", what=quantity, per="seed", compared=compared)
     models = [model for model in models if not site_position(model.site).single]
     texts, costs = list[str](), list[Estimate]()
     for model in models:
@@ -474,6 +474,6 @@ def tying_findings(rows: StudyRows) -> Iterator[Finding]:
             texts[-1] += f", against narrower heads {words.mean_words(against, 'nats')}"
             costs.append(Estimate(f"{model.name} minus narrower heads", *against))
     if costs:
-        what = f"{VALID} against three separate matrices, {_layers_of(models)}"
-        parts = ("matrices", f"{what}: {'; '.join(texts)}.", "nats", tuple(costs), "", SOURCE.key)
-        yield Finding(*parts, title="Tying", what=what, per="seed")
+        quantity = f"{VALID} against three separate matrices, {_layers_of(models)}"
+        parts = ("matrices", f"{quantity}: {'; '.join(texts)}.", "nats", tuple(costs), "", SOURCE.key)
+        yield Finding(*parts, title="Tying", what=quantity, per="seed")

@@ -101,12 +101,12 @@ class _EndedStudy:
                 yield f"Its table {name} is also about {min(stray)}, which is no run of it."
         sites = self.tables["sites"].join(runs.select("seed", "status", subject="run"), on="subject")
         finished = sites.filter((pl.col("status") == "finished").all().over("seed"))
-        for what, rows, columns in (
+        for table, rows, columns in (
             ("runs", runs, ["edit", "site", "label", "strength", "variant"]),
             ("measures", finished, ["site", "measure", "label", "split"]),
         ):
             if len({frozenset(group.select(columns).unique().rows()) for _, group in rows.group_by("seed")}) > 1:
-                yield f"Not every seed has the same {what}."
+                yield f"Not every seed has the same {table}."
 
     @property
     def key(self) -> Mapping[str, object]:

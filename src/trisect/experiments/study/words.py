@@ -61,15 +61,15 @@ def extremes(points: Sequence[words.Point], unit: str, signed: bool = True) -> s
     top, low = words.extreme(means, 1), words.extreme(means, -1)
     if len(means) == 1:
         return f"at {top[0]} it is {words.mean_words(means[top[0]], unit, signed)}."
-    every = words.quantity(len(means), "site")
+    count_words = words.quantity(len(means), "site")
     if len(top) == len(means):
-        return f"the same at all {every}: {bare[top[0]]}."
+        return f"the same at all {count_words}: {bare[top[0]]}."
     parts = []
     for word, sites in zip(("highest", "lowest") if signed else ("largest", "smallest"), (top, low), strict=True):
         if len(sites) == 1:
             parts.append(f"{word} at {sites[0]}, {words.mean_words(means[sites[0]], unit, signed)}")
         else:
-            names = words.join_words(sites) if len(sites) <= words.FEW else f"{len(sites)} of {every}"
+            names = words.join_words(sites) if len(sites) <= words.FEW else f"{len(sites)} of {count_words}"
             parts.append(f"{word} {bare[sites[0]]} at {names}")
     return f"{'; '.join(parts)}."
 
@@ -197,8 +197,8 @@ def lead(rows: StudyRows) -> str:
     if not sorts:
         return ""
     counts = words.join_words([f"{len(titles)}: {result} ({', '.join(titles)})" for result, titles in sorts.items()])
-    alone = " With one seed there is no estimate of noise." if len(rows.seeds) == 1 else ""
-    return f"Of {words.quantity(sum(map(len, sorts.values())), 'method')} that can rank q, k and v, {counts}.{alone}"
+    caveat = " With one seed there is no estimate of noise." if len(rows.seeds) == 1 else ""
+    return f"Of {words.quantity(sum(map(len, sorts.values())), 'method')} that can rank q, k and v, {counts}.{caveat}"
 
 
 def budget(rows: StudyRows) -> str:
@@ -395,9 +395,9 @@ def exactness(rows: StudyRows) -> tuple[str, Columns, list[tuple[str, list[str]]
         )
         # 0: nothing is interpolated; some committed tables have no such rows
         last = {(p.site, p.seed): p.value for p in nodes}
-        every = {p.site for p in spent if last.get((p.site, p.seed), float(p.value < points)) == 0}
-        if every:
-            full = words.join_words(sorted(every, key=words.order))
+        sites = {p.site for p in spent if last.get((p.site, p.seed), float(p.value < points)) == 0}
+        if sites:
+            full = words.join_words(sorted(sites, key=words.order))
             text += f" At {full} no two agreed in some seed, and every α was evaluated there."
         if checks:
             largest = max(checks, key=lambda p: p.value)

@@ -48,10 +48,10 @@ def build(name: str, settings: Mapping[str, float | None], seed: int) -> Constru
     parameters = inspect.signature(make).parameters
     arguments: dict[str, Any] = {k: v for k, v in settings.items() if v is not None and k in parameters}
     # where only `keys` or `dim` is set and the other's default leaves no room for the keys, say whose default it is
-    if {"keys", "dim"} <= set(parameters) and len(alone := [k for k in ("keys", "dim") if k in arguments]) == 1:
+    if {"keys", "dim"} <= set(parameters) and len(fixed := [k for k in ("keys", "dim") if k in arguments]) == 1:
         both = {k: helpers.check_whole(k, arguments.get(k, parameters[k].default)) for k in ("keys", "dim")}
-        if both["dim"] < both["keys"] and both[alone[0]] >= 2:
-            named, other = ("keys", "dim") if alone == ["keys"] else ("dim", "keys")
+        if both["dim"] < both["keys"] and both[fixed[0]] >= 2:
+            named, other = ("keys", "dim") if fixed == ["keys"] else ("dim", "keys")
             raise TheoryError(
                 f"{named} {both[named]} was given, and no {other}.",
                 f"{name} has {other} {both[other]} by default, and R^{both['dim']} no {both['keys']} orthogonal keys.",
@@ -79,13 +79,13 @@ def figure(result: Construction, curve: ErrorCurve | None = None) -> Figure:
 
 def _curves(result: Construction, curve: ErrorCurve) -> Panel | None:
     """Errors over β and their law, or variances of c with one and two heads, closed forms dashed; None if every error is 0."""
-    here = result.settings["beta"]
+    beta = result.settings["beta"]
     if (v := result.variances) is not None:
         assert curve.variances is not None
         named = zip((ONE, TWO, ONE, TWO), (COMPUTED, COMPUTED, LAW, LAW), curve.variances, strict=True)
-        layers = _over_beta(curve, tuple(named), {ONE: v.one, TWO: v.two}, here, NUMBERS, "variance of c")
+        layers = _over_beta(curve, tuple(named), {ONE: v.one, TWO: v.two}, beta, NUMBERS, "variance of c")
         text = (
-            f"Variance of c over β with one head and with two, dashed the closed forms. At β {here:.3g} it is "
+            f"Variance of c over β with one head and with two, dashed the closed forms. At β {beta:.3g} it is "
             f"{v.one:.3g} with one head (closed form {v.one_law:.3g}) and {v.two:.3g} with two ({v.two_law:.3g})."
         )
         return _panel("Variance of c, dashed the law", layers, text)
@@ -97,9 +97,9 @@ def _curves(result: Construction, curve: ErrorCurve) -> Panel | None:
         FIGURES_HERE: render.Mark(NUMBERS[TWO].colour, "diamond"),
     }
     both = ((COMPUTED, COMPUTED, curve.error), (LAW, LAW, curve.expected))
-    layers = _over_beta(curve, both, {FIGURES_HERE: result.error}, here, looks, result.measured)
+    layers = _over_beta(curve, both, {FIGURES_HERE: result.error}, beta, looks, result.measured)
     text = (
-        f"{result.measured} over β, both logarithmic. At β {here:.3g} it is {result.error:.3g}; the law says "
+        f"{result.measured} over β, both logarithmic. At β {beta:.3g} it is {result.error:.3g}; the law says "
         f"{result.relation} {result.expected:.3g}."
     )
     return _panel("Error and law over β", layers, text)
@@ -109,7 +109,7 @@ def _over_beta(
     curve: ErrorCurve,
     named: Sequence[tuple[str, str, Array]],
     at: Mapping[str, float],
-    here: float,
+    beta: float,
     looks: Mapping[str, render.Mark],
     unit: str,
 ) -> list[alt.Chart]:
@@ -120,12 +120,12 @@ def _over_beta(
         for b, v in zip(curve.beta.tolist(), values.tolist(), strict=True)
         if v > 0
     ]
-    marked = [{"beta": here, "value": value, "name": name} for name, value in at.items() if value > 0]
+    marked = [{"beta": beta, "value": value, "name": name} for name, value in at.items() if value > 0]
     colours, shapes = (alt.Scale(domain=list(looks), range=range_of) for range_of in zip(*looks.values(), strict=True))
     colour = alt.Color("name:N", scale=colours, title=None, legend=LEGEND)
     shape = alt.Shape("name:N", scale=shapes, title=None, legend=LEGEND)
     y = alt.Y("value:Q", scale=alt.Scale(type="log"), title=unit, axis=alt.Axis(format="~e", tickCount=5))
-    ends = [*curve.beta.tolist(), *([here] if marked else [])]
+    ends = [*curve.beta.tolist(), *([beta] if marked else [])]
     low, high = min(ends), max(ends)
     powers = range(math.floor(math.log10(low)), math.ceil(math.log10(high)) + 1)
     ticks = [t for k in powers for s in (1, 2, 5) if low <= (t := s * 10.0**k) <= high]
@@ -278,8 +278,8 @@ def answer(table: pl.DataFrame) -> str:
             parts.append(f"is within {words.share(off)} of an approximate form in {n}")
         else:
             parts.append(f"stays below a bound in {(shares <= 1).sum()} of {n} (at most {largest} of it)")
-    every = f"The error of hand-built attention {words.join_words(parts)}."
-    return every if parts else "Every error is 0, as its closed form."
+    sentence = f"The error of hand-built attention {words.join_words(parts)}."
+    return sentence if parts else "Every error is 0, as its closed form."
 
 
 def _measured_on(table: pl.DataFrame, seed: int) -> str:

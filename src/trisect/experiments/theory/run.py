@@ -41,8 +41,8 @@ def measure(settings: TheorySettings, context: RunContext) -> Measured[TheoryFac
     for name in settings.names:
         if name not in CONSTRUCTIONS:
             there_are = f"There are {', '.join(CONSTRUCTIONS)}."
-            what = unknown_name("construction", name, CONSTRUCTIONS)
-            raise TheoryError(what, there_are, "Name one of these, or none for all.")
+            problem = unknown_name("construction", name, CONSTRUCTIONS)
+            raise TheoryError(problem, there_are, "Name one of these, or none for all.")
     names = tuple(dict.fromkeys(settings.names)) or tuple(CONSTRUCTIONS)
     shape = {"dim": settings.dim, "keys": settings.keys, "samples": settings.samples}
     plan = [(name, beta) for name in names for beta in settings.beta or (None,)]

@@ -47,10 +47,10 @@ class Translate(TrainingExperiment[TranslateSettings, TranslateFacts]):
             last = metrics.filter(epoch=metrics["epoch"].max()).drop_nulls("value")
             for row in last.sort("split", "name").to_dicts():
                 unit = "nats" if row["name"].endswith("nats") else ""
-                what = f"{row['name'].removesuffix('_nats').replace('_', ' ')} on {row['split']}"
-                text = f"{what} {number(row['value'])}{f' {unit}' if unit else ''}."
+                quantity = f"{row['name'].removesuffix('_nats').replace('_', ' ')} on {row['split']}"
+                text = f"{quantity} {number(row['value'])}{f' {unit}' if unit else ''}."
                 value = Estimate(row["split"], row["value"], n=1)
-                results.append(Finding(row["name"], text, unit, (value,), title=title, what=what))
+                results.append(Finding(row["name"], text, unit, (value,), title=title, what=quantity))
             for row in tables["translations"].filter(run=run).sort("pair").head(SHOWN).to_dicts():
                 text = f"{row['source']}  →  {row['made']}  (the text has: {row['target']})"
                 results.append(Finding("translation", text, title=title))

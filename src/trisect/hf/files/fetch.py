@@ -68,18 +68,18 @@ def check_files(folder: Path, weights: bool = True) -> None:
     check_sizes(str(folder), body, _count_weights(folder) if weights else None)
 
 
-def _read_object(path: Path, what: str) -> dict[str, Json]:
+def _read_object(path: Path, kind: str) -> dict[str, Json]:
     """Read the JSON object in a file of a model; raises ModelError if it holds anything else."""
     todo = "Give the file that save_pretrained wrote."
     if not path.is_file():
         reason = "It is a folder." if path.is_dir() else "It is a link to nothing."
-        raise ModelError(f"{path} is no {what}.", reason, todo)
+        raise ModelError(f"{path} is no {kind}.", reason, todo)
     try:
         body = files.read_strict(path, strict=False)
     except ValueError as error:
-        raise ModelError(f"{path} is no {what}.", f"It is no JSON: {error}", todo) from error
+        raise ModelError(f"{path} is no {kind}.", f"It is no JSON: {error}", todo) from error
     if not isinstance(body, dict):
-        raise ModelError(f"{path} is no {what}.", f"It holds {shorten(body)}, and no JSON object.", todo)
+        raise ModelError(f"{path} is no {kind}.", f"It holds {shorten(body)}, and no JSON object.", todo)
     return body
 
 

@@ -306,10 +306,10 @@ class _BlockWatcher:
             elif block.sum is not None and key in (block.sum.out, block.sum.beside):
                 outputs[key] = y.clone()  # which the model may write to
 
-    def _compare(self, address: Address, norm: Rescaling | None, what: str, x: Tensor, y: Tensor) -> None:
+    def _compare(self, address: Address, norm: Rescaling | None, quantity: str, x: Tensor, y: Tensor) -> None:
         """Record a norm whose output differs from the measured norm's; NaN and infinity are reported elsewhere."""
         if norm is not None and (x.shape != y.shape or not _near(y, apply(norm, x.float()), loose(x.dtype))):
-            self.wrong.append((address, f"what {what} is not what was found in it on loading"))
+            self.wrong.append((address, f"what {quantity} is not what was found in it on loading"))
 
     def _meet(self, address: Address, around: Around, where: _Sum, total: Tensor) -> None:
         outputs = self._outputs.pop(address, {})

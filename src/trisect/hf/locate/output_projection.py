@@ -245,17 +245,17 @@ def _run_with_values(
     count = itertools.count()
 
     def see(t: Tensor) -> None:
-        use, here = next(reversed(segments.items()))
+        use, segment = next(reversed(segments.items()))
         draw, width = torch.Generator().manual_seed(next(count)), values[use].shape[-1]
         # without gradients there is no derivative to compare with
         if t.shape[-1:] != (width,) or not torch.is_grad_enabled():
             return
         wide = t.reshape(-1, width).double()
         rows, columns = (torch.randn(n, DIRECTIONS, generator=draw).to(wide) for n in wide.shape)
-        here.total = here.total + (wide @ columns * rows).sum(0).to(here.total.device)
+        segment.total = segment.total + (wide @ columns * rows).sum(0).to(segment.total.device)
         length = float(wide.detach().norm())
-        here.size = max(here.size, length / max(1, wide.numel()) ** 0.5)
-        here.rounding = math.hypot(here.rounding, torch.finfo(t.dtype).eps * length)
+        segment.size = max(segment.size, length / max(1, wide.numel()) ** 0.5)
+        segment.rounding = math.hypot(segment.rounding, torch.finfo(t.dtype).eps * length)
 
     def met(name: str, nth: int, x: Tensor) -> None:
         if (name, nth) in uses:
@@ -324,8 +324,8 @@ def find_shares(
         for nth, half in enumerate(halves):
             records = base, moved.copy(nth), repeat.copy(nth)
             for order, size in moves.items():
-                through, beside = _moves(calls[order], outs[order], left[order], records, half)
-                moves[order] = [math.hypot(size[0], through), math.hypot(size[1], beside)]
+                through, other = _moves(calls[order], outs[order], left[order], records, half)
+                moves[order] = [math.hypot(size[0], through), math.hypot(size[1], other)]
 
     try:
         run(base, Edits())
@@ -341,7 +341,7 @@ def find_shares(
     except Exception as error:
         reraise_out_of_memory(error)
         return {}  # the model rejects changed inputs
-    return {order: through / (through + beside) for order, (through, beside) in moves.items() if beside}
+    return {order: through / (through + other) for order, (through, other) in moves.items() if other}
 
 
 def _moves(
@@ -353,20 +353,20 @@ def _moves(
     """
     base, moved, _ = records
     inside = next((use for use in reversed(base.inside.get(call.order, ())) if use[0] == leaving.owner), None)
-    alone = sum(inside in around for around in base.inside.values()) == 1
+    is_alone = sum(inside in around for around in base.inside.values()) == 1
     key = inside if leaving.norm is None else leaving.norm
-    every = () if key is None else zip(*(record.left.get(key, ()) for record in records), strict=False)
+    triples = () if key is None else zip(*(record.left.get(key, ()) for record in records), strict=False)
     first = leaving.output.detach()
-    same = (ts for ts in every if {t.shape for t in ts} == {first.shape} and torch.equal(ts[0], first))
+    same = (ts for ts in triples if {t.shape for t in ts} == {first.shape} and torch.equal(ts[0], first))
     three = next(same, None)
     # a quantised map's output at one position depends on its inputs at others
-    if three is None or not alone or call.order not in moved.mixed or out.passed is None or out.passed.quantised:
+    if three is None or not is_alone or call.order not in moved.mixed or out.passed is None or out.passed.quantised:
         return 0.0, 0.0
     still = ~_half_of_positions(first.shape[:-1], half).to(first.device)
     was, now, through = (t.double().flatten(0, -2)[still] for t in three)
-    attended, beside = float((through - was).norm()), float((now - through).norm())
+    attended, other = float((through - was).norm()), float((now - through).norm())
     rounding = ROUNDED * torch.finfo(first.dtype).eps * float(was.norm())
-    return attended, beside if beside > NEAR.get(first.dtype, COARSE) * (attended + beside) + rounding else 0.0
+    return attended, other if other > NEAR.get(first.dtype, COARSE) * (attended + other) + rounding else 0.0
 
 
 def _half_of_positions(shape: torch.Size, half: int) -> Tensor:
@@ -492,8 +492,8 @@ def _norm_after(record: ForwardRecord, passed: MapUse, output: Tensor, allowed: 
     for norm in record.normed:
         if norm.calls != passed.calls or norm.traced.numel() != passed.leaf.numel() or not _same(norm.y, output):
             continue
-        alone = _same(norm.x, passed.leaf.detach())
-        if not alone and _reaches(norm.traced, passed) and not _is_more_than_sum(norm.traced, passed, allowed):
+        is_alone = _same(norm.x, passed.leaf.detach())
+        if not is_alone and _reaches(norm.traced, passed) and not _is_more_than_sum(norm.traced, passed, allowed):
             return norm
     return None
 
@@ -545,8 +545,8 @@ def _check_columns(call: Call, passed: MapUse, columns: Tensor, allowed: float) 
     words = f"columns of {passed.name}"
     attention_units = set(flat.tolist())
     if others := [unit for unit in range(affine.weight.shape[1]) if unit not in attention_units]:
-        beside = x.reshape(-1, x.shape[-1])[:, others] @ affine.weight[:, others].detach().T
-        product = product + beside[_orders(call)[0 if x.shape[0] == len(call.output) or x.dim() == 2 else 1]].view(
+        other_part = x.reshape(-1, x.shape[-1])[:, others] @ affine.weight[:, others].detach().T
+        product = product + other_part[_orders(call)[0 if x.shape[0] == len(call.output) or x.dim() == 2 else 1]].view(
             product.shape
         )
         words += f", whose other {len(others)} inputs are not attention's"
@@ -719,10 +719,10 @@ def find_placement(
             return f"{place}is {words} of {chosen.source.name}", True, False
         layouts, value = fits, chosen.source.leaf.detach().reshape(flat.shape)[hit[0]]
         row = value.double(), flat[hit[0]].double()
-        words, here = _compare(place, t[0, :, position], mixed, row, chosen, fresh, allowed)
+        words, is_turned = _compare(place, t[0, :, position], mixed, row, chosen, fresh, allowed)
         if words and position:  # the first is compared with the map itself
             return words, True, False
-        turned = turned or here
+        turned = turned or is_turned
     return "", turned, layouts == {rows} and rows > 1
 
 

@@ -91,9 +91,9 @@ def _patches(config: Any, takes: Sequence[str], draw: torch.Generator) -> Iterat
     shapes: list[tuple[int, ...]] = [(bands * frames * side * side,), (bands, side, side), (bands, frames, side, side)]
     shapes.append((bands * (2 if frames == 1 else 1) * side * side,))
     name = next((n for n in ("hidden_states", "pixel_values", "pixel_values_videos") if n in takes), None)
-    beside = {"grid_thw": grid} | ({"merge_sizes": torch.tensor([merged])} if "merge_sizes" in takes else {})
+    grids = {"grid_thw": grid} | ({"merge_sizes": torch.tensor([merged])} if "merge_sizes" in takes else {})
     for shape in shapes if name is not None else ():
-        yield {str(name): torch.randn(high * wide, *shape, generator=draw)} | beside
+        yield {str(name): torch.randn(high * wide, *shape, generator=draw)} | grids
 
 
 def _series(config: Any, takes: Sequence[str], draw: torch.Generator) -> Iterator[dict[str, Tensor]]:
@@ -214,21 +214,21 @@ def _candidates(model: nn.Module, seed: int) -> Iterator[dict[str, Tensor]]:
         return tensors if name in takes or name == main else []
 
     pair = {"decoder_input_ids": _ids(config, TARGET, torch.Generator().manual_seed(seed + 1))}
-    beside = {n: t[0] for n, t in pair.items() for t in [t] if getattr(config, "is_encoder_decoder", False) and t}
+    targets = {n: t[0] for n, t in pair.items() for t in [t] if getattr(config, "is_encoder_decoder", False) and t}
     needed = [p.name for p in takes.values() if p.default is p.empty and p.name in MAKERS and p.name != main]
     for group in input_groups(config, list(takes), torch.Generator().manual_seed(seed)):
         yield to_model(group)
     for tensor in make_inputs(main):
-        yield to_model({main: tensor, **({n: tensors[0] for n in needed if (tensors := make_inputs(n))}), **beside})
+        yield to_model({main: tensor, **({n: tensors[0] for n in needed if (tensors := make_inputs(n))}), **targets})
     others = [n for n in MAKERS if n in takes and n != main and n not in APART]
     beside_main = {n: tensors for n in others if (tensors := make_inputs(n))}
     for tensor in make_inputs(main) or [None]:
         for turn in range(max(map(len, beside_main.values()), default=0)):
             rest = {n: tensors[min(turn, len(tensors) - 1)] for n, tensors in beside_main.items()}
-            yield to_model(({main: tensor} if tensor is not None else {}) | rest | beside)
+            yield to_model(({main: tensor} if tensor is not None else {}) | rest | targets)
     for n in others:
         for tensor in make_inputs(n):
-            yield to_model({n: tensor} | beside)
+            yield to_model({n: tensor} | targets)
 
 
 def _ids(config: Any, length: int, draw: torch.Generator) -> list[Tensor]:

@@ -57,7 +57,7 @@ class Audit:
 
     def words(self) -> tuple[str, ...]:
         """The verdicts as lines for a terminal."""
-        lines = [f"{question:<7} {verdict:<10} {why}" for question, verdict, why in self.rows]
+        lines = [f"{question:<7} {verdict:<10} {reason}" for question, verdict, reason in self.rows]
         return (f"{self.handle} of {self.model}, beside {self.site}:", *lines)
 
     def data(self) -> dict[str, Json]:
@@ -308,8 +308,8 @@ def _tensor_rows(
             if shape == [n for n in layout.shape if n > 1]:
                 off = float((values_held.reshape(layout.shape) - layout).norm() / layout.norm().clamp_min(1e-30))
                 fault = f"it is off by {off:.2g} of the site's size"
-        why = f"{list(tensor.shape)} holds no whole head of q, k or v, in any order of axes, whatever the factor"
-        return [("tensor", DIFFERENT, f"{why}; {fault}")]
+        reason = f"{list(tensor.shape)} holds no whole head of q, k or v, in any order of axes, whatever the factor"
+        return [("tensor", DIFFERENT, f"{reason}; {fault}")]
     candidate, heads = match.candidate, match.heads
     factors = [factor for _, factor in heads.values()]
     allowed = 2 * loose(candidate.values.dtype)
@@ -333,8 +333,8 @@ def _tensor_rows(
     count_of = model.shape.heads[candidate.address]
     if count_of.query != count_of.key and candidate.component != "q":
         kind = f"key/value head 1 is of query heads 1–{count_of.query // count_of.key}, and so on: {kind}"
-    alone = is_target and len(heads_meant) == 1 and heads_meant[0] in heads
-    if alone and len(listed) == len(set(listed)):
+    is_single = is_target and len(heads_meant) == 1 and heads_meant[0] in heads
+    if is_single and len(listed) == len(set(listed)):
         units = heads[heads_meant[0]][0][0]
         kind += f"; head {heads_meant[0]} is units {int(units.min())}–{int(units.max())} of a position's {prod(match.places.shape[2:])}"
     in_order = listed == sorted(set(listed))
@@ -385,10 +385,13 @@ def _compare_write(
         problem = f"A write returned an output of shape {list(answer_written.shape)}."
         raise ModelError(problem, reason, "Return the output of the full pass.")
     moved, expected = answer_written - same, (edited - clean).reshape(answer_written.shape)
-    what = f"zeros at head {head}, position {place}," if written else "zeros all over it"
+    change = f"zeros at head {head}, position {place}," if written else "zeros all over it"
     if not moved.any():
-        return SILENT, f"{what} reach no number of the answer"
+        return SILENT, f"{change} reach no number of the answer"
     off = float((moved - expected).norm() / expected.norm())
     if written and off <= 10 * loose(first.values.dtype):
-        return RIGHT, f"{what} change the answer as those of trisect.edit do; off by {off:.1e} of that change"
-    return DIFFERENT, f"{what} change the answer, but not as those of trisect.edit do: off by {off:.2g} of that change"
+        return RIGHT, f"{change} change the answer as those of trisect.edit do; off by {off:.1e} of that change"
+    return (
+        DIFFERENT,
+        f"{change} change the answer, but not as those of trisect.edit do: off by {off:.2g} of that change",
+    )

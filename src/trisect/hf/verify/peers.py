@@ -48,9 +48,9 @@ def _run_peer(handle: str, call: Callable[[], Any]) -> Any:
         return call()
     except Exception as error:
         reraise_out_of_memory(error)
-        why = f"{type(error).__name__}: {(str(error).strip().splitlines() or [''])[-1][:150]}"
+        reason = f"{type(error).__name__}: {(str(error).strip().splitlines() or [''])[-1][:150]}"
         raise ModelError(
-            f"{handle} raises {why}.", "It does not take this model, or this name.", "Try another."
+            f"{handle} raises {reason}.", "It does not take this model, or this name.", "Try another."
         ) from error
 
 
@@ -108,10 +108,10 @@ def _traced(library: str, kind: str, module: Any, model: Pretrained, name: str) 
     *path, end = name.split(".")
 
     def owner() -> Any:
-        here = wrapped
+        part = wrapped
         for step in path:
-            here = here[int(step)] if step.isdecimal() else getattr(here, step)
-        return here
+            part = part[int(step)] if step.isdecimal() else getattr(part, step)
+        return part
 
     def capture(_model: Any, inputs: ModelInputs) -> Tensor | None:
         with wrapped.trace(dict(inputs)):

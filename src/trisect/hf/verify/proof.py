@@ -124,8 +124,8 @@ def _read_coverage(model: nn.Module, inputs: ModelInputs) -> _Coverage:
     unread += [UnreadAttention(c.module, "only the other hook sees it") for c in other if not _among(c.module, read)]
     named = read + [s.module for s in unread]
     unread += [UnreadAttention(name, SILENT) for name in ran if not _among(name, named)]
-    beside = _silent_layers(model, named) if chosen else []
-    unread += [s for s in beside if not _among(s.module, [*named, *(u.module for u in unread)])]
+    silent = _silent_layers(model, named) if chosen else []
+    unread += [s for s in silent if not _among(s.module, [*named, *(u.module for u in unread)])]
     hook, words = (record_interface, "interface") if by_tape else (partial(record_products, pieces=pieces), "product")
     shown, answer = plain if by_tape and plain is not None else open_own, taped if by_tape else followed
     changes = _change(answer, shown), _apart(shown, own_answer)

@@ -338,8 +338,10 @@ def _find_reordering(
         places = row_tokens.ne(other).nonzero().flatten().tolist()
         for place in (p for p in places if moved is None or not moved[row, p]):
             # two tokens may be equivalent to the model; then a swap changes nothing
-            alone = row_tokens.index_copy(0, torch.tensor([place], device=row_tokens.device), other[place : place + 1])
-            if moves(base, of_row(alone)) is not None:
+            one_changed = row_tokens.index_copy(
+                0, torch.tensor([place], device=row_tokens.device), other[place : place + 1]
+            )
+            if moves(base, of_row(one_changed)) is not None:
                 reason = f"Two tokens of row {row} are swapped, but the input of attention at position {place}, "
                 return ModelError(words, reason + "that of one of them, counted from 0, does not change.", todo)
     return None
@@ -376,16 +378,16 @@ def _swaps(tokens: Int[Tensor, " T"], mask: object) -> tuple[Int[Tensor, " T"], 
         order[free] = tokens[free][torch.randperm(len(free), generator=draw).to(tokens.device)]
     pairs: list[tuple[int, int]] = []
     while free:
-        here = free.pop(0)
-        partner = next((p for p in reversed(free) if order[p] != order[here]), None)
+        place = free.pop(0)
+        partner = next((p for p in reversed(free) if order[p] != order[place]), None)
         if partner is not None:
             free.remove(partner)
-            pairs.append((here, partner))
+            pairs.append((place, partner))
     swaps = []
     for swapped in (pairs[::2], pairs[1::2]):
         other = order.clone()
-        for here, partner in swapped:
-            other[here], other[partner] = order[partner], order[here]
+        for place, partner in swapped:
+            other[place], other[partner] = order[partner], order[place]
         swaps += [other] if swapped else []
     return order, swaps
 

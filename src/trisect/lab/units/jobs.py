@@ -353,8 +353,8 @@ class UnitWork(JobWork):
         settings: Any = encode_settings(self.settings, sent)
         model = getattr(self.settings, self.group).model
         if sent is not None and isinstance(model, str | Path) and (place := Path(model).resolve()).exists():
-            beside = (place.parent / name for name in getattr(self.settings, "checkpoints", ()))
-            sent |= {folder for folder in beside if (folder / "config.json").is_file()}
+            checkpoints = (place.parent / name for name in getattr(self.settings, "checkpoints", ()))
+            sent |= {folder for folder in checkpoints if (folder / "config.json").is_file()}
         places = {f"part-{i}": place for i, place in enumerate(sorted(sent or ()))}
         laid = {name: str(place) for name, place in places.items()}
         module, has_texts = type(self.experiment).__module__, self.texts is not None

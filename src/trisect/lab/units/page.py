@@ -126,7 +126,7 @@ def pool_findings(table: pl.DataFrame, models: Sequence[str]) -> tuple[_PooledFi
     pooled = []
     table = table.filter(~pl.col("name").str.contains("@", literal=True), pl.col("value").is_not_null())
     for kind, rows in table.group_by(KIND, maintain_order=True):
-        measure, title, what, groups, unit, source, per = map(str, kind[:-1])
+        measure, title, quantity, groups, unit, source, per = map(str, kind[:-1])
         numbers = []
         for (name,), of_name in rows.group_by("name", maintain_order=True):
             by_model = {row["model"]: row for row in of_name.iter_rows(named=True)}
@@ -134,7 +134,7 @@ def pool_findings(table: pl.DataFrame, models: Sequence[str]) -> tuple[_PooledFi
                 each = (Estimate(m, *(by_model[m][key] for key in ("value", "low", "high", "n"))) for m in models)
                 numbers.append(_pool(str(name), each))
         about = tuple(filter(None, groups.split(", ")))
-        label = title or what or measure.replace("_", " ")
+        label = title or quantity or measure.replace("_", " ")
         label = ", ".join((label, *(group for group in about if group not in label)))
         if numbers:
             pooled.append(_PooledFinding(measure, label, unit, source, about, per, bool(kind[-1]), tuple(numbers)))
@@ -214,9 +214,9 @@ def _lead(finding: Finding, facts: UnitsFacts) -> str:
     names = {e.name: f" for {words.COMPONENT_NAMES.get(e.name, e.name)}" * (e.name != finding.title) for e in values}
     sizes = words.join_words([f"{number_words(e, finding.signed)}{names[e.name]}" for e in values])
     side = "" if finding.compared is None else f" ({finding.compared.words('model')})"
-    what, over, _ = (finding.title[:1].lower() + finding.title[1:]).partition(", mean over layers")
+    quantity, over, _ = (finding.title[:1].lower() + finding.title[1:]).partition(", mean over layers")
     over = f"{words.quantity(len(facts.models), 'model')}{' and their layers' * bool(over)}"
-    return f"Averaged over {over}, {what}{',' * (', ' in what)} is {sizes}, {finding.unit}{side}."
+    return f"Averaged over {over}, {quantity}{',' * (', ' in quantity)} is {sizes}, {finding.unit}{side}."
 
 
 def findings(tables: Mapping[str, pl.DataFrame], about: About[UnitsFacts]) -> tuple[Finding, ...]:
@@ -375,7 +375,9 @@ def _claims(tables: Mapping[str, pl.DataFrame], facts: UnitsFacts) -> Section | 
         effect = f" {words.number(row['effect'], True)}" if isinstance(row["effect"], float) else ""
         verdicts[row["model"], row["claim"]] = f"{row['verdict']}{effect}"
     cells = tuple((model, *(verdicts.get((model, name), "–") for name in names)) for model in facts.names)
-    alone = Table(("model", *names), cells, "Each model's own verdict, from its own texts or heads", wrap=False)
+    verdicts_by_model = Table(
+        ("model", *names), cells, "Each model's own verdict, from its own texts or heads", wrap=False
+    )
     over = (
         "A claim's effect is each model's own; it is tested by Student's t over models, and corrected over the claims of its "
         "source as for one model. A part that has to hold for every head enters with the head that speaks for it least; as noise moves "
@@ -384,7 +386,7 @@ def _claims(tables: Mapping[str, pl.DataFrame], facts: UnitsFacts) -> Section | 
     )
     if "claims" not in tables:
         over = "Revisions of one model are no sample of anything: each has verdicts of its own, and there is none over them."
-    return Section("What the claims come to", (over,), (), (alone,), tables.get("claims"))
+    return Section("What the claims come to", (over,), (), (verdicts_by_model,), tables.get("claims"))
 
 
 def _each_model(pooled: Sequence[_PooledFinding], facts: UnitsFacts) -> Section:

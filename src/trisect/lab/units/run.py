@@ -131,8 +131,8 @@ class SeveralModels:
 
 def _settings_for(over: SeveralModels, source: ModelSource) -> Any:
     """The settings for one of the models."""
-    alone = {"units": None} if hasattr(over.settings, "units") else {}
-    return replace(over.settings, **{over.group: source}, **alone)
+    overrides = {"units": None} if hasattr(over.settings, "units") else {}
+    return replace(over.settings, **{over.group: source}, **overrides)
 
 
 def several_models(settings: Any) -> SeveralModels | None:
@@ -413,10 +413,10 @@ def _measure_units(
             names[subject.fingerprint] = subject.name
             with folder.unit(keys[unit], experiment.name) as place:
                 subject = for_texts(subject, context.given_texts)
-                alone = RunContext(place, context.machine, (subject,), context.given_texts)
-                write_unit(experiment, _settings_for(over, unit.source), alone, numerics)
+                unit_context = RunContext(place, context.machine, (subject,), context.given_texts)
+                write_unit(experiment, _settings_for(over, unit.source), unit_context, numerics)
                 check()
-            del subject, alone
+            del subject, unit_context
             gc.collect()  # a model's hooks refer to it in circles
     return [folder.unit_folder(key) for key in keys.values()]
 
