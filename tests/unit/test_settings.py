@@ -163,7 +163,7 @@ def test_a_group_of_which_nothing_is_given_is_missing_and_its_help_says_what_sta
 @pytest.mark.parametrize("text", ["w1 w2", ["w1 w2"], ("w1 w2",)])
 def test_one_text_or_a_list_of_them_is_given_in_python(text):
     assert TextSource(text=text).text == ("w1 w2",)
-    with pytest.raises(SpecError, match=r"(?s)text holds 5\..*Each of it is a text"):
+    with pytest.raises(SpecError, match=r"(?s)text holds 5\..*Each value is a text"):
         TextSource(text=[5])  # pyright: ignore[reportArgumentType]
 
 
