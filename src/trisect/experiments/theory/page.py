@@ -306,7 +306,8 @@ def _shares(table: pl.DataFrame) -> FigureView:
     ]
     names, looks = list(dict.fromkeys(row["name"] for row in rows)), dict(zip(FORMS.values(), LOOKS, strict=True))
     scale = alt.Scale(domain=[0, max([1.1, *(row["share"] for row in rows)])], nice=False)
-    at = [alt.X(f"{field}:Q", scale=scale, title="error / closed form") for field in ("level", "share")]
+    axis = alt.Axis(labelFlush=False)  # else 0.0 is moved towards 0.2
+    at = [alt.X(f"{field}:Q", scale=scale, title="error / closed form", axis=axis) for field in ("level", "share")]
     y = alt.Y(
         "name:N", sort=names, scale=alt.Scale(domain=names), title=None, axis=alt.Axis(grid=False, labelLimit=150)
     )
