@@ -174,13 +174,14 @@ def page(tables: Mapping[str, pl.DataFrame], about: About[AlignFacts]) -> Sheet:
         ("Draws", f"{words.count(facts.draws)}, seed {facts.seed}"),
     )
     answer = words.capital(next(map(str, findings(tables, about)), ""))
-    rates = [(setting, _over_layers(pooled, "aer", setting)) for setting in SETTINGS]
+    measure, layers = ("aer_best", "the layer chosen on other pairs") if facts.chosen else ("aer", "mean over layers")
+    rates = [(setting, _over_layers(pooled, measure, setting)) for setting in SETTINGS]
     if full := [(setting, by_kind) for setting, by_kind in rates if by_kind.keys() >= KINDS.keys()]:
         setting, by_kind = min(full, key=lambda pair: min(row.value for row in pair[1].values()))
         norm, weight = (words.share(by_kind[kind].value) for kind in ("norm", "weight"))
         answer = (
             f"Words aligned by the norm of what attention adds have an alignment error rate of {norm}, by attention weights {weight} "
-            f"(at the step that {'reads' if setting == 'awi' else 'predicts'} the word, mean over layers)."
+            f"(at the step that {'reads' if setting == 'awi' else 'predicts'} the word, {layers})."
         )
     return Sheet(title, "trisect · word alignment", lede, sections, made_by, REFERENCES, answer)
 
