@@ -36,7 +36,7 @@ from trisect.hf.verify.examples import example_inputs
 from trisect.hf.verify.proof import prove
 from trisect.lab.passes import edited_passes, plan_edits
 from trisect.measure.norms import transformed_and_layer_norms
-from trisect.measure.patching import replace_at, record
+from trisect.measure.patching import record, replace_at
 from trisect.measure.profile import Prober, WordClasses, assign_folds, random_maps
 from trisect.measure.similarity import (
     angles,
