@@ -62,6 +62,7 @@ def test_a_pair_in_memory_gives_its_sites_and_a_page(recaller, tmp_path):
     (site,) = done.sites
     assert (site.site, site.own, site.n) == ("v@2", None, 1)
     assert done.data()["sites"] == [site.data()]
+    assert done.data()["answer"] == done.answer != ""
     assert "A text pair" in done.report.read_text()
 
 

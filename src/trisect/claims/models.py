@@ -87,8 +87,8 @@ def judge_by_draws(
         )
         effect, measured = _value(part.effect, estimates), _has_number(part, estimates, replicates)
         values = np.asarray(_value(part.effect, replicates) if measured else [], dtype=float)
-        test = (tests or {}).get(part.effect.name) if isinstance(part.effect, Statistic) else None
-        barred = _rule_against(values, sample, ALPHA / family, test) if measured else NOT_MEASURED
+        own_test = (tests or {}).get(part.effect.name) if isinstance(part.effect, Statistic) else None
+        barred = _rule_against(values, sample, ALPHA / family, own_test) if measured else NOT_MEASURED
         tested = percentile_result(
             float(effect) if measured and effect is not None else None,
             values,
@@ -99,9 +99,9 @@ def judge_by_draws(
             family,
             barred,
         )
-        if test is not None and barred is None:
-            tested = replace(tested, p=test.p, n=test.n)
-        return _SampledPart(part, tested, barred, sample, test)
+        if own_test is not None and barred is None:
+            tested = replace(tested, p=own_test.p, n=own_test.n)
+        return _SampledPart(part, tested, barred, sample, own_test)
 
     def whole_row(decided: Decided[_SampledPart]) -> ClaimColumns:
         # a test over layers: more texts would not decide it

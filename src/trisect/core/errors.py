@@ -195,7 +195,7 @@ def find_os_error(error: BaseException) -> OSError | None:
 
 
 @contextmanager
-def translate_temporary_errors(task: str) -> Iterator[None]:
+def translate_temporary_errors(content: str) -> Iterator[None]:
     """Context that names the folder of temporary files if the system refuses to write there."""
     try:
         yield
@@ -206,7 +206,7 @@ def translate_temporary_errors(task: str) -> Iterator[None]:
         with suppress(OSError):  # the system may have no such folder
             folder += f", {tempfile.gettempdir()}"
         raise StudyError(
-            f"{task} cannot be kept in {folder}.",
+            f"{content} cannot be kept in {folder}.",
             "It is full." if error.errno in FULL else f"The system says: {error.strerror or error}.",
             "Free some space there, or set TMPDIR to a folder with more of it, and run the same command again.",
         ) from raised

@@ -297,9 +297,17 @@ def _run_clean(
 
     with torch.no_grad(), checking(proved.model, proved.name, laws, proof.addresses, inputs) as checker:
         calls, answer = run_forward(proved, inputs, NOTHING, meet, prefix, looks=looks)
-    (check_state if looks else check_writes)(proved.name, proved.state, proved.model)
+    check_after(proved, looks)
     confirm(proved, inputs, calls, answer)
     return calls, answer
+
+
+def check_after(proved: ProvedModel, looks: bool = True) -> None:
+    """Raise ModelError if weights changed since loading; all of them are hashed if the pass `looks` at its laws, but not inside a command
+    that samples its checks, which hashes them at its end.
+    """
+    hashes = looks and proved.proof.agreement.draw is None
+    (check_state if hashes else check_writes)(proved.name, proved.state, proved.model)
 
 
 def confirm(proved: ProvedModel, inputs: ModelInputs, calls: Sequence[Call], answer: ModelOutput) -> None:
@@ -489,8 +497,7 @@ class SharedPasses:
         shares = self.restarts.works and self.proved.proof.hook is record_interface
         prefix = Prefix(self.proved.model, self.proved.modules) if shares else None
         if hold:
-            check = check_state if self.proved.proof.agreement.draw is None else check_writes
-            check(self.proved.name, self.proved.state, self.proved.model)
+            check_after(self.proved)
             edits = edits_at(self.proved.proof.addresses, None, hold)
             answer = run_forward(self.proved, batch.inputs, edits, prefix=prefix)[1]
         else:

@@ -59,6 +59,7 @@ from trisect.hf.forward import (
     ProvedModel,
     SharedPasses,
     Written,
+    check_after,
     confirm,
     near,
     path_gradients,
@@ -301,9 +302,7 @@ class Pretrained:
             checking(self.model, self.name, laws, self.addresses, inputs) as checker,
         ):
             calls, answer = run_forward(self._with_proof, inputs, edits_at(self.addresses, write), meet, looks=looks)
-        # a command that samples its checks hashes all weights at its end
-        hashes = looks and self.proof.agreement.draw is None
-        (check_state if hashes else check_writes)(self.name, self.state, self.model)
+        check_after(self._with_proof, looks)
         if not write:  # without the hooks
             confirm(self._with_proof, inputs, calls, answer)
         return calls

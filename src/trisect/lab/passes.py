@@ -225,9 +225,9 @@ def plan_edits(shape: Shape, sites: Sequence[Site | str] | None, per: str) -> tu
             edits.setdefault(str(place), EditedPass(place, targets[0].address, targets))
             continue
         for address in dict.fromkeys(t.address for t in targets):
-            present = tuple(t for t in targets if t.address == address)
+            at_address = tuple(t for t in targets if t.address == address)
             for heads in [site.heads] if per == "layer" else _heads(shape, site, address):
-                edited = tuple(t._replace(heads=heads) for t in present)
+                edited = tuple(t._replace(heads=heads) for t in at_address)
                 place = Site(site.components, (address.layer,), heads, site.stack)
                 edits.setdefault(str(place), EditedPass(place, address, edited))
     if not edits:

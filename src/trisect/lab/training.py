@@ -203,7 +203,7 @@ class TrainingWork(Generic[S, R, D, F]):
 
     def _plan(self, folder: Path) -> ResumePlan:
         plan_facts: Mapping[str, Json] = {"recipe": self.recipe.data(), "device": self.device}
-        kind = self.data_file.removesuffix(".json")  # `people` or `bitext`
+        data_name = self.data_file.removesuffix(".json")  # `people` or `bitext`
         return join_plan(
-            folder / self.plan_file, self.kind, {**plan_facts, kind: self.data.fingerprint}, self.settings.seeds
+            folder / self.plan_file, self.kind, {**plan_facts, data_name: self.data.fingerprint}, self.settings.seeds
         )

@@ -60,12 +60,10 @@ def numerics(device: str, precision: str, setting: str) -> str:
     return f"step {STEP}, {products} products by {library} ({setting}) on {where}"
 
 
-def check_numerics(before: str | None, after: str) -> None:
+def check_numerics(before: str | None, now: str) -> None:
     """Raise StudyError if a study would resume with other numerics than before (None: unknown)."""
-    if before not in (None, after):
-        reason = (
-            f"Here it would be: {after}. That moves effects, and the runs of a study are compared with one another."
-        )
+    if before not in (None, now):
+        reason = f"Here it would be: {now}. That moves effects, and the runs of a study are compared with one another."
         todo = "Go on where the study began, or choose another folder with --out."
         raise StudyError(f"The study was trained so far with: {before}.", reason, todo)
 

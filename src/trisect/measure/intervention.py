@@ -345,8 +345,8 @@ class PreparedText:
         writers: dict[Address, list[Writer]] = {}
         for switch in planned:
             for address in dict.fromkeys(target.address for target in switch.targets):
-                present = tuple(t for t in switch.targets if t.address == address)
-                writers.setdefault(address, []).append(self._writer(switch.how, address, present))
+                at_address = tuple(t for t in switch.targets if t.address == address)
+                writers.setdefault(address, []).append(self._writer(switch.how, address, at_address))
         joint = {address: functools.partial(write_in_order, tuple(each)) for address, each in writers.items()}
         if not positions:
             return dict(joint)

@@ -60,15 +60,15 @@ class SharedAxis(NamedTuple):
 
 
 def axis_for(
-    values: Sequence[float], unit: str, zero: bool = False, most: float = math.inf, bend: bool = False
+    values: Sequence[float], unit: str, zero: bool = False, ceiling: float = math.inf, bend: bool = False
 ) -> SharedAxis:
-    """An axis whose range covers the values up to `most`, with a margin; with `zero` the range includes 0.
+    """An axis whose range covers the values up to `ceiling`, with a margin; with `zero` the range includes 0.
 
     With `bend`, values of very different size get an axis that is linear near zero and logarithmic beyond.
     """
-    shown = [v for v in values if v <= most] or [0.0]
-    if max(values, default=0.0) > most:
-        shown.append(most)
+    shown = [v for v in values if v <= ceiling] or [0.0]
+    if max(values, default=0.0) > ceiling:
+        shown.append(ceiling)
     low, high = min(shown), max(shown)
     if zero:
         low, high = min(low, 0.0), max(high, 0.0)
@@ -193,8 +193,8 @@ def mean_of(runs: Sequence[Series]) -> Series:
         return runs[0]
     columns = [dict(zip(run.at or (None,), run.values, strict=True)) for run in runs]
     count = Counter(at for column in columns for at in column)
-    largest = max(count.values())
-    places = [at for at in dict.fromkeys(at for column in columns for at in column) if count[at] == largest]
+    seeds = max(count.values())
+    places = [at for at in dict.fromkeys(at for column in columns for at in column) if count[at] == seeds]
     places.sort(key=lambda at: at or 0.0)
     sample = summary([[column[at] for column in columns if at in column] for at in places])
     low, high = t_interval(sample)
@@ -202,7 +202,7 @@ def mean_of(runs: Sequence[Series]) -> Series:
     at = tuple(at for at in places if at is not None)
     means = tuple(float(m) for m in sample.mean)
     diverged = any(run.diverged for run in runs)
-    return Series(runs[0].measure, runs[0].site, "", None, at, means, tuple(ends[0]), tuple(ends[1]), largest, diverged)
+    return Series(runs[0].measure, runs[0].site, "", None, at, means, tuple(ends[0]), tuple(ends[1]), seeds, diverged)
 
 
 def pack(views: Sequence[tuple[str, Sequence[tuple[Sequence[Series], Strokes]]]], at: str) -> dict[str, object]:

@@ -191,9 +191,9 @@ class MeasuredValue(NamedTuple):
         return Estimate(name or self.site, self.mean, self.low, self.high, self.n)
 
 
-def _named(title: str, group: str | None) -> str:
+def _named(noun: str, group: str | None) -> str:
     """The numbers in a group's name: the layers of 'denoise, layers 1-2, heads 1,3' are '1-2'."""
-    numbers = re.search(rf"{title} ([0-9,-]+?)(?=, [a-z]|$)", group or "")
+    numbers = re.search(rf"{noun} ([0-9,-]+?)(?=, [a-z]|$)", group or "")
     return numbers[1] if numbers else ""
 
 

@@ -175,10 +175,10 @@ def label_text(
             reason, todo = f"The column '{column}' would be empty.", "Use another pipeline, or other columns."
             raise CorpusError(f"The spaCy pipeline gave no token a {COLUMNS[column]}.", reason, todo)
     *first, last = (COLUMNS[c] for c in about.columns)
-    labels_words = " and ".join([*filter(None, [", ".join(first)]), last])
+    label_names = " and ".join([*filter(None, [", ".join(first)]), last])
     notes = [*raw.notes, *kind.notes]
     notes.append(
-        f"The {labels_words} of each token is that of the spaCy pipeline {about.pipeline}, shown the tokens with their case."
+        f"The {label_names} of each token is that of the spaCy pipeline {about.pipeline}, shown the tokens with their case."
     )
     if "ent" in about.columns:
         notes.append(f"A token outside every entity has the entity type '{OUTSIDE}'.")

@@ -135,9 +135,9 @@ def open_people(folder: str | Path, seed: int = 0, left_out: int = LEFT_OUT, inv
         starts = [text[: stop.start()] for stop in re.finditer(r"\.( |$)", text[:LONGEST_NAME])]
         first = next((start for start in reversed(starts) if start in named), starts[0] if starts else text)
         lines.append(PretrainingLine(first, text))
-    for count, kind in ((left_out, "names were to be left out"), (invented, "names were to be invented")):
+    for count, phrase in ((left_out, "names were to be left out"), (invented, "names were to be invented")):
         if count < 0:
-            raise CorpusError(f"{count} {kind}.", "A number of names is 0 or more.", "Give 0 or a larger number.")
+            raise CorpusError(f"{count} {phrase}.", "A number of names is 0 or more.", "Give 0 or a larger number.")
     trained = {item.name for item in train}
     eligible = sorted({item.name for item in valid} - trained)
     if len(eligible) < left_out:

@@ -251,9 +251,8 @@ def _check_sentences(paths: Sequence[Path], sides: Sequence[Sequence[tuple[str, 
                 raise CorpusError(f"{path}, line {number}, is empty.", "A sentence has at least one word.", todo)
 
 
-SpannedText = tuple[
-    str, tuple[Link, ...], tuple[Link, ...]
-]  # a text, and where its source words and its target words stand
+# a text, and where its source words and its target words stand
+SpannedText = tuple[str, tuple[Link, ...], tuple[Link, ...]]
 
 
 def read_texts(

@@ -149,7 +149,7 @@ class PairLabeller:
             ends: list[list[int]] = [[] for _ in words]
             for link in pair.sure or ():
                 ends[link[side]].append(link[1 - side])
-            linked = [words[0] if len(words) == 1 else None for words in ends]
+            linked = [linked_words[0] if len(linked_words) == 1 else None for linked_words in ends]
             for label in self.labels:
                 if label in OWN:
                     classes[side][label] = _own_classes(label, words, range(len(words)), self.counts[side])

@@ -24,7 +24,7 @@ class _BoundedFile(io.RawIOBase):
     """The bytes of a file as far as bounds on them, on its lines and on each line's length are kept; CorpusError beyond."""
 
     def __init__(self, file: IO[bytes], name: str, longest: int, limit: int) -> None:
-        self.file, self.name, self.longest, self.most = file, name, longest, limit
+        self.file, self.name, self.longest, self.limit = file, name, longest, limit
         self.size = self.length = self.returns = 0
         self.number = 1  # of the line that is being read, and how many bytes it has so far
 
@@ -48,8 +48,8 @@ class _BoundedFile(io.RawIOBase):
             if self.length > self.longest:
                 reason, todo = f"A line has at most {self.longest:,} bytes.", "Break it into lines, one a text."
                 raise CorpusError(f"{self.name}, line {self.number}, is too long.", reason, todo)
-        if self.size > self.most or self.number > MAX_LINES:
-            reason = f"A file of this kind has at most {self.most:,} bytes and {MAX_LINES:,} lines."
+        if self.size > self.limit or self.number > MAX_LINES:
+            reason = f"A file of this kind has at most {self.limit:,} bytes and {MAX_LINES:,} lines."
             raise CorpusError(f"{self.name} is too long.", reason, "Give a part of it.")
         buffer[: len(block)] = block
         return len(block)

@@ -318,7 +318,7 @@ def _word_tokens(ids: TokenIds, template: _BindingTemplate, slot: str) -> Mappin
         places = [p for p in range(length) if len({rows[i][p] for i in alike}) > 1]
         tokens = {i: {rows[i][p] for p in places} for i in alike}
         if len(places) == SLOTS:
-            single_tokens = [next(iter(single)) for single in tokens.values() if len(single) == 1]
+            single_tokens = [next(iter(token_set)) for token_set in tokens.values() if len(token_set) == 1]
             good = [
                 i
                 for i, token_set in tokens.items()
@@ -366,12 +366,8 @@ def induction_words(ids: TokenIds, texts: LabelledTexts | None) -> _InductionWor
             counts.update(word for word in words if word.isalpha() and len(word) > 1)
             if len(words) >= PASSAGE and len(passages) < KEPT:
                 passages.append(tuple(words[:PASSAGE]))
-        candidates = tuple(
-            word
-            for word, _ in sorted(counts.items(), key=lambda word_and_count: (-word_and_count[1], word_and_count[0]))[
-                :MOST
-            ]
-        )
+        most_frequent = sorted(counts.items(), key=lambda item: (-item[1], item[0]))[:MOST]
+        candidates = tuple(word for word, _ in most_frequent)
     first: dict[tuple[int, ...], str] = {}  # of 'The' and 'the' where the tokenizer puts all in lower case
     for word, row in zip(candidates, ids([f" {word}" for word in candidates]), strict=True):
         first.setdefault(tuple(row), word)
@@ -382,9 +378,9 @@ def induction_words(ids: TokenIds, texts: LabelledTexts | None) -> _InductionWor
     if len(tokens) < LEAST or (texts is not None and not passages):
         which = "English words" if texts is None else "words of two letters or more, which alone were tried,"
         has = f"{len(tokens)} of {len(candidates)} {which} are one token of their own, and {LEAST} are needed"
-        passages = "" if texts is None else f"; {texts.name} has {len(passages)} runs of {PASSAGE} words in one text"
+        runs = "" if texts is None else f"; {texts.name} has {len(passages)} runs of {PASSAGE} words in one text"
         todo = "Name a text in the model's own words with --corpus, or give pairs of your own with --pairs."
-        raise CorpusError("The task 'induction' has too few words.", f"{has}{passages}.", todo)
+        raise CorpusError("The task 'induction' has too few words.", f"{has}{runs}.", todo)
     return _InductionWords(tokens, tuple(passages))
 
 

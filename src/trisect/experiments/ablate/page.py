@@ -139,13 +139,13 @@ def lead(results: Sequence[Finding], facts: AblateFacts) -> str:
     owner, its = (f"one {facts.per}'s ", "its ") if "mean_change" in named else ("", "")
     more = "".join(f", {state} {its}{size}" for size in sizes[1:])
     tail = "" if finding.compared is None else f" ({finding.compared.words(facts.unit)}, paired by {facts.unit})"
-    over, superlative = (
+    over, verb = (
         (", mean over layers", "changes")
         if "mean_change" in named
         else ("", "rises most" if by_rise and (ordered[0].mean or 0.0) > 0 else "changes most")
     )
     outcome = words.capital(_outcome_words(facts))
-    return f"{outcome} {superlative} {state} {owner}{sizes[0]} {unit_of}{more}{over}{tail}."
+    return f"{outcome} {verb} {state} {owner}{sizes[0]} {unit_of}{more}{over}{tail}."
 
 
 def _figures(changes: Measures, facts: AblateFacts) -> Iterable[Figure]:

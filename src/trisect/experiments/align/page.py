@@ -174,7 +174,9 @@ def page(tables: Mapping[str, pl.DataFrame], about: About[AlignFacts]) -> Sheet:
         ("Draws", f"{words.count(facts.draws)}, seed {facts.seed}"),
     )
     answer = words.capital(next(map(str, findings(tables, about)), ""))
-    measure, layers = ("aer_best", "the layer chosen on other pairs") if facts.chosen else ("aer", "mean over layers")
+    measure, layers = (
+        ("aer_best", "in the layer chosen on other pairs") if facts.chosen else ("aer", "mean over layers")
+    )
     rates = [(setting, _over_layers(pooled, measure, setting)) for setting in SETTINGS]
     if full := [(setting, by_kind) for setting, by_kind in rates if by_kind.keys() >= KINDS.keys()]:
         setting, by_kind = min(full, key=lambda pair: min(row.value for row in pair[1].values()))

@@ -153,9 +153,8 @@ def _layers(
     layers, heads = ({}, {})
     for key in keys:
         stack, layer, head, component, measure, group, _ = key
-        is_variant = (
-            group is not None and (*key[:5], None, None) in all_keys
-        )  # read in another way, such as with biases
+        # read in another way, such as with biases
+        is_variant = group is not None and (*key[:5], None, None) in all_keys
         if layer is not None and measure in components and not is_variant:
             place = (stack, components[measure] or component or "", measure, group)
             (layers if head is None else heads).setdefault(place, []).append(key)

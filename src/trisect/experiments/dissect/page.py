@@ -192,8 +192,8 @@ def figure(lines: Sequence[Line]) -> Figure | None:
         layers.append(bars.encode(alt.X("low:Q", scale=scale), alt.X2("high"), y, colour, offset))
     main = chart_of("main", rows).mark_point(size=46, filled=True, opacity=1).encode(x, y, colour, shape, offset)
     chart = overlay("", *layers, main, width=PLOT, height=ROW * len(titles))
-    largest = "; ".join(f"{title}: {line.largest}" for title, line in zip(titles, ranked, strict=True))
-    panel = Panel("", chart, f"Shares of the largest number, by line. Largest: {largest}.", (), {})
+    largest_words = "; ".join(f"{title}: {line.largest}" for title, line in zip(titles, ranked, strict=True))
+    panel = Panel("", chart, f"Shares of the largest number, by line. Largest: {largest_words}.", (), {})
     caption = (
         "Each number as a share of the largest of its own line, so that lines of different units stand side by side; bars are 95 % "
         "intervals, cut at twice the largest number. Only marks of one line are to be compared."

@@ -504,8 +504,8 @@ def _most(numbers: LookupNumbers) -> Finding | None:
     if not parts:
         return None
     text = f"Most to its own answer is put {words.join_words(parts)} of {words.quantity(len(numbers.formed), 'model')}."
-    title = "models in which the previous-token head puts most"
-    return Finding("makers", text, "of the models", tuple(counts), what=title, per="seed", signed=False)
+    quantity = "models in which the previous-token head puts most"
+    return Finding("makers", text, "of the models", tuple(counts), what=quantity, per="seed", signed=False)
 
 
 def _makers(numbers: LookupNumbers) -> Section | None:
@@ -524,13 +524,13 @@ def _makers(numbers: LookupNumbers) -> Section | None:
             for c, row in paths.items()
         ]
         rest = [words.number(paths.get("k", {}).get(key), True) for key in ("own", "own_unrelated")]
-        largest = [
+        largest_cells = [
             f"{top[0]} {words.number(top[1]['own'], True)} ({words.number(top[1]['own_unrelated'], True)})"
             if top
             else "–"
             for top in best.values()
         ]
-        rows.append((f"{seed}{'' if seed in numbers.formed else ' (not formed)'}", name, *cells, *rest, *largest))
+        rows.append((f"{seed}{'' if seed in numbers.formed else ' (not formed)'}", name, *cells, *rest, *largest_cells))
     columns = (
         *("Seed", "previous-token head", "through q", "through k", "through v"),
         *("k's own answer gains", "unrelated donor"),

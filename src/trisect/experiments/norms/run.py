@@ -214,15 +214,15 @@ def _mixing(tally: StackTally, draws: TextDraws, statistics: Statistics) -> Iter
 
 def _contributions(tally: StackTally, draws: TextDraws, statistics: Statistics) -> Iterator[NewRow]:
     """contribution_share: the mean over queries of a category's contribution weights, by head, by layer, and over layers."""
-    present, rows = _present(tally), []
+    present, estimates = _present(tally), []
     for address, layer in tally.layers.items():
         shares = _each(_to_shares, draws.sums(layer.contributions))
-        rows.append(DrawnEstimate(shares.value[0], shares.draws[:, 0]))
+        estimates.append(DrawnEstimate(shares.value[0], shares.draws[:, 0]))
         for c in present:
             place = {"layer": address.layer, "group": CATEGORIES[c], "measure": "contribution_share"}
             yield place | draws.row(shares, (0, c))
             yield from (place | {"head": h} | draws.row(shares, (h, c)) for h in range(1, len(shares.value)))
-    mean = _mean_of(rows)
+    mean = _mean_of(estimates)
     for c in present:
         yield {"measure": "contribution_share", "group": CATEGORIES[c]} | draws.row(mean, (c,))
 

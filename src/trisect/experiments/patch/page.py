@@ -363,11 +363,11 @@ def _opening(
     if "predictions" in tables:
         distinct = [e for e in distinct if e.name in clear]
     if not lead and largest is not None and distinct and not _is_seldom_answered(tables):
-        site = max(distinct, key=lambda e: abs(e.mean or 0.0))
+        strongest_value = max(distinct, key=lambda e: abs(e.mean or 0.0))
         before, after = LARGEST[largest.measure.removeprefix("largest_")]
         lead.append(
-            f"Patched in from another text (the donor), the largest effect is that of {words.site_words(site.name)}: {before} "
-            f"{number_words(site, largest.signed)} {after}."
+            f"Patched in from another text (the donor), the largest effect is that of {words.site_words(strongest_value.name)}: {before} "
+            f"{number_words(strongest_value, largest.signed)} {after}."
         )
     figures = tuple(_figures(sites, facts))
     if not figures:

@@ -271,14 +271,14 @@ def _lead(numbers: ProfileNumbers, facts: ProfileFacts, sample: str) -> tuple[st
 def _how(cross: bool, folds: int) -> tuple[str, ...]:
     """How a profile is made, and its limits."""
     dealt = "runs of pairs that follow one another" if cross else "articles, or runs of texts where none is marked,"
-    note = "q, k and v are three invertible maps of the same input almost surely"
+    maps = "q, k and v are three invertible maps of the same input almost surely"
     if cross:
-        note = "q is an invertible map of what the decoder's layer reads almost surely, k and v are of the encoder's output"
+        maps = "q is an invertible map of what the decoder's layer reads almost surely, k and v are of the encoder's output"
     note = f"{DIFFERENCES}: an accuracy follows from how many classes one side's words have, and how often each."
     return (
         "The probe is linear discriminant analysis, in closed form from moments. Every word is predicted by a probe that was "
         f"fitted to other texts: {dealt} are dealt into {folds} folds as a whole.",
-        f"All heads together, {note}, and hold the same: nothing here says "
+        f"All heads together, {maps}, and hold the same: nothing here says "
         "how much of a label is there. What differs is what one head's few numbers keep of it, so layers are means over heads.",
         *([note] * cross),
         "Intervals are 95 % of Student's t over heads; of one head alone, those of random maps.",

@@ -485,7 +485,7 @@ def _unseen(numbers: RecallNumbers) -> Section | None:
 def _survival(numbers: RecallNumbers) -> Section | None:
     """The share that survives with a layer's q, k or v replaced; None if not measured."""
     figures, lines = [], []
-    for measure, (title, shortly) in SURVIVAL.items():
+    for measure, (replacement, shortly) in SURVIVAL.items():
         rows = numbers.measures.where(measure)
         for row in rows:
             name = f"{SHORT[row.subject]}, {KINDS[row.group or '']}: {row.component}@{row.layer}, {shortly}"
@@ -504,10 +504,14 @@ def _survival(numbers: RecallNumbers) -> Section | None:
             continue
         caption = (
             "Share of answers that stay the same, letter by letter, when the queries, keys or values of one layer are replaced by "
-            f"{title}. Fewest stay: {'; '.join(least)}. Bars are 95 % intervals over names; "
+            f"{replacement}. Fewest stay: {'; '.join(least)}. Bars are 95 % intervals over names; "
             f"{MODELS[model]}. n\u00a0=\u00a0{'; '.join(counts)}."
         )
-        names = (f"recall-{measure.replace('_', '-')}", "", f"What survives without q, k or v (replaced by {title})")
+        names = (
+            f"recall-{measure.replace('_', '-')}",
+            "",
+            f"What survives without q, k or v (replaced by {replacement})",
+        )
         figures.append(layer_figure(names, caption, panels, zero="", axes=dict.fromkeys(panels, UNIT)))
     if not lines:
         return None

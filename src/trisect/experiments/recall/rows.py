@@ -202,11 +202,11 @@ def judge(
     if place is not None and _valid_answers(plain):
         # Where only one of the plain model and the commonest place is right: the difference of the two is that of accuracies.
         # Apart, neither is taken for certain where it never happens.
-        accuracies = {
+        conditions = {
             "plain_alone_right": pl.col("correct") & (pl.col("gold") != place),
             "baseline_alone_right": ~pl.col("correct") & (pl.col("gold") == place),
         }
-        for stream, (name, which) in enumerate(accuracies.items(), 1):
+        for stream, (name, which) in enumerate(conditions.items(), 1):
             estimates[name] = redrawn.share(_valid_answers(plain.with_columns(correct=which)), _accuracy, stream)
     deep = answers.filter(model="left-out" if "left-out" in answers["model"] else "pretrained")
     for row, estimate in _separations(deep, redrawn):

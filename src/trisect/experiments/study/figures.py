@@ -132,7 +132,7 @@ def _against(rows: StudyRows, edit: str, split: str, labels: Sequence[str | None
     last = max((p.at or 0 for points in points_of.values() for p in points), default=0)
     base = [p for p in rows.curves("none", split) if (p.at or 0) <= last]
     values = [p.value for points in (*points_of.values(), base) for p in points]
-    axis = charts.axis_for(values, LOSS, most=max((p.value for p in base if p.at == 0), default=math.inf))
+    axis = charts.axis_for(values, LOSS, ceiling=max((p.value for p in base if p.at == 0), default=math.inf))
     other = (
         charts.CurveLine("baseline", render.BASELINE, (5, 3), tuple(charts.of_runs(base, measure))) if base else None
     )
@@ -207,7 +207,7 @@ def _baseline(rows: StudyRows) -> Iterator[charts.Figure]:
             if series := tuple(charts.of_runs(unigram, charts.Measure("unigram loss, validation", unit))):
                 lines.append(charts.CurveLine("unigram", render.OTHER.colour, (1, 3), series))
         values = [v for line in lines for s in line.series for v in s.values]
-        axis = charts.axis_for(values, unit, most=ceiling)
+        axis = charts.axis_for(values, unit, ceiling=ceiling)
         over |= axis.outside(values) > 0
         panels.append(charts.curve_panel(title, lines, axis))
         shown += lines
@@ -229,8 +229,8 @@ def _midstage(rows: StudyRows) -> Iterator[charts.Figure]:
     final = rows.last("none", "train", "loss_nats")
     level = [p._replace(at=at) for p in final for at in (0.0, max(p.at or 0.0 for p in points))]
     flat = charts.of_runs(level, charts.Measure("final train loss", LOSS))
-    most = max((p.value for p in rows.curves("none", "train") if p.at == 0), default=math.inf)
-    axis = charts.axis_for([p.value for p in (*points, *final)], LOSS, most=most)
+    ceiling = max((p.value for p in rows.curves("none", "train") if p.at == 0), default=math.inf)
+    axis = charts.axis_for([p.value for p in (*points, *final)], LOSS, ceiling=ceiling)
     other = charts.CurveLine("final", render.BASELINE, (5, 3), tuple(flat)) if flat else None
     series = tuple(charts.of_runs(points, charts.Measure("train loss with that epoch's weights", LOSS)))
     caption = (
@@ -366,10 +366,10 @@ def together(points: Sequence[Point]) -> list[Point]:
     single, gaps = {(p.site, p.seed): p for p in points}, []
     for point in points:
         parts = [single.get((str(part), point.seed)) for part in Site.parse(point.site).parts()]
-        pooled = [p for p in parts if p is not None]
-        if len(parts) > 1 and len(pooled) == len(parts):
-            lost = point.diverged or any(p.diverged for p in pooled)
-            gaps.append(point._replace(value=point.value - sum(p.value for p in pooled), diverged=lost))
+        singles = [p for p in parts if p is not None]
+        if len(parts) > 1 and len(singles) == len(parts):
+            lost = point.diverged or any(p.diverged for p in singles)
+            gaps.append(point._replace(value=point.value - sum(p.value for p in singles), diverged=lost))
     return gaps
 
 

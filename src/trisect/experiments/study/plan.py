@@ -372,14 +372,14 @@ class Plan:
     def check_machine(self, place: Path) -> None:
         """Raise SpecError if a worker needs more memory than this machine has, or the disk of `place` has too little space."""
         memory, free = machine.memory_bytes(), machine.free_bytes(place)
-        for needed, has, kind in (
+        for needed, has, resource in (
             (self.memory_bytes, memory, "memory in one worker process"),
             (self.disk_bytes, free, f"disk in {place.absolute()}"),
         ):
             if has is not None and needed > has:
                 raise SpecError(
-                    f"This would take roughly {needed / 1e9:,.1f} GB of {kind}.",
-                    f"This machine has {has / 1e9:,.1f} GB{' free' if kind.startswith('disk') else ''}.",
+                    f"This would take roughly {needed / 1e9:,.1f} GB of {resource}.",
+                    f"This machine has {has / 1e9:,.1f} GB{' free' if resource.startswith('disk') else ''}.",
                     "Choose a smaller model, text or study, or give --force to go on all the same.",
                 )
 

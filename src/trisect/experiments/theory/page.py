@@ -48,10 +48,10 @@ def build(name: str, settings: Mapping[str, float | None], seed: int) -> Constru
     parameters = inspect.signature(make).parameters
     arguments: dict[str, Any] = {k: v for k, v in settings.items() if v is not None and k in parameters}
     # where only `keys` or `dim` is set and the other's default leaves no room for the keys, say whose default it is
-    if {"keys", "dim"} <= set(parameters) and len(fixed := [k for k in ("keys", "dim") if k in arguments]) == 1:
+    if {"keys", "dim"} <= set(parameters) and len(chosen := [k for k in ("keys", "dim") if k in arguments]) == 1:
         both = {k: helpers.check_whole(k, arguments.get(k, parameters[k].default)) for k in ("keys", "dim")}
-        if both["dim"] < both["keys"] and both[fixed[0]] >= 2:
-            named, other = ("keys", "dim") if fixed == ["keys"] else ("dim", "keys")
+        if both["dim"] < both["keys"] and both[chosen[0]] >= 2:
+            named, other = ("keys", "dim") if chosen == ["keys"] else ("dim", "keys")
             raise TheoryError(
                 f"{named} {both[named]} was given, and no {other}.",
                 f"{name} has {other} {both[other]} by default, and R^{both['dim']} no {both['keys']} orthogonal keys.",
@@ -208,10 +208,10 @@ def _weights(result: Construction) -> Panel:
     y = alt.Y("weight:Q", scale=alt.Scale(domain=[0, 1]), title="weight")
     bars = chart_of("bars", rows).mark_bar().encode(x, y, colour, alt.XOffset("name:N", sort=names))
     left = table.shape[1] - len(keys)
-    weights = "; ".join(
+    peaks = "; ".join(
         f"{n}: most on key {int(np.argmax(row)) + 1}, {row.max():.3g}" for n, row in zip(names, table, strict=True)
     )
-    text = f"Weights on the keys. {weights}." + (f" {left} more keys are not drawn." if left else "")
+    text = f"Weights on the keys. {peaks}." + (f" {left} more keys are not drawn." if left else "")
     mean = "Mean weights" if result.odds is not None else "Weights"
     return _panel(mean + (f", first {BARS} keys" if left else ""), [bars], text)
 
