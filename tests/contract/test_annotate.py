@@ -264,11 +264,11 @@ def test_another_pipeline_or_text_is_another_statement_and_changed_files_are_ope
     assert first.digest != second.digest
     assert room.describe_pipeline(str(tagger), ("pos", "dep")) == first
     changed = shutil.copytree(source, tmp_path / "text")
-    mine = room.statement(find_source(source), "Unk", first)
-    assert room.statement(find_source(changed), "Unk", first) == mine
-    assert room.statement(find_source(source), "Unk", replace(first, columns=("pos",))) != mine
+    mine = room.label_inputs(find_source(source), "Unk", first)
+    assert room.label_inputs(find_source(changed), "Unk", first) == mine
+    assert room.label_inputs(find_source(source), "Unk", replace(first, columns=("pos",))) != mine
     (changed / "valid.txt").write_text("a b c")
-    assert room.statement(find_source(changed), "Unk", first) != mine
+    assert room.label_inputs(find_source(changed), "Unk", first) != mine
     folder = pipeline(tmp_path / "bare")
     first = annotate(source, folder, tmp_path / "first", workers=1, columns=("pos",))
     pipeline(folder, rules=WORDS | {"cat": "VERB"})

@@ -408,7 +408,7 @@ def test_a_frame_holds_its_values(values, bend):
 
 
 def test_a_frame_is_cut_where_asked():
-    axis = axis_for([1.0, 2.0, 900.0], "nats", most=6.0)
+    axis = axis_for([1.0, 2.0, 900.0], "nats", ceiling=6.0)
     assert 6.0 < axis.high < 7.0
     assert axis.outside([900.0, 2.0]) == 1
 
