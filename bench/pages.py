@@ -95,7 +95,7 @@ def sheet_line(page: Page, address: str) -> str:
     cells, axe = [f"{page.evaluate(WORDS):,}"], Path(axe_playwright_python.__file__).with_name("axe.min.js")
     for width in (1280, 360):
         page.set_viewport_size({"width": width, "height": 900})
-        page.wait_for_timeout(500)  # until scripts have drawn it anew
+        page.wait_for_timeout(500)  # scripts redraw the page at the new width
         height, sideways = page.evaluate(
             "(({ scrollHeight, scrollWidth }) => [scrollHeight, scrollWidth])(document.documentElement)"
         )

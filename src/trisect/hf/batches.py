@@ -140,10 +140,8 @@ class TextBatcher:
         if unknown is None or unknown not in ids:
             return []
         if not getattr(self.tokenizer, "is_fast", False):
-            ids_by_word = {w: tokenize(self.name, self.tokenizer, w, is_target)["input_ids"] for w in text.split()}
-            return [
-                word for word, pieces in ids_by_word.items() if unknown in pieces and word != self.tokenizer.unk_token
-            ]
+            by_word = {w: tokenize(self.name, self.tokenizer, w, is_target)["input_ids"] for w in text.split()}
+            return [w for w, pieces in by_word.items() if unknown in pieces and w != self.tokenizer.unk_token]
         spans = tokenize(self.name, self.tokenizer, text, is_target, return_offsets_mapping=True)["offset_mapping"]
         words = (text[start:end].strip() for piece, (start, end) in zip(ids, spans, strict=True) if piece == unknown)
         return [word for word in words if word not in ("", self.tokenizer.unk_token)]

@@ -318,12 +318,8 @@ def _word_tokens(ids: TokenIds, template: _BindingTemplate, slot: str) -> Mappin
         places = [p for p in range(length) if len({rows[i][p] for i in alike}) > 1]
         tokens = {i: {rows[i][p] for p in places} for i in alike}
         if len(places) == SLOTS:
-            single_tokens = [next(iter(token_set)) for token_set in tokens.values() if len(token_set) == 1]
-            good = [
-                i
-                for i, token_set in tokens.items()
-                if len(token_set) == 1 and single_tokens.count(next(iter(token_set))) == 1
-            ]
+            single = {i: next(iter(token_set)) for i, token_set in tokens.items() if len(token_set) == 1}
+            good = [i for i, token in single.items() if list(single.values()).count(token) == 1]
             unknown = {rows[-1][p] for p in places if p < len(rows[-1])}  # a tokenizer may also leave it out
             return {words[i]: next(iter(tokens[i])) for i in good if i < len(words) and tokens[i] != unknown}
     return {}
@@ -401,16 +397,9 @@ def draw_induction(
         rows = ids([text for texts, _, _ in attempts for text in texts])
         for at, (number, (texts, bounds, answers)) in enumerate(zip(missing, attempts, strict=True)):
             # the tokens of the As and Bs stand where they were put and nowhere else, the asked one last
-            expected = [
-                [usable.tokens[w] for w in (*chain(*zip(b.keys, b.values, strict=True)), b.query)] for b in bounds
-            ]
-            in_text = [
-                [token for token in row if token in expected_tokens]
-                for expected_tokens, row in zip(expected, rows[2 * at :], strict=False)
-            ]
-            if in_text == expected and all(
-                rows[2 * at + i][-1] == expected_tokens[-1] for i, expected_tokens in enumerate(expected)
-            ):
+            goals = [[usable.tokens[w] for w in (*chain(*zip(b.keys, b.values, strict=True)), b.query)] for b in bounds]
+            in_text = [[t for t in row if t in goal] for goal, row in zip(goals, rows[2 * at :], strict=False)]
+            if in_text == goals and all(rows[2 * at + i][-1] == goal[-1] for i, goal in enumerate(goals)):
                 made_pairs[number] = TextPair(*texts, answers, f"pair {number + 1} of induction", "induction", bounds)
         if None not in made_pairs:
             break

@@ -99,10 +99,8 @@ class World:
         label = self.columns[column]
         if label.part == "key":  # in turn, and the same key is asked for
             return documents._replace(key=np.roll(documents.key, 1, 1), position=(documents.position + 1) % self.items)
-        size, new = (
-            self.items if label.part == "position" else len(label.classes),
-            getattr(documents, label.part).copy(),
-        )
+        size = self.items if label.part == "position" else len(label.classes)
+        new = getattr(documents, label.part).copy()
         new[label.where] = (new[label.where] + 1 + _below(rng, size - 1, *new[label.where].shape)) % size
         return documents._replace(**{label.part: new})
 
@@ -188,18 +186,14 @@ class Roles(World):
     def columns(self) -> dict[str, _LabelColumn]:
         """a, b and c of every item, and of every question."""
         a, b, c = self._classes().values()
-        items, question, all_documents = slice(self.items), slice(self.items, self.items + 1), slice(None)
+        items, question, rows = slice(self.items), slice(self.items, self.items + 1), slice(None)
         return {
             "item.a": _LabelColumn(a, items, lambda documents: documents.key, "key"),
             "item.b": _LabelColumn(b, items, lambda documents: documents.value, "value"),
             "item.c": _LabelColumn(c, items, lambda documents: documents.rest, "rest"),
             "question.a": _LabelColumn(a, question, lambda documents: documents.question[:, None], "position"),
-            "question.b": _LabelColumn(
-                b, question, lambda documents: documents.beside[:, :1], "beside", (all_documents, 0)
-            ),
-            "question.c": _LabelColumn(
-                c, question, lambda documents: documents.beside[:, 1:], "beside", (all_documents, 1)
-            ),
+            "question.b": _LabelColumn(b, question, lambda documents: documents.beside[:, :1], "beside", (rows, 0)),
+            "question.c": _LabelColumn(c, question, lambda documents: documents.beside[:, 1:], "beside", (rows, 1)),
         }
 
     def write(self, documents: Lookup) -> Int[np.ndarray, "N T"]:
@@ -225,12 +219,12 @@ class Induction(World):
     def columns(self) -> dict[str, _LabelColumn]:
         """The word itself and the one before it, of every value and of the question; and every key's own."""
         keys, values = self.vocabulary[: self.keys], self.vocabulary[self.keys :]
-        last, all_documents = 2 * self.items, slice(None)
+        last, rows = 2 * self.items, slice(None)
         question, odd, even = slice(last, last + 1), slice(1, last, 2), slice(0, last, 2)
         return {
             "question.own": _LabelColumn(keys, question, lambda documents: documents.question[:, None], "position"),
             "question.before": _LabelColumn(
-                values, question, lambda documents: documents.value[:, -1:], "value", (all_documents, -1)
+                values, question, lambda documents: documents.value[:, -1:], "value", (rows, -1)
             ),
             "value.own": _LabelColumn(values, odd, lambda documents: documents.value, "value"),
             "value.before": _LabelColumn(keys, odd, lambda documents: documents.key, "key"),

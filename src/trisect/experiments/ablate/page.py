@@ -157,16 +157,13 @@ def _figures(changes: Measures, facts: AblateFacts) -> Iterable[Figure]:
         caption = f"Change of {outcome} with one layer's component {_edit_words(facts)}. Bars are 95 % intervals, {n}"
         yield layer_figure(("ablation-layers", "Figure 1", "By layer"), caption, panels, axis)
     single = Measures(tuple(row for row in changes if row.head is not None))
-    largest = max((abs(row.value) for row in single), default=0.0) or 1.0
+    peak = max((abs(row.value) for row in single), default=0.0) or 1.0
     dots = "; a dot where the 95 % interval excludes 0" * signed
     caption = f"Change of {outcome} with one head's component {_edit_words(facts)}{dots}. The same colours in every panel, {n}"
     for number, (stack, rows) in enumerate(single.by("stack").items(), start=1 + bool(layers)):
         name = "ablation-heads" + ("" if stack == "plain" else f"-{stack}")
         title = ", ".join(filter(None, ("By head", stack_words(stack))))
-        ends, marked = (
-            (-largest, largest) if signed else (0.0, largest),
-            (lambda row: row.side != 0) if signed else None,
-        )
+        ends, marked = (-peak, peak) if signed else (0.0, peak), (lambda row: row.side != 0) if signed else None
         yield head_maps((name, f"Figure {number}", title), caption, rows, axis, signed, ends, marked)
 
 

@@ -177,11 +177,9 @@ def findings(tables: Mapping[str, pl.DataFrame], about: About[NormsFacts]) -> tu
         return findings
     weight, norm = (f"{words.number(row.value)} ({words.ends(row)})" for row in variation.values())
     values = tuple(row.estimate(c) for c, row in variation.items())
-    quantity = "coefficient of variation over tokens, mean over layers and heads"
-    text = f"{quantity.capitalize()}: {weight} of the weight a, {norm} of ‖f(x)‖."
-    varied = Finding(
-        "dispersion", text, "std / mean", values, source=SOURCE.key, what=quantity, per="text", signed=False
-    )
+    label = "coefficient of variation over tokens, mean over layers and heads"
+    text = f"{label.capitalize()}: {weight} of the weight a, {norm} of ‖f(x)‖."
+    varied = Finding("dispersion", text, "std / mean", values, source=SOURCE.key, what=label, per="text", signed=False)
     return varied, *findings
 
 
@@ -340,14 +338,10 @@ def _sinks(rows: Measures, n: str, block: str) -> _Part | None:
         each = [f"{words.share(row.value)} {NAMES[group]}" for group, row in shares if row.value > 0]
         texts.append(f"Sinks are {words.join_words(each)}.")
     if changes := _of_stack(rows, "without_sinks"):
-        each = [
-            f"{words.number(r.value, True)} ({words.ends(r, True)}) without {removed}" for removed, r in changes.items()
-        ]
+        each = [f"{words.number(r.value, True)} ({words.ends(r, True)}) without {part}" for part, r in changes.items()]
         unit = "nats a token, or relative squared change of the output where the model has no loss"
-        quantity = (
-            "Change of the loss when heads give their sinks, or as many other tokens, nothing, other weights held"
-        )
-        texts.append(f"{quantity}: {'; '.join(each)} ({unit}).")
+        title = "Change of the loss when heads give their sinks, or as many other tokens, nothing, other weights held"
+        texts.append(f"{title}: {'; '.join(each)} ({unit}).")
     columns = ("Where", *names.values())
     note = (
         "Mean over heads: the share of texts in which a head has a sink; the share of its weight, and of its output by "

@@ -431,14 +431,8 @@ def measure(settings: ProfileSettings, context: RunContext) -> Measured[ProfileF
         with context.progress("another text's parts"):
             exchanged = exchange(subject, corpus.texts.texts, tuple(read.layers), settings.batch, settings.seed)
     changes, labels = list(exchanged.rows(settings.seed)) if exchanged else [], corpus.label.labels
-    row_groups = (
-        rows(scores, read.sides),
-        _stage_rows(stages, labels),
-        mlp_rows,
-        erased[0],
-        (row for row, _ in changes),
-    )
-    measures = frame("measures", ({"subject": subject.name, **row} for row in chain(*row_groups)))
+    parts = (rows(scores, read.sides), _stage_rows(stages, labels), mlp_rows, erased[0], (row for row, _ in changes))
+    measures = frame("measures", ({"subject": subject.name, **row} for row in chain(*parts)))
     means, unread = evidence(scores, labels, {address: layer.as_used for address, layer in read.layers.items()})
     values: dict[str, ResampledHeads | LayerMeans] = {**means}
     if exchanged and (share := exchanged.held_share(settings.seed)):

@@ -122,15 +122,13 @@ def page(tables: Mapping[str, pl.DataFrame], about: About[SimilarityFacts]) -> S
     numbers, facts = Measures.of(tables["measures"]), about.facts
     name = words.display_name(facts.subject, about.command)
     texts = f", scores on {facts.corpus}, {words.quantity(facts.texts or 0, 'text')}" if facts.corpus else ""
-    measures_by_pair = {pair: _HeadMeasure.of(numbers, "overlap", pair) for pair in PAIRS}
-    heads = words.quantity(max(len(measures_by_pair[pair].rows) for pair in PAIRS), "head")
+    overlaps = {pair: _HeadMeasure.of(numbers, "overlap", pair) for pair in PAIRS}
+    heads = words.quantity(max(len(overlaps[pair].rows) for pair in PAIRS), "head")
     lede = f"{name} · weights of {heads}{texts} · compared with {words.count(facts.draws_made)} random matrices"
     answer = "No layer has queries, keys and values that are plain maps of their input."
-    if measured := sorted(
-        (pair for pair in PAIRS if measures_by_pair[pair].rows), key=lambda pair: -measures_by_pair[pair].mean
-    ):
+    if measured := sorted((pair for pair in PAIRS if overlaps[pair].rows), key=lambda pair: -overlaps[pair].mean):
         named = {"q-k": "W_Q and W_K", "k-v": "W_K and W_V", "q-v": "W_Q and W_V"}
-        largest = measures_by_pair[measured[0]]
+        largest = overlaps[measured[0]]
         answer = (
             f"Of a head's three matrices {named[measured[0]]} read the most similar directions of their input: they overlap by "
             f"{words.share(largest.mean)}{'' if largest.null is None else f', random matrices by {words.share(largest.null)}'}."
@@ -189,10 +187,8 @@ def _overlaps(numbers: Measures) -> Iterator[Finding]:
             text += (
                 f"; minus that with its layer's other heads {words.number(among.mean, True)}, {first} above all of them"
             )
-        largest = max(heads.rows, key=lambda row: row.value)
-        text += (
-            f". Most: {words.number(largest.value)} at {_of(largest.stack)}layer {largest.layer} head {largest.head}."
-        )
+        top = max(heads.rows, key=lambda row: row.value)
+        text += f". Most: {words.number(top.value)} at {_of(top.stack)}layer {top.layer} head {top.head}."
         yield heads.finding("overlap", text, pair)
 
 

@@ -385,13 +385,10 @@ def _compare_write(
         problem = f"A write returned an output of shape {list(answer_written.shape)}."
         raise ModelError(problem, reason, "Return the output of the full pass.")
     moved, expected = answer_written - same, (edited - clean).reshape(answer_written.shape)
-    change = f"zeros at head {head}, position {place}," if written else "zeros all over it"
+    zeros = f"zeros at head {head}, position {place}," if written else "zeros all over it"
     if not moved.any():
-        return SILENT, f"{change} reach no number of the answer"
+        return SILENT, f"{zeros} reach no number of the answer"
     off = float((moved - expected).norm() / expected.norm())
     if written and off <= 10 * loose(first.values.dtype):
-        return RIGHT, f"{change} change the answer as those of trisect.edit do; off by {off:.1e} of that change"
-    return (
-        DIFFERENT,
-        f"{change} change the answer, but not as those of trisect.edit do: off by {off:.2g} of that change",
-    )
+        return RIGHT, f"{zeros} change the answer as those of trisect.edit do; off by {off:.1e} of that change"
+    return DIFFERENT, f"{zeros} change the answer, but not as those of trisect.edit do: off by {off:.2g} of that change"

@@ -347,9 +347,9 @@ def _places(rows: int, length: int) -> Iterator[_Places]:
 def _rounding(*tensors: Tensor, kind: torch.dtype | None = None) -> float:
     """Relative tolerance for operations on these tensors, with dtype `kind` in between."""
     kinds = [t.dtype for t in tensors] + ([] if kind is None else [kind])
-    coarsest = max(TOLERANCE.get(kind, TOLERANCE[torch.float32]) for kind in kinds)
-    coarse = torch.get_float32_matmul_precision() != "highest" and any(t.is_cuda or coarsest == 1e-4 for t in tensors)
-    return max(coarsest, ROUNDED_PRODUCTS) if coarse else coarsest
+    limit = max(TOLERANCE.get(kind, TOLERANCE[torch.float32]) for kind in kinds)
+    coarse = torch.get_float32_matmul_precision() != "highest" and any(t.is_cuda or limit == 1e-4 for t in tensors)
+    return max(limit, ROUNDED_PRODUCTS) if coarse else limit
 
 
 @contextlib.contextmanager

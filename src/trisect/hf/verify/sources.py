@@ -338,10 +338,8 @@ def _find_reordering(
         places = row_tokens.ne(other).nonzero().flatten().tolist()
         for place in (p for p in places if moved is None or not moved[row, p]):
             # two tokens may be equivalent to the model; then a swap changes nothing
-            one_changed = row_tokens.index_copy(
-                0, torch.tensor([place], device=row_tokens.device), other[place : place + 1]
-            )
-            if moves(base, of_row(one_changed)) is not None:
+            tokens = row_tokens.index_copy(0, torch.tensor([place], device=row_tokens.device), other[place : place + 1])
+            if moves(base, of_row(tokens)) is not None:
                 reason = f"Two tokens of row {row} are swapped, but the input of attention at position {place}, "
                 return ModelError(words, reason + "that of one of them, counted from 0, does not change.", todo)
     return None
