@@ -47,6 +47,7 @@ READINGS: dict[str, Callable[[], Reading]] = {
     "one": lambda: pictures.encoder(1),
     "long": lambda: pictures.encoder(300, layers=1, heads=2),
     "says": pictures.decoder,
+    "trimmed": pictures.encoder,
 }
 
 
@@ -76,6 +77,9 @@ def shown(tmp_path_factory) -> dict[str, Shown]:
         reading = make()
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(page, "FINE", 0 if name == "long" else page.FINE)
+            if name == "trimmed":  # as the longest texts are packed
+                patch.setattr(page, "DENSE", 0)
+                patch.setattr(page, "STORED", 300)
             picture = replace(take_picture(reading), logits=logits() if name == "says" else None)
             path = write_document(folder / f"{name}.html", Document(name, page.html(picture)))
         found[name] = Shown(reading, path.as_uri())
@@ -294,6 +298,32 @@ def test_contributions_stand_beside_weights_when_asked_for(visit, shown, place, 
     assert barriers(tab, "light") == []
     tab.get_by_role("button", name="norm", exact=True).click()
     assert value(spot(tab, "norms")) > 0
+
+
+@pytest.mark.parametrize("head", [1, None])
+def test_of_the_longest_texts_the_largest_weights_are_shown(visit, shown, head):
+    tab = visit("trimmed", place=f"#attn@1{'' if head is None else '.h2'}")
+    values = shown["trimmed"].reading.traces[0].weights[0].numpy()
+    rows = saved_table(tab, "map")
+    third = np.sort(values, axis=-1)[..., -3:-2]  # 300 weights for 12 queries of (3 + 1) maps in each of 2 layers
+    kept = np.where(values >= third, values, 0)
+    wanted = kept.mean(0) if head is None else kept[head]
+    got = np.array([float(row["weight"]) for row in rows]).reshape(wanted.shape)
+    assert 0 < np.count_nonzero(got) < got.size
+    assert np.abs(got - wanted).max() <= bound(wanted.max(), 1, 255)
+    if head is None:
+        tab.locator(".x-cell").focus()
+        tab.keyboard.press("Home")
+        i, j = 1, int(kept[0, 1].argmax())
+        tab.mouse.click(*cell_of(tab, i, j, wanted.shape))
+        settle(tab)
+        assert value(tab.locator(".x-cell-said b[data-row=a]")) == pytest.approx(kept[0, i, j], abs=bound(1, 1, 255))
+    else:
+        assert tab.get_by_text("q, k and v are left out of this page").is_visible()
+        assert not tab.locator(".x-cell").is_visible()
+        tab.get_by_role("button", name="contribution", exact=True).click()
+        assert tab.get_by_text("no contributions for this layer: the text is too long").is_visible()
+    assert barriers(tab, "light") == []
 
 
 def test_the_other_way_round_it_shows_who_takes_from_a_token(visit, shown):

@@ -21,7 +21,7 @@ from tests import pictures
 import trisect
 from trisect.core.errors import CorpusError, SpecError, StudyError, TrisectError
 from trisect.core.subject import Batch, Heads, Shape, Subject
-from trisect.experiments.explore import page
+from trisect.experiments.explore import page, run
 from trisect.experiments.explore.page import LADDER, ExplorerPicture, Layer, Words, levels_of, pack, readable, to_steps
 from trisect.experiments.explore.run import explore, take_picture
 from trisect.lab.run_folder import RunFolder
@@ -149,15 +149,57 @@ def test_fewer_steps_where_there_is_less_room(monkeypatch):
     assert pack(picture, 10).levels == LADDER[-1]
 
 
+def test_contributions_are_left_out_where_vectors_take_too_much(monkeypatch):
+    monkeypatch.setattr(page, "FINE", 0)
+    picture = take_picture(READINGS["encoder"])
+    for limit, lacking in ((10_000, [""] * 2), (2_000, [page.TOO_LONG] * 2)):
+        monkeypatch.setattr(page, "VECTORS", limit)
+        layers: Any = pack(picture).manifest["layers"]
+        assert [layer["lacking"] for layer in layers] == lacking
+        assert [layer["sources"] > 0 for layer in layers] == [not text for text in lacking]
+        assert all(layer["values"] and "stored" not in layer for layer in layers)
+    monkeypatch.setattr(page, "VECTORS", 1_000)
+    layers = pack(picture).manifest["layers"]
+    assert all(layer["stored"] and not layer["values"] for layer in layers)
+
+
 def test_a_text_that_no_page_holds_is_refused():
-    weights = np.broadcast_to(np.float32(0), (12, 9000, 9000))  # takes no memory
-    layer = Layer("plain", 1, weights, np.zeros((12, 9000, 1)), np.zeros((12, 9000, 1)))
-    words = Words(("a",) * 9000, (False,) * 9000)
-    with pytest.raises(CorpusError, match="9,000 tokens has 972,000,000 attention weights in 'big/model'") as error:
+    weights = np.broadcast_to(np.float32(0), (12, 15_000, 15_000))  # takes no memory
+    layer = Layer("plain", 1, weights, np.zeros((12, 15_000, 1)), np.zeros((12, 15_000, 1)))
+    words = Words(("a",) * 15_000, (False,) * 15_000)
+    with pytest.raises(CorpusError, match="15,000 tokens has 2,700,000,000 attention weights in 'big/model'") as error:
         pack(ExplorerPicture("big/model", [layer], words))
-    assert "4,564 tokens of this model" in error.value.reason
+    assert "14,433 tokens of this model" in error.value.reason
     with pytest.raises(CorpusError, match="There is nothing to show"):
         pack(ExplorerPicture("m", [], words))
+
+
+@pytest.mark.parametrize("name", READINGS)
+def test_of_a_long_text_the_largest_weights_of_each_query_are_stored(monkeypatch, name):
+    monkeypatch.setattr(page, "DENSE", 0)
+    monkeypatch.setattr(page, "STORED", 450)
+    picture, rows = take_picture(READINGS[name]), page.LONG_LEVELS
+    packed = pack(picture)
+    manifest: Any = packed.manifest
+    for n, (layer, facts) in enumerate(zip(picture.layers, manifest["layers"], strict=True)):
+        H, T, S = layer.weights.shape
+        keys, planes = facts["stored"], list(layer.weights) + ([] if layer.summed is None else [layer.summed])
+        assert 1 <= keys < S
+        raw = np.frombuffer(zlib.decompress(packed.chunks[1 + 2 * n], -15), np.uint8)
+        if layer.norms is not None:
+            assert np.array_equal(raw[: 4 * H * S].view("<f4").reshape(H, S), layer.norms)
+            raw = raw[4 * H * S :]
+        low, high, steps = raw.reshape(3, len(planes), T, keys).astype(int)
+        places = (low + 256 * high).cumsum(axis=-1)
+        for cells, at, step in zip(planes, places, steps, strict=True):
+            top = 1.0 if cells is not layer.summed else cells.max()
+            largest = np.sort(cells, axis=1)[:, -keys:]
+            assert np.array_equal(np.sort(np.take_along_axis(cells, at, axis=1), axis=1), largest)
+            levels = levels_of(np.take_along_axis(cells, at, axis=1), rows, float(top))
+            assert np.array_equal(step, levels)
+        stored = np.take_along_axis(layer.weights, places[:H], axis=2).sum() / layer.weights.sum()
+        assert facts["share"] == pytest.approx(stored, abs=1e-4)
+        assert (facts["values"], facts["sources"], packed.chunks[2 + 2 * n]) == (0, 0, b"")
 
 
 @given(st.integers(1, 40), st.integers(1, 40), st.integers(1, 16))
@@ -307,8 +349,33 @@ class Fake:
         assert batch.rows == ((0, 0),)
         return READINGS["encoder"]
 
-    def each(self, batch, see):
+    def each(self, batch, see) -> None:
         raise AssertionError
+
+
+def test_a_long_text_is_read_with_one_layer_in_memory_at_a_time(monkeypatch, tmp_path):
+    def manifest(subject, name):
+        text = trisect.explore_page(cast(Subject, subject), "a text", out=tmp_path / name).report.read_text()
+        return json.loads(re.findall(r'id="manifest">(.*?)</script>', text, re.S)[0])
+
+    class Layerwise(Fake):
+        def trace(self, batch):
+            raise AssertionError
+
+        def each(self, batch, see):
+            for trace in READINGS["encoder"].traces:
+                see(trace)
+
+    whole = manifest(Fake(), "a.html")
+    for module in (page, run):
+        monkeypatch.setattr(module, "DENSE", 0)
+    long = manifest(Layerwise(), "b.html")
+    assert whole.keys() == long.keys()
+    for before, after in zip(whole["layers"], long["layers"], strict=True):
+        # of a short text all weights are among the largest
+        assert (after["stored"], after["share"]) == (after["shape"][3], pytest.approx(1, abs=1e-4))
+        same = before.keys() - {"values", "sources", "lacking"}
+        assert {k: after[k] for k in same} == {k: before[k] for k in same}
 
 
 def test_a_text_becomes_a_page(tmp_path):

@@ -34,7 +34,8 @@ class Cell {
     if (!app.focus || !app.maps) return;
     const { i, j } = app.focus;
     const chip = (kind, text) => make("b", { class: `x-${kind}` }, text);
-    this.order.element.hidden = false;
+    const isEmpty = app.head >= 0 && !app.vectors;
+    for (const element of [this.order.element, this.frame, this.said]) element.hidden = isEmpty;
     this.title.replaceChildren(
       ...(app.head < 0 ? ["Which heads of layer ", String(app.facts.layer), " bring "] : ["What makes "]),
       chip("q", app.token("i", i)), app.head < 0 ? " something from " : " look at ", chip("k", app.token("j", j)),
@@ -42,8 +43,8 @@ class Cell {
     this.title.title = this.title.textContent;
     if (app.head < 0) this.heads(app.layer.cell(i, j));
     else if (app.vectors) this.vectors(app.vectors.cell(app.head, i, j), app.maps.row(app.maps.W, i)[j]);
-    else return;
-    this.draw();
+    else this.lede.textContent = "q, k and v are left out of this page: the text is too long for them.";
+    if (!isEmpty) this.draw();
   }
 
   vectors(cell, weight) {

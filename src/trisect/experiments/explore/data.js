@@ -49,25 +49,38 @@ class Layer {
     this.levels = manifest.levels;
     this.norms = facts.summed === null ? null : new Float32Array(buffer, 0, H * S);
     const Steps = manifest.levels > 255 ? Uint16Array : Uint8Array;
-    this.steps = new Steps(buffer, this.norms ? this.norms.byteLength : 0);
+    const start = this.norms ? this.norms.byteLength : 0;
+    // of a long text: the low and the high bytes of the gaps between the stored keys of each query, before the steps
+    const gaps = (H + (this.norms ? 1 : 0)) * T * (facts.stored || 0);
+    [this.low, this.high] = [new Uint8Array(buffer, start, gaps), new Uint8Array(buffer, start + gaps, gaps)];
+    this.steps = new Steps(buffer, start + 2 * gaps);
   }
 
-  // Steps of √(value / top), key by key, from `offset` on, as values query by query.
-  plane(offset, top, into = null, share = 1) {
-    const [, , T, S] = this.facts.shape;
+  // Steps of √(value / top) of head n (H: the layer), as values query by query.
+  plane(n, top, into = null, share = 1) {
+    const { shape: [, , T, S], stored } = this.facts;
     const out = into || new Float32Array(T * S);
     const [unit, steps] = [(top * share) / this.levels ** 2, this.steps];
-    for (let j = 0, at = offset; j < S; j++) {
+    if (stored) {
+      for (let i = 0, at = n * T * stored; i < T; i++) {
+        for (let r = 0, to = i * S; r < stored; r++, at++) {
+          to += this.low[at] + 256 * this.high[at];
+          out[to] += unit * steps[at] * steps[at];
+        }
+      }
+      return out;
+    }
+    for (let j = 0, at = n * T * S; j < S; j++) {
       for (let i = 0, to = j; i < T; i++, at++, to += S) out[to] += unit * steps[at] * steps[at];
     }
     return out;
   }
 
   head(h) {
-    const [H, , T, S] = this.facts.shape;
+    const [, , T, S] = this.facts.shape;
     const tops = this.facts.tops;
     if (h < 0) return this.whole();
-    const W = this.plane(h * T * S, 1);
+    const W = this.plane(h, 1);
     let N = null;
     if (this.norms) {
       const norms = this.norms.subarray(h * S, (h + 1) * S);
@@ -85,8 +98,8 @@ class Layer {
   whole() {
     const [H, , T, S] = this.facts.shape;
     const W = new Float32Array(T * S);
-    for (let h = 0; h < H; h++) this.plane(h * T * S, 1, W, 1 / H);
-    const N = this.norms ? this.plane(H * T * S, this.facts.summed) : null;
+    for (let h = 0; h < H; h++) this.plane(h, 1, W, 1 / H);
+    const N = this.norms ? this.plane(H, this.facts.summed) : null;
     const error = (value, kind) => this.off(value, kind === "norms" ? this.facts.summed : 1);
     return new Maps(T, S, W, N, [this.facts.tops.mean[0], this.facts.tops.summed?.[0]], error);
   }
@@ -98,8 +111,14 @@ class Layer {
 
   // What every head does at one cell: weights, and norms or null.
   cell(i, j) {
-    const [H, , T, S] = this.facts.shape;
-    const W = Array.from({ length: H }, (_, h) => (this.steps[h * T * S + j * T + i] / this.levels) ** 2);
+    const { shape: [H, , T, S], stored } = this.facts;
+    const step = (h) => {
+      if (!stored) return this.steps[h * T * S + j * T + i];
+      const from = (h * T + i) * stored;
+      for (let at = from, key = 0; at < from + stored; at++) if ((key += this.low[at] + 256 * this.high[at]) === j) return this.steps[at];
+      return 0;
+    };
+    const W = Array.from({ length: H }, (_, h) => (step(h) / this.levels) ** 2);
     return { W, N: this.norms && W.map((a, h) => a * this.norms[h * S + j]) };
   }
 }
@@ -201,9 +220,10 @@ class Store {
     return this.kept(1 + 2 * n, async (at) => new Layer(facts, this.manifest, await this.unpacked(at)));
   }
 
+  // Nothing for a long text.
   vectors(n) {
     const facts = this.manifest.layers[n];
-    return this.kept(2 + 2 * n, async (at) => new Vectors(facts, this.manifest, await this.unpacked(at)));
+    return facts.stored ? null : this.kept(2 + 2 * n, async (at) => new Vectors(facts, this.manifest, await this.unpacked(at)));
   }
 
   // Nothing for a model whose logits are no sum over what heads add.

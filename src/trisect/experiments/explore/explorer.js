@@ -104,7 +104,7 @@ class Explorer {
     if (turn !== this.turn) return;
     const before = this.facts;
     [this.n, this.head] = [n, head];
-    const maps = Object.assign(layer.head(head), { h: head, sources: vectors.sources });
+    const maps = Object.assign(layer.head(head), { h: head, sources: vectors?.sources });
     const kept = this.pinned && before.queries === this.facts.queries && before.keys === this.facts.keys;
     Object.assign(this, { layer, vectors, logits, maps, over: null });
     if (!kept) {

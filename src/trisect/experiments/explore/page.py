@@ -5,9 +5,9 @@ from __future__ import annotations
 import json
 import zlib
 from base64 import b64encode
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 from itertools import accumulate
 from pathlib import Path
@@ -57,6 +57,27 @@ class Layer:
     sources: Float[np.ndarray, "H R S"] | None = None
     contributions: Float[np.ndarray, "T S"] | None = None
 
+    @property
+    def received(self) -> Float[np.ndarray, "H S"]:
+        """The mean weight of each key over queries."""
+        return self.weights.mean(axis=1)
+
+
+class LongLayer(NamedTuple):
+    """One attention layer of a long text as a page stores it: of each query the keys with the largest weights alone.
+
+    `facts` and `pixels` are its part of the manifest and of the small pictures, `chunk` the stored weights and norms.
+    `received` [H S] is the mean weight of each key over queries, `norms` [H S] as in Layer.
+    """
+
+    stack: str
+    layer: int
+    facts: dict[str, Any]
+    pixels: np.ndarray
+    chunk: bytes
+    received: Float[np.ndarray, "H S"]
+    norms: Float[np.ndarray, "H S"] | None
+
 
 @dataclass(frozen=True)
 class Words:
@@ -89,7 +110,7 @@ class ExplorerPicture:
 
     `target` is None where there is one sequence; with two, layers of the stack 'dec' lie within the target and those
     of 'cross' read from source to target. `facts` are pairs of name and value for the foot of the page. `logits` is None
-    where it is not known what heads add to them.
+    where it is not known what heads add to them. `long_layers` stand in place of `layers` where the text is long.
     """
 
     model: str
@@ -99,8 +120,9 @@ class ExplorerPicture:
     notes: tuple[str, ...] = ()
     facts: tuple[tuple[str, str], ...] = ()
     logits: TokenLogits | None = None
+    long_layers: Sequence[LongLayer] = ()
 
-    def sides(self, layer: Layer) -> tuple[int, int]:
+    def sides(self, layer: Layer | LongLayer) -> tuple[int, int]:
         """The axis of a layer's queries and that of its keys: 0 source, 1 target."""
         if self.target is None:
             return 0, 0
@@ -130,30 +152,28 @@ def shares(layer: Layer, keys: Words) -> dict[str, object]:
     queries of half the distance |a_ij − n_ij| summed over j, n being the norms made to sum to one: 0 the same, 1 nothing
     in common, None where all norms are 0.
     """
-    by_weight = _share_out(layer.weights, layer, keys)
+    by_weight = [_share_out(weights, layer, keys) for weights in layer.weights]
     if layer.norms is None:
         return {"weights": by_weight, "norms": None, "apart": None}
-    norms = layer.weights * layer.norms[:, None, :]
-    rows, weights = (maps / np.maximum(maps.sum(axis=2, keepdims=True), 1e-30) for maps in (norms, layer.weights))
-    apart = np.abs(rows - weights).sum(axis=2).mean(axis=1) / 2
-    # a head whose values were taken away has no view by norm
-    apart = [round(float(a), 4) if head.any() else None for a, head in zip(apart, norms, strict=True)]
-    return {"weights": by_weight, "norms": _share_out(norms, layer, keys), "apart": apart}
+    by_norm, apart = [], []
+    for weights, lengths in zip(layer.weights, layer.norms, strict=True):
+        norms = weights * lengths
+        by_norm.append(_share_out(norms, layer, keys))
+        rows, even = (cells / np.maximum(cells.sum(axis=1, keepdims=True), 1e-30) for cells in (norms, weights))
+        # a head whose values were taken away has no view by norm
+        apart.append(round(float(np.abs(rows - even).sum(axis=1).mean() / 2), 4) if norms.any() else None)
+    return {"weights": by_weight, "norms": by_norm, "apart": apart}
 
 
-def _share_out(maps: np.ndarray, layer: Layer, keys: Words) -> list[list[float]]:
-    special, sums = np.array(keys.special, dtype=bool), maps.sum(axis=(1, 2))
-    parts = [maps[:, :, special].sum(axis=(1, 2))]
+def _share_out(cells: Float[np.ndarray, "T S"], layer: Layer, keys: Words) -> list[float]:
+    special, total = np.array(keys.special, dtype=bool), float(cells.sum())
+    parts = [float(cells[:, special].sum())]
     for offset in (0, -1, 1):
-        if crosses(layer.stack):
-            parts.append(np.zeros(len(maps)))
-            continue
-        line = np.diagonal(maps, offset, axis1=1, axis2=2)
-        plain = ~(special[: line.shape[1]] if offset <= 0 else special[offset : offset + line.shape[1]])
-        parts.append((line * plain).sum(axis=1))
-    first = np.stack(parts, axis=1) / np.maximum(sums, 1e-30)[:, None]
-    rest = np.where(sums[:, None] > 0, np.maximum(1 - first.sum(axis=1, keepdims=True), 0), 0)
-    return [[round(float(x), 4) for x in row] for row in np.concatenate([first, rest], axis=1)]
+        line = np.diagonal(cells, offset) if not crosses(layer.stack) else np.zeros(0)
+        plain = ~(special[: len(line)] if offset <= 0 else special[offset : offset + len(line)])
+        parts.append(float((line * plain).sum()))
+    first = [part / max(total, 1e-30) for part in parts]
+    return [round(x, 4) for x in (*first, max(1 - sum(first), 0) if total > 0 else 0.0)]
 
 
 # the byte behind each character of a byte-level vocabulary: printable ones stand for themselves, others from U+0100
@@ -204,9 +224,14 @@ def readable(pieces: Sequence[str], special: Sequence[bool]) -> tuple[tuple[str,
     return tuple(texts)
 
 
-MOST_BYTES = 20_800_000  # bytes: in base64 a third more, which with the script leaves the page below 28 MB
+MOST_BYTES = 44_000_000  # bytes: in base64 a third more, which with the script leaves the page below 60 MB
+VECTORS = 30_000_000  # numbers of q, k and v, and twice those of f(x), that a page holds
 FINE = 3_000_000  # numbers up to which each takes two bytes
-MOST = 250_000_000  # weights
+DENSE = 250_000_000  # weights of a text up to which all are stored
+MOST = 2_500_000_000
+STORED = 12_000_000  # weights of a longer text, which take three bytes before they are squeezed
+LONG_LEVELS = 255
+TOO_LONG = "the text is too long for them"
 EFFORT = 6
 LADDER = (255, 180, 127, 90, 63, 53, 45, 31, 22, 15)
 NEAR = 1.05  # how far the guess of a size may be off
@@ -243,10 +268,20 @@ def pack(picture: ExplorerPicture, size: int = MOST_BYTES, effort: int = EFFORT)
 
     Raises CorpusError where the text is too long for any page, or is empty.
     """
-    count = sum(layer.weights.size for layer in picture.layers)
-    if not count:
+    layers = picture.layers
+    count = sum(layer.weights.size for layer in layers)
+    if not (count or picture.long_layers):
         raise CorpusError("There is nothing to show.", "The reading has no attention weights.", "Give a text.")
-    check_length(picture.model, max(layer.weights.shape[2] for layer in picture.layers), count)
+    if layers:
+        check_length(picture.model, max(layer.weights.shape[2] for layer in layers), count)
+    vectors = sum(part.size for layer in layers for part in (layer.q, layer.k, layer.v) if part is not None)
+    sources = sum(layer.sources.size for layer in layers if layer.sources is not None)
+    if count > DENSE or vectors > VECTORS:
+        keys, heads = count_keys(n.weights.shape[:2] for n in layers), sum(len(n.weights) for n in layers)
+        picture = replace(picture, long_layers=[trim_layer(picture, layer, keys, heads) for layer in layers])
+    elif vectors + 2 * sources > VECTORS:
+        layers = [replace(n, sources=None, contributions=None, lacking=n.lacking or TOO_LONG) for n in layers]
+        picture = replace(picture, layers=layers)
     manifest, small = _front(picture, effort)
     last_chunk, logits = (), picture.logits
     if logits is not None:
@@ -259,20 +294,22 @@ def pack(picture: ExplorerPicture, size: int = MOST_BYTES, effort: int = EFFORT)
         # half precision is enough to be read, and packs better
         values = [part.astype(np.float16).astype("<f4") for part in (*logits.logits, logits.shares)]
         last_chunk = (_deflate(_raw(*numbers, *values), effort),)
-    vectors = [part for layer in picture.layers for part in (layer.q, layer.k, layer.v) if part is not None]
-    fine = count + sum(part.size for part in vectors) <= FINE
+    if picture.long_layers:
+        chunks = (small, *(chunk for layer in picture.long_layers for chunk in (layer.chunk, b"")), *last_chunk)
+        return _Packed({**manifest, "levels": LONG_LEVELS, "bits": 8}, chunks, LONG_LEVELS)
+    fine = count + vectors <= FINE
     with ThreadPoolExecutor(2) as pool:
-        rest = list(pool.map(lambda layer: _deflate(_vectors(layer, 16 if fine else 8), effort), picture.layers))
+        rest = list(pool.map(lambda layer: _deflate(_vectors(layer, 16 if fine else 8), effort), layers))
         fixed = sum(map(len, rest)) + len(small)
         for levels in (65535,) if fine else LADDER:
             last = fine or levels == LADDER[-1]
             if not last:  # a guess, from a few heads of three layers
-                places = {0, len(picture.layers) // 2, len(picture.layers) - 1}
-                chosen = [picture.layers[i].weights[::5] for i in places]
+                places = {0, len(layers) // 2, len(layers) - 1}
+                chosen = [layers[i].weights[::5] for i in places]
                 sizes = [len(_deflate(levels_of(sample.transpose(0, 2, 1), levels))) / sample.size for sample in chosen]
                 if fixed + sum(sizes) / len(sizes) * count > size * NEAR:
                     continue
-            maps = list(pool.map(lambda layer, levels=levels: _deflate(_maps(layer, levels), effort), picture.layers))
+            maps = list(pool.map(lambda layer, levels=levels: _deflate(_maps(layer, levels), effort), layers))
             chunks = (small, *(chunk for pair in zip(maps, rest, strict=True) for chunk in pair), *last_chunk)
             if last or sum(map(len, chunks)) <= size:
                 return _Packed({**manifest, "levels": levels, "bits": 16 if levels > 255 else 8}, chunks, levels)
@@ -285,6 +322,37 @@ def check_length(model: str, tokens: int, count: int) -> None:
         limit = int(tokens * (MOST / count) ** 0.5)
         text = f"A text of {tokens:,} tokens has {count:,} attention weights in {model!r}."
         raise CorpusError(text, f"A page holds {MOST:,}: {limit:,} tokens of this model.", "Give a shorter text.")
+
+
+def count_keys(shapes: Iterable[tuple[int, int]]) -> int:
+    """How many keys of each query a page of a long text stores, for the heads and the queries of every layer."""
+    return max(1, STORED // sum((heads + 1) * queries for heads, queries in shapes))
+
+
+def trim_layer(picture: ExplorerPicture, layer: Layer, keys: int, heads: int) -> LongLayer:
+    """Store a layer as a page of a long text does: of each query the `keys` largest weights of every head, and as many summed norms;
+    the model has so many `heads`.
+
+    The chunk holds the norms as float32, then of all heads and the layer the low and the high bytes of the gaps between keys, and steps.
+    """
+    planes = [(head, 1.0) for head in layer.weights]
+    if layer.summed is not None:
+        planes.append((layer.summed, float(layer.summed.max())))
+    keys, gaps, steps, stored = min(keys, layer.weights.shape[2]), [], [], 0.0
+    for n, (cells, top) in enumerate(planes):
+        places = np.sort(np.argpartition(cells, -keys, axis=1)[:, -keys:], axis=1)
+        values = np.take_along_axis(cells, places, axis=1)
+        stored += float(values.sum()) if n < len(layer.weights) else 0
+        gaps.append(np.diff(places, axis=1, prepend=0).astype(np.uint16))
+        steps.append(levels_of(values, LONG_LEVELS, top))
+    rest = [np.stack(gaps) & 255, np.stack(gaps) >> 8]
+    norms = [] if layer.norms is None else [layer.norms.astype("<f4")]
+    chunk = _deflate(_raw(*norms, *(part.astype(np.uint8) for part in rest), *steps))
+    facts, pixels = _layer(picture, replace(layer, v=None, sources=None), heads)
+    received = layer.received
+    share = stored / max(float(received.sum()) * layer.weights.shape[1], 1e-30)
+    facts |= {"stored": keys, "share": round(share, 4), "lacking": layer.lacking or TOO_LONG}
+    return LongLayer(layer.stack, layer.layer, facts, pixels, chunk, received, layer.norms)
 
 
 def _deflate(values: np.ndarray | bytes, effort: int = EFFORT) -> bytes:
@@ -325,12 +393,13 @@ def _vectors(layer: Layer, bits: int) -> np.ndarray:
 def _front(picture: ExplorerPicture, effort: int) -> tuple[dict[str, Json], bytes]:
     """The manifest, and the chunk of small pictures."""
     heads = sum(len(layer.weights) for layer in picture.layers)
-    side = next((side for limit, side in ((200, 64), (800, 40)) if heads <= limit), 24)
     sides = []
     for axis in filter(None, (picture.source, picture.target)):
         shown, special = readable(axis.pieces, axis.special), [int(s) for s in axis.special]
         sides.append({"tokens": [text for text, _ in shown], "glued": [int(g) for _, g in shown], "special": special})
-    layers, small = zip(*(_layer(picture, layer, side) for layer in picture.layers), strict=True)
+    parts = [(layer.facts, layer.pixels) for layer in picture.long_layers]
+    parts = parts or [_layer(picture, layer, heads) for layer in picture.layers]
+    layers, small = zip(*parts, strict=True)
     manifest = {
         "model": picture.model,
         "sides": sides,
@@ -342,7 +411,9 @@ def _front(picture: ExplorerPicture, effort: int) -> tuple[dict[str, Json], byte
     return manifest, _deflate(np.concatenate(small), effort)
 
 
-def _layer(picture: ExplorerPicture, layer: Layer, side: int) -> tuple[dict[str, Any], np.ndarray]:
+def _layer(picture: ExplorerPicture, layer: Layer, count: int) -> tuple[dict[str, Any], np.ndarray]:
+    """A layer's part of the manifest, and the small pictures of its heads, of a model with `count` heads."""
+    side = next((side for limit, side in ((200, 64), (800, 40)) if count <= limit), 24)
     queries, keys = picture.sides(layer)
     words = (picture.source, picture.target)[keys]
     assert words is not None
@@ -401,10 +472,20 @@ def html(picture: ExplorerPicture, command: str = "") -> str:
         f"Weights a are kept in {count(packed.levels)} steps of √a: a shown one is off by at most "
         f"√a/{packed.levels} + 1/(4·{packed.levels}²); a head's norms inherit it from their weight, "
         f"a layer's norms are kept in as many steps of √(norm / largest). "
-        f"q, k and v are kept in {count(steps)} steps for each head and dimension, between minus and plus its largest size. "
-        "Contribution weights of a head are computed in the page from its weights and from f(x) in 4,095 steps of its largest size; "
-        "a layer's are kept in 127 steps of their root."
     )
+    layers: Any = packed.manifest["layers"]
+    if keys := layers[0].get("stored"):
+        share = words.share(sum(layer["share"] for layer in layers) / len(layers))
+        exactness += (
+            f"Of this long text the {count(keys)} largest weights of each query are kept, {share} of all weight, and as many norms of a "
+            f"layer; others are shown as 0. q, k, v and contributions are left out: {TOO_LONG}."
+        )
+    else:
+        exactness += (
+            f"q, k and v are kept in {count(steps)} steps for each head and dimension, between minus and plus its largest size. "
+            "Contribution weights of a head are computed in the page from its weights and from f(x) in 4,095 steps of its largest size; "
+            "a layer's are kept in 127 steps of their root."
+        )
     return sheet.fill(
         HERE / "explorer.html",
         style(),
@@ -441,11 +522,12 @@ def answer(picture: ExplorerPicture) -> str:
 
     A share is the mean over heads: of the mean weight over queries, and of the token's part of the sum of all norms ‖a f(x)‖.
     """
-    stack = picture.layers[0].stack
-    layers = [layer for layer in picture.layers if layer.stack == stack]
+    parts = picture.long_layers or picture.layers
+    stack = parts[0].stack
+    layers = [layer for layer in parts if layer.stack == stack]
     side = (picture.source, picture.target)[picture.sides(layers[0])[1]]
     assert side is not None
-    weights = [layer.weights.mean(axis=1) for layer in layers]
+    weights = [layer.received for layer in layers]
     token = int(np.concatenate(weights).mean(axis=0).argmax())
     heads = [
         (float(a[token]), f"L{layer.layer}.H{h}")
@@ -473,8 +555,8 @@ def _text(side: Words) -> str:
 def summary(picture: ExplorerPicture, command: str = "") -> str:
     """Model and text in one line."""
     stacks: dict[str, list[int]] = {}
-    for layer in picture.layers:
-        stacks.setdefault(layer.stack, []).append(len(layer.weights))
+    for layer in picture.long_layers or picture.layers:
+        stacks.setdefault(layer.stack, []).append(len(layer.received))
     parts = []
     for stack, heads in stacks.items():
         name = f"{name}: " if (name := stack_words(stack)) else ""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from math import prod
 from typing import TYPE_CHECKING, cast
 
 import numpy as np
@@ -12,13 +13,17 @@ from trisect.core.errors import CorpusError, ModelError, TrisectError
 from trisect.core.subject import Batch, SeeingSubject, StreamSubject, Subject
 from trisect.core.trace import Reading, Side, Trace
 from trisect.experiments.explore.page import (
+    DENSE,
     ExplorerPicture,
     Framed,
     Layer,
+    LongLayer,
     TokenLogits,
     Words,
     check_length,
+    count_keys,
     show,
+    trim_layer,
 )
 from trisect.experiments.explore.settings import ExploreFacts, ExploreSettings
 from trisect.lab.experiment import Measured, RunContext
@@ -58,17 +63,45 @@ def measure(settings: ExploreSettings, context: RunContext) -> Measured[ExploreF
         batch = next(iter(subject.batches([texts], size=1)), None)
         if batch is None:
             raise CorpusError("The text is empty.", "Nothing was read.", "Give a text of at least one token.")
-        lengths = [int(side.real[0].sum()) for side in (batch.source, batch.target or batch.source)]
-        last = {"dec": lengths[1] ** 2, "cross": lengths[0] * lengths[1]}
-        sizes = (last.get(a.stack, lengths[0] ** 2) * heads.query for a, heads in subject.shape.heads.items())
-        check_length(subject.name, max(lengths), sum(sizes))
+        source, target = (int(side.real[0].sum()) for side in (batch.source, batch.target or batch.source))
+        sizes = {"dec": (target, target), "cross": (target, source)}
+        shapes = [(h.query, *sizes.get(a.stack, (source, source))) for a, h in subject.shape.heads.items()]
+        weights = sum(map(prod, shapes))
+        check_length(subject.name, max(source, target), weights)
         windows = sum(len(part.rows) for part in subject.batches([texts], size=8))
         note = (f"The text has {windows} windows; this is the first.",) * (windows > 1)
-        reading = subject.trace(batch)
-        picture = with_logits(take_picture(reading), subject, batch, reading)
+        if weights > DENSE:
+            keys = count_keys((heads, queries) for heads, queries, _ in shapes)
+            picture = _long_picture(subject, batch, keys, sum(heads for heads, _, _ in shapes))
+        else:
+            reading = subject.trace(batch)
+            picture = with_logits(take_picture(reading), subject, batch, reading)
         picture = replace(picture, notes=(*picture.notes, *note))
     picture = replace(picture, facts=(*picture.facts, ("Fingerprint", subject.fingerprint)))
     return Measured({}, ExploreFacts(picture), packages=())
+
+
+def _long_picture(subject: Subject, batch: Batch, keys: int, heads: int) -> ExplorerPicture:
+    """The first row of a batch, read with one layer in memory at a time; of each query the `keys` largest weights."""
+    about = (batch.source, batch.target, batch.rows, batch.notes, subject.objective)
+    reading, layers = Reading(subject.name, (), *about, sides=batch.sides), list[LongLayer]()
+    target = None if batch.target is None else _words(batch.target, 0)
+    facts = (("Model", subject.name),)
+    picture = ExplorerPicture(subject.name, (), _words(batch.source, 0), target, batch.notes, facts, long_layers=layers)
+
+    def see(trace: Trace) -> None:
+        if _is_shown(reading, trace):
+            layers.append(trim_layer(picture, _layer(_row(trace, 0), subject.name, is_long=True), keys, heads))
+
+    subject.each(batch, see)
+    return picture
+
+
+def _is_shown(reading: Reading, trace: Trace) -> bool:
+    """Whether a layer's queries and keys are positions of the source or the target."""
+    queries, keys, sides = reading.queries(trace), reading.keys(trace), (reading.source, reading.target)
+    lengths = (queries.real.shape[1], keys.real.shape[1])
+    return all(any(side is s for s in sides) for side in (queries, keys)) and lengths == trace.weights.shape[2:]
 
 
 def explore(reading: Reading, row: int = 0, subject: Subject | None = None, text: object = None) -> AnyWidget | Framed:
@@ -121,13 +154,7 @@ def take_picture(reading: Reading, row: int = 0) -> ExplorerPicture:
         there_are = f"The reading has {rows}, counted from 0."
         raise CorpusError(f"Row {row} was asked for.", there_are, "Choose one of them.")
     facts = (("Model", reading.model), *((k.capitalize(), v) for k, v in reading.facts.items() if k != "model"))
-    sides = [s for s in (reading.source, reading.target) if s is not None]
-    shown = [
-        t
-        for t in reading.traces
-        if any(reading.queries(t) is s for s in sides) and any(reading.keys(t) is s for s in sides)
-        if (reading.queries(t).real.shape[1], reading.keys(t).real.shape[1]) == t.weights.shape[2:]
-    ]
+    shown = [trace for trace in reading.traces if _is_shown(reading, trace)]
     if not shown:
         none = f"No layer of {reading.model} attends to what the page shows."
         raise CorpusError(none, "Its positions are neither the source's nor the target's.", "Look at its traces.")
@@ -169,17 +196,19 @@ def _row(trace: Trace, row: int) -> Trace:
     )
 
 
-def _layer(trace: Trace, model: str) -> Layer:
+def _layer(trace: Trace, model: str, is_long: bool = False) -> Layer:
+    """A trace of one row as the page has it; of a long text without contributions."""
     if not bool(trace.weights.isfinite().all()):
         values = f"The weights of {trace.address} hold values that are not finite."
         raise TrisectError(f"{model!r} cannot be shown.", values, "Load the model in float32, or look at its weights.")
     plain = False  # whether log a - scale·q·k is one number along each row: the softmax of scale·q·k is the weights
     if trace.scale is not None:
-        scores = (trace.q @ trace.keys.transpose(-1, -2)) * trace.scale
-        rest, counted = (trace.weights.clamp_min(1e-30).log() - scores).numpy(), trace.weights.numpy() > 1e-6
-        high = np.where(counted, rest, -np.inf).max(axis=-1)
-        low = np.where(counted, rest, np.inf).min(axis=-1)
-        plain = bool(((high - low)[counted.any(axis=-1)] < FLAT).all())
+        plain = True
+        for weights, q, k in zip(trace.weights[0], trace.q[0], trace.keys[0], strict=True):
+            rest, counted = (weights.clamp_min(1e-30).log() - q @ k.mT * trace.scale).numpy(), weights.numpy() > 1e-6
+            high = np.where(counted, rest, -np.inf).max(axis=-1)
+            low = np.where(counted, rest, np.inf).min(axis=-1)
+            plain = plain and bool(((high - low)[counted.any(axis=-1)] < FLAT).all())
     norms = summed = sources = shares = None
     lacking = ""
     if trace.w_o is None:
@@ -188,6 +217,7 @@ def _layer(trace: Trace, model: str) -> Layer:
     else:
         norms = transformed_norms(trace)[0].float().numpy()
         summed = summed_norms(trace)[0].float().numpy()
+    if trace.w_o is not None and not is_long:
         shares = contributions(trace)[1][0].float().numpy()
         f = (trace.values @ torch.linalg.qr(trace.w_o.mT, mode="r").R.mT)[0].double()
         axes = torch.linalg.eigh(f.mT @ f).eigenvectors.flip(-1)  # so that most numbers are near 0, and pack well
