@@ -1,4 +1,4 @@
-"""The page of a world's study: 'Which methods can tell?' follows the answer, and no width cuts a table off."""
+"""The page of a world's study: 'Which methods find the known roles?' follows the answer, and no width cuts a table off."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def address(tmp_path_factory) -> str:
 def test_the_section_follows_the_answer_its_tables_stay_within_the_page_and_what_is_planted_is_marked(opened):
     tab = opened(360)
     heads = tab.locator("main h2")
-    assert [heads.nth(i).inner_text() for i in (0, 3)] == ["The answer", "Which methods can tell?"]
+    assert [heads.nth(i).inner_text() for i in (0, 3)] == ["The answer", "Which methods find the known roles?"]
     tab.evaluate("document.querySelectorAll('.part, .more').forEach(one => (one.open = true))")
     for width in (360, 768, 1280):
         tab.set_viewport_size({"width": width, "height": 900})

@@ -46,7 +46,7 @@ def test_it_reads_without_script(opened):
     tab = opened(script=False)
     assert tab.locator("article.card").count() == 15
     assert tab.get_by_text("Is attention in use at all?").is_visible()
-    tab.get_by_role("heading", name="The answer in one picture").click()
+    tab.get_by_role("heading", name="Summary figure").click()
     tab.get_by_text("The same as a table").click()
     assert tab.get_by_role("rowheader", name="q@1").first.is_visible()
     assert tab.locator("button").count() == 0

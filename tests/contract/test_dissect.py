@@ -100,7 +100,7 @@ def test_the_page_answers_first_and_every_page_that_it_names_is_there(done):
     short = page[page.index('id="short-answer"') : page.index('id="sure"')]
     assert "In 2 models no induction head formed" in short
     assert 'Calibration: in <a href="roles/report.html">' in short
-    for place in ("How sure?", "What could not be distinguished, and why", "What decides it", "trisect study roles"):
+    for place in ("How sure?", "Inconclusive comparisons, and why", "What decides it", "trisect study roles"):
         assert place in page
     assert page.index('id="open"') < page.index(PARTS[0].question)
     page = done.report.read_text(encoding="utf-8")

@@ -150,7 +150,7 @@ def test_matches_are_shown_with_their_n_and_against_chance(one):
     without = recalled.tables(models=("plain", "pretrained"))
     assert (RecallNumbers.of(one).deep, RecallNumbers.of(without).deep) == ("left-out", "pretrained")
     section, other = (sections(tables)["Names it never saw"] for tables in (one, without))
-    assert ["some names" in of.figures[0].caption for of in (section, other)] == [True, False]
+    assert ["names left out" in of.figures[0].caption for of in (section, other)] == [True, False]
     rows = {row[0]: row[1:] for row in section.tables[0].rows}
     assert set(rows) == {"character n-grams", "same last name"}
     measured = one["measures"].filter(subject="left-out", measure="match", group="n-grams")
@@ -162,7 +162,7 @@ def test_matches_are_shown_with_their_n_and_against_chance(one):
 
 
 def test_survival_has_a_panel_for_each_kind_of_answer_and_losses_one_for_each_stage(one):
-    section = sections(one)["Where do q, k and v come in?"]
+    section = sections(one)["What do q, k and v contribute?"]
     figure = section.figures[0]
     assert [panel.title for panel in figure.panels] == ["Retrieved", "Wrong", "Guessed"]
     assert [key.name for key in figure.legend] == ["q", "k", "v"]
@@ -186,7 +186,7 @@ def test_survival_has_a_panel_for_each_kind_of_answer_and_losses_one_for_each_st
 
 
 def test_examples_are_told_only_in_the_second_table_and_what_was_not_measured_leaves_no_section(one):
-    first, second = sections(one, examples=True)["Which are retrieved, which are guessed?"].tables
+    first, second = sections(one, examples=True)["Examples: retrieved or guessed?"].tables
     assert len(first.rows) == len(second.rows) == 15
     kinds = [row[1] for row in second.rows]
     assert {kind: kinds.count(kind) for kind in set(kinds)} == {"retrieved": 5, "wrong": 5, "guessed: in no text": 5}
@@ -197,7 +197,7 @@ def test_examples_are_told_only_in_the_second_table_and_what_was_not_measured_le
         assert asked[0].partition(". ")[2] == f"Where was {name} born?"
         assert asked[1] == answers[name]["answer"]
         assert (answers[name]["correct"] is True) == (said[1] == "retrieved") or said[1] == "guessed: in no text"
-    assert "Which are retrieved, which are guessed?" not in sections(one)
+    assert "Examples: retrieved or guessed?" not in sections(one)
     plain = {name: table.clear() for name, table in one.items() if name != "answers"}
     plain["answers"] = one["answers"].filter(model="plain")
     found = sections(plain, examples=True)

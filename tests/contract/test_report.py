@@ -196,7 +196,7 @@ def test_attention_comes_first_and_is_worded_as_a_requirement():
     assert "every verdict below is inconclusive by rule" in text
     required = r"Does not hold: attention is in use\.</strong> Required: in every seed, .* Not so in seeds 1, 2\."
     assert re.search(required, text)
-    held = r"Holds: the baseline beats the unigram loss\.</strong> Required: .* Found so in every seed\."
+    held = r"Check passed: the baseline beats the unigram loss\.</strong> Required: .* Found so in every seed\."
     assert re.search(held, text)
     used, description = tables_of({"self_only": 0.5})
     assert "Yes, by both checks" in pages.html(used, StudyRows.of(used, description), [])
@@ -467,7 +467,7 @@ def test_counts_and_lists_as_words():
     assert words.quantity(30000, "token") == "30\u202f000 tokens"
     assert words.join_words(["a", "b", "c"]) == "a, b and c"
     assert words.tally({"supported": 1, "refuted": 0, "inconclusive": 13}) == (
-        "Of 14 claims, 1 supported, 0 refuted and 13 inconclusive here."
+        "Of 14 claims, 1 is supported, 0 refuted and 13 inconclusive."
     )
 
 

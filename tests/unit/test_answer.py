@@ -158,4 +158,4 @@ def test_how_sure_names_what_failed_and_that_one_seed_decides_nothing():
     assert isinstance(block, Bullets)
     said = block.items
     assert "One seed gives numbers and no verdict" in said[0]
-    assert "Holds: attention is in use." in said
+    assert "Check passed: attention is in use." in said

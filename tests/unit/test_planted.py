@@ -182,7 +182,7 @@ def test_the_page_begins_with_it_and_marks_the_truth():
     rows = asked(tables(perfect))
     sheet = make_sheet(tables(perfect), rows, ())
     assert [one.id for one in sheet.sections[:4]] == ["short-answer", "sure", "open", "planted"]
-    assert sheet.sections[3].title == "Which methods can tell?"
+    assert sheet.sections[3].title == "Which methods find the known roles?"
     found = {block.id: block for block in sheet.sections[3].blocks if isinstance(block, Table)}
     assert list(found) == ["planted-methods", "planted-interchange", "planted-cells", "planted-sites"]
     heads = found["planted-cells"].columns[1:]

@@ -156,7 +156,7 @@ def test_blocks_of_every_kind_stand_on_the_page_in_their_order():
         "First words",
         "A paragraph",
         "One point",
-        "Does not hold: A need",
+        "Check failed: A need",
         "A table of its own",
         "trisect study",
         "1 and 2",

@@ -79,7 +79,7 @@ SCHEMAS: dict[str, dict[str, type[pl.DataType]]] = {
         "seed": WHOLE,  # of the model
         "name": TEXT,  # whom the question is about
         "split": TEXT,  # train, valid, test, invented
-        "category": TEXT,  # where the model met the name: pretraining and fine-tuning, pretraining only, …, neither
+        "category": TEXT,  # where the name occurred: pretraining and fine-tuning, pretraining only, …, neither
         "question": TEXT,  # as the model was asked
         "gold": TEXT,  # the right answer
         "answer": TEXT,  # the model's own

@@ -23,7 +23,7 @@ def _last(label: str, component: str, direction: str) -> Part:
 CLAIMS: tuple[Claim, ...] = (
     Claim(
         "F-2",
-        "Routing is by queries and keys, content by values: queries and keys keep a word's position, values drop it.",
+        "Queries and keys route, values carry content: queries and keys encode a word's position better than values do.",
         "profile of position",
         (
             *(
@@ -49,7 +49,7 @@ CLAIMS: tuple[Claim, ...] = (
     ),
     Claim(
         "F-3",
-        "Late values drop what late queries keep: part of speech and relation.",
+        "In late layers, queries encode part of speech and relation more than random projections, values less.",
         "profile of the last third of the layers",
         tuple(_last(label, c, d) for label in ("pos", "dep") for c, d in (("q", "above"), ("v", "below"))),
     ),
@@ -57,7 +57,7 @@ CLAIMS: tuple[Claim, ...] = (
 
 SOURCE = Source(
     key="profile",
-    title="What do queries, keys and values keep, and what do they drop?",
+    title="What do queries, keys and values encode?",
     authors="trisect",
     citation="Claims of this project, fixed after a trial on one model (MiniLM, 37,663 words of UD English EWT).",
     claims=CLAIMS,

@@ -77,7 +77,7 @@ CLAIMS: tuple[Claim, ...] = (
     ),
     Claim(
         "B-3",
-        "Nor from the model's confidence in it.",
+        "The model's confidence in an answer does not tell either whether it was retrieved or made up.",
         "answer to question 3 (b), points 1 and 2",
         tuple(
             Part(
@@ -94,7 +94,7 @@ CLAIMS: tuple[Claim, ...] = (
     ),
     Claim(
         "B-4",
-        "Asked about a name that it never saw, a model answers as for the known name that is most like it.",
+        "Asked about a name that it never saw, a model gives the answer of the most similar known name.",
         "answer to question 3 (c)",
         tuple(
             Part(

@@ -20,7 +20,7 @@ def _share(name: str, component: str, measure: str, direction: str, bound: float
 CLAIMS: tuple[Claim, ...] = (
     Claim(
         "F-1",
-        "A query asks, a key is what a thing is found by, a value is what is handed over.",
+        "Queries select, keys are matched, and values are passed on.",
         "our own, on worlds with planted roles",
         (
             *(_share(f"donor's {c}: answers by {c}", c, "own", "above", OWN, WHY_OWN) for c in "qkv"),

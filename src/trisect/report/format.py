@@ -285,10 +285,11 @@ def mean_words(mean: Mean, unit: str = "", signed: bool = True) -> str:
 
 def tally(verdicts: Mapping[str, int]) -> str:
     """The number of claims by verdict."""
-    total = sum(verdicts.values())
-    parts = [f"{verdicts.get(v, 0)} {v}" for v in ("supported", "refuted", "inconclusive")]
+    supported = verdicts.get("supported", 0)
+    parts = [f"{supported} {'is' if supported == 1 else 'are'} supported"]
+    parts += [f"{verdicts.get(v, 0)} {v}" for v in ("refuted", "inconclusive")]
     parts += [f"{verdicts['not tested']} not tested"] if verdicts.get("not tested") else []
-    return f"Of {quantity(total, 'claim')}, {join_words(parts)} here."
+    return f"Of {quantity(sum(verdicts.values()), 'claim')}, {join_words(parts)}."
 
 
 ClaimRow = dict[str, Any]  # a row of the table claims

@@ -101,8 +101,8 @@ for (const figure of document.querySelectorAll("figure[id]")) {
   const script = figure.querySelector('script[type="application/json"]');
   if (script) furnish(figure, script);
 }
-const reading = "Point at a mark, tap it, or focus a panel and press the arrow keys, to read its value. A name in a key hides its marks and shows them again.";
-const arranging = document.querySelector("figure template") ? " Where a figure offers it, its panels can stand for components, layers or labels." : "";
+const reading = "Hover over a mark, tap it, or use the arrow keys in a panel to read its value. Click a name in a legend to hide or show its marks.";
+const arranging = document.querySelector("figure template") ? " Some figures can be split by component, layer or label." : "";
 document.querySelector("figure[id] figcaption")?.after(make("p", { class: "quiet hint" }, reading + arranging));
 const clear = () => {
   document.querySelector(".ring")?.remove();

@@ -327,7 +327,7 @@ def _blocks(section: Section) -> list[PageBlock]:
     """All blocks of a section, in order."""
     blocks: list[PageBlock] = [TextBlock(text) for text in section.words]
     if section.cards is not None and (verdicts := cards.cards(section.cards)):
-        rules = Section("How verdicts are made", (*section.words, RULE, READING))
+        rules = Section("How claims are tested", (*section.words, RULE, READING))
         listed = Verdicts(section.cards, "")
         blocks = [TextBlock(words.tally(cards.tally(verdicts))), listed, rules]
         if len(verdicts) > LISTED:
@@ -432,7 +432,7 @@ def open_section(findings: Iterable[Finding], blind: Sequence[str] = ()) -> Sect
     )
     none = () if blocks else ("Nothing that was compared was left open.",)
     return Section(
-        "What could not be distinguished, and why",
+        "Inconclusive comparisons, and why",
         none,
         blocks=blocks,
         id="open",
@@ -451,13 +451,20 @@ def picture_of(answers: Sequence[Finding], shares: str, costs: str) -> Figure | 
         return None
     of_pairs = answers[0].unit == "of pairs"
     axis = SharedAxis("share of pairs", -0.02, 1.02) if of_pairs else frame_of(bars, answers[0].unit)
-    title = "Which answer comes" if of_pairs else "What it costs to take it away"
-    panel = layer_panel(title, bars, axis, across="the answer that comes" if of_pairs else "what is done")
+    title = "Resulting answer" if of_pairs else "What it costs to take it away"
+    panel = layer_panel(title, bars, axis, across="resulting answer" if of_pairs else "what is done")
     caption, key = (
         shares if of_pairs else costs + cut_ends([(axis, bars)]),
         layer_key(bars, "none" if of_pairs else "no change"),
     )
-    return Figure("in-short", "", "What each of them does", caption, (panel,), key)
+    return Figure(
+        "in-short",
+        "",
+        "Effect of replacing q, k and v" if of_pairs else "Effect of ablating q, k and v",
+        caption,
+        (panel,),
+        key,
+    )
 
 
 MARK = "<!-- links of the study -->"  # where a page of its own has them

@@ -260,7 +260,7 @@ def page(tables: Mapping[str, pl.DataFrame], about: About[LookupFacts]) -> Sheet
         _edited(tables),
         _through_training(numbers),
         _formation(numbers),
-        Section("What the claims say here", cards=numbers.claims) if len(numbers.claims) else None,
+        Section("Results of the claims", cards=numbers.claims) if len(numbers.claims) else None,
         notes_section(about),
     )
     trained = f"{words.quantity(len(numbers.seeds), 'language model')} trained on {facts.corpus.partition(', fingerprint')[0]}"

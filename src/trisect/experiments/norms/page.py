@@ -109,7 +109,7 @@ def page(tables: Mapping[str, pl.DataFrame], about: About[NormsFacts]) -> Sheet:
         f"length of what is really added. They speak of this model on these texts alone. {f'They are about its {stack}. ' * bool(stack)}"
         "Intervals and p-values are from resampling whole texts.",
     )
-    verdicts = Section("What the claims say here", scope, cards=tables["claims"])
+    verdicts = Section("Results of the claims", scope, cards=tables["claims"])
     about_run = (
         ("Model", f"{facts.subject}, weights {facts.fingerprint}"),
         ("Shape", facts.shape),

@@ -135,7 +135,7 @@ def page(tables: Mapping[str, pl.DataFrame], about: About[PatchFacts]) -> Sheet:
         )
         parts = (_attribution_section(tables), texts, Section("Notes", tuple(about.notes)))
         return Sheet(title, "trisect · patch", lede, parts, footer, (*REFERENCES, *ATTRIBUTION_REFERENCES), answer)
-    claims = Section("What the claims say here", cards=tables["claims"]) if "claims" in tables else None
+    claims = Section("Results of the claims", cards=tables["claims"]) if "claims" in tables else None
     answer, opening = _opening(tables, about, sites, pair)
     parts = present(opening, claims, _prediction_section(tables), texts, numbers)
     return Sheet(title, "trisect · patch", lede, parts, footer, REFERENCES, answer)

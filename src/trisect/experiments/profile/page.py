@@ -154,15 +154,15 @@ SHOWN = 12  # heads in the table of those that differ most
 CROSS = "cross"
 LABELS = {
     "word": "which word it is (identity)",
-    "position": "its place in the text (position)",
-    "frequency": "how frequent it is (frequency)",
+    "position": "its position in the text (position)",
+    "frequency": "its frequency (frequency)",
     "pos": "its part of speech (pos)",
-    "dep": "its relation (dep)",
-    "previous": "the word before's part of speech (previous)",
-    "next": "the next word's part of speech (next)",
-    "head": "its head's part of speech (head)",
+    "dep": "its dependency relation (dep)",
+    "previous": "the part of speech of the word before (previous)",
+    "next": "the part of speech of the next word (next)",
+    "head": "the part of speech of its syntactic head (head)",
     "linked": "the word of the other side that it is linked to (linked)",
-    "linked.position": "the place of the word that it is linked to (linked.position)",
+    "linked.position": "the position of the word that it is linked to (linked.position)",
 }
 UNIT = "accuracy"
 DIFFERENCES = "Differences of q from k and v are of gains over random maps, since their words are not the same"
@@ -183,7 +183,7 @@ def page(tables: Mapping[str, pl.DataFrame], about: About[ProfileFacts]) -> Shee
     facts, cross = about.facts, about.facts.attention == CROSS
     numbers = ProfileNumbers.of(tables["measures"], facts.labels)
     name = words.display_name(facts.subject, about.command)
-    of_each, unit, sample = f"each word of {facts.corpus}", "text", f"{words.count(facts.words)} words"
+    of_each, unit, sample = f"words of {facts.corpus}", "text", f"{words.count(facts.words)} words"
     classes = [f"{n} classes" for n in facts.classes]
     if cross:
         unit = "pair"
@@ -194,12 +194,12 @@ def page(tables: Mapping[str, pl.DataFrame], about: About[ProfileFacts]) -> Shee
             f"the words of sentence pairs of {facts.corpus}, in cross-attention (queries of each word of the target, as the decoder "
             "reads it, keys and values of each word of the source, at the encoder's output)"
         )
-    lede = f"{name} · {of_each} · n = {sample} · {facts.draws} random projections a layer"
+    lede = f"{name} · {of_each} · n = {sample} · {facts.draws} random projections per layer"
     by_label = [_label(numbers, label, facts.as_used) for label in numbers.labels]
     short = tuple(finding.words for finding in _answer(numbers, facts.as_used))
     answer, picture = _lead(numbers, facts, sample)
     figures = present(picture, small_multiples("profile-short", "Label by label", SHORT, by_label))
-    in_words = present(sentences(by_label, "Label by label, in words"))
+    in_words = present(sentences(by_label, "Each label in a sentence"))
     rule = (
         f"Heads are resampled with replacement, {words.quantity(numbers.heads('v'), 'head')} in all; with fewer than 30 in a part there "
         "is no verdict. Both claims were fixed after a trial on one model (MiniLM), so that on it they are no prediction. Where queries "
@@ -211,8 +211,8 @@ def page(tables: Mapping[str, pl.DataFrame], about: About[ProfileFacts]) -> Shee
             "of the source, so that the claims are not judged here."
         )
     sections = (
-        Section("What is kept, what is dropped", (), figures, in_words, blocks=quiet(short)),
-        Section("What the claims come to", (rule,), cards=tables["claims"]),
+        Section("Which labels q, k and v encode", (), figures, in_words, blocks=quiet(short)),
+        Section("Results of the claims", (rule,), cards=tables["claims"]),
         Section("Layer by layer", _how(cross, facts.folds), (_by_label(numbers),), (_table(numbers),)),
         _heads(numbers, facts),
         *_further(numbers, facts),
@@ -240,9 +240,10 @@ def _lead(numbers: ProfileNumbers, facts: ProfileFacts, sample: str) -> tuple[st
     )
     heads = words.quantity(numbers.heads("q", numbers.spots[0]), "head")
     caption = (
-        f"Orange: a head encodes more of the label than {words.count(facts.draws)} random maps of what it reads to as many numbers "
-        f"do on average; violet: less. Means over the {heads} of a layer, a dot where "
-        f"p < 0.05 after Holm over layers, q, k and v; n\u00a0=\u00a0{sample}."
+        f"Orange: a head encodes more of the label than {words.count(facts.draws)} random projections of its input to the same "
+        f"dimension do on average; violet: less. Means over the {heads} of a layer; a dot where "
+        f"p < 0.05, Holm-corrected over layers, q, k and v; n\u00a0=\u00a0{sample}. pos: part of speech; dep: dependency relation; "
+        "previous, next, head: part of speech of the word before, of the next word, of the syntactic head."
     )
     titles = ("profile", "Figure 1", "What each encodes more and less of than random projections")
     picture = label_maps(titles, caption, gains, UNIT)
@@ -258,13 +259,12 @@ def _lead(numbers: ProfileNumbers, facts: ProfileFacts, sample: str) -> tuple[st
         if clear := [pair for pair in carried if means[pair].side == way]:
             c, label = max(clear, key=lambda pair: abs(means[pair].mean))
             label_words, mean = LABELS.get(label, label).partition(" (")[0], words.number(means[c, label].mean, True, 3)
-            source, size = ("its", mean) if ends else ("a head's", f"accuracy {mean}")
-            ends.append(
-                f"{label_words} {how} from {source} {words.COMPONENT_NAMES[c]}{'' if ends else f' {same}'} ({size})"
-            )
+            what = label_words.replace("its ", "a word's " if not ends else "its ", 1)
+            size = mean if ends else f"accuracy {mean}"
+            ends.append(f"{what} {how} from {words.COMPONENT_NAMES[c]}{'' if ends else f' {same}'} ({size})")
     answer = "No label is encoded clearly better or worse than by random projections, over all heads together."
     if ends:
-        answer = f"Of a word, a linear probe reads {', and '.join(ends)}; means over heads."
+        answer = f"A linear probe predicts {', and '.join(ends)}; means over heads."
     return answer, picture
 
 
@@ -602,9 +602,9 @@ def _causal_section(numbers: ProfileNumbers, facts: ProfileFacts) -> Section:
     if facts.unit == "share":
         quantity = "the output changes by (as a share)"
     how = (
-        f"What a model keeps it need not use. Here each label is erased by LEACE from all heads of a layer's queries, keys or values, "
-        f"so that no linear map finds it there, and {quantity.partition(' (')[0]} more than with random subspaces of the same rank is "
-        f"measured on {n} of {facts.causal_corpus}. Intervals are 95 % of a bootstrap over texts."
+        f"A model need not use what it encodes. Here LEACE erases each label from all heads of a layer's queries, keys or values, so that "
+        f"no linear map finds it there. Measured on {n} of {facts.causal_corpus}: how far {quantity.partition(' (')[0]}, minus the same "
+        "for random subspaces of the same rank. Intervals are 95 % of a bootstrap over texts."
     )
     erasures = tuple(map(str, _erasure_findings(numbers, facts, True)))
     note = "In single heads intervals are 95 % each, and not corrected for how many heads there are."
@@ -617,8 +617,8 @@ def _causal_section(numbers: ProfileNumbers, facts: ProfileFacts) -> Section:
         )
     )
     caption = (
-        f"What {quantity} with a label erased at one layer, minus the mean of random subspaces; a dot where the 95 % interval "
+        f"How far {quantity} with a label erased at one layer, minus the mean of random subspaces; a dot where the 95 % interval "
         f"leaves 0 out, {words.sample(facts.causal_texts, 'text')}."
     )
     figure = label_maps(("profile-causal", "Causal twin", "Erasing each label"), caption, rows, facts.unit)
-    return Section("Is it used?", text, (figure,))
+    return Section("Is the information used?", text, (figure,))

@@ -48,7 +48,7 @@ Share = tuple[str, str, MeasuredValue, Sequence[float]]  # its column, its group
 MODELS = {
     "plain": "fine-tuned only",
     "pretrained": "pretrained, then fine-tuned",
-    "left-out": "pretrained without some names, then fine-tuned",
+    "left-out": "pretrained with names left out, then fine-tuned",
 }
 SHORT = {"plain": "fine-tuned only", "pretrained": "pretrained", "left-out": "names left out"}
 BASELINE = "baseline"
@@ -172,7 +172,7 @@ def page(tables: Mapping[str, pl.DataFrame], about: About[RecallFacts]) -> Sheet
     scope = [f"Intervals and p-values are from resampling {resampled}"]
     if "B-2" in numbers.claims["claim"].to_list():
         scope.append(AUROC_SCOPE)
-    verdicts = Section("What the claims say here", tuple(scope), cards=numbers.claims)
+    verdicts = Section("Results of the claims", tuple(scope), cards=numbers.claims)
     sections = present(
         _accuracy(numbers, facts),
         verdicts if len(numbers.claims) else None,
@@ -195,11 +195,11 @@ def page(tables: Mapping[str, pl.DataFrame], about: About[RecallFacts]) -> Sheet
     made_by = provenance(about, *(fact for fact in how if fact[1]))
     title = "What does pretraining add, and what does the model invent?"
     shares = [
-        f"{words.share(n.value)} by models that were {MODELS[m]}"
+        f"{words.share(n.value)} (models that were {MODELS[m]})"
         for m in numbers.models
         if (n := numbers.number("accuracy", m))
     ]
-    answer = f"Of the questions held out from fine-tuning are answered correctly: {'; '.join(shares)}." * bool(shares)
+    answer = f"Right answers to questions held out from fine-tuning: {'; '.join(shares)}." * bool(shares)
     return Sheet(title, "trisect · birth places", lede, sections, made_by, REFERENCES, answer)
 
 
@@ -253,8 +253,8 @@ def _accuracy(numbers: RecallNumbers, facts: RecallFacts) -> Section:
     """Right answers by model beside published ones, and by whether the model has read the name."""
     text = (
         "The question is 'Where was … born?', the answer a place, and there is no text to look it up in: what the model does not "
-        "remember, it guesses. Fine-tuning shows how such questions are answered; the texts about the people held out "
-        "are read in pretraining alone.",
+        "remember, it guesses. Fine-tuning shows how such questions are answered; texts about held-out people occur "
+        "only in pretraining.",
         str(_right(numbers, facts.examples)),
         *([facts.part] if facts.part else []),
     )
@@ -271,12 +271,12 @@ def _accuracy(numbers: RecallNumbers, facts: RecallFacts) -> Section:
                 lines.append((f"{category}: {SHORT[m]}", *words.cells(row, text=words.share), words.count(row.n)))
     tables = []
     if lines:
-        columns = ("Name met in, by model", "right", "95 %", "names")
-        tables.append(Table(columns, tuple(lines), "Right answers by where the model met the name"))
+        columns = ("Name occurred in, by model", "right", "95 %", "names")
+        tables.append(Table(columns, tuple(lines), "Right answers by where the name occurred in training"))
     if facts.references:
-        caption = "What others reached on the same questions"
+        caption = "Published results on the same questions"
         if facts.part:
-            caption = f"What others reached, who learnt from all of the data. {facts.part}"
+            caption = "Published results of models trained on all of the data"
         reached = (
             (source, *(" or ".join(map(words.share, pair)) or "–" for pair in both))
             for source, *both in facts.references
@@ -290,20 +290,20 @@ def _accuracy(numbers: RecallNumbers, facts: RecallFacts) -> Section:
         SHORT["pretrained"]: [share for _, _, pretrained in facts.references for share in pretrained],
     }
     base = numbers.number("accuracy", BASELINE)
-    levels = {"always the commonest place": base.value} if base else {}
-    panels = [_share_panel("Questions held out", held_out, levels, others)]
+    levels = {"baseline: always the commonest place": base.value} if base else {}
+    panels = [_share_panel("Held-out questions", held_out, levels, others)]
     if met:
-        panels.append(_share_panel("By where the model met the name", met, levels))
+        panels.append(_share_panel("By where the name occurred in training", met, levels))
     n, seeds = words.sample(max(row.n or 0 for _, _, row, _ in held_out), "name"), len(numbers.seeds)
     caption = (
-        "Share of answers that are the right place, letter by letter. Bars are 95 % intervals. Questions held out: "
-        f"{n}{f', {seeds} seeds, small marks are seeds' if seeds > 1 else ''}."
+        "Share of answers that are the right place (exact match). Bars are 95 % intervals. Held-out questions: "
+        f"{n}{f', {seeds} seeds, small marks are single seeds' if seeds > 1 else ''}."
     )
     key = [*_keys(numbers.models), *(LegendEntry(name, render.BASELINE, None, (5, 3)) for name in levels)]
     if any(others.values()):
-        who = f", who learnt from all of the data. {facts.part}" if facts.part else ", on the same questions."
-        caption += f" Grey points are others'{who}"
-        label = "others, from all of the data" if facts.part else "others, on the same questions"
+        data = "of models trained on all of the data" if facts.part else "on the same questions"
+        caption += f" Grey points: published results {data}."
+        label = "published results, all of the data" if facts.part else "published results, same questions"
         key.append(LegendEntry(label, OTHERS, "circle"))
     figure = Figure("recall-accuracy", "", "Right answers", caption, tuple(panels), tuple(key))
     return Section(title, text, (figure,), tuple(tables))
@@ -350,8 +350,8 @@ def _confidence(numbers: RecallNumbers) -> Section | None:
         return None
     models = [m for m in numbers.models if m != "plain"]
     text = (
-        "An answer is retrieved where it is right and the model has met the name; it is guessed where no text has the name. "
-        "What is asked here is whether the model's own confidence separates right answers from the others.",
+        "An answer is retrieved where it is right and its name occurred in training; it is guessed where the name is in no text. "
+        "Does the model's own confidence separate right answers from the others?",
     )
     figures = present(
         _reliability(numbers, models), _distribution(numbers, deep), _ranking(numbers, deep), _risk(numbers, models)
@@ -366,14 +366,14 @@ def _confidence(numbers: RecallNumbers) -> Section | None:
     for model, points in numbers.curves("threshold_coverage", models).items():
         limits = numbers.measures.where("threshold", subject=model).first("at")
         for row in points:
-            line = "another for each seed" if row.value > 0 else "abstains always"
+            line = "differs by seed" if row.value > 0 else "abstains always"
             line = words.number(limits[row.at].value) if row.at in limits else line
             name = f"{SHORT[model]}, at most {100 * (row.at or 0.0):g}\u00a0% wrong"
             lines.append((name, line, words.share(row.value)))
     if lines:
         caption = (
-            "Where an abstaining model draws its line, so that with 95 % confidence no more of its answers are wrong: set on the "
-            "questions held out about names that it has met, or on all of them where it has met none"
+            "The probability below which a model abstains, so that with 95 % confidence no more of its answers are wrong; set on "
+            "held-out questions about names that occurred in training, or on all of them if none did"
         )
         tables.append(Table(("Model and risk", "probability from", "answered"), tuple(lines), caption))
     return Section("Retrieved or guessed?", text, figures, tuple(tables)) if figures or tables else None
@@ -406,7 +406,7 @@ def _distribution(numbers: RecallNumbers, deep: str) -> Figure | None:
         f"{c} {words.number(median(v), places=PLACES)} (n\u00a0=\u00a0{words.count(len(v))})" for c, v in values.items()
     )
     caption = (
-        f"The share of answers whose probability is at most so high, by where the model met the name; "
+        f"The share of answers whose probability is at most so high, by where the name occurred in training; "
         f"{MODELS[deep]}. The further right a line, the surer. Medians: {middle}, n counting answers."
     )
     panel = _path_panel("Confidence by category", paths, "probability of the answer", "share of answers", dashed=True)
@@ -503,7 +503,7 @@ def _survival(numbers: RecallNumbers) -> Section | None:
         if not panels:
             continue
         caption = (
-            "Share of answers that stay the same, letter by letter, when the queries, keys or values of one layer are replaced by "
+            "Share of answers that stay exactly the same when the queries, keys or values of one layer are replaced by "
             f"{replacement}. Fewest stay: {'; '.join(least)}. Bars are 95 % intervals over names; "
             f"{MODELS[model]}. n\u00a0=\u00a0{'; '.join(counts)}."
         )
@@ -523,7 +523,7 @@ def _survival(numbers: RecallNumbers) -> Section | None:
     )
     columns = ("Model, kind of answer and replacement", "the same", "95 %", "names")
     table = Table(columns, tuple(lines), "Every replacement, in every model")
-    return Section("Where do q, k and v come in?", text, tuple(figures), (table,))
+    return Section("What do q, k and v contribute?", text, tuple(figures), (table,))
 
 
 def _examples(numbers: RecallNumbers) -> Section | None:
@@ -551,7 +551,7 @@ def _examples(numbers: RecallNumbers) -> Section | None:
         Table(("Question", "answer", "probability"), tuple(given_answers), "Questions and answers"),
         Table(("Name", "the answer was", "right place"), tuple(origins), "What they were"),
     )
-    return Section("Which are retrieved, which are guessed?", (text,), (), tables)
+    return Section("Examples: retrieved or guessed?", (text,), (), tables)
 
 
 def words_for(number: HasInterval | None, signed: bool = False, share: bool = False) -> str:

@@ -142,7 +142,7 @@ def page(tables: Mapping[str, pl.DataFrame], about: About[SimilarityFacts]) -> S
     )
     sections = present(
         _alike(numbers),
-        Section("What the claims come to", (rule,), cards=tables["claims"]),
+        Section("Results of the claims", (rule,), cards=tables["claims"]),
         _score(numbers, facts),
         _ranks(numbers),
         _description(numbers, facts),

@@ -276,7 +276,7 @@ def _answer(rows: StudyRows) -> Iterator[charts.Figure]:
         caption += (
             f" The axis of {bent} is linear near zero and logarithmic beyond, since effects differ so much in size."
         )
-    yield site_figure(("answer", "", "The answer in one picture"), caption, panels)
+    yield site_figure(("answer", "", "Summary figure"), caption, panels)
 
 
 def _heat(rows: StudyRows) -> Iterator[charts.Figure]:

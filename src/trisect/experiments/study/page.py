@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from trisect.experiments.study.settings import StudyFacts
 
 OWN, OTHERS, UNCHANGED = "interchange_own", "interchange_others", "interchange_unchanged"
-COLUMNS = {OWN: "its own", OTHERS: "another's", UNCHANGED: "unchanged"}
+COLUMNS = {OWN: "own prediction", OTHERS: "another component's", UNCHANGED: "original answer"}
 MOSTLY = 0.5
 DOES = {
     "q": (
@@ -114,8 +114,8 @@ def _role(rows: StudyRows, component: str) -> tuple[str, tuple[Estimate, ...]] |
         text = f"One model, which decides nothing: with {donor} the model {does}, in {share}."
     elif low is not None and low > roles.OWN and others.mean < roles.OTHER:
         text = (
-            f"{thesis}: with {donor} in the place of its own, the model {does}, in {share}; in {percent(others.mean, 1)} it answers as "
-            "another component would have it."
+            f"{thesis}: with {donor} instead of its own, the model {does}, in {share}; in {percent(others.mean, 1)} it gives the "
+            "answer predicted for another component."
         )
     elif predicted.mean > MOSTLY:
         text = f"Mostly, {thesis[0].lower()}{thesis[1:]}: with {donor} the model {does}, in {share} only."
@@ -195,10 +195,10 @@ def first_sections(rows: StudyRows, checks: Sequence[Check], findings: Sequence[
     costs = f"What the validation loss changes by when q, k or v of the model is ablated: means over {many}, 95 % intervals."
     caveat = " One seed gives numbers and no verdict: training varies." if len(rows.seeds) == 1 else ""
     lines = [f"{words.capital(many)}: intervals are over models trained from different initial weights.{caveat}"]
-    lines += [f"{'Holds' if check.ok else 'Does not hold'}: {check.name}." for check in checks]
+    lines += [f"Check {'passed' if check.ok else 'failed'}: {check.name}." for check in checks]
     claim = roles.CLAIMS[0]
     for verdict in rows.claims.filter(pl.col("claim") == claim.id, pl.col("part").is_null())["verdict"]:
-        lines.append(f"Claim {claim.id} ({claim.sentence.rstrip('.')}), fixed before these data: {verdict}.")
+        lines.append(f"Claim {claim.id} ({claim.sentence.rstrip('.')}), preregistered: {verdict}.")
     more = [
         Markup(
             "See it at work: <code>trisect theory</code> works attention out by hand, "
@@ -352,7 +352,7 @@ def _answer(rows: StudyRows, figure: Figure | None, findings: Sequence[Finding])
         body = tuple((site, *(_small(*pair) for pair in row)) for site, row in cells)
         label = "Means and intervals by site"
         blocks.append(sheet.Table(_heads(columns), body, "The same as a table", folded=True, label=label, wrap=False))
-    return sheet.Section("The answer in one picture", blocks=tuple(blocks), id="answer-section")
+    return sheet.Section("Summary figure", blocks=tuple(blocks), id="answer-section")
 
 
 def _heads(columns: study_words.Columns) -> tuple[str, ...]:
@@ -379,15 +379,15 @@ def _verdicts(rows: StudyRows, facts: Mapping[str, str]) -> Iterable[sheet.Secti
     if not claims:
         return
     hashes = study_words.claims_hashes(rows)
-    who = "sources say" if rows.claims["source"].n_unique() > 1 else "paper says"
+    who = "sources'" if rows.claims["source"].n_unique() > 1 else "paper's"
     rule = (
         "A claim holds when all of its deciding parts do. Each part is one number per seed, mostly "
         "a difference to the baseline of that seed, tested against a margin that was fixed before there were data; the claims of "
         "one source share one correction (Holm). Only that corrected p decides."
     )
     changed = (
-        "The claims have changed since these runs were made: they carry the hash "
-        f"{', '.join(hashes)}, and the verdicts below are by {claims_hash()}."
+        "The claims have changed since these runs were made, with claims of version "
+        f"{', '.join(hashes)}; the verdicts below are by version {claims_hash()}."
     )
     blocks = (
         *([sheet.TextBlock(changed, "notice")] if {*hashes} - {claims_hash()} else []),
@@ -401,7 +401,7 @@ def _verdicts(rows: StudyRows, facts: Mapping[str, str]) -> Iterable[sheet.Secti
             ),
         ),
     )
-    title = f"What the {who}, and what was found here"
+    title = f"The {who} claims and our results"
     yield sheet.Section(title, blocks=blocks, id="verdicts", shown=True)
 
 
@@ -443,13 +443,13 @@ REFERENCES = (
 GROUPS = {
     "controls": (
         ("controls-", "removed-", "erasure-"),
-        "Is it the label, or the attack?",
+        "Does the label or the attack itself cause the loss?",
         "An attack may hurt because of what it removes, or because it is an attack. Controls attack the same sites in another way; "
         "fresh probes say what was really removed, and erasure takes the label out of the trained baseline at once.",
     ),
     "tying": (
         ("tying",),
-        "Three matrices or fewer",
+        "Sharing matrices",
         "A fourth experiment: what a model loses when queries, keys and values share a matrix from the first step, against separate "
         "matrices with as many parameters.",
     ),

@@ -26,7 +26,7 @@ from trisect.stats.shares import least_spread
 from trisect.stats.significance import ALPHA, holm
 
 MARGIN = 0.02  # nats, as everywhere; of bits and of shares of pairs as well
-TITLE = "Which methods can tell?"
+TITLE = "Which methods find the known roles?"
 SHARES = {
     "own": "own prediction",
     "as_q": "as q",

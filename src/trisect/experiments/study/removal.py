@@ -382,7 +382,7 @@ def tying_figures(rows: StudyRows) -> Iterator[charts.Figure]:
         )
         key = [charts.LegendEntry(name, *mark) for name, mark in marks.items()]
         key.append(charts.LegendEntry(charts.ZERO.name, render.BASELINE, None, charts.ZERO.dash))
-        yield charts.Figure("tying", BEYOND, "Three matrices or fewer", caption, tuple(panels), tuple(key))
+        yield charts.Figure("tying", BEYOND, "Sharing matrices", caption, tuple(panels), tuple(key))
     ties = [model for model in models if site_position(model.site).single and model.edit == "tie"]
     by_layer = []
     for split, noun in reversed(SPLIT.items()):

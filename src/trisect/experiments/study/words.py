@@ -209,7 +209,7 @@ def budget(rows: StudyRows) -> str:
     if rows.strengths:
         short = [f"for {words.quantity(n, 'epoch')} " for n in rows.attack_epochs if n != epochs]
         strengths = words.join_words([f"{s:g}" for s in rows.strengths])
-        parts.append(f"attacks {''.join(short[:1])}with λ = {strengths}")
+        parts.append(f"adversarial removal {''.join(short[:1])}with λ = {strengths}")
     return ", ".join([*parts, words.quantity(len(rows.seeds), "seed")])
 
 
@@ -293,7 +293,7 @@ def study(rows: StudyRows) -> dict[str, str]:
         "model": f"{sizes}, width {model.get('width', '–')}",
         "corpus": (
             f"{corpus.get('name', '–')} ({tokens['train']} train and {tokens['valid']} validation tokens, "
-            f"{words.count(corpus.get('types'))} types)"
+            f"{words.count(corpus.get('types'))} word types)"
         ),
         "budget": budget(rows),
         "seeds": words.join_words([str(s) for s in rows.seeds]) or "–",

@@ -386,7 +386,7 @@ def _claims(tables: Mapping[str, pl.DataFrame], facts: UnitsFacts) -> Section | 
     )
     if "claims" not in tables:
         over = "Revisions of one model are no sample of anything: each has verdicts of its own, and there is none over them."
-    return Section("What the claims come to", (over,), (), (verdicts_by_model,), tables.get("claims"))
+    return Section("Results of the claims", (over,), (), (verdicts_by_model,), tables.get("claims"))
 
 
 def _each_model(pooled: Sequence[_PooledFinding], facts: UnitsFacts) -> Section:
