@@ -311,6 +311,13 @@ def test_of_the_longest_texts_the_largest_weights_are_shown(visit, shown, head):
     got = np.array([float(row["weight"]) for row in rows]).reshape(wanted.shape)
     assert 0 < np.count_nonzero(got) < got.size
     assert np.abs(got - wanted).max() <= bound(wanted.max(), 1, 255)
+    i, j = (int(n) for n in np.argwhere(got == 0)[0])
+    tab.mouse.click(*cell_of(tab, i, j, wanted.shape))
+    settle(tab)
+    value_, error = spot(tab).inner_text().split(" ± ")
+    true = values.mean(0)[i, j] if head is None else values[head, i, j]
+    assert value_ == "0"
+    assert 0 < true <= float(error.replace("−", "-")) * 1.01
     if head is None:
         tab.locator(".x-cell").focus()
         tab.keyboard.press("Home")
@@ -321,6 +328,7 @@ def test_of_the_longest_texts_the_largest_weights_are_shown(visit, shown, head):
     else:
         assert tab.get_by_text("q, k and v are left out of this page").is_visible()
         assert not tab.locator(".x-cell").is_visible()
+        assert not tab.locator(".x-cell-section .x-save").is_visible()
         tab.get_by_role("button", name="contribution", exact=True).click()
         assert tab.get_by_text("no contributions for this layer: the text is too long").is_visible()
     assert barriers(tab, "light") == []

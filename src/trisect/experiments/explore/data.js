@@ -87,9 +87,9 @@ class Layer {
       N = new Float32Array(T * S);
       for (let i = 0, at = 0; i < T; i++) for (let j = 0; j < S; j++, at++) N[at] = W[at] * norms[j];
     }
-    const error = (value, kind, j) => {
+    const error = (value, kind, j, i) => {
       const top = kind === "norms" ? this.norms[h * S + j] : 1;
-      return this.off(value, top);
+      return value ? this.off(value, top) : top * this.rest(h, i);
     };
     return new Maps(T, S, W, N, [tops.weights[h], tops.norms?.[h]], error);
   }
@@ -100,8 +100,19 @@ class Layer {
     const W = new Float32Array(T * S);
     for (let h = 0; h < H; h++) this.plane(h, 1, W, 1 / H);
     const N = this.norms ? this.plane(H, this.facts.summed) : null;
-    const error = (value, kind) => this.off(value, kind === "norms" ? this.facts.summed : 1);
+    const error = (value, kind, j, i) => {
+      const [top, heads] = kind === "norms" ? [this.facts.summed, [H]] : [1, [...Array(H).keys()]];
+      return value ? this.off(value, top) : (top * heads.reduce((sum, h) => sum + this.rest(h, i), 0)) / heads.length;
+    };
     return new Maps(T, S, W, N, [this.facts.tops.mean[0], this.facts.tops.summed?.[0]], error);
+  }
+
+  // How large a value shown as 0 may be, as a share of the top: of a long text the least that is stored of its row.
+  rest(n, i) {
+    const { shape: [, , T], stored } = this.facts;
+    if (!stored) return this.off(0, 1);
+    const least = Math.min(...this.steps.subarray((n * T + i) * stored, (n * T + i + 1) * stored)) / this.levels;
+    return least ** 2 + this.off(least ** 2, 1);
   }
 
   // How far a value may lie from the model's own: half a step of √(value / top).

@@ -268,7 +268,7 @@ class Explorer {
     const value = (kind) => {
       const map = this.maps.of(kind);
       if (!map) return make("span", {}, "–");
-      const text = kind === "contributions" ? number(map[at], 2) : within(map[at], this.maps.error(map[at], kind, j));
+      const text = kind === "contributions" ? number(map[at], 2) : within(map[at], this.maps.error(map[at], kind, j, i));
       return make("b", { "data-value": map[at], "data-kind": kind }, text);
     };
     const places = [this.token("i", i), i + 1, this.token("j", j), j + 1];
