@@ -120,65 +120,11 @@ def test_a_folder_with_an_experiment_alone_is_one_to_run_again(tmp_path):
     assert "Run its experiment again: trisect study kept/experiment.json --out FOLDER." in said
 
 
-def test_splits_that_are_missing_or_empty_are_named(tmp_path):
-    (tmp_path / "text").mkdir()
-    (tmp_path / "text" / "train.txt").write_text(" some words here . \n")
-    result = call("corpus", "show", "text")
-    assert result.exit_code == 2
-    assert "valid" in result.stderr
-    (tmp_path / "text" / "valid.txt").write_text("one\n")
-    result = call("study", "quick", "--corpus", "text")
-    assert result.exit_code == 2
-    assert "one token" in result.stderr or "1 token" in result.stderr
-
-
-def test_a_label_that_is_not_there_or_has_one_class(tmp_path):
-    (tmp_path / "text").mkdir()
-    for split in ("train", "valid"):
-        (tmp_path / "text" / f"{split}.conllu").write_text("1\ta\ta\tX\t_\t_\t0\troot\t_\t_\n\n" * 900)
-    result = call("study", "quick", "--corpus", "text")
-    assert result.exit_code == 2
-    assert "'pos'" in result.stderr
-    experiment = to_json_data(tiny.EXPERIMENT) | {"attack": {"labels": ["mood"], "sites": ["q@1"]}}
-    (tmp_path / "mood.json").write_text(json.dumps(experiment))
-    result = call("study", "mood.json")
-    assert result.exit_code == 2
-    assert "pos" in result.stderr
-    assert "dep" in result.stderr
-
-
-def test_a_conllu_line_with_the_wrong_number_of_columns_is_named(tmp_path):
-    (tmp_path / "text").mkdir()
-    good = "1\ta\ta\tX\t_\t_\t0\troot\t_\t_\n\n"
-    (tmp_path / "text" / "train.conllu").write_text(good * 3 + "1\tb\tb\n\n")
-    (tmp_path / "text" / "valid.conllu").write_text(good * 3)
-    result = call("corpus", "show", "text")
-    assert result.exit_code == 2
-    assert re.search(r"train\.conllu.*line 7|line 7.*train\.conllu", result.stderr)
-
-
-def test_heads_that_do_not_divide_and_no_layers(tmp_path):
-    for key, value in (("heads", 7), ("layers", 0)):
-        (tmp_path / "x.json").write_text(
-            json.dumps(to_json_data(tiny.EXPERIMENT) | {"model": {"width": 40, key: value}})
-        )
-        result = call("plan", "x.json")
-        assert result.exit_code == 2
-        assert str(value) in result.stderr
-
-
 def test_plan_as_json_is_an_experiment_that_study_takes(tmp_path):
     (tmp_path / "tiny.json").write_text(json.dumps(to_json_data(tiny.EXPERIMENT)))
     data = json.loads(call("plan", "tiny.json", "--json").stdout)
     (tmp_path / "again.json").write_text(json.dumps(data["experiment"]))
     assert json.loads(call("plan", "again.json", "--json").stdout)["runs"] == data["runs"]
-
-
-def test_corpus_show_of_the_embedded_corpus():
-    text = call("corpus", "show", "embedded").stdout
-    assert re.search(r"train  30,002 tokens = 1,500 rows × 20 columns", text)
-    facts = json.loads(call("corpus", "show", "embedded", "--json").stdout)
-    assert [s["split"] for s in facts["splits"]] == ["train", "valid", "test"]
 
 
 def test_epochs_are_those_of_attacks_too():

@@ -18,7 +18,7 @@ from trisect.core.tables import frame
 from trisect.experiments.study import figures, page, removal
 from trisect.experiments.study import words as study_words
 from trisect.experiments.study.rows import StudyRows
-from trisect.report import cards, charts
+from trisect.report import charts
 from trisect.report.cards import survival_sentence, survivals, tally_survival
 from trisect.report.charts import FigureView, Measure, axis_for, site_panel
 from trisect.report.format import Point, site_position
@@ -212,12 +212,6 @@ def test_a_claim_survives_where_every_part_does(rows):
     assert "A-1" in tally_survival(rows.controls)["control"][SURVIVES]
     assert survival_sentence("control", {SURVIVES: ["A-1", "A-2"]}) == "Control labels: survive: A-1 and A-2."
     assert tally_survival(frame("controls", ())) == {}
-
-
-def test_cards_without_the_table_are_as_they_were(study):
-    claims = study[0]["claims"]
-    assert all(card.controls == () for card in cards.cards(claims))
-    assert [c.id for c in cards.cards(claims, study[0]["controls"])] == [c.id for c in cards.cards(claims)]
 
 
 def test_together_is_the_effect_of_several_less_the_sum_of_each():

@@ -194,7 +194,7 @@ def test_a_drawing_library_that_dies_is_an_error_and_the_next_chart_is_drawn(mon
 
 @pytest.mark.parametrize("option", ["-OO", "-O"])
 def test_python_without_docstrings_is_refused(option):
-    program = "from trisect.cli import main; main(['norms', 'nowhere'])"
+    program = "from trisect.cli import main; main(['corpus', 'show', 'nowhere'])"
     done = subprocess.run([sys.executable, option, "-c", program], capture_output=True, text=True, check=False)
     assert done.returncode == 2
     assert ("PYTHONOPTIMIZE" in done.stderr) is (option == "-OO")

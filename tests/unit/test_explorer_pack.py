@@ -287,20 +287,6 @@ def test_the_page_is_one_file_that_asks_for_nothing_and_escapes_all():
     assert [base64.b64decode(c) for c in chunks] == list(pack(picture).chunks)
 
 
-def test_a_model_in_a_folder_is_called_by_the_folders_name():
-    picture = take_picture(replace(READINGS["encoder"], model="minilm/model"))
-    assert "<title>minilm explored" in page.html(picture, "trisect explore MODEL x")
-    assert "<title>minilm/model explored" in page.html(picture, "trisect explore minilm/model x")  # a hub's name
-
-
-def test_the_page_says_what_it_holds():
-    assert page.summary(take_picture(READINGS["encoder"])) == "tiny/encoder · 2 layers × 3 heads · 12 tokens"
-    said = page.summary(take_picture(READINGS["translator"]))
-    assert said.endswith(
-        "encoder: 1 layer × 3 heads, decoder: 1 layer × 3 heads, cross-attention: 1 layer × 3 heads · 9 and 6 tokens"
-    )
-
-
 @pytest.mark.parametrize("name", ["encoder", "translator"])
 def test_the_page_begins_with_the_token_that_gets_most_weight_its_shares_and_the_text(name):
     picture = take_picture(READINGS[name])

@@ -3,16 +3,8 @@
 import ast
 import re
 from collections import defaultdict
-from functools import cache
-from pathlib import Path
 
-SRC = Path(__file__).parents[2] / "src" / "trisect"
-
-
-@cache
-def trees() -> dict[Path, ast.Module]:
-    """Every module's statements."""
-    return {path: ast.parse(path.read_text(encoding="utf-8")) for path in sorted(SRC.rglob("*.py"))}
+from tests.unit.test_layers import PATHS, SRC, trees
 
 
 def type_names(tree: ast.Module) -> list[str]:
@@ -37,9 +29,9 @@ def test_type_names_are_found():
 
 def test_one_public_type_name_stands_once():
     where: dict[str, list[str]] = defaultdict(list)
-    for path, tree in trees().items():
+    for module, tree in trees().items():
         for name in type_names(tree):
-            where[name].append(str(path.relative_to(SRC)))
+            where[name].append(module)
     assert {"Site", "Trace"} <= set(where)
     assert not {name: found for name, found in where.items() if len(found) > 1}
 
@@ -97,7 +89,7 @@ def bound_names(tree: ast.Module) -> set[str]:
 def test_no_name_is_a_pronoun_or_participle():
     text = "async def f(_own): one = g(kept); self._said = _made = x.taken = 1"
     assert bound_names(ast.parse(text)) == {"f", "own", "one", "said", "made"}
-    modules = ((path.relative_to(SRC).as_posix(), tree) for path, tree in trees().items())
+    modules = ((PATHS[name].relative_to(SRC).as_posix(), tree) for name, tree in trees().items())
     assert {(path, name) for path, tree in modules for name in bound_names(tree) & NOT_NOUNS} == STORED
 
 
@@ -127,6 +119,6 @@ def test_few_functions_are_named_by_a_participle():
 
 def test_no_public_name_has_a_house_word():
     names = set(function_names())
-    for path, tree in trees().items():
-        names |= {path.stem, *type_names(tree)}
+    for module, tree in trees().items():
+        names |= {PATHS[module].stem, *type_names(tree)}
     assert {name for name in names if not name.startswith("_") and HOUSE_WORDS & set(words_of(name))} == set()

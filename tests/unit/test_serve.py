@@ -512,11 +512,6 @@ def wire(served, caplog, capfd):
     assert capfd.readouterr() == ("", "")
 
 
-def test_the_bounds_are_these():
-    assert (app.MAX_CONNECTIONS, app.RECEIVE_SECONDS, app.SEND_SECONDS) == (32, 10, 120)
-    assert (app.MAX_HEADER_BYTES, answering.MAX_BODY_BYTES, answering.MAX_CLIENTS) == (16_384, 65_536, 64)
-
-
 def test_clients_that_leave_print_nothing_and_the_next_is_answered(wire):
     whole = wire.question()
     for n in range(100):

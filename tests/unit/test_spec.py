@@ -108,12 +108,6 @@ def test_a_tie_is_compared_with_separate_matrices_of_as_nearly_as_many_parameter
     )
 
 
-def test_ties_add_runs_to_each_seed_and_one_narrow_baseline_for_each_size():
-    runs = list(replace(tiny.EXPERIMENT, tie=Tie(), attack=None, freeze=None).runs("text"))
-    kinds = [r.edit.kind for r in runs if r.edit and r.seed == runs[0].seed]
-    assert (kinds.count("tie"), kinds.count("identity"), kinds.count("narrow")) == (4, 2, 2)
-
-
 def test_controls_are_attacks_of_their_own_at_the_attacks_length():
     control = Control(PAPER_SITES[:2], ("pos",))
     runs = list(replace(tiny.EXPERIMENT, control=control).runs("text"))
@@ -129,22 +123,6 @@ def test_lists_and_whole_numbers_are_settled_so_that_the_same_statement_has_the_
     assert loose == strict
     assert [r.id for r in loose.runs("text")] == [r.id for r in strict.runs("text")]
     assert replace(tiny.EXPERIMENT, seeds=range(1, 3)) == tiny.EXPERIMENT  # type: ignore[arg-type]
-
-
-def test_the_paper_grid_and_all_layers_at_once_are_a_baseline_thirty_attacks_and_twenty_freezes_a_seed():
-    like = {("freeze", "plain"), ("attack", "plain")}
-    runs = [
-        r for r in PRESETS[0].runs("text") if not r.edit or (r.edit.kind, r.edit.setting("variant") or "plain") in like
-    ]
-    kinds = [r.edit.kind if r.edit else "none" for r in runs if r.seed == 1]
-    assert (kinds.count("none"), kinds.count("attack"), kinds.count("freeze")) == (1, 30, 15 + 5)
-    assert len({r.id for r in runs}) == len(runs) == 3 * 51
-
-
-def test_attacks_of_the_paper_last_100_epochs_and_the_rest_200():
-    runs = list(PRESETS[2].runs("text"))
-    assert {r.training.epochs for r in runs if r.edit and r.edit.kind == "attack"} == {100}
-    assert {r.training.epochs for r in runs if not r.edit or r.edit.kind == "freeze"} == {200}
 
 
 BAD = [

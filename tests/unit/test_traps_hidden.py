@@ -11,8 +11,6 @@ import torch.nn.functional as F
 from tests import fooling, tinyhf, zoo
 from tests.fooling import HEADS, WIDTH, Fooling, OwnBackward
 from torch import Tensor, nn
-from transformers.models.florence2.configuration_florence2 import Florence2VisionConfig
-from transformers.models.florence2.modeling_florence2 import Florence2VisionBackbone
 from transformers.models.llama import modeling_llama
 
 from trisect.core.errors import ModelError
@@ -279,17 +277,6 @@ def test_the_same_attention_in_another_spelling_is_read_and_edited_alike(kind):
     edit = {"v@1.h2": lambda v, where: v + 1}
     plain, other = (subject.predict(fooling.ids(9), edit) for subject in (plain, other))
     assert torch.allclose(plain, other, atol=1e-5)
-
-
-def test_attention_that_is_not_read_is_counted_in_the_reason():
-    """One alone, or one and how many more."""
-    alone = made(OnePattern, OnePattern)
-    del alone.layers[1]
-    words = "OnePattern 'layers.0.attn': one pattern of weights is shared by several heads of values"
-    for model, more in ((alone, ""), (made(OnePattern, OnePattern), ", and so for 1 more")):
-        with pytest.raises(ModelError) as caught:
-            loaded(model)
-        assert caught.value.reason == f"{words}{more}."
 
 
 @pytest.mark.parametrize("kind", LEFT_OUT, ids=lambda k: k.__name__)
@@ -644,17 +631,6 @@ def test_as_many_texts_as_positions_are_no_other_axis(shape):
     assert not any(law.failure for law in subject.proof.laws)
 
 
-def test_the_channel_attention_of_a_model_of_transformers_is_left_out():
-    """Half of the layers of Florence-2's vision backbone (DaViT)."""
-    sizes = {"depths": (1, 1), "embed_dim": (16, 32), "num_heads": (2, 4), "num_groups": (2, 4), "drop_path_rate": 0.0}
-    edges = {"patch_size": (3, 3), "patch_stride": (2, 2), "patch_padding": (1, 1), "patch_prenorm": (False, True)}
-    model = Florence2VisionBackbone(Florence2VisionConfig(**sizes, **edges, window_size=4, projection_dim=16))
-    proof = prove("m", model.eval(), {"hidden_states": torch.randn(2, 3, 32, 32)})
-    verdicts = {row["module"].split(".")[-1]: row["verdict"].split(":")[0] for row in proof.rows()}
-    assert verdicts["channel_attn"] == "not verified"
-    assert verdicts["window_attn"].startswith("verified")
-
-
 def failures(model: Any) -> dict[str, str]:
     """The layers that fail, and the beginning of why."""
     proof = prove("model", model)
@@ -745,12 +721,6 @@ def test_what_one_position_gives_one_other_beside_attention_is_no_attention():
     first, second = load(Fooling(out=first_to_last), inputs=fooling.ids()).proof.weights
     assert 0.1 < first.share < 0.9
     assert second.share == 1
-
-
-def test_a_layer_with_convolutions_beside_its_heads():
-    """ConvBERT's: what enters W_O is made of both."""
-    (note, *_) = load(zoo.build("convbert")).notes
-    assert "part of the layer's output, " in note
 
 
 class Jagged(Fooling):

@@ -566,16 +566,6 @@ def test_inputs_beside_the_main_one_are_tried():
     assert load(made).shape.stacks == ("vision", "text")
 
 
-def test_layers_of_a_hybrid_that_do_not_attend_are_named():
-    """Whatever their class is called: they stand beside layers that attend."""
-    notes = load(zoo.build("jamba")).notes
-    words = "it computes no softmax of one product of queries and keys (JambaMambaMixer)"
-    assert notes == (f"Left out, model.layers.0.mamba: {words}.",)
-    assert load(zoo.build("llama")).notes == load(zoo.build("t5")).notes == ()
-    kinds: Any = {"layer_types": ["linear_attention", "full_attention"]}
-    assert "model.layers.0.linear_attn" in load(zoo.build("qwen3_next", **kinds)).notes[0]
-
-
 @pytest.mark.parametrize("build", [tinyhf.gpt2, tinyhf.bert])
 def test_more_tokens_than_positions_are_counted(build):
     subject = load(build())

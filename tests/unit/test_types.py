@@ -2,11 +2,10 @@
 
 import ast
 from collections.abc import Iterator
-from pathlib import Path
 
 from tests.shaped import names_shapes
+from tests.unit.test_layers import PATHS, SRC, trees
 
-SRC = Path(__file__).parents[2] / "src" / "trisect"
 CONTAINERS = {"dict", "list", "tuple", "set", "frozenset", "Mapping", "Sequence", "Iterable", "Iterator", "Collection"}
 # where Any stands all the same, and why
 ALLOWED = {
@@ -109,9 +108,7 @@ Other: TypeAlias = Any
 
 def test_no_container_of_any_and_no_return_of_it_crosses_a_module():
     there = {
-        f"{path.relative_to(SRC)} {name}"
-        for path in sorted(SRC.rglob("*.py"))
-        for name in found(ast.parse(path.read_text(encoding="utf-8")).body)
+        f"{PATHS[module].relative_to(SRC)} {name}" for module, tree in trees().items() for name in found(tree.body)
     }
     assert there - set(ALLOWED) == set()
     assert set(ALLOWED) - there == set()

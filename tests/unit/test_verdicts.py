@@ -179,13 +179,6 @@ def test_a_claim_of_which_a_part_is_missing_can_be_refuted_and_not_supported():
     assert row["effect"] in parts(judged(turned), "A-3")["effect"].drop_nulls().to_list()
 
 
-def test_fewer_layers_leave_the_claims_about_the_others_unmeasured():
-    tables = planted(TRUTHS["A-1"], layers=3)
-    table = judged(tables)
-    assert whole(table, "A-1")["verdict"] == "supported"
-    assert whole(table, "A-3")["reason"] == str(verdicts.NOT_MEASURED)
-
-
 def test_only_attacks_of_strength_one_enter():
     tables = planted(TRUTHS["A-1"])
     stronger = tables["runs"].with_columns(
