@@ -16,7 +16,6 @@ import trisect
 from trisect.core.errors import CorpusError, ModelError, SiteError, SpecError
 from trisect.core.finding import Comparison, Estimate, Finding
 from trisect.core.subject import QKV, Batch, Heads, RowScores, Shape, Subject, Texts
-from trisect.core.tables import read_table
 from trisect.core.trace import Address, Side
 from trisect.experiments.ablate import ABLATE
 from trisect.experiments.ablate.page import lead
@@ -42,17 +41,6 @@ def made(lines, name="made <script>alert(1)</script>", notes=("a & b",)):
 def layers(tmp_path_factory):
     out = tmp_path_factory.mktemp("layers")
     return trisect.ablate(OWN, made([*LINES, WORDS[7]]), out=out, hold=True, quiet=True)
-
-
-def test_it_writes_a_row_for_every_edit_and_one_for_the_unedited_loss(layers):
-    rows = layers.tables["measures"]
-    assert rows.equals(read_table(layers.folder / "tables", "measures"))
-    changes = rows.filter(pl.col("measure") == "loss_change_nats")
-    assert sorted(changes.select("component", "layer").rows()) == [(c, n) for c in "kqv" for n in (1, 2)]
-    assert set(changes["group"]) == {"mean, pattern held"}
-    assert set(rows["n"]) == {6}
-    assert changes.filter((pl.col("low") > pl.col("value")) | (pl.col("high") < pl.col("value"))).is_empty()
-    assert rows.filter(pl.col("measure") == "loss_nats").height == 1
 
 
 @pytest.mark.parametrize("how", ["mean", "resample"])
@@ -89,23 +77,6 @@ def test_the_page_shows_every_word_as_text_and_the_same_rows_give_the_same_bytes
     assert again.about == read_about(ABLATE, layers.folder) == layers.about
 
 
-def test_findings_are_the_unedited_loss_the_largest_changes_and_the_means_of_q_k_and_v(layers):
-    rows = layers.tables["measures"]
-    clean, largest, mean = layers.findings
-    assert [f.measure for f in layers.findings] == ["unedited", "largest_change", "mean_change"]
-    assert {f.unit for f in layers.findings} == {"nats"}
-    (loss,) = rows.filter(pl.col("measure") == "loss_nats").select("value", "low", "high").rows()
-    assert clean.values == (Estimate("unedited", loss[0], loss[1], loss[2], 6),)
-    changes = rows.filter(pl.col("measure") == "loss_change_nats")
-    for one, component in zip(largest.values, "qkv", strict=True):
-        most = changes.filter(pl.col("component") == component).sort("value", descending=True).row(0, named=True)
-        assert one == Estimate(f"{component}@{most['layer']}", most["value"], most["low"], most["high"], 6)
-    assert [one.name for one in mean.values] == ["q", "k", "v"]
-    for one in mean.values:
-        both = changes.filter(pl.col("component") == one.name)["value"]
-        assert (one.mean, one.n) == (pytest.approx(both.mean(), abs=1e-15), 2)
-
-
 def test_q_k_and_v_are_compared_by_paired_differences_over_texts():
     """Every text's v costs 0.3 more than its k and q, whatever the text costs: paired, that is certain with eight texts."""
     edits = plan_edits(OWN.shape, None, "layer")
@@ -121,13 +92,6 @@ def test_q_k_and_v_are_compared_by_paired_differences_over_texts():
     assert compare_components(single, changes[:, : len(single)]) is None
     assert compare_components(plan_edits(OWN.shape, None, "head"), np.zeros((8, 12))) is None
     assert not comparison_words(None, "text")
-
-
-def test_the_pages_comparison_is_that_of_its_texts(layers):
-    (mean,) = (finding for finding in layers.findings if finding.measure == "mean_change")
-    assert mean.compared is not None
-    assert mean.compared.n == 6
-    assert mean.compared.words("text") in mean.words
 
 
 def test_texts_of_one_article_are_resampled_and_paired_together(tmp_path):

@@ -17,9 +17,8 @@ from transformers import PreTrainedTokenizerFast
 
 from trisect.core.claim import REVISION
 from trisect.core.errors import CorpusError, ModelError
-from trisect.experiments.align.run import alignment_rows, buckets, choose_pictures, judge_alignment, link_across
+from trisect.experiments.align.run import alignment_rows, choose_pictures, judge_alignment, link_across
 from trisect.hf.load import PADDING, SPECIAL, Pretrained, check_crossing, cross_batches, cut, load
-from trisect.hf.small.translator import learn_tokenizer
 from trisect.measure.alignment import aer, error_rates, gold_tables
 from trisect.report.cards import cards
 from trisect.stats.bootstrap import CrossedBootstrap
@@ -144,13 +143,6 @@ def test_a_word_with_a_no_break_space_begins_twice_and_one_that_is_a_space_never
     assert found.words == [0, 0, 0, 0, 0, 2, 2, SPECIAL][bool(joins) :]
 
 
-def test_pieces_of_words_with_spaces_of_their_own_are_of_these_words(bart):
-    words = ("we", "pay", "10\u00a0000", "\u3000", "euros")
-    found = cut(replace(bart, tokenizer=learn_tokenizer([words] * 9, 60)), words, True)
-    assert found.words == [*sorted(found.words[:-1]), SPECIAL]
-    assert set(found.words[:-1]) == {0, 1, 2, 4}
-
-
 def test_every_command_cuts_a_target_as_a_target(bart):
     """Marian has one vocabulary of pieces for each side."""
     slow = Slow()
@@ -262,13 +254,6 @@ def test_links_are_those_of_the_formulas_on_what_the_model_itself_gives(bart):
         assert found.best[number][i].tolist() == wanted.tolist(), column
 
 
-def test_links_do_not_depend_on_the_batch(bart):
-    pairs = [SentencePair(*pair) for pair in PAIRS]
-    several, alone = (link_across(bart, pairs, size, lambda done, all_: None) for size in (4, 1))
-    assert several.columns == alone.columns
-    assert all((several.best[n] == alone.best[n]).all() for n in range(4))
-
-
 def row(
     rows: Any, measure: Any, group: Any = None, layer: Any = None, head: Any = None, subject: Any = "seed-1"
 ) -> Any:
@@ -357,36 +342,6 @@ def test_few_models_or_models_that_do_not_align_decide_nothing():
     assert lost["effect"] < 0
     three = cards(judge_alignment(planted((0.5, 0.6), (0.8, 0.8), 3), {}))[0]
     assert three.facts[:2] == (("Models (n)", "3"), ("Models needed", "5"))
-
-
-def test_models_that_disagree_widen_what_is_said():
-    """Two models where norms help greatly and three where they harm as much: no verdict."""
-    good, bad = planted((0.5, 0.5), (0.9, 0.9), 2), planted((0.9, 0.9), (0.5, 0.5), 3)
-    both = replace(good, models=tuple("abcde"), counts=(*good.counts, *bad.counts), chosen=(*good.chosen, *bad.chosen))
-    table = judge_alignment(both, {})
-    assert table["verdict"][0] == "inconclusive"
-    assert table["low"][0] < -0.3
-    assert table["high"][0] > 0.3
-    assert table["seeds_needed"][0] > 5
-
-
-def test_without_gold_nothing_is_decided():
-    none = judge_alignment(None, {})
-    assert none["verdict"][0] == "not tested"
-    assert none["reason"][0] == "not measured on this model"
-    untried = judge_alignment(replace(planted((0.5, 0.6), (0.8, 0.8)), chosen=()), {})
-    assert untried["effect"].is_null().to_list() == [False, False, False, True, True]
-
-
-def test_best_layers_are_chosen_for_weights_and_norms_apart():
-    scored = planted((0.2, 0.6), (0.9, 0.7))
-    chosen = scored.chosen[0]
-    assert chosen == {("awi", "weight"): 2, ("awi", "norm"): 1, ("awo", "weight"): 2, ("awo", "norm"): 1}
-
-
-def test_lengths_are_grouped_by_the_longer_side():
-    found = buckets(np.array([1, 10, 11, 30, 31, 99]))
-    assert {most: which.tolist() for most, which in found.items()} == {10.0: [0, 1], 15.0: [2], 30.0: [3], None: [4, 5]}
 
 
 def test_shown_pairs_follow_the_rule():

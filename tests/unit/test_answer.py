@@ -5,7 +5,6 @@ import pytest
 from tests.pages import html as page_html
 from tests.synthetic import about, study_tables
 
-from trisect.claims import preconditions
 from trisect.core.tables import frame
 from trisect.experiments.study import page as study_page
 from trisect.experiments.study.page import collect, make_sheet
@@ -109,20 +108,6 @@ def test_without_all_layers_single_layers_are_averaged_and_without_interventions
     block = sheet.sections[0].blocks[0]
     assert isinstance(block, TextBlock)
     assert block.text == "No intervention has numbers yet, so there is no answer."
-
-
-def test_a_study_of_controls_alone_says_what_it_has():
-    tables = study_tables(SEEDS, 3, 2, ("pos",), {})
-    runs = tables["runs"].with_columns(
-        pl.when(pl.col("edit") == "attack").then(pl.lit("bounded")).otherwise(pl.col("variant")).alias("variant")
-    )
-    kept = runs.filter(pl.col("edit").is_in(["none", "attack"]))
-    block = study_page.first_sections(rows_of({**tables, "runs": kept, "sites": frame("sites", [])}), (), ())[0].blocks[
-        0
-    ]
-    assert isinstance(block, TextBlock)
-    assert block.text.startswith("This study has no interchange, rewinding, freezing or mean ablation")
-    assert "(controls of attacks) does not answer this question" in block.text
 
 
 def test_frozen_runs_without_a_baseline_have_no_numbers_yet():

@@ -15,12 +15,11 @@ import torch
 from trisect.core.errors import CorpusError, DamagedFileError, ModelError, SpecError
 from trisect.core.files import write_json
 from trisect.core.subject import QKV, Heads, Shape
-from trisect.core.tables import frame
 from trisect.core.trace import Address
 from trisect.experiments.recall import ask as asking
 from trisect.experiments.recall.ask import CARD, find_nearest
 from trisect.experiments.recall.rows import survival_measures
-from trisect.experiments.recall.run import group_of, survival
+from trisect.experiments.recall.run import survival
 from trisect.hf.small.gpt import Answerer, GptShape, make_model, make_tokenizer, save
 
 NAMES = {
@@ -339,23 +338,6 @@ class Planted(Answerer):
         return np.full(len(names), True) if (address, edited) == (FIRST, ["q"]) else names < "E"
 
 
-@pytest.mark.parametrize(
-    ("category", "correct", "group"),
-    [
-        ("pretraining only", True, "retrieved"),
-        ("pretraining only", False, "wrong"),
-        ("pretraining only", None, None),
-        ("pretraining and fine-tuning", True, "taught"),
-        ("fine-tuning only", True, "taught"),
-        ("fine-tuning only", False, None),
-        ("neither", None, "made up"),
-        ("neither", True, "made up"),
-    ],
-)
-def test_the_kind_of_an_answer(category, correct, group):
-    assert group_of(row("A", category, correct)) == group
-
-
 def test_one_component_of_one_layer_is_replaced_at_a_time():
     planted = Planted()
     survival(planted, ROWS)
@@ -403,19 +385,6 @@ def test_shares_are_means_over_seeds_with_intervals_over_names():
     single = survival_measures([rows[0] | {"same": {"n1": False}}])[0]
     assert (single["value"], single["n"]) == (0.0, 1)
     assert survival_measures([]) == []
-
-
-def test_measures_fit_their_table_whatever_the_order_of_the_rows():
-    rows: Any = [
-        {"model": m, "seed": s, **r}
-        for m in ("pretrained", "left-out")
-        for s in (0, 1)
-        for r in survival(Planted(), ROWS)
-    ]
-    table = frame("measures", survival_measures(rows))
-    assert len(table) == 2 * 4 * 12
-    assert table.equals(frame("measures", survival_measures(rows[::-1])))
-    assert set(table["group"]) == {"retrieved", "taught", "wrong", "made up"}
 
 
 @pytest.fixture(scope="module")

@@ -5,7 +5,7 @@ import re
 import pytest
 
 from trisect.core.errors import CorpusError
-from trisect.text.bitext import FORM, SentencePair, _format_links, open_bitext, read_links, read_pairs, write_links
+from trisect.text.bitext import FORM, SentencePair, open_bitext, read_links, read_pairs
 from trisect.text.generated import bitext_corpus
 
 
@@ -142,14 +142,6 @@ def test_links_that_do_not_fit_are_named_with_what_to_do(tmp_path, name, text, l
     path.write_text(text, encoding="utf-8")
     error = str(refused(read_links, path, lengths, base))
     assert all(word in error for word in words), error
-
-
-def test_links_are_written_in_order_with_the_possible_ones_marked(tmp_path):
-    sure, possible = {(1, 2), (0, 0)}, {(1, 2), (0, 3)}
-    assert _format_links(sure, possible) == "0-0 0p3 1-2"
-    assert _format_links(sure, possible, base=1) == "1-1 1p4 2-3"
-    write_links(tmp_path / "deep" / "g.talp", [(sure, possible), ((), ())], base=1)
-    assert (tmp_path / "deep" / "g.talp").read_text() == "1-1 1p4 2-3\n\n"
 
 
 def test_sides_that_differ_in_length(folder):

@@ -17,7 +17,6 @@ from trisect.core.trace import Address
 from trisect.experiments.ablate.run import measure as ablate
 from trisect.experiments.ablate.settings import AblateSettings
 from trisect.experiments.compare import run as compare_run
-from trisect.experiments.compare.page import _few
 from trisect.experiments.compare.run import _difference, _mean
 from trisect.experiments.compare.settings import CompareSettings
 from trisect.experiments.norms.run import measure as norms
@@ -216,16 +215,6 @@ def test_layers_that_share_a_key_and_have_their_own_queries_count_it_once():
     drawn = profile_replicates(scores, ["word"], (), 0)
     units = {c: drawn["decoder", None, None, c, "profile_gain", "word", None].units for c in ("q", "k", "v")}
     assert units == {"q": 8, "k": 4, "v": 4}
-
-
-def test_few_units_of_every_kind_are_warned_of():
-    rows = [("head", 2), ("head", 12), ("pair", 3), ("text", 29), ("article", 30), (None, None)]
-    table = pl.DataFrame(rows, {"per": pl.String, "n": pl.Int64}, orient="row")
-    assert list(_few(table)) == [
-        "With fewer than 30 heads such intervals are too narrow to lean on; here some are over 2 to 12.",
-        "With fewer than 30 pairs such intervals are too narrow to lean on; here some are over 3.",
-        "With fewer than 30 texts such intervals are too narrow to lean on; here some are over 29.",
-    ]
 
 
 def test_two_models_and_known_parts_alone(two):

@@ -84,14 +84,6 @@ def test_a_path_into_q_k_and_v_together_is_what_attention_does_with_that_writer(
         torch.testing.assert_close(both, paths._log_probabilities(made) - paths.clean, rtol=0, atol=ROUNDING)
 
 
-def test_direct_and_total_differ_by_what_lies_between():
-    paths, *_ = paths_of(load("gpt2"))
-    first = next(writer for writer in paths.change if writer.name == "1.h1")
-    assert torch.equal(effect(paths, [first], 2, "k", 1, True), effect(paths, [first], 2, "k", 1, True))
-    # the feed-forward block of layer 1 reads head 1 before layer 2 does
-    assert not torch.allclose(effect(paths, [first], 2, "k", 1, True), effect(paths, [first], 2, "k", 1, False))
-
-
 def with_halved_head():
     """A llama whose queries of head 2 in layer 2 are halved behind their map."""
     model: Any = tinyhf.llama().double()
@@ -194,16 +186,6 @@ def test_the_previous_token_head_makes_the_keys_and_nothing_else(composed):
     scores = {component: found["1.h1", f"{component}@2.h1"].weights_only for component in "qkv"}
     assert scores["k"] > 0.1
     assert scores["q"] == scores["v"] == pytest.approx(0.0, abs=1e-12)
-
-
-def test_the_page_names_the_strongest_paths(composed):
-    page = composed.report.read_text()
-    for words in ("Which heads write q, k and v?", "Strongest paths", "1.h1", "k@2.h1", "All heads"):
-        assert words in page
-    row = composed.data()["composition"][0]
-    assert {"writer", "into", "effect_nats", "low", "high", "direct", "weights_only", "unrelated", "shifts"} <= set(row)
-    assert "Shift of log-probability to each hypothesis" in page
-    assert any("Most into k: 1.h1" in str(finding) for finding in composed.findings)
 
 
 def test_one_head_can_be_asked_for(tmp_path):

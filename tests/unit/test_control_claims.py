@@ -10,7 +10,6 @@ import pytest
 from tests.controlled import SEEDS, everywhere, judged, made
 from tests.planted import every
 
-from trisect import claims
 from trisect.claims import evidence as room
 from trisect.claims.evidence import read
 from trisect.claims.reasons import Reason
@@ -18,7 +17,7 @@ from trisect.claims.verdicts import NOT, NOTHING, READINGS, SURVIVAL_UNDECIDED, 
 from trisect.core.claim import LossChange
 from trisect.core.methods import VARIANTS
 from trisect.core.tables import frame
-from trisect.papers import matrices, submodules, tying
+from trisect.papers import submodules, tying
 from trisect.stats.paired import summary
 
 OVERFITS = submodules.CLAIMS[0].parts[1]  # POS at k@1, valid loss change > 0.02 nats
@@ -192,12 +191,6 @@ def rows_of(table):
     return table.filter(pl.col("source") == "tying")
 
 
-def test_the_claim_is_of_another_family_than_those_about_one_models_heads():
-    assert tying.SOURCE.citation == matrices.SOURCE.citation
-    assert (tying.SOURCE.unit, matrices.SOURCE.unit) == ("seed", "head")
-    assert [part.effect for part in tying.CLAIMS[0].deciding()] == [LossChange("tie", (s,), "valid") for s in SITES]
-
-
 def test_planted_costs_support_it_and_no_cost_refutes_it(tied_study):
     whole = rows_of(tied_study[0]["claims"]).filter(pl.col("part").is_null()).row(0, named=True)
     assert (whole["claim"], whole["verdict"]) == ("D-2", "supported")
@@ -220,11 +213,6 @@ def test_a_measure_at_its_floor_decides_nothing(rise, verdict, reason):
     tables, _ = tied(COSTLY, rise)
     whole = rows_of(tables["claims"]).filter(pl.col("part").is_null()).row(0, named=True)
     assert (whole["verdict"], whole["reason"]) == (verdict, reason)
-
-
-def test_one_tie_that_costs_nothing_refutes_the_whole(tied_study, quiet):
-    tables, _ = tied(COSTLY | everywhere("tie-q+k@1-5", 0.0, 0.0))
-    assert rows_of(tables["claims"])["verdict"].drop_nulls().to_list() == ["refuted"]
 
 
 def test_a_study_without_ties_is_not_asked(tied_study):
@@ -260,8 +248,3 @@ def test_what_is_tied_or_narrower_is_no_baseline(tied_study):
     assert base.run.startswith("baseline-")
     assert {run.run.split("-")[0] for run in held.narrow[1, "1-5"]} == {"narrow5", "narrow7"}
     assert held.run(1, "narrow", None, "q+k@2") is None
-
-
-def test_it_is_listed_before_there_are_data():
-    assert "D-2" in [row["claim"] for row in claims.listing("seed")]
-    assert claims.CLAIMS["tying"] == tying.SOURCE.claims

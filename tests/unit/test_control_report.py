@@ -109,17 +109,6 @@ def test_attacks_and_controls_are_compared_at_the_sites_that_both_have_in_a_seed
     assert figures._less_controls(none, {"plain": attack[1:2], "bounded": control[:1]}) == {}
 
 
-def test_captions_name_only_what_was_run(study, drawn):
-    tables, described = study
-    kept = ~(pl.col("variant").fill_null("plain").is_in(["control", "site"]) | (pl.col("edit") == "narrow"))
-    rows = StudyRows.of({**tables, "runs": tables["runs"].filter(kept)}, described)
-    caption = next(iter(figures.control_figures(rows))).caption
-    assert [c for c, (_, how) in figures.HOW.items() if how in caption] == ["bounded"]
-    whole, few = drawn["tying"].caption, next(iter(removal.tying_figures(rows))).caption
-    assert [text in whole for text in removal.WHAT.values()] == [True, True, True]
-    assert [text in few for text in removal.WHAT.values()] == [True, True, False]
-
-
 def test_a_combined_control_has_a_panel_and_a_sentence_of_its_own(study):
     tables, described = study
     both = pl.col("variant").replace({"site": "bounded+site"})
@@ -129,17 +118,6 @@ def test_a_combined_control_has_a_panel_and_a_sentence_of_its_own(study):
     assert [c for c, (_, how) in figures.HOW.items() if how in figure.caption] == ["control", "bounded", "bounded+site"]
 
 
-def test_what_the_attack_took_is_the_baselines_bits_less_the_attacked_runs(rows, drawn):
-    lost = removal._information_loss(rows, "pos", "probe_linear_bits")
-    assert len(lost) == len(SEEDS) * len(DECIDING)
-    assert [p.value for p in lost] == pytest.approx([0.75] * len(lost), abs=0.02)
-    assert removal._information_loss(rows, "pos", "probe_linear_bits", "bounded")
-    assert removal._information_loss(rows, "dep", "probe_linear_bits") == []
-    panel = drawn["removed-pos-elsewhere"].panels[0]
-    assert "lowest -0.75" in panel.alt
-    assert "Highest 0.499 for q@5 at attacked v@1" in panel.alt
-
-
 def test_panels_of_probes_fit_a_narrow_screen(rows):
     points = removal._after_attack(rows, "pos", "probe_linear_bits")
     axis = axis_for([p.value for p in points], "bits")
@@ -147,14 +125,6 @@ def test_panels_of_probes_fit_a_narrow_screen(rows):
         panel = site_panel(title, points, axis, (removal.GUESSING,), Measure(title, "bits"))
         (drawn,) = cast(Any, charts.arrangement("p", FigureView("", (panel,), ())))["panels"]
         assert not drawn["wide"], title
-
-
-def test_erasure_stands_beside_random_subspaces(rows, drawn):
-    beyond_chance = {p.site: p.value for p in removal.beyond_chance(rows, "pos") if p.seed == SEEDS[0]}
-    assert beyond_chance["v@5"] == pytest.approx(0.5, abs=0.02)
-    assert beyond_chance["k@1"] == pytest.approx(0.08, abs=0.02)
-    assert [p.title for p in drawn["erasure-pos"].panels] == ["The label's subspace", "Random subspaces"]
-    assert "Directions removed from a site: 12;" in drawn["erasure-pos"].caption
 
 
 def test_ties_stand_against_parameters_and_narrower_heads(rows, drawn):
@@ -284,15 +254,6 @@ def test_the_plain_attack_less_its_control_is_paired_by_seed(rows):
     assert values["all"].n == len(SEEDS)
     assert (left.unit, left.compared, left.source) == ("nats", None, "")
     assert "minus that by control labels, mean over the same sites: +0.03" in left.words
-
-
-def test_the_claims_that_survive_are_counted_by_control(rows):
-    found = {one.groups: one for one in figures.control_findings(rows) if one.measure == "survival"}
-    for control in VARIANTS[1:]:
-        one = found[(control,)]
-        claims = rows.controls.filter(pl.col("control") == control)["claim"].n_unique()
-        assert sum(e.mean or 0.0 for e in one.values) == claims > 0
-        assert one.unit == "claims"
 
 
 def test_findings_of_probes_and_erasure_have_a_number_for_each_component(rows):

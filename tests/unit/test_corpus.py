@@ -9,7 +9,7 @@ from trisect.core.errors import CorpusError, DamagedFileError
 from trisect.core.files import write_json
 from trisect.core.spec import Text
 from trisect.text import corpus as text_corpus
-from trisect.text.corpus import Corpus, Split, batch, sample_steps, steps, unigram_loss
+from trisect.text.corpus import Corpus, Split, batch, sample_steps, steps
 
 
 def split(words, pos=None):
@@ -44,12 +44,6 @@ def test_cut_takes_the_first_tokens_and_says_so(small):
         "Only the first 2 of 4 valid tokens are used.",
         "Types seen fewer than 2 times in train (25.0\u00a0% of its tokens) become <unk>.",
     )
-
-
-def test_cut_adds_unk_only_where_something_needs_it(small):
-    known = {**small.splits, "valid": split([1, 2])}
-    assert "<unk>" not in Corpus.make("x", small.vocabulary, small.labels, known).cut(Text()).vocabulary
-    assert small.cut(Text()).vocabulary == ("a", "b", "c", "d", "<unk>")
 
 
 def test_cut_is_the_same_through_a_temporary_file(small, monkeypatch):
@@ -172,14 +166,6 @@ def test_a_label_with_one_class_in_train_is_refused(small, pos, known):
     assert caught.value.reason == known
 
 
-def test_the_rows_and_steps_of_wikitext_2():
-    train, valid = Split(np.zeros(2_049_990, np.int32)), Split(np.zeros(214_417, np.int32))
-    assert steps(train, 20, 35) == 2_929
-    last = batch(train, 20, 35, 2_928)
-    assert 2_928 * 35 + last.inputs.shape[1] + 1 == 102_499
-    assert steps(valid, 10, 35) == -(-21_440 // 35)
-
-
 @pytest.mark.parametrize("step", [-1, 2])
 def test_a_step_outside_the_split(step):
     with pytest.raises(IndexError, match="of 2"):
@@ -202,21 +188,6 @@ def test_a_sample_of_windows():
     assert sample_steps(longer, 20, 35, 2 * 700) == (2, 7)
     assert sample_steps(longer, 20, 35, 10**9) == tuple(range(10))
     assert sample_steps(split([0] * 40), 20, 35, 700) == (0,)  # no full window at all
-
-
-def test_unigram_loss_by_hand():
-    parts = {"train": split([0, 0, 1]), "valid": split([1, 2])}
-    corpus = Corpus.make("x", ("a", "b", "c"), {"pos": ("X",)}, parts)
-    # counts with one added: 3, 2, 1 of 6
-    assert unigram_loss(corpus, corpus.splits["valid"].tokens) == pytest.approx(
-        -(np.log(2 / 6) + np.log(1 / 6)) / 2, abs=1e-12
-    )
-
-
-def test_a_place_that_cannot_be_written(small, tmp_path):
-    (tmp_path / "file").write_text("")
-    with pytest.raises(Exception, match="could not be written"):
-        small.save(tmp_path / "file")
 
 
 def test_a_growing_array_that_cannot_grow(monkeypatch):

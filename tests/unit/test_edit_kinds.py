@@ -11,7 +11,7 @@ from tests import tiny
 from trisect.cli import main
 from trisect.core.edits import Edit, check_site, kind_of, kinds, make_edit, read_edit, register
 from trisect.core.errors import SpecError
-from trisect.core.methods import Attack, Control, Probe, canonical_variant
+from trisect.core.methods import Control, Probe, canonical_variant
 from trisect.core.schema import read
 from trisect.core.site import Site
 from trisect.core.spec import Run, read_experiment, to_json_data
@@ -227,11 +227,3 @@ def test_edits_are_added_to_a_study_that_is_there(tmp_path):
     assert [one.kind for one in ledger.experiment.edits] == ["freeze", "narrow"]
     assert [run.rpartition("-s")[0] for run in ledger.runs] == ["baseline", "freeze-q@1", "narrow2-q+k+v@1"]
     assert join_ledger(folder, [first], CORPUS.fingerprint) == ledger
-
-
-def test_an_attack_says_what_it_lacks():
-    with pytest.raises(SpecError) as caught:
-        make_edit("attack", Q, {"variant": "site"})
-    assert caught.value.reason == "It needs label and strength, and may have variant."
-    assert caught.value.todo == "Give label, strength."
-    assert Attack().labels == ("pos", "dep")

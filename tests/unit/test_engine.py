@@ -58,30 +58,10 @@ def test_a_worker_answers_line_by_line_and_goes_on_after_an_error(tmp_path):
     assert (words["share"], words["files"]) == (1.0, {})
 
 
-def test_a_worker_ends_when_its_input_does():
-    code = (
-        "from trisect.engine.processes import lines_in\nlines = lines_in()\nprint(next(lines), flush=True)\nnext(lines)"
-    )
-    process = subprocess.Popen([sys.executable, "-c", code], stdin=subprocess.PIPE, stdout=subprocess.PIPE)
-    assert process.stdin
-    assert process.stdout
-    process.stdin.write(b"one\n")
-    process.stdin.flush()
-    assert process.stdout.readline().strip() == b"b'one\\n'"
-    process.stdin.close()
-    assert process.wait(60) == 0
-    process.stdout.close()
-
-
 def test_what_a_library_prints_stands_never_between_the_events():
     code = "from trisect.engine import processes as p; p.serve = lambda _, events: (print('noise'), events.write(b'event')); p.main()"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, stdin=subprocess.DEVNULL, check=True)
     assert (done.stdout, done.stderr) == (b"event", b"noise\n")
-
-
-def test_nothing_heavy_is_imported_before_a_job_asks_for_it():
-    code = "import sys, trisect.engine.processes; print([m for m in ('torch', 'polars', 'spacy') if m in sys.modules])"
-    assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True).stdout.strip() == "[]"
 
 
 def test_a_desk_sends_a_file_once_until_it_changes_and_no_half_written_one(tmp_path):
@@ -332,12 +312,6 @@ def test_a_cluster_of_ones_own_has_the_cores_that_a_machine_is_asked_for(workers
 )
 def test_jobs_share_a_gpu_where_more_are_asked_for_than_there_are(workers, gpus, jobs):
     assert jobs_per_gpu(workers, gpus) == jobs
-
-
-def test_ray_is_imported_by_those_who_ask_for_it_alone():
-    code = "import sys, trisect.engine.start; print([m for m in ('ray', 'torch') if m in sys.modules])"
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert done.stdout == "[]\n"
 
 
 ONEDNN, OTHER = "step 2, float32 products by oneDNN (medium)", "step 2, float32 products by MKL (highest)"

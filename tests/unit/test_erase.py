@@ -11,7 +11,6 @@ from tests.pages import foreign
 
 import trisect
 from trisect.core.errors import CorpusError, ModelError, SiteError, SpecError
-from trisect.core.finding import Estimate
 from trisect.core.subject import QKV
 from trisect.core.tables import read_table
 from trisect.core.trace import Address
@@ -132,21 +131,6 @@ def test_the_page_says_it_and_the_same_rows_give_the_same_bytes(own, tmp_path):
     assert (again.findings, again.about) == (own.findings, own.about)
 
 
-def test_findings_are_the_unedited_loss_and_for_each_label_what_is_beyond_random_subspaces(own):
-    rows = own.tables["measures"]
-    (loss,) = rows.filter(pl.col("measure") == "loss_nats").select("value", "low", "high").rows()
-    assert own.findings[0].values == (Estimate("unedited", loss[0], loss[1], loss[2], 6),)
-    found = [(f.measure, f.groups[0], f.unit) for f in own.findings[1:]]
-    assert found == [("erase_excess", label, "nats") for label in ("dep", "pos")]
-    for finding in own.findings[1:]:
-        mine = rows.filter((pl.col("measure") == "erase_excess_nats") & (pl.col("group") == finding.groups[0]))
-        found = {f"{r['component']}@{r['layer']}": (r["value"], r["low"], r["high"]) for r in mine.to_dicts()}
-        assert {one.name: (one.mean, one.low, one.high) for one in finding.values} == found
-        assert {one.n for one in finding.values} == {6}
-        above, below = (sum(f(v) for v in found.values()) for f in (lambda v: v[1] > 0, lambda v: v[2] < 0))
-        assert finding.comparison == f"above 0 at {above}, below 0 at {below}, of 2"
-
-
 def test_a_pretrained_model_is_erased_at_words_and_its_special_tokens_are_left_alone(bert, tmp_path):
     model, bank = bert
     result = trisect.erase(model, bank, sites=["v@2"], per="head", draws=1, out=tmp_path, quiet=True, tokens=100)
@@ -215,14 +199,6 @@ def test_long_texts_keep_their_labels_from_window_to_window():
         real = batch.source.real[0]
         found += marker.at(batch, Address("plain", 2), "q", "pos")[0][real].tolist()
     assert found == [(i + 1) % 2 for i in range(29)] + [-1]
-
-
-def test_words_are_placed_in_what_was_said_or_joined_by_spaces():
-    labels = {"pos": ("A", "B", None)}
-    assert _locate_words("don't go", ["do", "n't", "go"], labels).spans == ((0, 2), (2, 5), (6, 8))
-    joined = _locate_words("du pain", ["de", "le", "pain"], labels)
-    assert joined.text == "de le pain"
-    assert [joined.text[a:b] for a, b in joined.spans] == ["de", "le", "pain"]
 
 
 def test_a_piece_belongs_to_the_word_it_shares_most_with():

@@ -135,12 +135,6 @@ def test_rows_become_the_same_table_in_any_order(tmp_path):
     assert read_table(tmp_path, "metrics").equals(table)
 
 
-def test_what_is_missing_stays_missing():
-    row = frame("sites", [{"subject": "x", "measure": "unigram_loss_nats", "value": 1.0}]).row(0, named=True)
-    assert row["site"] is None
-    assert row["at"] is None
-
-
 def test_tables_with_other_columns_are_refused(tmp_path):
     pl.DataFrame({"run": ["a"]}).write_parquet(tmp_path / "runs.parquet")
     with pytest.raises(DamagedFileError, match="has other columns than 'runs'"):

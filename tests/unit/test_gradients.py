@@ -14,7 +14,6 @@ from trisect.core.errors import ModelError, SpecError
 from trisect.core.subject import Texts
 from trisect.core.trace import Address
 from trisect.experiments.norms import run
-from trisect.experiments.patch.page import page
 from trisect.hf.load import input_gradients, load
 from trisect.measure.patching import _raise_each, _shift_weights
 
@@ -282,13 +281,3 @@ def test_what_cannot_be_estimated_is_refused(tmp_path):
     encoder = trisect.load(tinyhf.bert(head=False), tinyhf.tokenizer())
     with pytest.raises(ModelError, match="predicts tokens"):
         trisect.patch(encoder, base=BASE, donor=DONOR, by="gradient", out=tmp_path / "c", quiet=True)
-
-
-def test_the_page_is_drawn_from_its_tables(tmp_path):
-    model = trisect.load(tinyhf.gpt2(), tinyhf.tokenizer(False))
-    done = trisect.patch(
-        model, base=BASE, donor=DONOR, sites=["v@2.h1"], by="gradient", out=tmp_path / "out", quiet=True
-    )
-    assert done.attributions is not None
-    assert len(done.attributions) == 5
-    assert page(done.tables, done.about).sections[0].title == "The largest estimates"

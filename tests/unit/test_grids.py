@@ -249,20 +249,6 @@ def test_ticks_are_few_round_and_inside(low, span, most):
     assert all(gap >= span / (most + 1) * 0.99 for gap in gaps)
 
 
-def test_labels_of_a_small_panel_do_not_touch():
-    assert few_ticks(-0.0165, 0.0015, 3) == (-0.01, 0.0)
-    assert few_ticks(-0.4, 0.6, 3) == (0.0, 0.5)
-    assert few_ticks(0.0, 6.0, 3) == (0.0, 5.0)
-
-
-def test_every_sentence_stands_in_a_folded_table():
-    table = sentences((FREEZING, SITES, ALONE))
-    assert table is not None
-    assert table.is_folded
-    assert table.rows == (("Freezing", "highest at v@1."), ("Sites", "at v@6."), ("alone", "of v alone."))
-    assert sentences(()) is None
-
-
 def test_pairs_that_are_compared_have_signs_of_their_own():
     looks = {mark(pair) for pair in ("q-k", "k-v", "q-v")}
     assert len(looks) == 3

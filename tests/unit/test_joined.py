@@ -203,12 +203,3 @@ def test_what_lies_elsewhere_and_other_settings_are_refused(kept, tmp_path):
     (elsewhere / "study.json").write_text("{}", encoding="utf-8")
     with pytest.raises(StudyError, match="It is the folder of a study"):
         joined.check(elsewhere)
-
-
-def test_the_command_says_what_is_wrong_and_ends_with_2(tmp_path):
-    ended = CliRunner().invoke(
-        main, ["study", "--join", str(tmp_path), str(tmp_path / "x"), "--out", str(tmp_path / "y")]
-    )
-    assert ended.exit_code == 2
-    assert "holds no study that has ended" in ended.output
-    assert not (tmp_path / "y").exists()

@@ -73,13 +73,6 @@ def test_words_that_make_up_their_token_have_places_of_their_own(tmp_path):
     assert "written as one" not in notes
 
 
-def test_any_space_inside_a_word_is_a_space(tmp_path):
-    rows = [("1", "10 000", "NUM", 2), ("2", "euros", "NOUN", 0)]
-    ((one,), notes) = found(tmp_path, sentence(rows, "10\u00a0000 euros"))
-    assert shown(one) == ["10\u00a0000", "euros"]
-    assert "does not hold" not in notes
-
-
 def test_a_sentence_whose_text_line_is_another_is_its_tokens_joined_and_counted(tmp_path):
     texts, notes = found(tmp_path, sentence(MARKET, "Il pleut."), sentence(MARKET, SAID))
     assert [one.text for one in texts] == ["Je viens du marché .", SAID]

@@ -1,6 +1,5 @@
 """The experiment patch: pairs from files and from Python, what is refused and why, answers as tokens, positions, and its results."""
 
-import json
 from pathlib import Path
 from typing import Any
 
@@ -54,39 +53,6 @@ def refused(call, *words):
         call()
     for word in words:
         assert word in str(error.value)
-
-
-def test_a_pair_in_memory_gives_its_sites_and_a_page(recaller, tmp_path):
-    base, donor = interchanged.facts(1)[0]
-    done = trisect.patch(recaller, base=base.text, donor=donor.text, sites="v@2", out=tmp_path / "out", quiet=True)
-    (site,) = done.sites
-    assert (site.site, site.own, site.n) == ("v@2", None, 1)
-    assert done.data()["sites"] == [site.data()]
-    assert done.data()["answer"] == done.answer != ""
-    assert "A text pair" in done.report.read_text()
-
-
-def test_a_file_of_pairs_says_how_often_each_answer_came(recaller, tmp_path):
-    pairs = [
-        {"base": b.text, "donor": d.text, "answers": interchanged.predicted(b, d)} for b, d in interchanged.facts(12)
-    ]
-    file = tmp_path / "pairs.jsonl"
-    file.write_text("\n".join(map(json.dumps, pairs)) + "\n\n")
-    done = trisect.patch(recaller, pairs=file, per="head", out=tmp_path / "out", quiet=True)
-    found = {site.site: site for site in done.sites}
-    data = found["q@2.h1"].data()
-    assert (data["own"], data["others"], data["unchanged"], data["n"]) == (1.0, {"k": 0.0, "v": 0.0}, 0.0, 12)
-    assert (found["q@2.h1"].logit_change or 0.0) > 0
-    assert list(found) == [f"{c}@{n}.h1" for n in (1, 2) for c in "qkv"]
-    assert done.about.command == "trisect patch MODEL --pairs pairs.jsonl --per head"
-    assert "v@1.h1 as k 1.000" in " ".join(map(str, done.findings))
-    page = done.report.read_text()
-    assert "where its own (the base) has the thing asked for, in 100" in page
-    assert "as it would if values say what is passed on" in page
-    assert [name in page for name in ("patch-heads-own", "patch-heads-logit-change", "text-pair")] == [True] * 3
-    came = done.tables["interchanges"].filter(component="q", layer=2)
-    assert set(came["came"]) == {"q"}
-    assert came["answer"].to_list() == [pair["answers"]["q"] for pair in pairs]
 
 
 def test_pairs_that_are_not_answered_as_stated_can_be_left_out(recaller, tmp_path):

@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-import ast
 from collections.abc import Callable, Mapping
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import polars as pl
 import pytest
 from scipy import stats as scipy_stats
+from tests.unit.test_layers import graph
 
-import trisect
 from trisect import claims
 from trisect.core.spec import Design, StudyAbout, to_json_data
 from trisect.core.tables import frame
@@ -209,12 +207,4 @@ def test_every_world_has_its_truth():
 
 
 def test_the_truth_is_read_by_scores_alone():
-    root, readers = Path(trisect.__file__).parent, set()
-    texts = {path: path.read_text(encoding="utf-8") for path in root.rglob("*.py")}
-    for path in (path for path, text in texts.items() if "study.planted" in text):
-        for node in ast.walk(ast.parse(texts[path])):
-            names = [node.module] if isinstance(node, ast.ImportFrom) and node.module else []
-            names += [alias.name for alias in node.names] if isinstance(node, ast.Import) else []
-            if "trisect.experiments.study.planted" in names:
-                readers.add(path.relative_to(root).as_posix())
-    assert readers == {"experiments/study/run.py"}
+    assert {name for name, of in graph().items() if "experiments.study.planted" in of} == {"experiments.study.run"}

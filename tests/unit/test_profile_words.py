@@ -2,7 +2,7 @@
 
 from trisect.core.finding import About
 from trisect.core.tables import frame
-from trisect.experiments.profile.page import COMPONENTS, DIFFERENCES, PAIRS, _how, findings
+from trisect.experiments.profile.page import COMPONENTS, PAIRS, findings
 from trisect.experiments.profile.settings import ProfileFacts
 from trisect.report.maps import label_maps
 
@@ -84,9 +84,3 @@ def test_a_map_of_labels_marks_and_says_its_ends():
         "q: queries: heat map of labels by layer, in accuracy. Highest 0.2 for pos at layer 1, lowest -0.1 for pos at layer 2. 1 marked."
     )
     assert figure.ramp == (-0.2, 0.2, "accuracy")
-
-
-def test_limits_are_those_of_maps_and_of_two_sides_where_there_are_two():
-    plain, cross = (" ".join(_how(crosses, 5)) for crosses in (False, True))
-    assert (plain.count("invertible map"), plain.count(DIFFERENCES)) == (1, 0)
-    assert cross.count("decoder's layer") == cross.count(DIFFERENCES) == 1

@@ -15,7 +15,6 @@ from trisect.hf.hooks.calls import Call, Edits
 from trisect.hf.hooks.interface_hook import find_pieces
 from trisect.hf.hooks.product_hook import following, record_products
 from trisect.hf.locate.affine import Affine, affine_of
-from trisect.hf.locate.weights import find_weights
 from trisect.hf.verify.examples import example_inputs
 from trisect.hf.verify.proof import check_law, prove
 
@@ -362,14 +361,3 @@ def test_torchs_own_attention_is_read_by_its_own_hand():
         model(**X)
     assert torch.equal(calls[0].output, calls[0].v)
     assert prove("mine", model, X).refusal is None
-
-
-def test_find_needs_no_names():
-    """The same layer with its parts under other names gives the same weights."""
-    a, b = Attends(Simple()), Attends(Simple())
-    b.layer.first, b.layer.second = b.layer.k, b.layer.q
-    with torch.no_grad():
-        b.layer.q, b.layer.k = b.layer.second, b.layer.first
-    (one,) = find_weights(a, X, record_products, [Address("plain", 1)])
-    (other,) = find_weights(b, X, record_products, [Address("plain", 1)])
-    assert torch.equal(one.projections.w_q, other.projections.w_q)  # type: ignore[arg-type]

@@ -216,20 +216,6 @@ def test_the_plan_stays_within_its_memory_and_is_tried_on_other_texts(done):
     assert plan == pytest.approx(float((edited.total - clean.total).sum() / clean.count.sum()), abs=1e-12)
 
 
-def test_the_page_says_where_k_needs_more_than_v_and_what_the_plan_costs(done):
-    found = {one.measure: one for one in done.findings}
-    text = done.report.read_text()
-    for name in ("least_bits", "plan_change"):
-        assert found[name].words.split(";")[0] in text
-    assert {one.name for one in found["least_bits"].values} == {"k@1", "k@2", "v@1", "v@2"}
-    assert sum(one.measure == "k_less_v" for one in done.findings) == 6
-    rows = done.tables["measures"]
-    single = rows.filter(measure="loss_change_nats", group="bits by token", at=2.0)
-    k, v = (single.filter(component=name)["value"].mean() for name in "kv")
-    less = rows.filter(measure="k_less_v_nats", group="bits by token", at=2.0)["value"].item()
-    assert less == pytest.approx(k - v)
-
-
 def test_layers_in_which_the_most_bits_are_too_few_are_not_said_to_need_as_many(done):
     changed = pl.col("measure") == "loss_change_nats"
     large = [pl.when(changed).then(1.0).otherwise(pl.col(name)).alias(name) for name in ("value", "low", "high")]

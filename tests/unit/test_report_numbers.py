@@ -92,13 +92,6 @@ def test_a_figure_packs_each_series_once_however_often_it_is_drawn(drawn):
     json.dumps(packed, allow_nan=False)
 
 
-def test_layers_keep_shape_and_colour_in_every_panel(drawn):
-    keys = drawn["fig03-attack-pos-train"].views[0].legend
-    assert [key.name for key in keys] == ["layer 1", "layer 2", "baseline"]
-    assert len({(key.colour, key.shape) for key in keys}) == 3
-    assert [key.name for key in drawn["fig03-attack-pos-train"].views[1].legend] == ["q", "k", "v", "baseline"]
-
-
 def test_numbers_inside_the_page_cannot_end_their_block():
     tables = study_tables(**SMALL)
     evil = tables["runs"].with_columns(pl.col("run").str.replace("baseline", "</script><b>"))

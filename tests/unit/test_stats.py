@@ -179,15 +179,6 @@ def test_fourteen_true_nulls_are_seldom_called_anything():
     assert (p < ALPHA).any(-1).mean() > 0.4
 
 
-@pytest.mark.parametrize("parts", [2, 8])
-def test_claims_of_several_parts_keep_the_error_when_each_part_sits_on_its_margin(parts):
-    generator = np.random.default_rng(8)
-    draws, claims, n = 2000, 14, 5
-    drawn = [t_test(summary(0.02 + generator.standard_normal((draws, claims, n))), "above", 0.02) for _ in range(parts)]
-    wrong = (holm(two_sided(conjunction(drawn))) < ALPHA).any(-1).mean()
-    assert wrong <= 0.05 + 3 * np.sqrt(0.05 * 0.95 / draws)
-
-
 def paired(seed: int, n: int, shift: float = 0.3) -> tuple[np.ndarray, np.ndarray]:
     draw = np.random.default_rng(seed)
     return draw.normal(shift, 1, n), draw.normal(0, 1, n)
@@ -391,18 +382,6 @@ def test_rank_correlations_are_scipys_from_values_and_from_counts():
     assert spearman_of_counts(table)[0] == pytest.approx(float(wanted.statistic), abs=1e-12)
     assert np.isnan(spearman(np.array([[1.0, 1.0, 1.0], [1.0, 2.0, 3.0]])))
     assert np.isnan(spearman(np.array([[1.0, 2.0], [1.0, 2.0]])))
-
-
-def test_intervals_over_texts_cover_at_about_their_nominal_rate():
-    draw, hits, trials = np.random.default_rng(0), 0, 400
-    for trial in range(trials):
-        counts = draw.integers(5, 40, 80).astype(float)
-        sums = ((0.3 + draw.normal(size=80)) * counts)[:, None]
-        ends = percentile_interval(bootstrap_ratios(sums, counts, trial, draws=400), 80)
-        hits += bool(ends.low[0] <= 0.3 <= ends.high[0])
-    # percentiles of 80 texts fall a little short of 95 %
-    low, high = scipy_stats.binom.ppf([1e-4, 1 - 1e-4], trials, [0.90, 0.96])
-    assert low <= hits <= high
 
 
 SIZES = (6, 12, 66, 96, 144, 384, 1000)  # heads, texts or names

@@ -56,11 +56,6 @@ def refusal(call, *arguments, **named) -> list[str]:
     return parts
 
 
-def test_there_are_eight_in_the_order_of_the_source():
-    assert tuple(CONSTRUCTIONS) == NAMES
-    assert all(getattr(theory, name) is make for name, make in CONSTRUCTIONS.items())
-
-
 @pytest.mark.parametrize("name", NAMES)
 def test_a_result_says_what_it_is_and_stays_as_it_is(name):
     found: Any = small(name)
@@ -417,22 +412,8 @@ def test_the_page_begins_with_how_near_errors_come_to_closed_forms_one_drawing_a
     assert "1 construction · β 2 · 16 dimensions · seed 0 · float64" in alone
 
 
-def test_a_run_says_what_came_out_and_what_did_not_apply(ran):
+def test_a_run_says_which_settings_did_not_apply_and_its_command(ran):
     assert len(ran.findings) == 4
-    first, third = ran.findings[0], ran.findings[2]
-    row = ran.tables["theory"].row(0, named=True)
-    assert (first.measure, first.unit) == ("stretched_key_two_heads", "Kolmogorov–Smirnov distance of head 1's α_a")
-    assert str(first).startswith("stretched_key_two_heads  β 1: Kolmogorov–Smirnov distance of head 1's α_a = ")
-    assert {one.name: (one.mean, one.n) for one in first.values} == {
-        "error": (row["error"], 500),
-        "law": (row["expected"], None),
-        "variance_one": (row["variance_one"], 500),
-        "variance_two": (row["variance_two"], 500),
-    }
-    assert [one.name for one in third.values] == ["error", "law"]
-    for one, line in zip(ran.findings, ran.tables["theory"].iter_rows(named=True), strict=True):
-        held = {True: "error ≤ law", False: "error > law"}[line["error"] <= line["expected"]]
-        assert one.comparison == (held if line["relation"] == "at most" else "")
     assert ran.notes == tuple(f"{name} does not apply to key_query_value." for name in ("keys", "samples"))
     about = json.loads((ran.folder / "theory.json").read_text(encoding="utf-8"))["body"]
     assert about["command"] == (

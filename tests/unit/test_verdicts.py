@@ -130,13 +130,6 @@ def test_a_part_without_a_spread_is_not_the_weakest_beside_one_that_speaks_again
     assert decide([(same, high)], (verdicts.NOT_MEASURED,))[0].weakest is same
 
 
-def test_an_undecided_claim_says_how_many_seeds_would_have_decided_it():
-    row = whole(judged(planted(TRUTHS["A-2"], seeds=SEEDS[:5], spread=0.3), SEEDS[:5]), "A-2")
-    assert row["verdict"] == "inconclusive"
-    assert row["seeds_needed"] > 5
-    assert whole(judged(planted(TRUTHS["A-2"])), "A-2")["seeds_needed"] is None
-
-
 @pytest.mark.parametrize(
     ("claim", "slug", "gone"),
     [("A-1", "attack-pos-k@1-", True), ("A-2", "attack-pos-k@3-", True), ("A-1", "attack-pos-k@2-", False)],
@@ -235,19 +228,6 @@ def test_a_baseline_that_diverged_fails_both_preconditions_in_its_seed():
         assert check.sentence.endswith("The baseline diverged in seed 3.")
     row = whole(judged(broken), "A-8")
     assert (row["verdict"], row["reason"], row["p"]) == ("inconclusive", str(Reason("baseline diverged")), 1.0)
-
-
-def test_a_precondition_says_what_is_required_and_then_what_was_found():
-    tables = planted({"self_only": 0.01}, spread=0.0001)
-    first, second = claims.preconditions(tables)
-    assert first.sentence.startswith("Required: in every seed the baseline's final validation loss is below ")
-    assert first.sentence.endswith(" Found so in every seed.")
-    assert second.sentence.startswith("Required: in every seed, letting each position see only itself costs ")
-    assert second.sentence.endswith(" Not so in seeds 1, 2, 3, 4, 5, 6.")
-    empty = {name: table.clear() for name, table in tables.items()}
-    assert claims.preconditions(empty)[0].sentence.endswith(" Not measured.")
-    gone = {**tables, "sites": tables["sites"].filter(pl.col("measure") != "unigram_loss_nats")}
-    assert claims.preconditions(gone)[0].sentence.endswith(" Not measured in seeds 1, 2, 3, 4, 5, 6.")
 
 
 def test_preconditions_give_mean_and_interval():

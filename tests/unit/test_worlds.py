@@ -316,35 +316,6 @@ def test_verbs_agree_with_their_subject_also_across_other_nouns(trees):
     assert modal > 100
 
 
-def test_a_second_predicate_agrees_with_the_subject_of_the_first(trees):
-    checked = 0
-    for tree in trees:
-        for place, word in enumerate(tree, 1):
-            if word.dep == "conj" and word.pos == "VERB" and not children(tree, place, "nsubj"):
-                first, second = finite(tree, word.head), finite(tree, place)
-                if first.plural is not None and second.plural is not None:
-                    assert first.plural == second.plural
-                    checked += 1
-    assert checked > 50
-
-
-def test_what_was_said_before_tells_more_than_the_word_before(embedded):
-    """A noun of the last 30 words comes again far more often than among as many words from elsewhere."""
-    train = embedded.splits["train"]
-    nouns = train.labels["pos"] == embedded.labels["pos"].index("NOUN")
-    places = np.flatnonzero(nouns)[200:]
-    away = len(train.tokens) // 2
-
-    def repeated(shift):
-        hits = 0
-        for place in places:
-            start = (place + shift) % (len(train.tokens) - 40)
-            hits += train.tokens[place] in train.tokens[max(0, start - 30) : start]
-        return hits / len(places)
-
-    assert repeated(0) > 2 * repeated(away)
-
-
 NAMES = ("Ana Bruk", "Bo Bruk", "Cy Dunn", "Di Dunn", "Ed E. Fenn", "Flo Gad")
 FILES = {
     "wiki.txt": "".join(f"{name}. {name} was born in Ulm.\n" for name in NAMES) + "Bo Bruk's wife. Of Ana Bruk.\n",
