@@ -251,14 +251,6 @@ def test_the_page_and_the_terminal_say_whose_words_they_are(found):
     assert f"Words that carry 'linked': {linked:,} of the target, {facts['source_words']:,} of the source." in said
 
 
-def test_several_translators_say_why_no_claim_is_judged(bitext, tmp_path):
-    models = [tinyhf.save(tinyhf.bart(seed), tmp_path / f"model-{seed}") for seed in (1, 2)]
-    got = trisect.profile(models, bitext, out=tmp_path / "out", **SMALL)
-    assert set(got.tables["claims"]["reason"]) == {OTHER_WORDS}
-    over = got.tables["over_models"]
-    assert {"q", "k", "v", "q-v"} <= set(over.filter(over["measure"].str.starts_with("profile_"))["component"])
-
-
 @pytest.mark.parametrize(
     ("named", "kind", "words"),
     [

@@ -13,11 +13,14 @@ import trisect
 from trisect.cli import main
 from trisect.core.errors import SpecError
 from trisect.core.subject import Texts
+from trisect.experiments.quantise import page as quantise_page
 from trisect.experiments.quantise.page import findings
 from trisect.experiments.quantise.run import even_bits, plan_bits
+from trisect.lab.units import page as units_page
 from trisect.lm.fleet import initial, layout, views
 from trisect.lm.reading import OwnModel
 from trisect.measure.intervention import cut_to_rank, round_to_bits
+from trisect.report.sheet import Sheet
 
 WORDS = tiny.corpus().vocabulary
 FLAT = initial(tiny.MODEL, len(WORDS), 1).double()
@@ -243,7 +246,9 @@ def test_the_command_exits_with_1_where_the_plan_costs_more_than_the_tolerance_a
         assert ("Failed: a plan at 3 bits" in done.stderr) == (status == 1)
 
 
-def test_over_several_models_planned_bits_are_averaged_and_no_tolerance_is_taken(tmp_path):
+def test_over_several_models_planned_bits_are_averaged_and_no_tolerance_is_taken(tmp_path, monkeypatch):
+    for page in (quantise_page, units_page):  # which take most of the time
+        monkeypatch.setattr(page, "page", lambda tables, about: Sheet("t", "k", "l", ()))
     two = [trisect.load(tinyhf.gpt2(seed), tokenizer=tinyhf.tokenizer(False)) for seed in (1, 2)]
     lines, options = ["w1 w2 w3 , w4", "w5 w6 w7 ,"] * 2, {"bits": (3, 4), "by": "token", "out": tmp_path / "out"}
     done = trisect.quantise(two, lines, units="models", quiet=True, **options)

@@ -213,10 +213,6 @@ def test_a_utility_is_a_command_and_a_function():
         greet("Ada", times=0)
 
 
-def test_tables_and_figures_stand_in_what_out_holds():
-    assert COUNT.leaves == "The folder for counters and tables"
-
-
 PLAN = {"seeds": [1, 2], "wall_seconds": 1.0}
 FOLDERS = {
     "recall": {"people.json": {}, "recall.json": PLAN},
@@ -283,13 +279,6 @@ def test_a_model_that_recall_trained_is_no_folder_of_results(tmp_path):
     said = CliRunner().invoke(main, ["check", str(tmp_path)])
     assert said.exit_code == 2
     assert "holds" not in said.stdout
-
-
-def test_every_command_that_goes_on_says_by_which_file():
-    assert {one.name for one in EXPERIMENTS if one.plan} == {"lookup", "recall", "translate-train", "dissect"}
-    assert {one.name for one in EXPERIMENTS if isinstance(one, TrainingExperiment) and not one.plan} == {
-        "study"
-    }  # by its ledger
 
 
 def test_a_page_lies_beside_a_statement(tmp_path):

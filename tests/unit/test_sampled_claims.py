@@ -20,7 +20,6 @@ from trisect.papers import SOURCES
 from trisect.report.cards import cards
 from trisect.report.format import why_open
 from trisect.stats.bootstrap import _percentile_test, percentile_interval
-from trisect.stats.paired import summary, t_interval, t_test
 from trisect.stats.significance import PValues, two_sided
 
 ABOUT = {"subject": "m", "corpus": "c"}
@@ -76,15 +75,6 @@ def test_every_deciding_part_must_hold_and_the_others_do_not_count():
     assert verdicts(source(both), values | {"b": (-1.0, 0.1)}) == {"X": "refuted"}
 
 
-def test_holm_over_the_claims_of_the_source():
-    """Alone p is 0.02; among four claims of a source the first of them needs 0.0125."""
-    z = float(stats.norm.isf(0.01))
-    values = dict.fromkeys("abcd", (z, 1.0))
-    assert verdicts(source(claim("A", part("a"))), values) == {"A": "supported"}
-    four = source(*(claim(name.upper(), part(name)) for name in "abcd"))
-    assert set(verdicts(four, values).values()) == {"inconclusive"}
-
-
 def test_a_combination_is_taken_draw_by_draw():
     """Two statistics that vary together: each alone tells nothing, their difference does."""
     shared = np.random.default_rng(0).normal(size=4000)
@@ -97,22 +87,6 @@ def test_a_combination_is_taken_draw_by_draw():
     assert whole["verdict"] == "supported"
     assert whole["effect"] == pytest.approx(0.3)
     assert json.loads(whole["runs"]) == ABOUT
-
-
-@pytest.mark.parametrize("n", [30, 100])
-def test_p_and_interval_agree_with_students_t_for_means(n):
-    """Of normal values; 20,000 draws leave an error of 0.003 at p = 0.2 and of 2 % of a half-width."""
-    values = np.random.default_rng(n).normal(0.15, 1, n)
-    picks = np.random.default_rng(1).integers(n, size=(20_000, n))
-    replicates = values[picks].mean(1)
-    student = t_test(summary(values), "above", 0.0)
-    found = _percentile_test(replicates, n, "above", 0.0)
-    assert float(found.p_for) == pytest.approx(float(student.p_for), abs=0.01)
-    assert float(found.p_against) == pytest.approx(float(student.p_against), abs=0.01)
-    want = [float(end) for end in t_interval(summary(values), 0.95)]
-    np.testing.assert_allclose(
-        [float(end) for end in percentile_interval(replicates, n)], want, atol=0.05 * (want[1] - want[0])
-    )
 
 
 def test_true_nulls_are_refuted_or_supported_no_oftener_than_they_may():

@@ -137,11 +137,6 @@ def test_a_file_of_pairs_is_named_in_python_as_on_the_command_line(name, tmp_pat
         build(settings, {**model, "pairs": [("w1", "w2")]})
 
 
-def test_a_file_of_pairs_that_is_not_there_is_named(tmp_path):
-    with pytest.raises(trisect.TrisectError, match=r"pairs\.json"):
-        trisect.patch("m", str(tmp_path / "pairs.json"), quiet=True)
-
-
 def test_a_site_has_one_spelling_in_a_command():
     spelt = [AblateSettings(ModelSource("a"), TextSource(), sites=(site,)) for site in ("q@1,2", "q@2,1", "q@1-2")]
     assert len({command("ablate", settings) for settings in spelt}) == 1

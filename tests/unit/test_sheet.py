@@ -15,7 +15,6 @@ from jinja2 import UndefinedError
 from tests.unit.test_sampled_claims import claim, drawn, part, source
 
 from trisect.claims import judge_by_draws
-from trisect.core.errors import StudyError
 from trisect.report import render
 from trisect.report import sheet as report_sheet
 from trisect.report.charts import Figure, LegendEntry, Panel
@@ -108,12 +107,6 @@ def test_the_same_sheet_gives_the_same_bytes_and_files(tmp_path):
         assert (tmp_path / "a/figures" / name).read_bytes() == (tmp_path / "b/figures" / name).read_bytes()
     other = write_page(tmp_path / "a", replace(sheet(), title="other"))
     assert other.read_bytes() != second.read_bytes()
-
-
-def test_a_folder_that_cannot_be_written(tmp_path):
-    (tmp_path / "file").write_text("")
-    with pytest.raises(StudyError, match="could not be written"):
-        write_page(tmp_path / "file", sheet())
 
 
 def test_a_document_lies_under_its_own_name_with_its_figures(tmp_path):

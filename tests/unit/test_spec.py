@@ -108,15 +108,6 @@ def test_a_tie_is_compared_with_separate_matrices_of_as_nearly_as_many_parameter
     )
 
 
-def test_controls_are_attacks_of_their_own_at_the_attacks_length():
-    control = Control(PAPER_SITES[:2], ("pos",))
-    runs = list(replace(tiny.EXPERIMENT, control=control).runs("text"))
-    attacks = [r for r in runs if r.edit and r.edit.kind == "attack"]
-    assert {r.edit.setting("variant") for r in attacks if r.edit} == {"plain", "control", "bounded", "site"}
-    assert len({r.training.epochs for r in attacks}) == 1
-    assert len({r.id for r in runs}) == len(runs)
-
-
 def test_lists_and_whole_numbers_are_settled_so_that_the_same_statement_has_the_same_id():
     loose = replace(tiny.EXPERIMENT, seeds=[1, 2], training=replace(tiny.TRAINING, clip=1, rate=2))  # type: ignore[arg-type]
     strict = replace(tiny.EXPERIMENT, training=replace(tiny.TRAINING, clip=1.0, rate=2.0))
@@ -296,11 +287,6 @@ def test_several_sites_in_one_text_are_told_how_to_stand(text):
     assert "--sites q@3 k@3" in caught.value.todo
 
 
-def test_resolving_counts_layers_out():
-    assert str(Site.parse("v@all").resolve(3, 2)) == "v@1-3"
-    assert [str(p) for p in Site.parse("q+k@1-2").resolve(2, 2).parts()] == ["q@1", "k@1", "q@2", "k@2"]
-
-
 def test_outside_the_model_is_an_error_never_an_empty_set():
     with pytest.raises(SiteError, match=r"'k@6' lies outside the model: layer 6") as caught:
         Site.parse("k@6").resolve(5, 5)
@@ -336,11 +322,6 @@ def test_small_presets_control_the_sites_that_decide(preset: Design):
     assert all(getattr(preset, method) for method in METHODS if method != "interchange")  # that needs a world
     assert preset.control is not None
     assert {str(site) for site in preset.control.sites} == {f"{c}@{layer}" for c in "qkv" for layer in (1, 5)}
-
-
-def test_the_papers_own_preset_stays_the_papers():
-    paper = find_experiments("paper")[0]
-    assert not any((paper.control, paper.tie, paper.probe, paper.erase))
 
 
 def test_beyond_is_a_grid_of_everything_and_a_sweep_of_strengths():

@@ -91,14 +91,6 @@ def test_a_spread_far_above_rounding_is_tested():
     assert summary([0.1, 0.1 + 1e-9]).testable
 
 
-def test_summary_is_count_mean_and_sample_standard_deviation():
-    found = summary([1.0, 2.0, 4.0])
-    assert (float(found.n), float(found.mean)) == (3.0, pytest.approx(7 / 3))
-    assert float(found.spread) == pytest.approx(np.std([1, 2, 4], ddof=1))
-    assert nan_to_none(summary([]).mean) is None
-    assert nan_to_none(summary([0.3]).mean) == 0.3
-
-
 def test_all_parts_hold_by_the_largest_p_for_and_fail_by_k_times_the_smallest_p_against():
     parts = [
         PValues(np.array(0.01), np.array(0.9)),

@@ -15,7 +15,7 @@ from trisect.core.errors import CorpusError
 from trisect.core.schema import read
 from trisect.core.spec import Text
 from trisect.text import generated as text_generated
-from trisect.text.birth_places import QUESTION, People, ask, name_in, open_people
+from trisect.text.birth_places import People, ask, name_in, open_people
 from trisect.text.corpus import Corpus, Documents, Split, batch, check_windows, sample_steps, steps, unigram_loss
 from trisect.text.generated import FUNCTION, VERSION, _Lexicon, draw_sentences, embedded_corpus, people_corpus
 from trisect.text.sources import Text as TextSpec
@@ -279,16 +279,6 @@ def test_every_tree_has_one_root_and_no_cycle(trees):
                 assert steps <= len(tree)
 
 
-def test_determiners_and_numerals_agree_with_their_noun(trees):
-    seen = Counter()
-    for tree in trees:
-        for word in tree:
-            if word.dep in ("det", "nummod") and word.plural is not None:
-                assert word.plural == tree[word.head - 1].plural
-                seen[word.dep] += 1
-    assert min(seen["det"], seen["nummod"]) > 100
-
-
 def finite(tree, at):
     """The word that shows the number of the predicate at `at` (from 1): its auxiliary, its copula, or itself."""
     helpers = children(tree, at, "aux") + children(tree, at, "cop")
@@ -431,14 +421,6 @@ def test_more_names_left_out_than_there_are(folder):
 @pytest.mark.parametrize("name", ["X", "Ed E. Fenn", "Y born? Where was Z", "born?"])
 def test_a_question_holds_its_name(name):
     assert name_in(f" {ask(name)}\n") == name
-
-
-@pytest.mark.parametrize("question", ["", " ", "Where was  born?", "Where was X", "where was X born?", "Is X born?"])
-def test_a_question_about_no_name(question):
-    with pytest.raises(CorpusError) as error:
-        name_in(question)
-    assert repr(question) in error.value.problem
-    assert QUESTION.format(name="NAME") in error.value.reason
 
 
 @pytest.mark.parametrize("seed", range(3))
