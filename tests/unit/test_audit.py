@@ -148,11 +148,7 @@ def held(model: Any, site: str) -> torch.Tensor:
         ("numbers before heads", lambda v: v.permute(0, 2, 3, 1), "[B, T, E, H]"),
         ("numbers before heads, in one axis", lambda v: v.permute(0, 2, 3, 1).flatten(2), "[B, T, E·H]"),
         ("time first", lambda v: v.permute(2, 0, 1, 3).flatten(2), "[T, B, H·E]"),
-        (
-            "one of three",
-            lambda v: torch.stack([0 * v, v, 0 * v]).permute(1, 3, 0, 2, 4),
-            "[B, T, 1 at 1 of 3, H, E]",
-        ),
+        ("one of three", lambda v: torch.stack([0 * v, v, 0 * v]).permute(1, 3, 0, 2, 4), "[B, T, 1 at 1 of 3, H, E]"),
     ],
 )
 def test_a_function_is_a_handle_and_its_axes_are_named(llama, name, change, axes):

@@ -313,10 +313,7 @@ def directions(of: Tensor) -> Tensor:
     return of / of.norm(dim=-1, keepdim=True)
 
 
-@pytest.mark.parametrize(
-    ("kind", "name"),
-    [("qwen3", "q"), ("qwen3", "k"), ("olmo2", "q"), ("persimmon", "k")],
-)
+@pytest.mark.parametrize(("kind", "name"), [("qwen3", "q"), ("qwen3", "k"), ("olmo2", "q"), ("persimmon", "k")])
 def test_what_a_head_reads_is_what_the_weights_under_its_norm_read(kind, name):
     """Iff: a change of the input that they do not read leaves the head as it was, and one that they read does not."""
     model = zoo.build(kind)

@@ -43,11 +43,7 @@ BAD = [
     ),
     (("study", "quick", "--device", "tpu"), "device is 'tpu'", "There is auto, cpu and cuda"),
     (("study", "quick", "--precision", "int8"), "precision is 'int8'", "There is float32 and bfloat16"),
-    (
-        ("study", "quick", "--precision", "bfloat16"),
-        "The precision 'bfloat16' was asked for",
-        "Leave --precision out",
-    ),
+    (("study", "quick", "--precision", "bfloat16"), "The precision 'bfloat16' was asked for", "Leave --precision out"),
     (("study", "quick", "--seeds", "0"), "seeds is 0", "1 or more"),
     (("study", "quick", "--seeds", "-2"), "'-2' are not seeds", "how many (5)"),
     (("study", "quick", "--seeds", "two"), "'two' are not seeds", "whole numbers"),

@@ -66,11 +66,7 @@ def test_new_figures_stand_where_there_are_rows_and_nowhere_else(study, drawn):
     sites = tables["sites"].filter(pl.col("label").is_null())
     plain = {**tables, "runs": tables["runs"].filter(PAPER), "sites": sites, "controls": frame("controls", ())}
     bare = StudyRows.of(plain, described)
-    assert page.collect(bare) == (
-        *page.answer_findings(bare),
-        *page.comparisons(bare),
-        *study_words.findings(bare),
-    )
+    assert page.collect(bare) == (*page.answer_findings(bare), *page.comparisons(bare), *study_words.findings(bare))
     assert {one.name for one in figures.collect(bare)} == set(drawn) - set(NEW)
 
 

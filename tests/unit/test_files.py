@@ -28,7 +28,6 @@ from trisect.core.files import (
     read_record,
     read_strict,
     remove_scratch,
-    replace_file,
     safe_join,
     write_json,
 )  # fmt: skip
@@ -81,21 +80,6 @@ def test_scratch_that_is_a_link_stays_with_what_it_leads_to(tmp_path):
     link.symlink_to(other)
     remove_scratch([tmp_path])
     assert sorted(tmp_path.iterdir()) == sorted([link, other])
-
-
-def test_a_failed_write_leaves_the_old_file_and_no_scratch(tmp_path):
-    path = tmp_path / "x"
-    path.write_text("old")
-
-    def fail(scratch):
-        scratch.write_text("half")
-        raise OSError(28, "No space left on device")
-
-    with pytest.raises(StudyError, match="could not be written") as caught:
-        replace_file(path, fail)
-    assert caught.value.reason == "The disk is full."
-    assert path.read_text() == "old"
-    assert list(tmp_path.iterdir()) == [path]
 
 
 def test_a_place_that_cannot_be_written_is_named(tmp_path):
@@ -172,21 +156,6 @@ def test_a_plain_name_stays_as_it_is(tmp_path, name):
 
 def test_names_made_from_hashes_differ():
     assert len({file_name(name) for name in ("a/b", "a/c", "..", ".", "", "\ud800")}) == 6
-
-
-def test_scratch_files_carry_a_mark_and_are_removed_in_the_folders_that_are_named_alone(tmp_path):
-    seen = []
-    replace_file(tmp_path / "x.json", lambda scratch: (seen.append(scratch.name), scratch.write_text("whole")))
-    ours = [seen[0], ".runs.parquet.123-0a1b2c3d.trisect-part"]
-    others = [".x.part", ".x.json.part", ".x.py.12.part", "x.json.1-01234567.trisect-part", ".x.1-0123.trisect-part"]
-    for folder in (tmp_path / "own", tmp_path / "own" / "below"):
-        folder.mkdir()
-        for name in (*ours, *others):
-            (folder / name).write_text("half")
-    (tmp_path / "own" / ".y.json.5.part").mkdir()
-    remove_scratch([tmp_path / "own", tmp_path / "nowhere"])
-    assert {p.name for p in (tmp_path / "own").iterdir()} == {*others, "below", ".y.json.5.part"}
-    assert {p.name for p in (tmp_path / "own" / "below").iterdir()} == {*ours, *others}
 
 
 def test_what_is_read_is_an_object_or_a_list_as_asked(tmp_path):

@@ -58,10 +58,11 @@ def test_an_intervention_is_a_line_a_table_and_json(gpt2):
     assert [one["token"] for one in json.loads(json.dumps(found.to_dict()))["positions"]] == list(found.tokens)
 
 
-def test_without_pandas_it_is_said(reading, monkeypatch):
-    monkeypatch.setattr("trisect.core.errors.is_installed", lambda name: False)
-    with pytest.raises(SpecError, match="pip install pandas"):
-        reading.to_pandas()
+@pytest.mark.parametrize("package", ["pandas", "xarray"])
+def test_a_package_that_is_not_there_is_asked_for_by_name(reading, package, monkeypatch):
+    monkeypatch.setattr(errors, "is_installed", lambda _package: False)
+    with pytest.raises(SpecError, match=f"pip install {package}"):
+        getattr(reading, f"to_{package}")()
 
 
 def test_the_screen_of_help_names_what_there_is():
@@ -164,12 +165,6 @@ def test_a_reading_is_kept_with_its_tokens(reading, tmp_path):
     assert [tuple(row) for row in said["source"]] == list(reading.source.tokens)
     with pytest.raises(SpecError, match=r"Give a name that ends in \.safetensors"):
         reading.save(tmp_path / "x.pt")
-
-
-def test_xarray_is_asked_for_by_name(reading, monkeypatch):
-    monkeypatch.setattr(errors, "is_installed", lambda _package: False)
-    with pytest.raises(SpecError, match="pip install xarray"):
-        reading.to_xarray()
 
 
 def test_a_reading_as_labelled_arrays(reading, bart):

@@ -58,11 +58,7 @@ def path(seed, step, lead):
             where = {"seed": seed, "step": step, "writer": writer, "into": f"{component}@2"}
             yield (
                 where | {"direct": fall, "unrelated": fall / 10},
-                where
-                | {
-                    **{"hypothesis": component, "shift_nats": 2 * fall},
-                    **{"unrelated_nats": fall / 5},
-                },
+                where | {**{"hypothesis": component, "shift_nats": 2 * fall}, **{"unrelated_nats": fall / 5}},
             )
 
 

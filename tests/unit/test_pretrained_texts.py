@@ -176,35 +176,23 @@ def test_what_cannot_be_made_ready():
     assert error.value.todo == "Load it with its language-model head."
 
 
-def named(tokens, special, causal=False):
-    side = random_side(tuple(map(tuple, tokens)), torch.tensor(special))
-    found = find_categories(side, causal)
-    return [[CATEGORIES[c] for c in row] for row in found.tolist()]
-
-
-def test_an_encoders_tokens():
-    special = [[True, False, False, True], [True, False, True, False]]
-    assert named([["[CLS]", "a", ".", "[SEP]"], ["<s>", ",", "</s>", ""]], special) == [
-        ["cls", "other", "punctuation", "sep"],
-        ["cls", "punctuation", "sep", "other"],
-    ]
-
-
-def test_two_segments_have_two_separators_and_a_lone_end_is_one():
-    assert named([["[CLS]", "a", "[SEP]", "b", "[SEP]"]], [[True, False, True, False, True]]) == [
-        ["cls", "other", "sep", "other", "sep"]
-    ]
-    assert named([["a", "</s>"]], [[False, True]]) == [["other", "sep"]]
-
-
-def test_a_decoders_first_token_special_or_not():
-    assert named([["<s>", "a", "."]], [[True, False, False]], True) == [["first", "other", "punctuation"]]
-    assert named([[".", "a", "."]], [[False, False, False]], True) == [["first", "other", "punctuation"]]
-
-
-def test_padding_on_the_left_belongs_to_nothing():
-    assert named([["", "a", "b"]], [[False, False, False]], True) == [["other", "first", "other"]]
-    assert named([["", "[CLS]", "b"]], [[False, True, False]]) == [["other", "cls", "other"]]
+@pytest.mark.parametrize(
+    ("tokens", "special", "causal", "named"),
+    [
+        ("[CLS] a . [SEP]", "0 3", False, "cls other punctuation sep"),
+        ("<s> , </s> -", "0 2", False, "cls punctuation sep other"),
+        ("[CLS] a [SEP] b [SEP]", "0 2 4", False, "cls other sep other sep"),
+        ("a </s>", "1", False, "other sep"),
+        ("<s> a .", "0", True, "first other punctuation"),
+        (". a .", "", True, "first other punctuation"),
+        ("- a b", "", True, "other first other"),
+        ("- [CLS] b", "1", False, "other cls other"),
+    ],
+)  # "-" is padding
+def test_tokens_are_of_their_categories(tokens, special, causal, named):
+    row = tuple("" if token == "-" else token for token in tokens.split())
+    side = random_side((row,), torch.tensor([[str(i) in special.split() for i in range(len(row))]]))
+    assert [CATEGORIES[c] for c in find_categories(side, causal)[0].tolist()] == named.split()
 
 
 def test_marks_of_a_words_start_are_not_part_of_it():

@@ -81,15 +81,13 @@ def test_weights_that_do_not_sum_to_one_are_a_verdict():
     assert proof.shape.heads == {}
 
 
-def test_attention_whose_answer_is_not_used_has_no_cause():
-    proof = proved(Simple(output=lambda o, x: 0 * o))
-    assert "writes to q, k, v do not reach the output" in str(proof.refusal)
-
-
-def test_keys_that_are_not_used_have_no_cause():
-    """Scores that forget their keys: a write to k changes nothing."""
-    proof = proved(Simple(scores=lambda s: 0 * s))
-    assert "writes to q, k do not reach the output" in str(proof.refusal)
+@pytest.mark.parametrize(
+    ("layer", "parts"),
+    [(Simple(output=lambda o, x: 0 * o), "q, k, v"), (Simple(scores=lambda s: 0 * s), "q, k")],
+    ids=["an answer that is not used", "scores that forget their keys"],
+)
+def test_what_is_not_used_has_no_cause(layer, parts):
+    assert f"writes to {parts} do not reach the output" in str(proved(layer).refusal)
 
 
 def test_a_saturated_softmax_still_has_a_cause():
@@ -139,11 +137,7 @@ class Summed(nn.Module):
 
 
 def test_what_is_not_a_selection_is_named():
-    cases = {
-        "normed": Simple(norm=nn.LayerNorm(3)),
-        "mixed": Simple(norm=Summed()),
-        "unknown": Simple(norm=nn.Tanh()),
-    }
+    cases = {"normed": Simple(norm=nn.LayerNorm(3)), "mixed": Simple(norm=Summed()), "unknown": Simple(norm=nn.Tanh())}
     assert proved(cases["normed"]).weights[0].projections.origins["q"].words == "rows of layer.q, normed in each head"
     for how, layer in cases.items():
         found = proved(layer).weights[0].projections

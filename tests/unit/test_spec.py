@@ -190,10 +190,7 @@ BAD = [
         lambda: make_edit("freeze", Site.parse("q@1"), {"label": "pos", "strength": 1.0}),
         "The edit freeze at q@1 has label='pos'",
     ),
-    (
-        lambda: make_edit("attack", Site.parse("q@1"), {"label": "pos", "strength": float("inf")}),
-        "strength is inf",
-    ),
+    (lambda: make_edit("attack", Site.parse("q@1"), {"label": "pos", "strength": float("inf")}), "strength is inf"),
     (lambda: make_edit("freeze", Site.parse("cross.q@1")), "freeze at 'cross.q@1' is not possible in a study"),
     (lambda: read_experiment([], "f.json"), "f.json does not hold a design"),
     (lambda: read_experiment([], ""), "What was given does not hold a design"),

@@ -41,7 +41,6 @@ from trisect.stats.significance import (
     ALPHA,
     PValues,
     bonferroni,
-    by_direction,
     conjunction,
     family_level,
     holm,
@@ -185,16 +184,6 @@ def test_equivalence_is_scipys_two_alternatives_against_both_margins(margin, shi
     assert found.p_for == pytest.approx(inside, rel=1e-9)
     outside = min(one_sided(a - b, margin, "greater"), one_sided(a - b, -margin, "less"))
     assert found.p_against == pytest.approx(min(1, 2 * outside), rel=1e-9)
-
-
-def test_equivalence_asks_each_test_at_its_own_margin():
-    asked: list[tuple[str, float]] = []
-
-    def side(name: str, p: float):
-        return lambda bound: asked.append((name, float(bound))) or np.asarray(p)
-
-    assert by_direction(side("beyond", 0.2), side("short", 0.6), "within", np.asarray(0.5)) == (0.6, 0.4)
-    assert sorted(asked) == [("beyond", -0.5), ("beyond", 0.5), ("short", -0.5), ("short", 0.5)]
 
 
 def test_bonferroni_multiplies_and_widens_intervals():

@@ -30,17 +30,8 @@ from trisect.hf.small.gpt import (
     make_tokenizer,
     save,
 )
-from trisect.hf.small.translator import (
-    POSITIONS,
-    TranslationLoss,
-    Translator,
-    TranslatorShape,
-    encode,
-    learn_tokenizer,
-)
-from trisect.hf.small.translator import (
-    make_model as make_translator,
-)
+from trisect.hf.small.translator import POSITIONS, TranslationLoss, Translator, TranslatorShape, encode, learn_tokenizer
+from trisect.hf.small.translator import make_model as make_translator
 from trisect.lab.inputs import choose_recipe
 from trisect.measure.intervention import put, zeros
 from trisect.text.birth_places import question_example

@@ -222,16 +222,6 @@ def test_a_baseline_that_diverged_fails_both_preconditions_in_its_seed():
     assert (row["verdict"], row["reason"], row["p"]) == ("inconclusive", str(Reason("baseline diverged")), 1.0)
 
 
-def test_preconditions_give_mean_and_interval():
-    check = claims.preconditions(planted({"self_only": 0.5}, spread=0.01))[1]
-    assert check.low is not None
-    assert check.high is not None
-    assert check.low < (check.effect or 0.0) < check.high
-    assert check.effect == pytest.approx(0.5, abs=0.02)
-    empty = {name: table.clear() for name, table in planted({}, seeds=(1,)).items()}
-    assert [(c.ok, c.n, c.effect, c.low) for c in claims.preconditions(empty)] == [(False, 0, None, None)] * 2
-
-
 @pytest.mark.parametrize(("floored", "barred"), [(7, False), (8, True)])
 @pytest.mark.parametrize("value", [0.0, 1.0])
 @pytest.mark.usefixtures("quiet")
