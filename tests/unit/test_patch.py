@@ -222,9 +222,6 @@ def test_all_cross_attention_layers_can_be_patched_at_once(tmp_path):
     assert "--per site" in done.about.command
 
 
-# -- the task bindings ----------------------------------------------------------------------------------------------
-
-
 def ids_of(words):
     """A tokenizer of whole words: those that it knows are one token, the others one for each letter."""
     numbers = {}
@@ -296,8 +293,6 @@ def test_a_tokenizer_that_leaves_out_what_it_does_not_know_is_served():
     pairs = _BindingTemplate("pairs", "", " {key} {value}", " {key}", (*KEYS, "Fay"), VALUES)
     assert [tuple(_word_tokens(ids, pairs, slot)) for slot in ("key", "value")] == [KEYS, VALUES]
 
-
-# -- the task induction ---------------------------------------------------------------------------------------------
 
 TWELVE = (*(key.lower() for key in KEYS), *VALUES, "sun", "sea")
 
@@ -405,9 +400,6 @@ def test_induction_keeps_the_case_of_a_text_and_takes_words_once_that_a_tokenize
     lower = induction_words(pieces_of({*said.lower().split()}, lower=True), texts)
     assert {word.lower() for word in lower.words} == {*said.lower().split()}
     assert len(lower.words) == 13
-
-
-# -- the task recall ------------------------------------------------------------------------------------------------
 
 
 def card(folder: Path, names) -> Path:

@@ -459,15 +459,14 @@ def test_the_page_compares_heads_with_random_maps(rows):
 
 
 def test_heads_without_random_maps_say_what_is_missing(study):
-    drawn = {one.name: one for one in figures.collect(with_heads(study, maps=False))}
-    before, after = (drawn[name] for name in NAMES)
+    before, after = removal.head_figures(with_heads(study, maps=False))
     assert [panel.title for panel in before.panels] == ["Heads"]
     assert "it is not known what any map of a head's width holds" in before.caption
     assert "those of random maps" not in after.caption
 
 
 def test_no_heads_no_figures(study):
-    assert not set(NAMES) & {one.name for one in figures.collect(StudyRows.of(*study))}
+    assert list(removal.head_figures(StudyRows.of(*study))) == []
 
 
 def test_one_head_that_is_attacked_is_compared_with_every_other(study):
@@ -499,7 +498,7 @@ def test_heads_of_attacks_that_collapsed_are_not_compared(study):
     moved = {**tables, "metrics": tables["metrics"].with_columns(raised.alias("value"))}
     rows = with_heads((moved, described))
     assert set(lost) <= rows.collapses
-    one = {f.name: f for f in figures.collect(rows)}[NAMES[1]]
+    _, one = removal.head_figures(rows)
     assert "runs collapsed" in one.caption
     kept = [p for p in removal.information_loss_in_heads(rows, "pos")[OWN] if p.site == "q@1"]
     assert kept  # drawn all the same

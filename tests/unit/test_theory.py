@@ -105,9 +105,6 @@ def test_given_draws_are_used_as_they_are():
     assert found.error == pytest.approx(math.sqrt(2 * np.mean(off**2)), rel=1e-12)
 
 
-# --- the source's errors ---
-
-
 def shown(name, number):
     return CONSTRUCTIONS[name]().errata[number].shown
 
@@ -153,9 +150,6 @@ def test_neither_the_last_line_nor_the_swap_gives_what_is_wanted():
     for row in (*equated.values(), list(swapped.values())[1]):
         assert row == pytest.approx(third, abs=1e-12)
     assert next(iter(swapped.values())) == pytest.approx((0, 0, 0, 0), abs=3e-5)  # 2 e^{−β⁶} at β = 1.5
-
-
-# --- refusals ---
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -241,9 +235,6 @@ def test_what_cannot_be_built_is_refused_in_three_parts(call, said):
     assert all(wanted in part for wanted, part in zip(said, refusal(call), strict=True))
 
 
-# --- the solver ---
-
-
 def test_the_source_s_own_words_are_solved_with_the_third_left_open():
     found = theory.key_query_value(beta=2.0)
     u, words = found.inputs["letters"], found.inputs["words"]
@@ -310,9 +301,6 @@ def test_words_dependent_but_for_rounding_are_not_called_impossible():
     assert certificate(np.round(10 * words), np.eye(3)) is not None
 
 
-# --- figures ---
-
-
 @pytest.mark.parametrize("name", NAMES)
 def test_a_figure_has_two_panels_with_words(name):
     found = small(name)
@@ -358,9 +346,6 @@ def test_a_sweep_keeps_all_but_beta():
     law = variances_of(again)
     assert [column[1] for column in curve.variances] == [law.one, law.two, law.one_law, law.two_law]
     assert theory.sweep(theory.key_query_value()).beta[[0, -1]].tolist() == pytest.approx([0.5, 1.9])
-
-
-# --- a run ---
 
 
 @pytest.fixture(scope="module")
@@ -511,9 +496,6 @@ def test_a_rank_is_counted_exactly_where_floats_do_not_find_it_full(words, rank,
     assert bounded is None or f"dimension {min(words.shape)}," in bounded[0]
 
 
-# --- arguments ---
-
-
 def test_numbers_of_numpy_are_numbers():
     found = theory.copying(beta=np.float32(2), dim=np.int64(8))  # pyright: ignore[reportArgumentType]
     assert found.settings == {"beta": 2, "dim": 8, "keys": 8, "target": 1}
@@ -531,9 +513,6 @@ def test_a_default_that_leaves_no_room_is_called_a_default(name, given, first, k
     said = refusal(trisect.theory_page, (name,), out=tmp_path / "out", **given)
     assert first in said[0]
     assert known in said[1]
-
-
-# --- results ---
 
 
 def test_given_values_stay_the_callers_own():

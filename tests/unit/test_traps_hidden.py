@@ -47,9 +47,6 @@ def loaded(model: Any, length: int = 7) -> Any:
     return load(model, inputs=fooling.ids(length))
 
 
-# -- at one word of many -------------------------------------------------------------------------------------
-
-
 def one_word(doubled: str) -> tuple[Any, dict[str, Tensor]]:
     """A model in which something is doubled at the word 39, and eight rows of thirty in which it stands once."""
 
@@ -73,9 +70,6 @@ def test_one_word_among_hundreds_is_looked_at(doubled):
         subject.read(batch)
     batch["input_ids"][5, 17] = 0
     subject.read(batch)
-
-
-# -- weights that are given out --------------------------------------------------------------------------------
 
 
 @pytest.fixture
@@ -110,9 +104,6 @@ def test_weights_that_only_make_the_same_output_are_not_the_models(given_out):
         subject.read({"input_ids": torch.arange(6, 36)[None]})
 
 
-# -- answers read and unread -------------------------------------------------------------------------------------
-
-
 class Looking(Fooling):
     """Looks for hooks, or for a mode that follows PyTorch's functions, where a text is long."""
 
@@ -138,9 +129,6 @@ def test_a_model_that_looks_whether_it_is_read(how):
     assert caught.value.reason.endswith("on loading, over 16, they agreed.")
     with pytest.raises(ModelError, match="differs while it is read"):
         subject.predict(fooling.ids(17))
-
-
-# -- written over ------------------------------------------------------------------------------------------------
 
 
 class Sparing(Split):
@@ -186,9 +174,6 @@ def test_a_residual_that_is_added_to_in_place():
         assert one.block is not None
         assert other.block is not None
         assert torch.equal(one.block.residual, other.block.residual)
-
-
-# -- how scores and weights are made ---------------------------------------------------------------------------
 
 
 class TwoProducts(Split):
@@ -349,9 +334,6 @@ def test_the_scale_is_one_that_the_weights_follow(name):
     assert (trace.scale is not None) == (name in ("less the largest", "doubled"))
 
 
-# -- around the layer, beyond a length ---------------------------------------------------------------------------
-
-
 class Around(fooling.Layer):
     """x + s · attention(LN(x)), of which something is doubled in long texts."""
 
@@ -391,9 +373,6 @@ def test_the_block_around_attention_is_looked_at_in_every_read(doubled):
         subject.read(fooling.ids(17))
     assert caught.value.problem == "Layer 1 of Fooling does not compute what was found on loading."
     assert caught.value.reason == f"In this read {AROUND[doubled]}, as it was on loading."
-
-
-# -- what is kept on the side ------------------------------------------------------------------------------------
 
 
 def test_a_pass_that_begins_above_an_edit_is_compared_with_a_whole_one():

@@ -643,9 +643,6 @@ def test_a_sink_stands_in_the_softmax_and_a_gate_behind_it_is_none(kind):
     assert law.failure == ("" if law.sink else BEHIND)
 
 
-# -- one sequence or two -----------------------------------------------------------------------------------------
-
-
 class Between(fooling.Attention):
     """Queries of one sequence, keys and values of what is given beside; no position looks ahead."""
 
