@@ -206,5 +206,6 @@ def test_every_world_has_its_truth():
         assert {cell.site for cell in truth.cells if not cell.carried} >= set(truth.reads)
 
 
-def test_the_truth_is_read_by_scores_alone():
-    assert {name for name, of in graph().items() if "experiments.study.planted" in of} == {"experiments.study.run"}
+def test_the_truth_is_read_by_scores_and_pages_alone():
+    readers = {name for name, of in graph().items() if "experiments.study.planted" in of}
+    assert readers == {"experiments.study.run", "experiments.study.page"}
