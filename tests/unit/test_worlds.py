@@ -103,12 +103,6 @@ def test_only_answers_are_scored_and_windows_are_documents(corpus: Corpus, colum
     assert all(batch(part, columns, 5, i).inputs.shape[1] == 5 for i in sample_steps(part, columns, 5, 20))
 
 
-def test_running_text_is_scored_throughout():
-    part = Split(np.arange(20, dtype=np.int32), {"l": np.zeros(20, np.int16)})
-    window = batch(part, 2, 4, 0, ("l",))
-    assert window.scored is None
-
-
 def test_word_frequencies_are_those_of_answers(corpus: Corpus):
     answers = corpus.splits["valid"].tokens[4::5]
     train = np.bincount(corpus.splits["train"].tokens[4::5], minlength=len(corpus.vocabulary)) + 1
