@@ -13,6 +13,7 @@ from torch.testing import assert_close
 from transformers import GPT2Config, GPT2LMHeadModel
 
 from trisect.core.errors import ModelError
+from trisect.hf.files.model_errors import ModelOutOfMemoryError
 from trisect.hf.hooks.calls import Call
 from trisect.hf.load import load
 from trisect.hf.verify import agreement, laws
@@ -86,6 +87,17 @@ def test_a_padded_batch_says_nothing_of_longer_texts():
     with pytest.raises(ModelError, match="differs while it is read"):
         subject.read(LONG | {"attention_mask": torch.ones(2, 20, dtype=torch.long)})
     assert passes == [5, 20, 20]
+
+
+def test_memory_that_does_not_suffice_for_the_models_own_answer_is_said(monkeypatch):
+    subject = load(tinyhf.gpt2())
+
+    def lacking(*_: Any) -> Any:
+        raise torch.OutOfMemoryError("CUDA out of memory.")
+
+    monkeypatch.setattr(agreement, "relative_error", lacking)
+    with pytest.raises(ModelOutOfMemoryError, match="Running"):
+        subject.read(LONG)
 
 
 def test_weights_that_are_written_over_after_they_were_multiplied_are_refused(monkeypatch):

@@ -122,6 +122,12 @@ def test_json_of_others_is_read_strictly(text, said, tmp_path):
     assert (result.exit_code, said in result.stderr) == (2, True)
 
 
+def test_a_key_that_stands_twice_is_found_among_a_hundred_thousand():
+    keys = ", ".join(f'"k{i}": {i}' for i in range(100_000))
+    with pytest.raises(ValueError, match="'k99999' is given twice"):
+        files.parse(f'{{{keys}, "k99999": 1}}')
+
+
 def test_json_that_is_too_large_is_not_read(tmp_path):
     with (tmp_path / "x.json").open("wb") as file:
         file.truncate(schema.MAX_JSON_BYTES + 1)  # a hole: it takes no room

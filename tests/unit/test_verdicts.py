@@ -111,6 +111,14 @@ def test_no_difference_is_surer_than_that_of_a_baseline_trained_twice():
     assert share == pytest.approx(least / FINAL["train"], rel=0.01)
 
 
+def test_no_spread_is_no_evidence():
+    tables = planted(TRUTHS["A-1"], spread=0.0)
+    row = whole(judged(tables), "A-1")
+    assert (row["p"], row["verdict"], row["reason"]) == (1.0, "inconclusive", str(Reason("no spread", unit="seed")))
+    assert row["seeds_needed"] is None
+    assert abs(row["effect"]) == pytest.approx(0.3, abs=1e-9)
+
+
 def test_a_part_without_a_spread_is_not_the_weakest_beside_one_that_speaks_against_the_claim():
     part = Part("x", LossChange("freeze", ("k@1",), "train"), "above", 0.9, "of AUROC", "No reason.")
 
