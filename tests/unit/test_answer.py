@@ -133,14 +133,3 @@ def test_what_is_open_says_how_many_seeds_are_needed_and_what_is_alike_by_which_
     assert all("alike within" in item for item in listed["Alike within the margin"])
     assert "The method cannot see it" not in str(list(listed))
     assert open_section([]).words == ("Nothing that was compared was left open.",)
-
-
-def test_how_sure_names_what_failed_and_that_one_seed_decides_nothing():
-    tables = with_rows({}, seeds=(1,))
-    rows = rows_of(tables, (1,))
-    sections = study_page.first_sections(rows, preconditions(tables), collect(rows))
-    block = sections[1].blocks[0]
-    assert isinstance(block, Bullets)
-    said = block.items
-    assert "One seed gives numbers and no verdict" in said[0]
-    assert "Check passed: attention is in use." in said
