@@ -4,7 +4,7 @@ from functools import cache
 from pathlib import Path
 
 import axe_playwright_python
-from playwright.sync_api import Page
+from playwright.sync_api import Locator, Page
 
 FIND = """async (only) => {
   const {violations, incomplete} = await axe.run(document, {resultTypes: ["violations", "incomplete"], ...only});
@@ -28,3 +28,18 @@ def barriers(tab: Page, scheme: str = "light") -> list[str]:
     return tab.evaluate(
         FIND, {"runOnly": ["color-contrast", "scrollable-region-focusable"]} if scheme == "dark" else {}
     )
+
+
+def check_width(tab: Page, width: int) -> None:
+    """The page does not scroll sideways, and what scrolls within it can be reached by keyboard."""
+    assert tab.evaluate("document.documentElement.scrollWidth") == width
+    boxes = (
+        "[...document.querySelectorAll('.panel, .scroll')].map(p => [p.scrollWidth > p.clientWidth + 1, p.tabIndex])"
+    )
+    assert all(index == 0 for scrolls, index in tab.evaluate(boxes) if scrolls)
+
+
+def check_names(drawings: Locator, least: int = 40) -> None:
+    """Every drawing says in words what it shows."""
+    names = [drawings.nth(i).get_attribute("aria-label") for i in range(drawings.count())]
+    assert all(name and len(name) > least for name in names)

@@ -1,5 +1,6 @@
 """A page made from a synthetic study, and Chromium to open it with; without a browser these tests are skipped."""
 
+import functools
 import shutil
 from collections.abc import Callable, Iterator
 from typing import Literal, NamedTuple
@@ -74,16 +75,16 @@ def browser() -> Iterator[Browser]:
 
 
 @pytest.fixture
-def opened(browser, address) -> Iterator[Opened]:
-    """Opens the page in a tab of its own; at the end no tab may have complained, or asked for anything but the page."""
-    tabs, asked, said = [], [], []
+def new_tab(browser) -> Iterator[Opened]:
+    """Opens an address in a tab of its own; at the end no tab may have complained, or asked for anything that is not below it."""
+    tabs, elsewhere, said = [], [], []
 
-    def open_(width=1280, scheme: Literal["light", "dark"] = "light", script=True, touch=False) -> Page:
-        context = browser.new_context(
+    def open_(address: str, width=1280, scheme: Literal["light", "dark"] = "light", script=True, touch=False) -> Page:
+        own = ("data:", "blob:", address.partition("#")[0])
+        tab = browser.new_context(
             viewport={"width": width, "height": 900}, color_scheme=scheme, java_script_enabled=script, has_touch=touch
-        )
-        tab = context.new_page()
-        tab.on("request", lambda request: asked.append(request.url))
+        ).new_page()
+        tab.on("request", lambda request: request.url.startswith(own) or elsewhere.append(request.url))
         tab.on("console", lambda message: said.append(message.text))
         tab.on("pageerror", lambda error: said.append(str(error)))
         tab.goto(address)
@@ -93,5 +94,10 @@ def opened(browser, address) -> Iterator[Opened]:
     yield open_
     for tab in tabs:
         tab.context.close()
-    assert {url for url in asked if not url.startswith(("data:", "blob:"))} <= {address}
-    assert said == []
+    assert (elsewhere, said) == ([], [])
+
+
+@pytest.fixture
+def opened(new_tab, address) -> Opened:
+    """Opens the page of a module's tests."""
+    return functools.partial(new_tab, address)

@@ -3,7 +3,7 @@
 import csv
 import io
 import xml.etree.ElementTree as ElementTree
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -87,29 +87,14 @@ def shown(tmp_path_factory) -> dict[str, Shown]:
 
 
 @pytest.fixture
-def visit(browser, shown) -> Iterator[Callable[..., Page]]:
-    """Opens a page; at the end no tab may have complained, or asked for anything but its page."""
-    tabs, asked, said = [], [], []
-
+def visit(new_tab, shown) -> Callable[..., Page]:
     def visit_(name="named", width=1280, scheme="light", touch=False, place="", script=True) -> Page:
-        tab = browser.new_context(
-            viewport={"width": width, "height": 900}, color_scheme=scheme, has_touch=touch, java_script_enabled=script
-        ).new_page()
-        tab.on("request", lambda request: asked.append(request.url))
-        tab.on("console", lambda message: said.append(message.text))
-        tab.on("pageerror", lambda error: said.append(str(error)))
-        tab.goto(shown[name].address + place)
+        tab = new_tab(shown[name].address + place, width, scheme, script, touch)
         if script:
             tab.wait_for_selector("[data-ready]")
-        tabs.append(tab)
         return tab
 
-    yield visit_
-    for tab in tabs:
-        tab.context.close()
-    allowed = {one.address for one in shown.values()}
-    assert {url.split("#")[0] for url in asked if not url.startswith(("data:", "blob:"))} <= allowed
-    assert said == []
+    return visit_
 
 
 def maps_of(reading, n, head):
@@ -191,7 +176,7 @@ def tile(tab, row, head, kind="weights"):
     return box["x"] + box["width"] / 2, box["y"] + box["height"] / 2
 
 
-@pytest.mark.parametrize(("row", "head"), [(0, 0), (1, 2), (0, 3), (1, 3)])
+@pytest.mark.parametrize(("row", "head"), [(1, 2), (0, 3)])
 def test_a_click_opens_a_head_and_hovering_reads_its_cells(visit, shown, row, head):
     tab, reading = visit(), shown["named"].reading
     tab.mouse.click(*tile(tab, row, head))
@@ -465,16 +450,10 @@ def test_a_layer_as_a_whole_shows_its_heads_and_opens_them(visit, shown):
 def test_encoder_decoder_and_cross_attention(visit, shown):
     tab, reading = visit("translator"), shown["translator"].reading
     weights = np.zeros((0, 0))
-    for n, (button, title, size) in enumerate(
-        (
-            ("Encoder", "Encoder layer 1", (9, 9)),
-            ("Decoder", "Decoder layer 1", (6, 6)),
-            ("Cross", "Cross layer 1", (6, 9)),
-        )
-    ):
+    for n, (button, size) in enumerate((("Encoder", (9, 9)), ("Decoder", (6, 6)), ("Cross", (6, 9)))):
         tab.get_by_role("button", name=button, exact=True).click()
         tab.mouse.click(*tile(tab, 0, 1))
-        heading(tab, f"{title}, head 2")
+        heading(tab, f"{button} layer 1, head 2")
         weights, norms = both_of(reading, n, 1)
         hover(tab, 4, 2, size)
         assert value(spot(tab)) == pytest.approx(weights[4, 2], rel=2e-3, abs=1e-5)
@@ -556,16 +535,11 @@ def test_a_search_runs_over_the_pieces_of_a_word(visit):
     field.fill("cat")
     assert count.inner_text() == "2 found"
     assert [t.inner_text() for t in tab.locator(hit).all()] == ["cat", "cats"]
-    for key, place, query in (
-        ("Enter", "1 of 2", "cat"),
-        ("Enter", "2 of 2", "cats"),
-        ("Enter", "1 of 2", "cat"),
-        ("Shift+Enter", "2 of 2", "cats"),
-    ):
+    for key, place in (("Enter", 0), ("Enter", 1), ("Enter", 0), ("Shift+Enter", 1)):
         field.press(key)
-        assert count.inner_text() == place
+        assert count.inner_text() == f"{place + 1} of 2"
         settle(tab)
-        assert tab.locator(".x-spot .x-q").inner_text() == query
+        assert tab.locator(".x-spot .x-q").inner_text() == ("cat", "cats")[place]
     field.fill("zebra")
     assert count.inner_text() == "0 found"
     field.press("Escape")
@@ -773,9 +747,8 @@ def test_rows_and_dimensions_are_the_numbers_that_the_page_shows(visit):
     tab.locator(".x-map[data-kind=weights]").focus()
     for key in ("Home", "PageUp", "ArrowRight", "ArrowDown", "ArrowDown"):
         tab.keyboard.press(key)
-    expect(tab.locator(".x-places")).to_have_text(
-        "tokens 3 and 2"
-    )  # polls without eval, which the page's policy refuses
+    # polls without eval, which the page's policy refuses
+    expect(tab.locator(".x-places")).to_have_text("tokens 3 and 2")
     rows = {(r["query"], r["key"]): r for r in saved_table(tab, "text")}
     assert len(rows) == len(PIECES)
     for kind, column in (("weights", "weight"), ("norms", "norm")):

@@ -57,14 +57,9 @@ MADE: dict[str, Callable[[Path, Path], Result[Any]]] = {
 
 
 @pytest.mark.parametrize("kind", list(MADE))
-def test_no_barrier_and_no_sideways_scroll(kind, steps, browser, tmp_path):
-    done = MADE[kind](steps, tmp_path / "out")
-    tab = browser.new_page(viewport={"width": 360, "height": 900})
-    try:
-        tab.goto(done.report.resolve().as_uri())
-        assert tab.evaluate("document.documentElement.scrollWidth") == 360
-        tab.set_viewport_size({"width": 1280, "height": 900})
-        assert barriers(tab) == []
-        assert barriers(tab, "dark") == []
-    finally:
-        tab.close()
+def test_no_barrier_and_no_sideways_scroll(kind, steps, new_tab, tmp_path):
+    tab = new_tab(MADE[kind](steps, tmp_path / "out").report.resolve().as_uri(), 360)
+    assert tab.evaluate("document.documentElement.scrollWidth") == 360
+    tab.set_viewport_size({"width": 1280, "height": 900})
+    assert barriers(tab) == []
+    assert barriers(tab, "dark") == []

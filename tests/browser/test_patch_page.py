@@ -6,7 +6,7 @@ import re
 
 import pytest
 from tests import interchanged
-from tests.accessible import barriers
+from tests.accessible import barriers, check_names, check_width
 
 import trisect
 
@@ -30,15 +30,10 @@ def address(tmp_path_factory) -> str:
 @pytest.mark.parametrize(("width", "scheme"), [(360, "light"), (1280, "dark")])
 def test_it_fits_and_every_drawing_is_there_and_named(opened, width, scheme):
     tab = opened(width, scheme)
-    assert tab.evaluate("document.documentElement.scrollWidth") == width
+    check_width(tab, width)
     drawings = tab.locator("figure .panel > svg")
     assert drawings.count() == 2 * 2 * 3 + 1  # directions, numbers, components; and the texts
-    names = [drawings.nth(i).get_attribute("aria-label") for i in range(drawings.count())]
-    assert all(name and len(name) > 40 for name in names)
-    boxes = (
-        "[...document.querySelectorAll('.panel, .scroll')].map(p => [p.scrollWidth > p.clientWidth + 1, p.tabIndex])"
-    )
-    assert all(index == 0 for scrolls, index in tab.evaluate(boxes) if scrolls)
+    check_names(drawings)
 
 
 def test_both_texts_stand_in_the_drawing_with_what_is_patched(opened):

@@ -1,11 +1,10 @@
 """The report in a browser: no request, no need of a script, no sideways scroll, readable in light and dark, by keyboard and on paper."""
 
 import re
-from contextlib import closing
 
 import polars as pl
 import pytest
-from tests.accessible import barriers
+from tests.accessible import barriers, check_names, check_width
 
 from trisect.report.sheet import Section, Sheet, Strip, Verdicts, html
 
@@ -24,9 +23,7 @@ def test_the_page_never_scrolls_sideways(opened):
     for tab, widths in ((opened(360), (360, 768)), (opened(1920), (1920, 1280))):
         for width in widths:
             tab.set_viewport_size({"width": width, "height": 900})
-            assert tab.evaluate("document.documentElement.scrollWidth") == width
-        boxes = "[...document.querySelectorAll('.panel')].map(p => [p.scrollWidth > p.clientWidth + 1, p.tabIndex])"
-        assert all(index == 0 for scrolls, index in tab.evaluate(boxes) if scrolls)
+            check_width(tab, width)
 
 
 def test_every_drawing_is_there_and_named(opened):
@@ -38,8 +35,7 @@ def test_every_drawing_is_there_and_named(opened):
         "[...document.querySelectorAll('figure .panel > svg')].map(s => s.getBoundingClientRect().height)"
     )
     assert min(sizes) > 100
-    names = [drawings.nth(i).get_attribute("aria-label") for i in range(drawings.count())]
-    assert all(name and len(name) > 20 for name in names)
+    check_names(drawings, 20)
 
 
 def test_it_reads_without_script(opened):
@@ -121,20 +117,19 @@ def test_many_verdicts_are_folded_and_a_link_to_one_opens_it(opened):
     assert tab.locator("details.more[open]").count() == 1
 
 
-def test_claims_that_were_not_tested_wait_together_and_a_link_opens_them(browser, made, tmp_path):
+def test_claims_that_were_not_tested_wait_together_and_a_link_opens_them(new_tab, made, tmp_path):
     ids = made.tables["claims"]["claim"].unique().sort().to_list()[:4]
     verdict = pl.when(pl.col("claim").is_in(ids)).then(pl.lit("not tested")).otherwise(pl.col("verdict"))
     claims = made.tables["claims"].with_columns(verdict=verdict)
     sheet = Sheet("Verdicts", "", "", (Section("Claims", blocks=(Strip(claims), Verdicts(claims, ""))),))
     (tmp_path / "page.html").write_text(html(sheet), encoding="utf-8")
-    with closing(browser.new_page()) as tab:
-        tab.goto((tmp_path / "page.html").as_uri())
-        together = tab.locator("details.untested:not([open])")
-        assert together.locator("summary").first.text_content() == "4 claims not tested here"
-        assert sorted(together.locator("article.card .id").all_text_contents()) == ids
-        tab.locator(f'.strip a[href="#{ids[1]}"]').click()
-        tab.locator(f"#{ids[1]} .parts").wait_for()
-        assert not tab.locator(f"#{ids[0]} .parts").is_visible()
+    tab = new_tab((tmp_path / "page.html").as_uri())
+    together = tab.locator("details.untested:not([open])")
+    assert together.locator("summary").first.text_content() == "4 claims not tested here"
+    assert sorted(together.locator("article.card .id").all_text_contents()) == ids
+    tab.locator(f'.strip a[href="#{ids[1]}"]').click()
+    tab.locator(f"#{ids[1]} .parts").wait_for()
+    assert not tab.locator(f"#{ids[0]} .parts").is_visible()
 
 
 def test_axe_finds_no_barrier(opened):

@@ -7,7 +7,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from types import SimpleNamespace
-from typing import Any, cast
+from typing import Any, NamedTuple, cast
 
 import pytest
 from playwright.sync_api import Page
@@ -26,11 +26,11 @@ pytestmark = pytest.mark.browser
 TEXT, SECOND = "w1 w2 w3 w4", "w9 w8 w7 w6"
 
 
-class Model:
-    """A model, its page, and what a tab says."""
+class Model(NamedTuple):
+    """A model and its page."""
 
-    def __init__(self, subject, served: ServedPage) -> None:
-        self.subject, self.served = subject, served
+    subject: Any
+    served: ServedPage
 
 
 @pytest.fixture(scope="module")
@@ -51,23 +51,13 @@ def encoder() -> Iterator[Model]:
 
 
 @pytest.fixture
-def visit(browser) -> Iterator[Callable[..., Page]]:
-    tabs, said = [], []
-
-    def visit_(model: Model, address: str = "", **rest) -> Page:
-        context = browser.new_context(viewport={"width": 1280, "height": 900}, accept_downloads=True, **rest)
-        tab = context.new_page()
-        tab.on("console", lambda message: said.append(message.text))
-        tab.on("pageerror", lambda error: said.append(str(error)))
-        tab.goto(address or model.served.address)
-        tabs.append(tab)
+def visit(new_tab) -> Callable[..., Page]:
+    def visit_(model: Model, address: str = "", **how) -> Page:
+        tab = new_tab(address or model.served.address, **how)
         settled(tab)
         return tab
 
-    yield visit_
-    for tab in tabs:
-        tab.context.close()
-    assert said == []
+    return visit_
 
 
 def data(tab: Page) -> dict:
@@ -133,8 +123,7 @@ BEYOND = """() => [...document.querySelectorAll(".x-ticks span")].filter((one) =
 
 @pytest.mark.parametrize("width", [320, 360])
 def test_on_a_phone_nothing_scrolls_sideways(gpt, visit, width):
-    tab = visit(gpt)
-    tab.set_viewport_size({"width": width, "height": 900})
+    tab = visit(gpt, width=width)
     tab.get_by_label("Second text, to patch from (optional)").fill(SECOND)
     for how in ("second", "zero"):
         switch(tab, "k", how)
@@ -272,7 +261,7 @@ def test_what_is_wrong_is_said_and_texts_are_never_markup(gpt, visit):
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 def test_axe_finds_no_barrier(gpt, visit, scheme):
-    tab = visit(gpt, color_scheme=scheme)
+    tab = visit(gpt, scheme=scheme)
     site = tab.locator(".s-row .s-site").first.inner_text()
     switch(tab, "q", "zero")
     settled(tab, switches=[[site, "zero"]])
@@ -423,8 +412,3 @@ def test_a_page_of_elsewhere_gets_nothing_even_with_the_token(gpt, browser, tmp_
 class Quiet(http.server.SimpleHTTPRequestHandler):
     def log_message(self, format, *args):
         pass
-
-
-def test_the_state_of_an_address_is_that_of_its_text(gpt):
-    assert gpt.served.address.count("#") == 1
-    assert PageState((TEXT,)).as_input == TEXT

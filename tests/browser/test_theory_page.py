@@ -214,7 +214,7 @@ PLACES: dict[str, list[Numbers]] = {
 
 
 def same(shown: Numbers, wanted: Numbers) -> None:
-    """Sums over 2,000 samples in another order and quadratures on other nodes, in float64: far better than 1e-6."""
+    """Sums over samples in another order and quadratures on other nodes, in float64: far better than 1e-6."""
     assert {name: shown[name] for name in wanted} == pytest.approx(wanted, rel=1e-8, abs=1e-13)
     # errors keep their digits however small they are
     for name in wanted.keys() & {"error", "expected", "error_1", "error_2"}:
