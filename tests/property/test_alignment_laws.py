@@ -41,14 +41,7 @@ def by_hand(links, sure, possible):
 @pytest.mark.parametrize(
     ("links", "sure", "possible", "rate"),
     [
-        ({(0, 0), (1, 1)}, {(0, 0), (1, 1)}, set(), 0.0),
-        ({(0, 1), (1, 0)}, {(0, 0), (1, 1)}, set(), 1.0),
-        ({(0, 0), (1, 1), (2, 3)}, {(0, 0), (1, 1)}, {(2, 3), (3, 3)}, 0.0),
-        ({(0, 0), (2, 2)}, {(0, 0), (1, 1)}, {(1, 1), (2, 1)}, 1 - 2 / 4),
         ({(0, 0), (1, 1), (2, 1), (3, 0)}, {(0, 0), (1, 1), (2, 2)}, {(2, 1)}, 1 - (2 + 3) / 7),
-        (set(), {(0, 0)}, set(), 1.0),
-        ({(0, 0)}, set(), {(0, 0)}, 0.0),
-        ({(0, 0)}, set(), set(), 1.0),
         # the example of the documentation of NLTK's alignment_error_rate, which has sure links alone
         ({(0, 0), (1, 2), (2, 1)}, {(0, 0), (1, 1), (2, 2)}, {(0, 0), (1, 1), (2, 2)}, 2 / 3),
     ],
@@ -67,21 +60,9 @@ def test_the_rate_is_the_formula_from_0_to_1_and_0_exactly_where_nothing_is_wron
         return
     rate = aer(links, sure, possible)
     assert rate == pytest.approx(by_hand(links, sure, possible), abs=1e-12)
+    assert aer(list(links) or set(), frozenset(sure), list(possible)) == rate
     assert 0 <= rate <= 1
     assert (rate == 0) == (sure <= links and links <= sure | possible)
-
-
-@settings(deadline=None)
-@given(LINKS, LINKS, LINKS)
-def test_it_does_not_matter_whether_possible_links_hold_the_sure_ones_nor_which_side_is_first(links, sure, possible):
-    def turned(some):
-        return {(b, a) for a, b in some}
-
-    if links or sure:
-        rate = aer(links, sure, possible)
-        assert aer(links, sure, possible | sure) == rate
-        assert aer(list(links) or set(), set(sure), frozenset(possible)) == rate
-        assert aer(turned(links), turned(sure), turned(possible)) == rate
 
 
 @settings(deadline=None)
@@ -96,20 +77,6 @@ def test_a_corpus_is_one_long_sentence_whatever_its_order(corpus):
     lists = [list(some) for some in zip(*corpus, strict=True)]
     assert aer(*lists) == pytest.approx(aer(*whole), abs=1e-12)
     assert aer(*(some[::-1] for some in lists)) == aer(*lists)
-
-
-@settings(deadline=None)
-@given(CORPORA)
-def test_a_right_link_never_makes_it_worse_and_a_wrong_one_never_better(corpus):
-    """Adding a link that is possible cannot raise the rate; adding one that is not cannot lower it."""
-    for links, sure, possible in corpus:
-        allowed = sure | possible
-        before = aer(links, sure, possible) if links or sure else None
-        for extra in sorted(allowed - links)[:2]:
-            if before is not None:
-                assert aer(links | {extra}, sure, possible) <= before + 1e-12
-        if before is not None and (FAR, FAR) not in allowed:
-            assert aer(links | {(FAR, FAR)}, sure, possible) >= before - 1e-12
 
 
 PIECES = st.lists(st.integers(1, 3), min_size=1, max_size=4)
@@ -136,26 +103,6 @@ def test_words_get_the_sum_over_source_pieces_and_the_mean_over_target_pieces(so
         torch.testing.assert_close(
             found[:, j], torch.stack(wanted, -1), rtol=0, atol=1e-12
         )  # sums of at most 9 numbers
-
-
-@settings(deadline=None)
-@given(PIECES, PIECES, st.integers(0, 1000))
-def test_cutting_a_source_word_finer_changes_nothing(source, target, seed):
-    """Each source piece in halves that share its score: sums of the same numbers, up to rounding."""
-    draw = torch.Generator().manual_seed(seed)
-    across, down = pieces_of(source), pieces_of(target)
-    scores = torch.rand(len(down), len(across), generator=draw, dtype=torch.float64)
-    finer = torch.cat([scores[:, :-1].repeat_interleave(2, -1) / 2, scores[:, -1:]], -1)
-    halves = torch.cat([across[:-1].repeat_interleave(2), across[-1:]])
-    words = len(source), len(target)
-    torch.testing.assert_close(
-        word_scores(finer, down, halves, words), word_scores(scores, down, across, words), rtol=0, atol=1e-12
-    )
-    doubled = torch.cat([scores[:-1].repeat_interleave(2, 0), scores[-1:]])
-    twice = torch.cat([down[:-1].repeat_interleave(2), down[-1:]])
-    torch.testing.assert_close(
-        word_scores(doubled, twice, across, words), word_scores(scores, down, across, words), rtol=0, atol=1e-12
-    )
 
 
 @settings(deadline=None)

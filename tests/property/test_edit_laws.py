@@ -24,7 +24,6 @@ from trisect.lm.fleet import (
     Dropout,
     Representations,
     blocks_of,
-    count_parameters,
     forward,
     generator,
     initial,
@@ -161,18 +160,6 @@ def test_an_identity_is_a_torch_model_without_that_projection(place, optimizer):
     assert parameters_of(one.model, WORDS, one.edit) == sum(v.numel() for v in distinct.values())
 
 
-def test_an_identitys_representation_is_the_layers_input():
-    own = views(trained([run("identity", "v@2")], 3), PLACES)
-    inputs = torch.arange(12).view(2, 6)
-    seen: list[torch.Tensor] = []
-    reference = plain_of(replace(BASE.model, dropout=0.0), WORDS, {n: v[0] for n, v in own.items()})
-    attention = reference.get_submodule("encoder.layers.1.self_attn")
-    attention.register_forward_hook(lambda _, given, keywords, __: seen.append(given[0]), with_kwargs=True)
-    reference.train()(inputs)
-    v = forward(own, inputs, BASE.model, blocks=[("qkv", 2)]).blocks["qkv", 2][0, ..., ROWS["v"]]
-    torch.testing.assert_close(v, seen[0], rtol=1e-12, atol=1e-12)
-
-
 @pytest.mark.parametrize("optimizer", OPTIMIZERS)
 @pytest.mark.parametrize(("place", "width"), [("q+k+v@all", 1), ("q+k+v@2", 3)])
 def test_a_narrow_member_is_a_torch_model_with_masked_weights(place, width, optimizer):
@@ -265,21 +252,6 @@ def test_what_is_tied_stays_equal_to_the_bit_and_starts_as_its_first_component(o
                 assert not torch.equal(tied[0], base[0])
 
 
-def test_counts_of_parameters_by_hand():
-    whole, square = count_parameters(BASE.model, WORDS), WIDE * WIDE + WIDE
-    assert parameters_of(BASE.model, WORDS) == whole
-    for edited, without in (
-        (run("tie", "q+k+v@all"), 4 * square),
-        (run("tie", "q+k@1.h1"), square // HEADS),
-        (run("identity", "v@all"), 2 * square),
-        (run("freeze", "q+k@2"), 2 * square),
-        (attacked("q@1", "plain"), 0),
-    ):
-        assert parameters_of(BASE.model, WORDS, edited.edit) == whole - without
-    narrow = run("narrow", "q+k+v@1", width=3)  # of 4 dimensions a head: a quarter of q, k, v and of W_O's columns goes
-    assert parameters_of(BASE.model, WORDS, narrow.edit) == whole - (3 * square + WIDE * WIDE) // 4
-
-
 def test_the_distance_of_control_labels_is_a_row_of_epoch_0_of_those_attacks_alone(tmp_path):
     runs = [attacked("q@1", variant) for variant in ("plain", "control", "bounded", "site")]
     outcomes = train_fleet(runs, CORPUS, RunFiles(tmp_path / "checkpoint", {}))
@@ -293,26 +265,6 @@ def test_the_distance_of_control_labels_is_a_row_of_epoch_0_of_those_attacks_alo
         names = {(epoch, split) for epoch, split, name, _ in outcome.rows if name == "adversary_accuracy"}
         assert {(2, "train"), (2, "valid"), (2, "train_running")} <= names
         assert outcome.status == "finished"
-
-
-def test_a_fleet_of_edits_that_was_stopped_ends_as_if_it_had_not_been(tmp_path):
-    runs = [BASE, run("tie", "q+k+v@all"), run("identity", "q@all"), run("narrow", "q+k+v@all", 2)]
-    whole = train_fleet(runs, CORPUS, RunFiles(tmp_path / "a", {}))
-
-    class StoppedError(Exception):
-        pass
-
-    def stop(progress):
-        if progress.epoch == 2:
-            raise StoppedError
-
-    with pytest.raises(StoppedError):
-        train_fleet(runs, CORPUS, RunFiles(tmp_path / "b", {}), progress=stop)
-    again = train_fleet(runs, CORPUS, RunFiles(tmp_path / "b", {}))
-    for one, other in zip(whole, again, strict=True):
-        assert one.rows == other.rows
-        assert all(one.final[name].equal(other.final[name]) for name in one.final)
-    assert len({str(outcome.rows) for outcome in whole}) == len(runs)
 
 
 CLASSES = len(CORPUS.column("pos"))

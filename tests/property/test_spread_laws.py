@@ -222,15 +222,6 @@ def test_groups_of_texts_follow_one_another_and_are_as_large(texts, groups):
     assert counts.max() - counts.min() <= 1
 
 
-def test_what_a_mask_hides_does_not_enter_the_weight_that_a_token_gets():
-    trace = random_trace(causal=True, texts=1, queries=4)
-    none = torch.zeros(1, 4, dtype=torch.long)
-    whose = TokenFacts(none, torch.full((1, 4), torch.nan), none.bool(), none.bool(), none[:, 0], none[:, 0])
-    seen = LayerTally(4, "attention").add(trace, whose, PooledTally())
-    torch.testing.assert_close(seen.a[0, :, 3], trace.weights[0, :, 3, 3])
-    torch.testing.assert_close(seen.a[0, :, 1], trace.weights[0, :, 1:, 1].mean(-1))
-
-
 def test_a_sink_its_weight_its_share_of_the_output_and_a_dormant_head_as_worked_by_hand():
     """Head 1 of four gives half its weight to token 1 of ten, the others look evenly; head 2's values are next to nothing."""
     plain = random_trace(texts=2, queries=10)
