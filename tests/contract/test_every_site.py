@@ -49,28 +49,6 @@ def _site(text: str) -> Site | None:
         return None
 
 
-def test_a_reading_holds_the_part_that_is_named_or_refuses(subject):
-    reading = subject.read(WORDS)
-    read = 0
-    for text in SPELLINGS:
-        site = _site(text)
-        try:
-            part = reading[text]
-        except SiteError:
-            continue
-        assert site is not None, text
-        assert site.layers is not None, text
-        assert len(site.layers) == 1, text
-        assert set(site.components) <= {"q", "k", "v"} or site.components == ("attn",), text
-        whole = reading[f"layer {site.layers[0]}"]
-        read += 1
-        for name in ("q", "k", "v") if site.components == ("attn",) else site.components:
-            mine, all_heads = getattr(part, name), getattr(whole, name)
-            heads = range(all_heads.shape[1]) if site.heads is None else [h - 1 for h in site.heads]
-            assert torch.equal(mine, all_heads[:, list(heads)]), (text, name)
-    assert read >= 12
-
-
 def test_a_switch_zeroes_the_part_that_is_named_and_no_other_of_its_layer(subject):
     from trisect.measure.intervention import PreparedText
 

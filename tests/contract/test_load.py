@@ -50,22 +50,6 @@ def test_a_reading_holds_a_trace_per_layer_and_stack(one):
         assert (trace.weights @ trace.values - trace.output).abs().max() < NEAR
 
 
-def test_values_are_made_of_the_blocks_residual(one):
-    for trace in one.read(TEXTS).traces:
-        assert trace.block is not None
-        assert trace.w_v is not None
-        x = trace.block.residual
-        if trace.block.kind == "pre":
-            x = x - x.mean(-1, keepdim=True) if trace.block.centred else x
-            x = x / (x.square().mean(-1, keepdim=True) + trace.block.epsilon).sqrt() * trace.block.gamma
-            x = x if trace.block.beta is None else x + trace.block.beta
-        if trace.stack == "cross":
-            continue  # its values are made of the encoder's states
-        v = torch.einsum("bsd,kde->bkse", x, trace.w_v)
-        v = v if trace.projections.b_v is None else v + trace.projections.b_v[:, None]
-        assert ((v - trace.v).abs() * trace.key_real[:, None, :, None]).max() < NEAR
-
-
 def test_reading_together_or_alone_and_losses_are_the_models_own(one):
     together = {}
     for batch in one.batches(TEXTS, 3, scored=True):

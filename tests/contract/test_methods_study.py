@@ -142,21 +142,6 @@ BRIEF = replace(
 )
 
 
-def test_interchange_has_its_shares_of_pairs_and_claims_on_planted_roles_alone(tmp_path):
-    study = run(tmp_path / "study", BRIEF)
-    sites, claims = study.tables["sites"], study.tables["claims"]
-    measures = ["interchange_own", "interchange_others", "interchange_unchanged"]
-    for measure in measures:
-        rows = sites.filter(measure=measure)
-        assert sorted(rows["site"]) == sorted([f"{c}@{layer}" for c in "qkv" for layer in (1, 2)] * 2)
-        assert rows["value"].is_between(0, 1).all()
-        assert set(rows["n"]) == {50}
-    whole = sites.filter(sites["measure"].is_in(measures))
-    assert (whole.group_by("subject", "site").agg(pl.col("value").sum())["value"] <= 1 + 1e-9).all()
-    assert claims["source"].unique().to_list() == ["roles"]
-    assert claims["claim"].unique().sort().to_list() == ["F-1"]
-
-
 def test_a_text_without_donors_is_refused_before_anything_is_trained(tmp_path):
     other = replace(BRIEF, text=Text("embedded", train_tokens=7_680, valid_tokens=1_200))
     with pytest.raises(CorpusError) as caught:

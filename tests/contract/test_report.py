@@ -213,15 +213,6 @@ def test_sentences_follow_the_rows():
         assert said.comparison == ""
 
 
-def test_an_effect_is_paired_by_seed():
-    tables, description = tables_of({"freeze-k@2/valid": 0.25}, seeds=(1, 2, 3))
-    found = by_site(StudyRows.of(tables, description).effects("freeze", "valid"))
-    assert found["k@2"].n == 3
-    assert found["k@2"].mean == pytest.approx(0.25, abs=0.05)  # five standard errors of the planted spread of 0.01
-    assert found["k@2"].high is not None
-    assert found["k@2"].high - found["k@2"].mean < 0.1  # the shift that seeds share, of 0.1, is gone
-
-
 def test_a_diverged_run_enters_with_its_last_loss_clipped_at_initialisation():
     tables, description = tables_of()
     run = tables["runs"].filter((pl.col("edit") == "attack") & (pl.col("site") == "v@2") & (pl.col("label") == "pos"))[
