@@ -153,10 +153,8 @@ def test_a_text_without_donors_is_refused_before_anything_is_trained(tmp_path):
 
 def test_induction_is_learnt_and_its_first_layers_values_act_as_keys(tmp_path):
     """Two layers learn it in a few hundred steps; v of layer 1 passes on what the key of layer 2 is matched on."""
-    pairs, training = (
-        INDUCTION[0].interchange and replace(INDUCTION[0].interchange, pairs=100),
-        replace(INDUCTION[0].training, epochs=3),
-    )
+    pairs = INDUCTION[0].interchange and replace(INDUCTION[0].interchange, pairs=50)
+    training = replace(INDUCTION[0].training, epochs=2)
     measured = BARE | {"ablate": INDUCTION[0].ablate, "interchange": pairs}
     study = run(tmp_path / "study", replace(INDUCTION[0], seeds=(1,), training=training, **measured))
     rows = study.tables["sites"].select("site", "measure", "value").iter_rows()

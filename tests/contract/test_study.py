@@ -110,9 +110,8 @@ def test_kill_9_loses_at_most_the_epoch_under_way(one, tmp_path):
 
 
 def test_more_seeds_sites_and_experiments_extend_a_study(whole, tmp_path, monkeypatch):
-    small = replace(
-        tiny.EXPERIMENT, seeds=(2,), attack=None, freeze=Freeze(tiny.SITES[:1]), rewind=Rewind(tiny.SITES[:1], 11)
-    )
+    small = replace(tiny.EXPERIMENT, seeds=(2,), attack=None, freeze=Freeze(SITE), rewind=Rewind(SITE, 11))
+    larger = replace(small, seeds=(1, 2), attack=Attack(SITE, ("pos",)), freeze=Freeze(tiny.SITES[:2]))
     run(tmp_path / "study", small)
     before = set(Folder(tmp_path / "study").path.glob("runs/*"))
     trained: list[str] = []
@@ -121,15 +120,15 @@ def test_more_seeds_sites_and_experiments_extend_a_study(whole, tmp_path, monkey
         "trisect.experiments.study.tasks.train_fleet",
         lambda runs, *rest: (trained.extend(r.id for r in runs), original(runs, *rest))[1],
     )
-    extended = run(tmp_path / "study")
+    extended = run(tmp_path / "study", larger)
     assert len(before) == 2
     assert not {p.name for p in before} & set(trained)
-    assert set(extended.tables["runs"]["run"]) == set(whole.tables["runs"]["run"])
+    assert set(extended.tables["runs"]["run"]) == {p.name for p in before} | set(trained)
     # grouped into other fleets the sums come in another order: equal to rounding, not to the bit
     both = extended.tables["metrics"].join(
         whole.tables["metrics"], on=["run", "epoch", "split", "name"], suffix="_whole"
     )
-    assert both.height == whole.tables["metrics"].height
+    assert both.height == extended.tables["metrics"].height
     assert max((both["value"] - both["value_whole"]).abs()) < 1e-4
 
 
@@ -245,7 +244,7 @@ def test_a_damaged_table_is_named_and_a_damaged_copy_of_the_text_is_written_agai
     assert_same(run(tmp_path / "study"), whole)
 
 
-@pytest.mark.parametrize("nth", [1, 2, 5, 13, 27])
+@pytest.mark.parametrize("nth", [1, 2, 13, 27])
 def test_a_full_disk_is_said_and_nothing_half_written_is_read(one, tmp_path, monkeypatch, nth):
     """The nth write of the study finds the disk full; with space freed it ends with the same tables."""
     count = [0]
@@ -284,7 +283,7 @@ def test_diverged_runs_are_rows_and_nothing_is_said_of_the_sites_of_a_seed_whose
         return original(self)
 
     monkeypatch.setattr(train.Trainer, "step", poisoned)
-    study = run(tmp_path / "study", replace(tiny.EXPERIMENT, freeze=None if alone else tiny.EXPERIMENT.freeze))
+    study = run(tmp_path / "study", replace(ONE, seeds=(1, 2), freeze=None if alone else ONE.freeze))
     runs = study.tables["runs"]
     lost = (pl.col("edit") == "none") & (pl.col("seed") == 1) | (pl.col("edit") == "attack") & (pl.col("seed") == 2)
     assert set(runs.filter(lost).select("status", "diverged_step").rows()) == {("diverged", 11)}
