@@ -177,12 +177,10 @@ def test_tensors_or_rounding_that_give_away_no_rows_are_not_taken_for_rows():
     model = zoo.build("llama")
     weight = model.model.layers[0].self_attn.k_proj.weight.detach()
     model.model.layers[0].self_attn.k_proj.weight = nn.Parameter(TwoTensor(weight, weight.clone()))
-    with pytest.raises(ModelError) as caught:
+    with pytest.raises(
+        ModelError, match=r"layers\.0\.self_attn\.k_proj\.weight of LlamaForCausalLM is a torch TwoTensor"
+    ):
         load(model)
-    assert str(caught.value).replace("\n  ", " ") == (
-        "model.layers.0.self_attn.k_proj.weight of LlamaForCausalLM is a torch TwoTensor. Neither the numbers nor the rows "
-        "of such a tensor can be accessed. Give the model as it was before, or quantised by torch.ao's quantize_dynamic or bitsandbytes."
-    )
 
 
 def test_4_bit_maps_like_bitsandbytes_are_read_though_they_have_no_derivative():
