@@ -155,9 +155,7 @@ def test_every_head_has_every_measure_with_its_null_and_scores_are_of_texts_with
             assert (null["low"] < null["value"]).all()
             assert (null["value"] < null["high"]).all()
             assert (null["n"] >= DRAWS).all()
-    p = Made().projections()[1]
-    assert p.w_q is not None
-    assert p.w_k is not None
+    p: Any = Made().projections()[1]
     found = similarity.angles(similarity.span(p.w_q), similarity.span(p.w_k))
     rows = value(whole.tables["measures"], measure="overlap", component="q-k", layer=2, group=None).sort("head")
     assert np.allclose(rows["value"].to_numpy(), found.overlap.numpy())
@@ -189,9 +187,8 @@ def test_without_texts_only_weights_speak_and_a_head_of_zeros_has_no_numbers(tmp
     sections = sheet_of(made).sections
     assert "Whether a token scores highest with itself was not measured: that needs texts." in sections[2].words
     assert [len(section.figures) for section in sections] == [2, 0, 1, 2, 2, 0]
-    w_v = Made().projections()[0].w_v
-    assert w_v is not None
-    zero = w_v.clone()
+    first: Any = Made().projections()[0]
+    zero = first.w_v.clone()
     zero[2] = 0
     made = run(Made(layers=(Address("plain", 1),), changes={"w_v": zero}), tmp_path / "zero")
     rows = value(made.tables["measures"], measure="overlap", component="k-v", group=None).sort("head")
@@ -203,9 +200,7 @@ def test_without_texts_only_weights_speak_and_a_head_of_zeros_has_no_numbers(tmp
 def test_grouped_queries_are_paired_with_their_own_keys(tmp_path, pageless):
     subject = Made(groups=2)
     made = run(subject, tmp_path, texts_of("abcdef", "abcd"))
-    p = subject.projections()[0]
-    assert p.w_q is not None
-    assert p.w_k is not None
+    p: Any = subject.projections()[0]
     rows = value(made.tables["measures"], measure="overlap", component="q-k", layer=1, group=None).sort("head")
     for head, found in enumerate(rows["value"]):
         one = similarity.angles(similarity.span(p.w_q[[head]]), similarity.span(p.w_k[[head // 2]]))

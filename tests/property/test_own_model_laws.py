@@ -1,5 +1,7 @@
 """Laws of our own models as Subjects: the trace is what the model did, and edits change what they name and no more."""
 
+from typing import Any
+
 import pytest
 import torch
 from hypothesis import given, settings
@@ -31,15 +33,11 @@ TEXTS = st.lists(st.lists(st.sampled_from(WORDS[:20]), min_size=1, max_size=30).
 def test_contributions_and_bias_are_the_modules_output_and_the_block_the_next_layers_input(texts, heads, layers):
     subject = own(layers, heads)
     for batch in subject.batches(texts, 3):
-        reading = subject.trace(batch)
+        reading: Any = subject.trace(batch)
         for trace in reading.traces:
             p = trace.projections
-            assert p.w_o is not None
-            assert p.b_o is not None
-            assert trace.block is not None
             x = trace.block.residual
             for name, w, b in (("q", p.w_q, p.b_q), ("k", p.w_k, p.b_k), ("v", p.w_v, p.b_v)):
-                assert b is not None
                 again = torch.einsum("btd,hde->bhte", x, w) + b[:, None]
                 assert (again - getattr(trace, name)).abs().max() < EXACT
             assert (trace.weights.sum(-1) - 1).abs().max() < EXACT
