@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import product
 
 import numpy as np
 import polars as pl
@@ -26,11 +27,7 @@ from trisect.stats.bootstrap import CrossedBootstrap
 from trisect.text.bitext import SentencePair
 
 COLUMNS = tuple(
-    Column(setting, kind, layer, head)
-    for layer in (1, 2)
-    for setting in SETTINGS
-    for kind in KINDS
-    for head in (None, 1)
+    Column(setting, kind, layer, head) for layer, setting, kind, head in product((1, 2), SETTINGS, KINDS, (None, 1))
 )
 
 

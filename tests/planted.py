@@ -18,7 +18,7 @@ ORDER = [f"A-{number}" for number in range(1, 16)]
 
 
 def attack(label: str, sites: Iterable[str], train: float | None, valid: float | None) -> dict[str, float]:
-    """Planted loss changes of attacks on `sites`; null is all the way to initialisation."""
+    """Planted loss changes of attacks on `sites`; None is all the way to initialisation."""
     sizes = {
         "train": TO_INIT["train"] if train is None else train,
         "valid": TO_INIT["valid"] if valid is None else valid,

@@ -21,7 +21,7 @@ def random_projections(
     bias: bool = True,
     dtype: torch.dtype = torch.float64,
 ) -> Projections:
-    """Weights of one attention layer; `groups` is the number of key/value heads (null: as many as heads)."""
+    """Weights of one attention layer; `groups` is the number of key/value heads (None: as many as heads)."""
     draw = torch.Generator().manual_seed(seed)
 
     def normal(*shape: int) -> Tensor:
@@ -64,8 +64,8 @@ def random_trace(
     """A Trace from random inputs and weights, by the formulas themselves.
 
     The last `padding` positions of the last text are padding (with weights 0 on them, and rows of their own that count
-    for nothing). `keys` other than `queries` makes a cross-attention. `block` is 'pre', 'post', 'bare' or null; in a pre-LN
-    block the layer norm is applied to the residual before it is projected. `after` puts a norm of that ε (null: a factor)
+    for nothing). `keys` other than `queries` makes a cross-attention. `block` is 'pre', 'post', 'bare' or None; in a pre-LN
+    block the layer norm is applied to the residual before it is projected. `after` puts a norm of that ε (None: a factor)
     behind the output projection, centred or not.
     """
     cross = keys is not None

@@ -100,10 +100,8 @@ def test_variants_scored_through_their_span_score_as_each_alone(dtype, seed, ran
     h[:, 0] = normal(count, width) * scale  # one token whose variants span everything
     h, w, b = h.to(dtype), normal(words, width).to(dtype), normal(words).to(dtype)
     y = torch.randint(words, (tokens,), generator=draw)
-    found, alone = (
-        variant_scores(h, extend_decoder(w, b), y),
-        token_scores(h.double(), w.double()[None], b.double()[None], y),
-    )
+    found = variant_scores(h, extend_decoder(w, b), y)
+    alone = token_scores(h.double(), w.double()[None], b.double()[None], y)
     largest = h.double().norm(dim=-1).max() * w.double().norm(dim=-1).max()
     bound = 4 * lm_loss.ROUNDING * torch.finfo(dtype).eps * float(largest)
     assert float((found.loss.double() - alone.loss).abs().max()) <= bound
@@ -227,12 +225,8 @@ def test_chunks_of_any_size_give_the_same_curve(monkeypatch):
     shared = {n: v[None] for n, v in final.items()}
     whole = evaluate_variants(shared, tiny.MODEL, PIECES, site, blend(first, final, alphas))
     monkeypatch.setitem(rewind.TOGETHER, "cpu", 1)
-    np.testing.assert_allclose(
-        evaluate_variants(shared, tiny.MODEL, PIECES, site, blend(first, final, alphas)).loss_nats,
-        whole.loss_nats,
-        rtol=0,
-        atol=1e-12,
-    )
+    cut = evaluate_variants(shared, tiny.MODEL, PIECES, site, blend(first, final, alphas))
+    np.testing.assert_allclose(cut.loss_nats, whole.loss_nats, rtol=0, atol=1e-12)
 
 
 def test_self_only_attention_is_what_a_window_of_one_token_sees():

@@ -74,12 +74,6 @@ def test_joining_parts_never_makes_a_claim_easier(parts):
     assert joint == conjunction(parts[::-1])
 
 
-@given(st.lists(samples, min_size=1, max_size=4), bounds)
-def test_supported_and_refuted_never_both(values, bound):
-    joint = conjunction([t_test(summary(v), "above", bound) for v in values])
-    assert not (joint.p_for < ALPHA / 2 and joint.p_against < ALPHA / 2)
-
-
 @given(families)
 def test_holm_is_the_step_down_procedure_as_its_author_states_it(p):
     """Reject the smallest while p_(i) ≤ α / (m − i + 1), and stop at the first that is not: the same at every level."""

@@ -56,7 +56,7 @@ sites = st.one_of(
 
 
 def site_by_hand(text):
-    """(components, layers, heads, stack, pre) or null, read without a regular expression for the whole."""
+    """(components, layers, heads, stack, pre) or None, read without a regular expression for the whole."""
     left, at, right = text.strip().partition("@")
     layers, dot, heads = right.partition(".")
     first, stop, rest = left.partition(".")
@@ -190,7 +190,7 @@ def words_by_hand(rows):
 
 
 def treebank_by_hand(content):
-    """[(word, pos, tag, dep, morph)] or null."""
+    """[(word, pos, tag, dep, morph)] or None."""
     try:
         lines = split_lines(content)
     except UnicodeDecodeError:
