@@ -133,9 +133,8 @@ def test_panels_can_stand_for_layers_and_labels(opened, made):
     assert all(line.is_visible() for line in figure.locator(".main_marks > path").all())
 
 
-@pytest.mark.parametrize("scheme", ["light", "dark"])
-def test_a_figure_is_saved_as_a_picture_of_what_is_shown(opened, scheme):
-    tab = opened(scheme=scheme)
+def test_a_figure_is_saved_as_a_picture_of_what_is_shown(opened):
+    tab = opened(scheme="dark")
     figure = figure_of(tab, "fig03-attack-pos-train")
     button = figure.get_by_role("button", name="Save PNG")
     content = saved(tab, button)

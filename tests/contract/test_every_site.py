@@ -130,16 +130,9 @@ def treebank(folder, feature=WILD):
 
 
 def experiment(source, labels=LABELS):
-    return replace(
-        tiny.EXPERIMENT,
-        text=Text(str(source)),
-        seeds=(1,),
-        attack=Attack(SITE, labels),
-        rewind=None,
-        freeze=None,
-        probe=Probe(SITE, labels, ("linear",)),
-        erase=Erase(SITE, labels, draws=2),
-    )
+    bare = replace(tiny.EXPERIMENT, text=Text(str(source)), seeds=(1,), rewind=None, freeze=None)
+    probe, erase = Probe(SITE, labels, ("linear",)), Erase(SITE, labels, draws=2)
+    return replace(bare, attack=Attack(SITE, labels), probe=probe, erase=erase)
 
 
 @pytest.fixture(scope="module")

@@ -103,10 +103,9 @@ def test_streamed_numbers_are_those_of_all_texts_at_once(bert, done, plain):
     assert abs(float(of_block - share)) > 1e-4  # a hundred times the tolerance
 
 
-@pytest.mark.parametrize("block", ["residual", "feed-forward"])
-def test_claims_are_about_attention_whatever_block_is_shown(bert, plain, tmp_path, block):
+def test_claims_are_about_attention_whatever_block_is_shown(bert, plain, tmp_path):
     """All but `runs`, which names the block."""
-    other = trisect.norms(bert, given(33), out=tmp_path / block, block=block, quiet=True)
+    other = trisect.norms(bert, given(33), out=tmp_path, block="feed-forward", quiet=True)
     same = plain.tables["claims"].select(pl.exclude("runs"))
     assert same.equals(other.tables["claims"].select(pl.exclude("runs")))
     assert plain.tables["claims"]["effect"][2] is not None
@@ -178,9 +177,8 @@ def test_few_texts_decide_nothing_and_one_has_no_intervals(bert, tmp_path):
     assert value(table, "cv_f")["value"] > 0
 
 
-@pytest.mark.parametrize("make", [tinyhf.gpt2, tinyhf.llama])
-def test_decoders_have_a_first_token_and_say_what_they_lack(make, tmp_path):
-    subject: Any = load(tinyhf.save(make(), tmp_path / "model", specials=False))
+def test_decoders_have_a_first_token_and_say_what_they_lack(tmp_path):
+    subject: Any = load(tinyhf.save(tinyhf.llama(), tmp_path / "model", specials=False))
     found = trisect.norms(subject, given(8), out=tmp_path / "out", block="residual", quiet=True)
     assert "No special token stands inside or after a text here: there is no category [SEP]." in found.notes
     assert "No special token opens a text here: there is no category [CLS]." in found.notes

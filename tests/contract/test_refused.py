@@ -132,11 +132,7 @@ def test_annotating_leaves_alone_what_it_did_not_write(place, tmp_path):
 
 @pytest.mark.parametrize(
     "words",
-    [
-        ("theory", "average"),
-        ("norms", "causal", "--corpus", "texts", "--limit", 2),
-        ("align", "pairs", "--source", "a", "--target", "a"),
-    ],
+    [("theory", "average"), ("norms", "causal", "--corpus", "texts", "--limit", 2)],
     ids=lambda words: words[0],
 )
 def test_a_command_refuses_a_folder_with_other_things_and_leaves_them_alone(place, tmp_path, words, monkeypatch):

@@ -35,13 +35,8 @@ from trisect.lab.folder import Folder
 from trisect.lab.jobs import run_jobs
 from trisect.text import corpus
 
-ONE = replace(
-    tiny.EXPERIMENT,
-    seeds=(1,),
-    attack=None,
-    freeze=Freeze(tiny.SITES[:1]),
-    rewind=Rewind(tiny.SITES[:1], points=11, midstage=False),
-)
+REWIND = Rewind(tiny.SITES[:1], points=11, midstage=False)
+ONE = replace(tiny.EXPERIMENT, seeds=(1,), attack=None, freeze=Freeze(tiny.SITES[:1]), rewind=REWIND)
 FULL = OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
 

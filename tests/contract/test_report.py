@@ -40,6 +40,11 @@ def tables_of(effects=None, **shape):
     return {**tables, "claims": judge(tables, description)}, description
 
 
+def with_value(table: pl.DataFrame, where: pl.Expr, value: float, column: str = "value") -> pl.DataFrame:
+    """The table with this value where that is true."""
+    return table.with_columns(pl.when(where).then(value).otherwise(pl.col(column)).alias(column))
+
+
 def combined():
     """A study that attacks combined sites by a label whose name is markup, and does nothing else; no accuracy is a number."""
     sites = tuple(spec.Site.parse(s) for s in ("q@1", "v@all", "q+k@1-2"))
@@ -49,8 +54,8 @@ def combined():
         "odd", model=model, training=training, seeds=(1, 2), attack=attack, rewind=None, freeze=None
     ).resolved()
     tables = study_tables((1, 2), 2, 2, ("<b>ner</b>",), {}, whole=whole)
-    unknown = pl.when(pl.col("name") == "accuracy").then(math.nan).otherwise(pl.col("value")).alias("value")
-    tables = {**tables, "metrics": tables["metrics"].with_columns(unknown), "sites": frame("sites", ())}
+    metrics = with_value(tables["metrics"], pl.col("name") == "accuracy", math.nan)
+    tables = {**tables, "metrics": metrics, "sites": frame("sites", ())}
     description = about(**SMALL) | {"experiment": spec.to_json_data(whole)}
     description["corpus"] = description["corpus"] | {"name": "<script>alert(1)</script>", "notes": ["a & b <i>"]}
     return {**tables, "claims": judge(tables, description)}, description
@@ -141,19 +146,15 @@ def test_the_page_is_one_whole_file(written):
     seen = outline(path)
     assert seen.open == []
     assert seen.outside == []
-    assert seen.scripts == {
-        None: 1,
-        "application/json": len(FEW) + 2,
-    }  # with the first screen and the row by method
+    assert seen.scripts == {None: 1, "application/json": len(FEW) + 2}  # with the first screen and the row by method
     assert len(seen.ids) == len(set(seen.ids))
     assert set(seen.links) <= set(seen.ids)
     assert seen.unnamed == 0
     text = path.read_text(encoding="utf-8")
     assert not re.search(r"url\((?!#)", text)
     assert "@import" not in text
-    places = [
-        text.index(f'id="{part}"') for part in ("attention", "answer-section", "verdicts", "figures", "reproduce")
-    ]
+    parts = ("attention", "answer-section", "verdicts", "figures", "reproduce")
+    places = [text.index(f'id="{part}"') for part in parts]
     assert places == sorted(places)
 
 
@@ -167,10 +168,8 @@ def test_figures_are_stored_beside_the_page(written):
 def test_same_rows_same_bytes(study, collected, tmp_path):
     """Pictures are made of the drawings alone, so that one is made of rows in another order; all show the same numbers."""
     tables, description = study
-    shuffled = {
-        name: t if name == "claims" else t.sample(fraction=1.0, shuffle=True, seed=3) for name, t in tables.items()
-    }
-    rows = StudyRows.of(shuffled, description)
+    shuffled = {name: t.sample(fraction=1.0, shuffle=True, seed=3) for name, t in tables.items() if name != "claims"}
+    rows = StudyRows.of(tables | shuffled, description)
     again = figures.collect(rows)
     for one, other in zip(collected, again, strict=True):
         shown, repeated = (
@@ -215,13 +214,9 @@ def test_sentences_follow_the_rows():
 
 def test_a_diverged_run_enters_with_its_last_loss_clipped_at_initialisation():
     tables, description = tables_of()
-    run = tables["runs"].filter((pl.col("edit") == "attack") & (pl.col("site") == "v@2") & (pl.col("label") == "pos"))[
-        "run"
-    ][0]
-    high = pl.when((pl.col("run") == run) & (pl.col("name") == "loss_nats") & (pl.col("epoch") == 1)).then(pl.lit(40.0))
-    broken = diverged(
-        {**tables, "metrics": tables["metrics"].with_columns(high.otherwise(pl.col("value")).alias("value"))}, run, 1
-    )
+    run = tables["runs"].filter(edit="attack", site="v@2", label="pos")["run"][0]
+    mine = (pl.col("run") == run) & (pl.col("name") == "loss_nats") & (pl.col("epoch") == 1)
+    broken = diverged({**tables, "metrics": with_value(tables["metrics"], mine, 40.0)}, run, 1)
     rows = StudyRows.of(broken, description)
     base = {p.seed: p.value for p in rows.last("none", "valid", "loss_nats")}
     start = {p.seed: p.value for p in rows.curves("none", "valid") if p.at == 0}
@@ -234,10 +229,9 @@ def test_a_diverged_run_enters_with_its_last_loss_clipped_at_initialisation():
 
 def test_a_diverged_baseline_is_clipped_as_in_the_claims_and_named():
     tables, description = tables_of()
-    run = tables["runs"].filter((pl.col("edit") == "none") & (pl.col("seed") == 2))["run"].item()
+    run = tables["runs"].filter(edit="none", seed=2)["run"].item()
     mine = (pl.col("run") == run) & (pl.col("name") == "loss_nats") & (pl.col("epoch") == 1)
-    blown = pl.when(mine).then(40.0).otherwise(pl.col("value")).alias("value")
-    broken = diverged({**tables, "metrics": tables["metrics"].with_columns(blown)}, run, 1)
+    broken = diverged({**tables, "metrics": with_value(tables["metrics"], mine, 40.0)}, run, 1)
     rows = StudyRows.of(broken, description)
     held = evidence.gather(broken)
     for edit, label in (("attack", "pos"), ("freeze", None)):
@@ -272,14 +266,11 @@ def test_ties_are_said_as_ties():
     assert study_words.extremes(flat, "nats", False) == "the same at all 6 sites: 0.000\u00a0nats."
     assert study_words.ranking(flat, "nats").endswith("q 0.000, k 0.000 and v 0.000: alike within 0.02.")
     one = of_sites({f"{c}@{n}": float(c == "v" and n == 2) for n in (1, 2) for c in "qkv"}, spread=0.0)
-    assert (
-        study_words.extremes(one, "", False)
-        == "largest at v@2, 1.000 (the same in all 3 seeds); smallest 0.000 at 5 of 6 sites."
-    )
+    said = "largest at v@2, 1.000 (the same in all 3 seeds); smallest 0.000 at 5 of 6 sites."
+    assert study_words.extremes(one, "", False) == said
     two = of_sites({"q@1": 2.0, "k@1": 2.0, "v@1": 1.0}, spread=0.0)
-    assert study_words.extremes(two, "nats").startswith(
-        "highest +2.000\u00a0nats at q@1 and k@1; lowest at v@1, +1.000"
-    )
+    said = "highest +2.000\u00a0nats at q@1 and k@1; lowest at v@1, +1.000"
+    assert study_words.extremes(two, "nats").startswith(said)
 
 
 def test_components_are_compared_by_paired_differences_over_seeds():
@@ -325,12 +316,8 @@ def test_missing_parts_are_left_out_and_named_and_text_from_outside_is_escaped(t
     tables, description = combined()
     path = pages.write(tmp_path, tables, description | {"precision": "bfloat16"})
     label, text = words.slug("<b>ner</b>"), path.read_text(encoding="utf-8")
-    names = {
-        "answer",
-        "fig07-baseline",
-        "adversary",
-        *(f"attack-{label}-{of}" for of in ("train", "valid", "strengths")),
-    }
+    names = {"answer", "fig07-baseline", "adversary"}
+    names |= {f"attack-{label}-{of}" for of in ("train", "valid", "strengths")}
     assert {p.stem for p in (tmp_path / "figures").glob("*.svg")} == names
     for part in ("attacks on POS", "attacks on DEP", "convex rewinding", "mid-stage rewinding", "freezing"):
         assert f"{part} (figure" in text
@@ -372,10 +359,7 @@ def test_nothing_at_all_still_makes_a_page(tmp_path):
     assert not list(tmp_path.glob("figures/*"))
 
 
-@given(
-    values=st.lists(st.floats(-5, 5), min_size=1, max_size=8),
-    gap=st.floats(0.01, 1.0),
-)
+@given(values=st.lists(st.floats(-5, 5), min_size=1, max_size=8), gap=st.floats(0.01, 1.0))
 @settings(max_examples=200, deadline=None)
 def test_labels_keep_their_distance_and_their_order(values, gap):
     axis = SharedAxis("nats", -5.0, 5.0)
@@ -484,12 +468,8 @@ def card_of(**values):
 
 def test_a_card_shows_what_decides():
     card = card_of(verdict="inconclusive", seeds_needed=7, reason="not decided", early_stopping=True, diverged=2, n=3)
-    assert dict(card.facts) == {
-        "Seeds (n)": "3",
-        "Seeds needed": "7",
-        "Paired spread": "0.0200 nats",
-        "p (Holm)": "0.0100",
-    }
+    facts = {"Seeds (n)": "3", "Seeds needed": "7", "Paired spread": "0.0200 nats", "p (Holm)": "0.0100"}
+    assert dict(card.facts) == facts
     assert card.parts[0].numbers == "+0.100 nats, 95\u00a0% +0.0500 to +0.150"
     assert card.early_stopping.startswith("Explained by early stopping: turned round")
     assert card.diverged == "2 runs of this claim diverged and entered with the last finite loss."
@@ -526,9 +506,8 @@ def test_the_forest_plot_draws_interval_margin_and_claimed_side():
     alone = card_of(verdict="inconclusive", low=None, high=None, low_family=None, high_family=None).parts[0]
     assert [len(marks(alone.drawing, k)) for k in ("ci", "family", "dot")] == [0, 0, 1]
     assert alone.numbers == "+0.100 nats, no interval"
-    nothing = card_of(
-        verdict="inconclusive", effect=None, low=None, high=None, low_family=None, high_family=None
-    ).parts[0]
+    unknown = dict.fromkeys(("effect", "low", "high", "low_family", "high_family"))
+    nothing = card_of(verdict="inconclusive", **unknown).parts[0]
     assert marks(nothing.drawing, "dot") == []
     assert nothing.numbers == "no number"
 
@@ -552,13 +531,9 @@ def test_ramps_are_even_and_never_leave_their_ends():
 
 def test_the_budget_says_what_attacks_cost(study):
     tables, description = study
-    assert (
-        study_words.budget(StudyRows.of(tables, description))
-        == "3 epochs of SGD at rate 5.0, attacks with λ = 1, 2 seeds"
-    )
-    short = tables["runs"].with_columns(
-        pl.when(pl.col("edit") == "attack").then(2).otherwise(pl.col("epochs")).alias("epochs")
-    )
+    said = study_words.budget(StudyRows.of(tables, description))
+    assert said == "3 epochs of SGD at rate 5.0, attacks with λ = 1, 2 seeds"
+    short = with_value(tables["runs"], pl.col("edit") == "attack", 2, "epochs")
     rows = StudyRows.of({**tables, "runs": short}, description)
     assert study_words.budget(rows) == "3 epochs of SGD at rate 5.0, attacks for 2 epochs with λ = 1, 2 seeds"
     captions = {f.name: f.caption for f in figures.collect(rows)}
@@ -600,14 +575,7 @@ def test_where_curves_meet_their_names_stand_as_a_list(charts):
 
 @pytest.mark.parametrize(
     ("last", "ticks"),
-    [
-        (0, [0]),
-        (1, [0, 1]),
-        (2, [0, 1, 2]),
-        (5, [0, 1, 2, 3, 4, 5]),
-        (8, [0, 2, 4, 6, 8]),
-        (200, [0, 50, 100, 150, 200]),
-    ],
+    [(0, [0]), (1, [0, 1]), (5, [0, 1, 2, 3, 4, 5]), (8, [0, 2, 4, 6, 8]), (200, [0, 50, 100, 150, 200])],
 )
 def test_epochs_have_whole_ticks_and_none_twice(last, ticks):
     assert _whole_ticks(last) == ticks
@@ -616,22 +584,14 @@ def test_epochs_have_whole_ticks_and_none_twice(last, ticks):
 def test_the_adversary_is_drawn_between_none_and_all_and_cut_intervals_are_counted():
     tables, description = tables_of(seeds=(1, 2))
     mine = (pl.col("name") == "adversary_accuracy") & (pl.col("split") == "valid") & (pl.col("epoch") == 3)
-    apart = pl.when(mine & pl.col("run").str.contains("-q@1-s1-")).then(0.9).otherwise(pl.col("value")).alias("value")
-    rows = StudyRows.of({**tables, "metrics": tables["metrics"].with_columns(apart)}, description)
+    apart = with_value(tables["metrics"], mine & pl.col("run").str.contains("-q@1-s1-"), 0.9)
+    rows = StudyRows.of({**tables, "metrics": apart}, description)
     figure = next(f for f in figures.collect(rows) if f.name == "adversary")
     assert '"domain": [0.0, 1.0]' in json.dumps(figure.chart().to_dict(validate=False))
     assert figure.caption.endswith(" 4 ends of intervals reach beyond the frame.")  # both ends, both labels
-    sites = tables["sites"].with_columns(
-        pl.when(
-            (pl.col("measure") == "criticality") & (pl.col("site") == "q@1") & (pl.col("subject").str.contains("-s1-"))
-        )
-        .then(0.9)
-        .otherwise(pl.col("value"))
-        .alias("value")
-    )
-    caption = next(
-        f for f in figures.collect(StudyRows.of({**tables, "sites": sites}, description)) if "fig09" in f.name
-    ).caption
+    mine = (pl.col("measure") == "criticality") & (pl.col("site") == "q@1") & pl.col("subject").str.contains("-s1-")
+    rows = StudyRows.of({**tables, "sites": with_value(tables["sites"], mine, 0.9)}, description)
+    caption = next(f for f in figures.collect(rows) if "fig09" in f.name).caption
     assert "ends of intervals reach beyond the frame." in caption
 
 
@@ -643,9 +603,7 @@ def test_the_table_tells_what_happens_to_the_accuracy(study):
     assert columns == [
         "Attack on POS: accuracy", "Attack on DEP: accuracy", "Initial weights (α = 0): accuracy", "Freezing: accuracy",
     ]  # fmt: skip
-    last = tables["metrics"].filter(
-        (pl.col("name") == "accuracy") & (pl.col("split") == "valid") & (pl.col("epoch") == 3)
-    )
+    last = tables["metrics"].filter(name="accuracy", split="valid", epoch=3)
     points = []
     for seed in (1, 2):
         own, base = (
@@ -655,9 +613,7 @@ def test_the_table_tells_what_happens_to_the_accuracy(study):
         points.append(100 * (own - base))
     cells = dict(table)["v@2"]
     assert cells[-1][0] == words.number(sum(points) / 2, True, 2)
-    accuracy = tables["sites"].filter(
-        (pl.col("measure") == "rewind_accuracy") & (pl.col("split") == "valid") & (pl.col("site") == "v@2")
-    )
+    accuracy = tables["sites"].filter(measure="rewind_accuracy", split="valid", site="v@2")
     at = {a: accuracy.filter(pl.col("at") == a)["value"].mean() for a in (0.0, 1.0)}
     assert cells[-2][0] == words.number(100 * (at[0.0] - at[1.0]), True, 2)
 

@@ -466,7 +466,6 @@ def test_too_few_draws_and_no_texts_are_refused_with_their_reason(tmp_path):
     [
         ("own", {"plain"}, 4),
         ("llama", {"plain"}, 2),
-        ("gpt2", {"plain"}, 4),
         ("bert", {"plain"}, 4),
         ("bart", {"enc", "dec", "cross"}, 4),
     ],

@@ -57,11 +57,8 @@ def test_accuracies_and_losses_are_in_range_and_the_disk_holds_what_was_planned(
 def test_rewinding_nothing_gives_the_final_loss_and_the_unigram_loss_is_of_the_same_tokens(whole):
     """α = 1 and the last stored epoch are the trained model itself; α = 0 is not."""
     final = whole.tables["metrics"].filter(epoch=2, name="loss_nats")
-    for measure, at, same in (
-        ("rewind_loss_nats", 1.0, True),
-        ("midstage_loss_nats", 2.0, True),
-        ("rewind_loss_nats", 0.0, False),
-    ):
+    ends = ("rewind_loss_nats", 1.0, True), ("midstage_loss_nats", 2.0, True), ("rewind_loss_nats", 0.0, False)
+    for measure, at, same in ends:
         rows = whole.tables["sites"].filter(measure=measure, at=at)
         joined = rows.join(final, left_on=["subject", "split"], right_on=["run", "split"], suffix="_final")
         assert joined.height == rows.height > 0
@@ -379,13 +376,8 @@ def test_a_plan_runs_nothing_counts_everything_and_its_fleets_mix_no_seeds_label
 @pytest.mark.parametrize(
     ("asked", "named", "error", "words"),
     [
-        (
-            replace(tiny.EXPERIMENT, attack=None, text=replace(tiny.TEXT, min_count=10**9)),
-            {},
-            CorpusError,
-            "one word type",
-        ),
-        (replace(tiny.EXPERIMENT, attack=None, text=replace(tiny.TEXT, valid_tokens=3)), {}, CorpusError, "too short"),
+        (replace(ONE, attack=None, text=replace(tiny.TEXT, min_count=10**9)), {}, CorpusError, "one word type"),
+        (replace(ONE, attack=None, text=replace(tiny.TEXT, valid_tokens=3)), {}, CorpusError, "too short"),
         (replace(tiny.EXPERIMENT, attack=Attack(tiny.SITES, ("mood",))), {}, CorpusError, "'mood'"),
         ("paper", {}, CorpusError, "names no corpus"),
         ("quick", {"corpus": "nowhere"}, CorpusError, "nowhere"),
@@ -407,13 +399,7 @@ def test_what_cannot_be_run_is_refused_before_anything_is_made(tmp_path, monkeyp
 def test_exact_rewinding_evaluates_every_point(tmp_path):
     both = {}
     for mode, least in (("exact", 101), ("adaptive", 17)):
-        wanted = replace(
-            tiny.EXPERIMENT,
-            seeds=(1,),
-            attack=None,
-            freeze=None,
-            rewind=Rewind(tiny.SITES[:1], mode=mode, midstage=False),
-        )
+        wanted = replace(ONE, attack=None, freeze=None, rewind=Rewind(SITE, mode=mode, midstage=False))
         sites = run(tmp_path / mode, wanted).tables["sites"]
         spent = sites.filter(measure="rewind_evaluations")["value"]
         assert spent.min() == least
