@@ -40,13 +40,7 @@ from tests.records import (
     simplify,
 )
 from tokenizers import models
-from transformers import (
-    BertConfig,
-    BertForMaskedLM,
-    GPT2Config,
-    GPT2LMHeadModel,
-    PreTrainedModel,
-)
+from transformers import BertConfig, BertForMaskedLM, GPT2Config, GPT2LMHeadModel, PreTrainedModel
 
 import trisect
 from trisect.cli import main
@@ -79,22 +73,8 @@ SPECIALS = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
 LETTERS = "abcdefghijklmnopqrstuvwxyz"
 SYLLABLES = (*LETTERS, *(consonant + vowel for consonant in LETTERS for vowel in "aeiou"))
 BINDINGS = (
-    "Here",
-    "they",
-    "are",
-    "has",
-    "the",
-    "So",
-    "John",
-    "Mary",
-    "Tom",
-    "James",
-    "Anna",
-    "ball",
-    "book",
-    "key",
-    "cup",
-    "hat",
+    *("Here", "they", "are", "has", "the", "So", "John", "Mary"),
+    *("Tom", "James", "Anna", "ball", "book", "key", "cup", "hat"),
 )
 # words of the embedded corpus are cut into syllables, so that most are several tokens
 PIECES = tuple(dict.fromkeys((*SPECIALS, *".,?:", *BINDINGS, *SYLLABLES, *(f"##{one}" for one in SYLLABLES))))
