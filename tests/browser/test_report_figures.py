@@ -166,19 +166,8 @@ def test_the_rows_of_a_figure_are_saved_and_equal_the_table(opened, made):
     means = table.filter(pl.col("run").is_null())
     assert (means["seeds"] == 2).all()
     assert means.filter(pl.col("epoch") > 0)["low"].null_count() == 0  # at first all seeds are planted alike
-    assert table.columns == [
-        "measure",
-        "unit",
-        "site",
-        "run",
-        "seed",
-        "epoch",
-        "value",
-        "low",
-        "high",
-        "seeds",
-        "diverged",
-    ]
+    columns = ["measure", "unit", "site", "run", "seed", "epoch", "value", "low", "high", "seeds", "diverged"]
+    assert table.columns == columns
     figure.get_by_role("button", name="label", exact=True).click()
     both_labels = pl.read_csv(BytesIO(saved(tab, button)))
     assert both_labels["run"].drop_nulls().str.contains("attack-dep-").any()
