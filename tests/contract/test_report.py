@@ -193,7 +193,7 @@ def test_attention_comes_first_and_is_worded_as_a_requirement():
     tables, description = tables_of({"self_only": 0.0})
     text = pages.html(tables, StudyRows.of(tables, description), [])
     assert "every verdict below is inconclusive by rule" in text
-    required = r"Does not hold: attention is in use\.</strong> Required: in every seed, .* Not so in seeds 1, 2\."
+    required = r"Check failed: attention is in use\.</strong> Required: in every seed, .* Not so in seeds 1, 2\."
     assert re.search(required, text)
     held = r"Check passed: the baseline beats the unigram loss\.</strong> Required: .* Found so in every seed\."
     assert re.search(held, text)
@@ -248,7 +248,7 @@ def test_a_diverged_baseline_is_clipped_as_in_the_claims_and_named():
     assert re.search(r" 36 of 72 values come from diverged runs; .* clipped at the loss at init", captions["answer"])
     text = pages.html({**broken, "claims": judge(broken, description)}, rows, [])
     assert text.count("The baseline diverged in seed 2.") == 2
-    assert text.count("Does not hold: ") == 2 * 2  # on the first screen too
+    assert text.count("Check failed: ") == 2 * 2  # on the first screen too
 
 
 def test_nothing_is_said_of_divergence_where_there_was_none(collected):
@@ -532,7 +532,7 @@ def test_ramps_are_even_and_never_leave_their_ends():
 def test_the_budget_says_what_attacks_cost(study):
     tables, description = study
     said = study_words.budget(StudyRows.of(tables, description))
-    assert said == "3 epochs of SGD at rate 5.0, attacks with λ = 1, 2 seeds"
+    assert said == "3 epochs of SGD at rate 5.0, adversarial removal with λ = 1, 2 seeds"
     short = with_value(tables["runs"], pl.col("edit") == "attack", 2, "epochs")
     rows = StudyRows.of({**tables, "runs": short}, description)
     assert study_words.budget(rows) == "3 epochs of SGD at rate 5.0, attacks for 2 epochs with λ = 1, 2 seeds"
