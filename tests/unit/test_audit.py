@@ -15,7 +15,7 @@ import trisect
 from trisect.cli import main
 from trisect.core.errors import ModelError, SiteError, SpecError, is_installed
 from trisect.hf.load import load
-from trisect.hf.verify import peers
+from trisect.hf.verify import handle as handles
 
 TEXT = "w1 w2 w3 , w4 w5 w6"
 
@@ -302,7 +302,7 @@ def test_names_of_other_libraries_are_audited_in_a_copy_of_the_model(llama, monk
     modules["pyvene"].__dict__.update(kinds, IntervenableModel=Intervenable)
     for name, module in modules.items():
         monkeypatch.setitem(sys.modules, name, module)
-    monkeypatch.setattr(peers, "require_extra", lambda *_: None)
+    monkeypatch.setattr(handles, "require_extra", lambda *_: None)
     WRAPPED.clear()
     audit = trisect.audit(llama, "transformer_lens:blocks.1.attn.hook_q", site="q@2", text=TEXT)
     assert (verdicts(audit), audit.axes) == (ALL | {"tensor": "different"}, "[B, T, H, E]")

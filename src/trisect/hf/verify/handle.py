@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import copy
 import functools
-from collections import Counter
+import itertools
+from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from importlib import import_module
 from math import prod
 from typing import Any, NamedTuple, TypeAlias
 
@@ -14,7 +17,7 @@ from jaxtyping import Float, Int
 from torch import Tensor
 from torch.utils import _pytree as trees
 
-from trisect.core.errors import ModelError, SpecError, shorten, unknown_name
+from trisect.core.errors import ModelError, SpecError, require_extra, reraise_out_of_memory, shorten, unknown_name
 from trisect.core.files import Json
 from trisect.core.site import Site, format_spans
 from trisect.core.subject import Batch, ModelInputs, Readable, SiteTarget
@@ -25,13 +28,13 @@ from trisect.hf.hooks.calls import copy_caches, evaluating, synchronized
 from trisect.hf.load import Pretrained, single_batch
 from trisect.hf.locate.affine import watch_uses
 from trisect.hf.locate.blocks import loose
-from trisect.hf.verify.peers import peer_functions
 
 RIGHT, DIFFERENT, SILENT = "right", "different", "silent"
 LONGEST = 60  # characters of the units of an axis
 LEAST = 4  # fewest positions: with fewer, unrelated numbers may happen to be multiples of each other
 Capture: TypeAlias = Callable[[Any, ModelInputs], "Tensor | None"]
 Write: TypeAlias = Callable[[Any, ModelInputs, Tensor], Any]
+_Functions: TypeAlias = tuple[Capture, Write]
 
 
 @dataclass(frozen=True)
@@ -145,7 +148,7 @@ def audit_handle(
     """Compare a handle's tensor in a pass over a text with verified q, k or v of one site.
 
     `handle` is the path of a module of the model, of whose input or output (`end`) the first floating-point tensor is taken;
-    or a name of another library, 'library:name', see `peers.peer_functions`; or a function (model, inputs) -> tensor, or None if
+    or a name of another library, 'library:name', see `_peer_functions`; or a function (model, inputs) -> tensor, or None if
     it does not fire, perhaps with `write` (model, inputs, tensor) -> output, which runs the model with that tensor in its place.
     The write that is tested sets one head to zero at one position. Raises TrisectError.
     """
@@ -162,7 +165,7 @@ def audit_handle(
         if write is not None or end != "output":
             reason = "For a name of another library that library reads and writes its output."
             raise SpecError(f"{handle} was given with write or end.", reason, "Leave these out.")
-        handle, write = peer_functions(model, handle, batch)
+        handle, write = _peer_functions(model, handle, batch)
     with evaluating(model.model), copy_caches(model.model):
         if isinstance(handle, str):
             if handle not in (modules := dict(model.model.named_modules())):
@@ -230,11 +233,10 @@ def _candidates(model: Pretrained, reading: Reading, inputs: ModelInputs, target
     """q, k and v of every layer at attention, and before norms and rotation if these were located; the target's first."""
     laws = {a: law for a, law in zip(model.addresses, model.proof.call_laws(), strict=True) if law is not None}
     names = {part.map.name for law in laws.values() for part in law.parts.values()}
-    uses, counts = dict[tuple[str, int], Tensor](), Counter[str]()
+    uses, counts = dict[tuple[str, int], Tensor](), defaultdict[str, Iterator[int]](itertools.count)
 
     def note(name: str, _x: Tensor, y: Tensor) -> None:
-        uses[name, counts[name]] = y.detach().cpu()
-        counts[name] += 1
+        uses[name, next(counts[name])] = y.detach().cpu()
 
     with watch_uses(model.model, names, note):
         model.model(**inputs)
@@ -258,9 +260,7 @@ def _candidates(model: Pretrained, reading: Reading, inputs: ModelInputs, target
                 device = part.units.device
                 normed = part.norm(before.flatten(0, 1).to(device)).cpu().unflatten(0, (rows, length))
                 candidates.append(_Candidate(*about, "after its norm, before rotation", normed.transpose(1, 2), real))
-    return sorted(
-        candidates, key=lambda candidate: (candidate.address, candidate.component) != (target.address, target.component)
-    )
+    return sorted(candidates, key=lambda c: (c.address, c.component) != (target.address, target.component))
 
 
 def _find(candidates: Sequence[_Candidate], tensors: Sequence[Tensor]) -> _Match | None:
@@ -319,10 +319,9 @@ def _tensor_rows(
     if scaled:
         words += f", times {factors[0]:.6g}" if even else f", times {', '.join(f'{f:.4g}' for f in factors)} by head"
     places, flat = match.places.flatten(2), tensor.detach().cpu().double().reshape(-1)
-    recovered = torch.stack([flat[places[..., units[0]]] / factor for units, factor in heads.values()], 2)[
-        candidate.real.cpu()
-    ]
-    values = candidate.values.transpose(1, 2)[candidate.real.cpu()][:, [head - 1 for head in heads]].cpu().double()
+    real, in_order = candidate.real.cpu(), [flat[places[..., units[0]]] / factor for units, factor in heads.values()]
+    recovered = torch.stack(in_order, 2)[real]
+    values = candidate.values.transpose(1, 2)[real][:, [head - 1 for head in heads]].cpu().double()
     words += f"; off by {float((recovered - values).norm() / values.norm()):.1e} of its size"
     is_target = (candidate.address, candidate.component) == (target.address, target.component)
     rows = [("tensor", RIGHT if is_target and not candidate.stage and not scaled else DIFFERENT, words)]
@@ -392,3 +391,113 @@ def _compare_write(
     if written and off <= 10 * loose(first.values.dtype):
         return RIGHT, f"{zeros} change the answer as those of trisect.edit do; off by {off:.1e} of that change"
     return DIFFERENT, f"{zeros} change the answer, but not as those of trisect.edit do: off by {off:.2g} of that change"
+
+
+def _peer_functions(model: Pretrained, handle: str, batch: Batch) -> _Functions:
+    """Return `capture(model, inputs)` and `write(model, inputs, tensor)` of a handle 'library:name', with the library's own name.
+
+    transformer_lens:blocks.1.attn.hook_q · pyvene:1.query_output · nnsight:model.layers.1.self_attn.q_proj.output · nnterp:the same
+    after its renaming. Layers count from 0, as in these libraries, which wrap a copy of the model, since they change modules.
+    Raises ModelError with the library's error, and SpecError
+    if `batch` is not one text without padding.
+    """
+    if len(batch.source.real) != 1 or not batch.source.real.all():
+        reason = "Other libraries are run on one text without padding."
+        raise SpecError(f"{handle} was given with {len(batch.source.real)} rows.", reason, "Give one text.")
+    library, _, name = handle.partition(":")
+    if library not in PEERS:
+        reason = f"Handles of other libraries begin with {', '.join(f'{peer}:' for peer in PEERS)}."
+        raise ModelError(unknown_name("library", library, PEERS), reason, "Give one of these, or the path of a module.")
+    require_extra(library, "peers", f"A handle {library}:…")
+    capture, write = _run_peer(handle, PEERS[library], copy.deepcopy(model.model), model, name)
+    return functools.partial(_run_peer, handle, capture), functools.partial(_run_peer, handle, write)
+
+
+def _run_peer(handle: str, function: Callable[..., Any], *args: Any) -> Any:
+    """Call another library; raises ModelError with its error."""
+    try:
+        return function(*args)
+    except Exception as error:
+        reraise_out_of_memory(error)
+        message = f"{type(error).__name__}: {(str(error).strip().splitlines() or [''])[-1][:150]}"
+        problem, reason = f"{handle} raises {message}.", "It does not take this model, or this name."
+        raise ModelError(problem, reason, "Try another.") from error
+
+
+def _transformer_lens(module: Any, model: Pretrained, name: str) -> _Functions:
+    bridges = import_module("transformer_lens.model_bridge")
+    bridge = bridges.TransformerBridge.boot_transformers(
+        module.config.name_or_path,
+        hf_model=module,
+        tokenizer=model.tokenizer,
+        device=str(next(module.parameters()).device),
+        dtype=module.dtype,
+    )
+
+    def capture(_model: Any, inputs: ModelInputs) -> Tensor | None:
+        _, cache = bridge.run_with_cache(inputs["input_ids"], prepend_bos=False)
+        return cache[name] if name in cache else None  # noqa: SIM401 - a cache of TransformerLens has no get
+
+    def write(_model: Any, inputs: ModelInputs, tensor: Tensor) -> Any:
+        hooks = [(name, lambda _t, hook: tensor)]
+        return bridge.run_with_hooks(inputs["input_ids"], fwd_hooks=hooks, prepend_bos=False)
+
+    return capture, write
+
+
+def _pyvene(module: Any, model: Pretrained, name: str) -> _Functions:
+    pyvene = import_module("pyvene")
+    layer, _, component = name.partition(".")
+    heads = next(count for address, count in model.shape.heads.items() if address.layer == int(layer) + 1)
+    by_key = component in ("head_key_output", "head_value_output")
+
+    def run(inputs: ModelInputs, kind: Any, source: Tensor | None) -> Any:
+        size, unit = inputs["input_ids"].shape[1], "pos"
+        if component.startswith("head_"):
+            size, unit = heads.key if by_key else heads.query, "h"
+        place = {"layer": int(layer), "component": component, "unit": unit, "max_number_of_units": size}
+        wrapped = pyvene.IntervenableModel({**place, "intervention_type": kind}, model=module)
+        locations = {"base": [[list(range(size))]]}
+        return wrapped(base=dict(inputs), unit_locations=locations, source_representations=source)
+
+    def capture(_model: Any, inputs: ModelInputs) -> Tensor | None:
+        (_, collected), _ = run(inputs, pyvene.CollectIntervention, None)
+        return torch.cat(list(collected)) if collected else None
+
+    def write(_model: Any, inputs: ModelInputs, tensor: Tensor) -> Any:
+        return run(inputs, pyvene.VanillaIntervention, tensor)[1]
+
+    return capture, write
+
+
+def _traced(library: str, kind: str, module: Any, model: Pretrained, name: str) -> _Functions:
+    """A value of an nnsight trace, by its path from the model, which a class of a library wraps."""
+    wrapped = getattr(import_module(library), kind)(module, tokenizer=model.tokenizer)
+    *path, end = name.split(".")
+
+    def owner() -> Any:
+        part = wrapped
+        for step in path:
+            part = part[int(step)] if step.isdecimal() else getattr(part, step)
+        return part
+
+    def capture(_model: Any, inputs: ModelInputs) -> Tensor | None:
+        with wrapped.trace(dict(inputs)):
+            value = getattr(owner(), end).save()
+        return value  # noqa: RET504 - a trace's body is run elsewhere: nothing returns from it
+
+    def write(_model: Any, inputs: ModelInputs, tensor: Tensor) -> Any:
+        with wrapped.trace(dict(inputs)):
+            setattr(owner(), end, tensor)
+            answer = wrapped.output.save()
+        return answer  # noqa: RET504
+
+    return capture, write
+
+
+PEERS = {
+    "transformer_lens": _transformer_lens,
+    "pyvene": _pyvene,
+    "nnsight": functools.partial(_traced, "nnsight", "LanguageModel"),
+    "nnterp": functools.partial(_traced, "nnterp", "StandardizedTransformer"),
+}
