@@ -12,8 +12,7 @@ from trisect.core.errors import ModelError
 from trisect.core.subject import Heads
 from trisect.core.trace import Address
 from trisect.hf.hooks.calls import Call, Edits
-from trisect.hf.hooks.interface_hook import find_pieces
-from trisect.hf.hooks.product_hook import following, record_products
+from trisect.hf.hooks.product_hook import find_pieces, following, record_products
 from trisect.hf.locate.affine import Affine, affine_of
 from trisect.hf.verify.examples import example_inputs
 from trisect.hf.verify.proof import check_law, prove

@@ -106,9 +106,8 @@ class Calls(list[Call]):
 
     def guard(self, edits: Edits) -> Edits:
         """The same edits; `is_writing` is true while one of their functions runs."""
-        return edits._replace(
-            write={order: functools.partial(self._write, edits.write[order]) for order in edits.write}
-        )
+        write = {order: functools.partial(self._write, writer) for order, writer in edits.write.items()}
+        return edits._replace(write=write)
 
     def _write(self, writer: Writer, parts: QKV) -> QKV:
         self.is_writing = True
@@ -133,18 +132,14 @@ class Calls(list[Call]):
 def check_not_nested(is_running: bool) -> None:
     """Raise ModelError for a pass inside another of the same model, which a function of an edit would make: calls are counted."""
     if is_running:
-        reason = "Its sites are counted in one pass at a time."
-        raise ModelError(
-            "A function of an edit runs the edited model.", reason, "Run the model before, or a copy of it."
-        )
+        problem, reason = "A function of an edit runs the edited model.", "Its sites are counted in one pass at a time."
+        raise ModelError(problem, reason, "Run the model before, or a copy of it.")
 
 
 def copy_call(call: Call) -> Call:
     """Clone a call's tensors, in their graph: a model may overwrite them."""
-    weights = None if call.weights is None else call.weights.clone()
-    return call._replace(
-        q=call.q.clone(), k=call.k.clone(), v=call.v.clone(), weights=weights, output=call.output.clone()
-    )
+    tensors = {name: getattr(call, name) for name in ("q", "k", "v", "weights", "output")}
+    return call._replace(**{name: t.clone() for name, t in tensors.items() if t is not None})
 
 
 def outline(call: Call, pattern: bool = False) -> Call:
@@ -257,16 +252,21 @@ def tensors_in(values: Iterable[object]) -> list[Tensor]:
     return tensors
 
 
-def gradients_of(
-    t: Tensor, leaves: Sequence[Tensor], seed: int = 0, positive: bool = False
-) -> tuple[Tensor | None, ...]:
+def map_tensors(value: Any, change: Callable[[Tensor], Tensor]) -> Any:
+    """Apply `change` to every tensor of a value, in nested tuples and lists."""
+    if isinstance(value, Tensor):
+        return change(value)
+    return type(value)(map_tensors(item, change) for item in value) if isinstance(value, tuple | list) else value
+
+
+def gradients_of(t: Tensor, leaves: Sequence[Tensor], positive: bool = False) -> tuple[Tensor | None, ...]:
     """Gradients of a randomly weighted sum of t with respect to some leaves; random weights keep gradients from cancelling.
 
     `positive` draws the weights from 1 to 2, else from a normal distribution. None for a leaf that t does not depend on.
     """
     if not t.requires_grad or not leaves:
         return (None,) * len(leaves)
-    draw = torch.Generator().manual_seed(seed)
+    draw = torch.Generator().manual_seed(0)
     mixed = 1 + torch.rand(t.shape, generator=draw) if positive else torch.randn(t.shape, generator=draw)
     return torch.autograd.grad((t * mixed.to(t)).sum(), list(leaves), retain_graph=True, allow_unused=True)
 

@@ -34,8 +34,8 @@ from trisect.hf.hooks.calls import (
     without_recompute,
 )
 from trisect.hf.hooks.edit import is_edited
-from trisect.hf.hooks.interface_hook import UnreadAttention, eager, find_pieces, record_interface
-from trisect.hf.hooks.product_hook import IN_PIECES, following, record_products
+from trisect.hf.hooks.interface_hook import eager, record_interface
+from trisect.hf.hooks.product_hook import IN_PIECES, UnreadAttention, find_pieces, following, record_products
 from trisect.hf.locate.affine import TOLERANCE, CallLaws, is_affine
 from trisect.hf.locate.blocks import Around
 from trisect.hf.locate.weights import CallWeights, find_weights, tolerance
@@ -260,20 +260,14 @@ class Proof:
                 origin = weights.projections.origins[name]
                 row[name] = origin.how + ("" if origin.residual is None else f" ({origin.residual:.0e})")
             row["cause"] = " ".join(n for n, yes in zip("qkv", law.cause, strict=True) if yes) or "none"
-            short = [
-                f"{n} {how}" for n in NAMES if (how := weights.projections.origins[n].how) not in ("rows", "normed")
-            ]
+            hows = {n: weights.projections.origins[n].how for n in NAMES}
+            short = [f"{n} {how}" for n, how in hows.items() if how not in ("rows", "normed")]
             short += [PART.format(100 * weights.share)] if weights.share < 1 else []
             verdict = f"not verified: {law.failure}" if law.failure else ", ".join(["verified", *short])
             rows.append(row | {"verdict": verdict})
+        empty = dict.fromkeys(("layer", "module", "hook", "laws", *NAMES, "cause"), "")
         for missing in self.unread:
-            row = {
-                "layer": "",
-                "module": missing.module,
-                "hook": "none",
-                **dict.fromkeys(("laws", *NAMES, "cause"), ""),
-            }
-            rows.append(row | {"verdict": f"not verified: {missing.words}"})
+            rows.append(empty | {"module": missing.module, "hook": "none", "verdict": f"not verified: {missing.words}"})
         return tuple(rows)
 
     def __repr__(self) -> str:
@@ -402,9 +396,8 @@ def _prove(name: str, model: nn.Module, example: Mapping[str, Any]) -> Proof:
         checked.append(law._replace(scaled=scaled, fault=fault, sink=law.sink and response.sink))
     weights = find_weights(model, example, seen.hook, addresses)
     elsewhere, moved = find_position_shifts(name, model, example, seen.hook, addresses)
-    orders = [
-        f.order or elsewhere.get(n, "") or order for n, (f, order) in enumerate(zip(weights, orders, strict=True))
-    ]
+    both = enumerate(zip(weights, orders, strict=True))
+    orders = [f.order or elsewhere.get(n, "") or order for n, (f, order) in both]
     laws = tuple(law._replace(order=order) for order, law in zip(orders, checked, strict=True))
     weights = tuple(replace(f, valid=not law.failure) for f, law in zip(weights, laws, strict=True))
     valid = [(a, c) for a, c, f in zip(addresses, seen.calls, weights, strict=True) if f.valid]
@@ -470,9 +463,8 @@ def _find_causes(
 
     def reaches(order: int, part: int) -> bool:
         grad = grads[3 * order + part]
-        return (grad is not None and bool(grad.any())) or _answers_to_opposite(
-            model, inputs, hook, order, part, answer.detach()
-        )
+        is_reached = grad is not None and bool(grad.any())
+        return is_reached or _answers_to_opposite(model, inputs, hook, order, part, answer.detach())
 
     return [((reaches(n, 0), reaches(n, 1), reaches(n, 2)), find_response(edited[n], *written[n][:2])) for n in orders]
 
@@ -507,10 +499,11 @@ def _find_refusal(
         reason = f"With recording its output differs by {seen.moved:.1e}."
         return ModelError(f"The output of {name} differs while it is read.", reason, TODO)
     if seen.apart > allowed:
+        problem = f"{name} has two attention implementations that do not agree."
         reason = (
             f"With eager attention, which returns weights, the relative difference of its output is {seen.apart:.1e}."
         )
-        return ModelError(f"{name} has two attention implementations that do not agree.", reason, TODO)
+        return ModelError(problem, reason, TODO)
     failures = [f"{a}: {law.failure}" for a, law in zip(addresses, laws, strict=True) if law.failure]
     if len(failures) == len(laws):
         return ModelError(f"{name} does not pass verification.", f"{failures[0]}; no layer passes.", TODO)
