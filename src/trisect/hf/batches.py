@@ -82,10 +82,8 @@ class TextBatcher:
             reason = "It has no tokenizer, or does not read text."
             raise ModelError(f"A text was given to {self.name}.", reason, "Give its own inputs as a dict of tensors.")
         lacking, named, mark = list[str](), set[str](), getattr(self.tokenizer, "unk_token", None)
-        lead, rest = (
-            f"Read as {mark}, which stands for what the tokenizer does not know",
-            f"Other words are read as {mark} as well.",
-        )
+        lead = f"Read as {mark}, which stands for what the tokenizer does not know"
+        rest = f"Other words are read as {mark} as well."
         windows = (window for number, text in texts for window in self._windows(number, text, lacking))
         while rows := list(itertools.islice(windows, size)):
             yield self._batch(rows, scored, note_unknown(lead, rest, lacking, named))
@@ -148,7 +146,7 @@ class TextBatcher:
 
     def _batch(self, rows: list[_TokenWindow], scored: bool, unknown: list[str]) -> Batch:
         ids, real = self._pad([row.ids for row in rows])
-        special = _flags([row.special for row in rows], ids.shape[1])
+        special = pad_rows([row.special for row in rows], True)
         unmasked_ids = ids
         inputs: dict[str, Tensor] = {}
         if scored and self.objective == "masked":
@@ -160,32 +158,23 @@ class TextBatcher:
             target_ids, target_real = self._pad([row.target for row in rows])
             shifted = torch.cat([torch.full_like(target_ids[:, :1], self.start), target_ids[:, :-1]], 1)
             inputs |= {"decoder_input_ids": shifted, "labels": torch.where(target_real, target_ids, IGNORED)}
-            flags = _flags([[True, *row.target_special[:-1]] for row in rows], target_ids.shape[1])
+            flags = pad_rows([[True, *row.target_special[:-1]] for row in rows], True)
             target = Side(self._pieces(shifted, target_real), target_real, flags, shifted)
         notes = []
         if rows[0].target and any(row.single_text for row in rows):
             notes.append("A single text was given where the model takes two: it is both source and target.")
         if any(row.start for row in rows):
-            is_chosen = (
-                self.window != LARGEST_DEFAULT_WINDOW or self.limit is None or self.limit <= LARGEST_DEFAULT_WINDOW
-            )
-            more = "" if is_chosen else f" The model reads up to {self.limit:,}: choose a longer window for that."
-            notes.append(
-                f"Texts longer than {self.window:,} tokens were cut into windows that do not see each other.{more}"
-            )
+            notes.append(f"Texts longer than {self.window:,} tokens were cut into windows that do not see each other.")
+            if self.window == LARGEST_DEFAULT_WINDOW < (self.limit or 0):
+                notes[-1] += f" The model reads up to {self.limit:,}: choose a longer window for that."
         accepted = {name: t.to(self.device) for name, t in inputs.items() if name in self.accepts or name == "labels"}
         source = Side(self._pieces(unmasked_ids, real), real, special, unmasked_ids)
         return Batch(accepted, source, target, tuple((row.text, row.start) for row in rows), (*notes, *unknown))
 
     def _pad(self, rows: list[list[int]]) -> tuple[Tensor, Tensor]:
         filler = self.tokenizer.pad_token_id
-        longest = max(len(row) for row in rows)
-        ids = torch.full((len(rows), longest), 0 if filler is None else int(filler))
-        real = torch.zeros(len(rows), longest, dtype=torch.bool)
-        for i, row in enumerate(rows):
-            ids[i, : len(row)] = torch.tensor(row)
-            real[i, : len(row)] = True
-        return ids, real
+        real = pad_rows([[True] * len(row) for row in rows], False)
+        return pad_rows(rows, 0 if filler is None else int(filler)), real
 
     def _pieces(self, ids: Tensor, real: Tensor) -> tuple[tuple[str, ...], ...]:
         rows = []
@@ -212,14 +201,10 @@ class TextBatcher:
         return hidden, labels
 
 
-def accepts_any_keyword(model: nn.Module) -> bool:
-    """Whether the model's forward method accepts arbitrary keyword arguments."""
-    parameters = inspect.signature(model.forward).parameters.values()
-    return any(p.kind is inspect.Parameter.VAR_KEYWORD for p in parameters)
-
-
-def _flags(rows: list[list[bool]], width: int) -> Tensor:
-    return torch.tensor([[*row, *[True] * (width - len(row))] for row in rows])
+def pad_rows(rows: Sequence[Sequence[int]], filler: int) -> Tensor:
+    """Pad rows at their ends to one tensor [B T]; of integers, or of booleans if rows and filler are."""
+    longest = max(len(row) for row in rows)
+    return torch.tensor([[*row, *[filler] * (longest - len(row))] for row in rows])
 
 
 def longest_window(config: Any, tokenizer: Any) -> int | None:
@@ -244,7 +229,6 @@ def choose_window(name: str, window: int | None, limit: int | None) -> int:
 
 MAIN = ("plain", "part", "enc", "dec", "cross", "merged")
 MASKS = {"input_ids": "attention_mask", "decoder_input_ids": "decoder_attention_mask"}
-PLACEHOLDERS = ("image", "video", "audio")
 
 
 @dataclass(frozen=True, eq=False)
@@ -281,19 +265,17 @@ def find_sides(
     inputs: ModelInputs, tokenizer: Any, calls: Sequence[Call], addresses: Sequence[Address]
 ) -> tuple[Side, Side | None, dict[str, Side]]:
     """Return the source, the target and the sides of other stacks for a dict of model inputs, sized by attention's queries and keys."""
-    stacks = [
-        _Stack(name, [c for c, a in zip(calls, addresses, strict=True) if a.stack == name])
-        for name in dict.fromkeys(a.stack for a in addresses)
-    ]
-    by_name = {stack.name: stack for stack in stacks}
+    by_stack: dict[str, list[Call]] = {}
+    for call, address in zip(calls, addresses, strict=True):
+        by_stack.setdefault(address.stack, []).append(call)
+    by_name = {name: _Stack(name, of_stack) for name, of_stack in by_stack.items()}
+    stacks = list(by_name.values())
     # an encoder without attention, or one whose output is an input, has its positions in cross-attention only
     default_name = "cross" if {"dec", "cross"} <= by_name.keys() else stacks[0].name
     source_name = next((n for n in ("enc", "plain", "text") if n in by_name), default_name)
     first, targets = by_name[source_name], {stack.name: stack for stack in stacks if stack.name in ("dec", "merged")}
-    source = _side(
-        inputs, "input_ids", tokenizer, first, first.key_shape if crosses(source_name) else first.query_shape
-    )
-    target = None
+    shape, target = first.key_shape if crosses(source_name) else first.query_shape, None
+    source = _side(inputs, "input_ids", tokenizer, first, shape)
     for stack in targets.values():
         target = target or _side(inputs, "decoder_input_ids", tokenizer, stack, stack.query_shape)
     other_sides: dict[str, Side] = {}
@@ -330,20 +312,13 @@ def _keys(stack: _Stack, source: Side, target: Side | None, other_sides: Mapping
 
 
 def _side(inputs: ModelInputs, key: str, tokenizer: Any, stack: _Stack, shape: tuple[int, int]) -> Side:
-    entry, mask = inputs.get(key), inputs.get(MASKS[key])
-    fits = stack.is_text and isinstance(entry, Tensor) and tuple(entry.shape) == shape
-    masked = stack.is_text and isinstance(mask, Tensor) and tuple(mask.shape) == shape
-    if not fits:
-        seen = (
-            stack.attended_keys()
-            if stack.key_shape == shape and not crosses(stack.name)
-            else torch.ones(shape, dtype=torch.bool)
-        )
-        return _unnamed_side(mask.bool().cpu() if masked and isinstance(mask, Tensor) else seen)
-    assert isinstance(entry, Tensor)
-    ids = entry.cpu()
-    real = mask.bool().cpu() if masked and isinstance(mask, Tensor) else torch.ones(shape, dtype=torch.bool)
-    special = ~real
+    entry, mask, real = inputs.get(key), inputs.get(MASKS[key]), torch.ones(shape, dtype=torch.bool)
+    is_masked = stack.is_text and isinstance(mask, Tensor) and tuple(mask.shape) == shape
+    real = mask.bool().cpu() if is_masked and isinstance(mask, Tensor) else real
+    if not stack.is_text or not isinstance(entry, Tensor) or tuple(entry.shape) != shape:
+        is_seen = not is_masked and stack.key_shape == shape and not crosses(stack.name)
+        return _unnamed_side(stack.attended_keys() if is_seen else real)
+    ids, special = entry.cpu(), ~real
     if tokenizer is None:
         return Side(tuple(tuple(str(i) for i in row) for row in ids.tolist()), real, special, ids)
     specials = set(tokenizer.all_special_ids)
@@ -354,18 +329,6 @@ def _side(inputs: ModelInputs, key: str, tokenizer: Any, stack: _Stack, shape: t
 def _unnamed_side(real: Tensor) -> Side:
     rows, length = real.shape
     return Side(tuple(tuple(f"position {n + 1}" for n in range(length)) for _ in range(rows)), real, ~real)
-
-
-def with_placeholder_labels(inputs: ModelInputs, config: Any) -> dict[str, object]:
-    """Add labels that ignore the placeholder tokens of images, sounds or videos to the inputs."""
-    ids, result = inputs.get("input_ids"), dict(inputs)
-    names = [f"{kind}_token_{end}" for kind in PLACEHOLDERS for end in ("id", "index")]
-    marks = [n for name in names if isinstance(n := getattr(config, name, None), int)]
-    if isinstance(ids, Tensor) and marks:
-        is_placeholder = torch.isin(ids, torch.tensor(marks, device=ids.device))
-        if bool(is_placeholder.any()):
-            result.setdefault("labels", ids.masked_fill(is_placeholder, IGNORED))
-    return result
 
 
 CPU = torch.device("cpu")
@@ -418,8 +381,7 @@ def trace_of(batch: Batch, seen: RecordedCall) -> Trace:
 def _real_or_all(real: Tensor, part: Tensor) -> Tensor:
     """`real` if it has as many positions as `part`, else all true: layers may pool or cut positions."""
     shape = part.shape[0], part.shape[2]
-    fits = real.shape == shape
-    return real.to(part.device) if fits else torch.ones(shape, dtype=torch.bool, device=part.device)
+    return (real if real.shape == shape else torch.ones(shape, dtype=torch.bool)).to(part.device)
 
 
 LOGIT_ROWS = 1 << 21  # size of a block of logits whose losses are computed at once

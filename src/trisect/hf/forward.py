@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import hashlib
+import inspect
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
@@ -18,7 +19,7 @@ from transformers.pytorch_utils import Conv1D
 from trisect.core.errors import ModelError, reraise_out_of_memory
 from trisect.core.subject import QKV, Batch, ModelInputs, RowScores, StreamPoint, Writer
 from trisect.core.trace import Address
-from trisect.hf.batches import accepts_any_keyword, first_tensor, output_at, row_scores
+from trisect.hf.batches import first_tensor, output_at, row_scores
 from trisect.hf.files.checkpoints import State, check_state, check_writes
 from trisect.hf.files.model_errors import ModelOutOfMemoryError, check_ids, memory_guard
 from trisect.hf.hooks.calls import (
@@ -30,12 +31,13 @@ from trisect.hf.hooks.calls import (
     copy_caches,
     edits_at,
     evaluating,
+    map_tensors,
     outline,
     replace_forwards,
     synchronized,
     tensors_in,
 )
-from trisect.hf.hooks.edit import beside_edits, edited_streams, is_edited
+from trisect.hf.hooks.edit import beside_edits, edited_streams, is_edited, list_around
 from trisect.hf.hooks.interface_hook import record_interface
 from trisect.hf.locate.affine import affine_modules
 from trisect.hf.verify.laws import checking
@@ -93,19 +95,11 @@ class Prefix:
         self.blocks: list[_RestartBlock] = []
         self.usable = True
         # the innermost ModuleList around each attention module, by its dotted name
-        modules = dict(model.named_modules())
-        rows: dict[str, list[nn.Module]] = {}
-        for name in attention:
-            parts = name.split(".")
-            for end in reversed(range(1, len(parts))):
-                row = ".".join(parts[:end])
-                if isinstance(listed := modules.get(row), nn.ModuleList):
-                    rows.setdefault(row, list(listed))
-                    break
-        self._rows = rows
-        self._max_bytes = max(
-            MIN_CACHE_BYTES, int(CACHE_SHARE * sum(p.numel() * p.element_size() for p in model.parameters()))
-        )
+        names = dict.fromkeys(list_around(model, name) for name in attention)
+        rows: dict[str, Any] = {name: model.get_submodule(name) for name in names if name is not None}
+        self._rows: dict[str, list[nn.Module]] = {name: list(row) for name, row in rows.items()}
+        total_bytes = sum(p.numel() * p.element_size() for p in model.parameters())
+        self._max_bytes = max(MIN_CACHE_BYTES, int(CACHE_SHARE * total_bytes))
         self._open = 0
 
     @contextmanager
@@ -175,13 +169,6 @@ def _bytes(output: Any) -> int | None:
     return None if None in sizes else sum(size or 0 for size in sizes)
 
 
-def _map_tensors(value: Any, change: Callable[[Tensor], Tensor]) -> Any:
-    """Apply `change` to every tensor of a value, in nested tuples and lists."""
-    if isinstance(value, Tensor):
-        return change(value)
-    return type(value)(_map_tensors(item, change) for item in value) if isinstance(value, tuple | list) else value
-
-
 class OtherCallsError(ModelError):
     """A pass with other attention calls than the one on loading: the inputs are of another kind."""
 
@@ -239,7 +226,7 @@ def run_forward(
             around.enter_context(prefix.recording(calls))
         if start is not None:
             # the blocks below return their recorded outputs without being run
-            fresh = {id(output): _map_tensors(output, Tensor.clone) for output in start.outputs.values()}
+            fresh = {id(output): map_tensors(output, Tensor.clone) for output in start.outputs.values()}
             give = lambda output, *_args, **_kwargs: output  # noqa: E731
             replaced = {m: functools.partial(give, fresh[id(output)]) for m, output in start.outputs.items()}
             around.enter_context(replace_forwards(replaced))
@@ -283,9 +270,7 @@ def _map_at(
     return filled
 
 
-def _run_clean(
-    proved: ProvedModel, inputs: ModelInputs, prefix: Prefix | None = None
-) -> tuple[Sequence[Call], ModelOutput]:
+def _run_clean(proved: ProvedModel, inputs: ModelInputs, prefix: Prefix | None) -> tuple[Sequence[Call], ModelOutput]:
     """Run one forward pass without edits and check its laws, unless edits are in force; raises ModelError if a law fails."""
     proof, looks = proved.proof, proved.proof.agreement.should_check_laws(inputs)
     laws = proof.call_laws() if looks and not is_edited(proved.model) else ()
@@ -320,7 +305,8 @@ def confirm(proved: ProvedModel, inputs: ModelInputs, calls: Sequence[Call], ans
 def own_inputs(proved: ProvedModel, inputs: ModelInputs) -> ModelInputs:
     """The inputs of a batch that the model gets, without labels; raises ModelError for a name that its forward does not take."""
     values = {name: value for name, value in inputs.items() if name != "labels"}
-    if (strange := sorted(values.keys() - proved.accepts)) and not accepts_any_keyword(proved.model):
+    takes_any = any(p.kind is p.VAR_KEYWORD for p in inspect.signature(proved.model.forward).parameters.values())
+    if (strange := sorted(values.keys() - proved.accepts)) and not takes_any:
         problem = f"{', '.join(map(repr, strange))} was given to {proved.name}."
         reason = f"Its forward takes {', '.join(sorted(proved.accepts - {'labels'})[:8]) or 'no named arguments'}."
         raise ModelError(problem, reason, "Leave it out, or give it by the name that the model has for it.")
@@ -574,10 +560,8 @@ class SharedPasses:
 
         def write(address: Address, parts: QKV) -> QKV:
             split = (QKV(*row_parts) for row_parts in zip(*(part.chunk(count) for part in parts), strict=True))
-            written = (
-                edit[address](row_parts) if address in edit else row_parts
-                for edit, row_parts in zip(writes, split, strict=True)
-            )
+            pairs = zip((edit.get(address) for edit in writes), split, strict=True)
+            written = (row_parts if writer is None else writer(row_parts) for writer, row_parts in pairs)
             return QKV(*(torch.cat(parts) for parts in zip(*written, strict=True)))
 
         while not restarts.apart and self.proved.proof.hook is record_interface:
@@ -715,9 +699,8 @@ class SharedPasses:
 def _copies(values: Mapping[K, Any], rows: int, count: int) -> dict[K, Any]:
     """Repeat tensors that have the batch's rows as their first axis `count` times; names of one object share the copy."""
     repeat = lambda t: torch.cat([t] * count) if t.dim() and t.shape[0] == rows else t  # noqa: E731
-    same = {
-        id(value): _map_tensors(value, repeat) for value in {id(value): value for value in values.values()}.values()
-    }
+    originals = {id(value): value for value in values.values()}
+    same = {key: map_tensors(value, repeat) for key, value in originals.items()}
     return {name: same[id(value)] for name, value in values.items()}
 
 

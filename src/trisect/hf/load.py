@@ -10,7 +10,7 @@ from dataclasses import dataclass, field, replace
 from itertools import groupby
 from pathlib import Path
 from random import Random
-from typing import Any, NamedTuple, TypeAlias, cast, overload
+from typing import Any, NamedTuple, TypeAlias, cast
 
 import torch
 from jaxtyping import Float, Int
@@ -44,12 +44,12 @@ from trisect.hf.batches import (
     longest_window,
     measure_device,
     output_at,
+    pad_rows,
     row_scores,
     trace_of,
-    with_placeholder_labels,
 )
 from trisect.hf.files.checkpoints import State, check_state, check_writes, hash_weights
-from trisect.hf.files.fetch import Options, fetch, is_masked_lm, objective_of
+from trisect.hf.files.fetch import Options, fetch, objective_of
 from trisect.hf.files.model_errors import check_finite, forward_error
 from trisect.hf.files.tokenizers import tokenize
 from trisect.hf.forward import (
@@ -80,7 +80,7 @@ from trisect.hf.hooks.calls import (
 )
 from trisect.hf.hooks.edit import edit_notes, edited_streams, is_edited
 from trisect.hf.locate.blocks import watch
-from trisect.hf.processor import Processor, is_processor
+from trisect.hf.processor import Processor, is_processor, load_processor
 from trisect.hf.verify.agreement import check_weights, rounding_notes
 from trisect.hf.verify.laws import check_maps, checking
 from trisect.hf.verify.proof import Proof, prove
@@ -95,12 +95,8 @@ class _LazyProjections(Sequence[Projections]):
     def __len__(self) -> int:
         return len(self._projections)
 
-    @overload
-    def __getitem__(self, index: int) -> Projections: ...
-    @overload
-    def __getitem__(self, index: slice) -> _LazyProjections: ...
     @synchronized
-    def __getitem__(self, index: int | slice) -> Projections | _LazyProjections:
+    def __getitem__(self, index: Any) -> Any:
         if isinstance(index, slice):
             return _LazyProjections(self._projections[index], self._check)
         self._check()
@@ -109,8 +105,8 @@ class _LazyProjections(Sequence[Projections]):
 
 ANY = "MODEL"  # on a command line, for a model without a name that can be downloaded
 PLAIN_NAMES = ("model", "checkpoint", "final", "best", "latest", "weights")
+PLACEHOLDERS = ("image", "video", "audio")
 MOST = 1_000  # windows in one Reading, all of them in memory
-Inputs = ModelInputs
 
 
 Take = Callable[[RecordedCall], object]
@@ -137,13 +133,9 @@ class Pretrained:
     processor: Processor | None = field(default=None, repr=False)
     others: dict[frozenset[str], Pretrained] = field(default_factory=dict, repr=False)
 
-    @property
+    @functools.cached_property
     def fingerprint(self) -> str:
         """Hex digits of the weights: the same for the same weights."""
-        return self._mark
-
-    @functools.cached_property
-    def _mark(self) -> str:
         return hash_weights(self.model)
 
     @property
@@ -199,7 +191,7 @@ class Pretrained:
                 raise ModelError(f"Sample {number + 1} came without a text.", reason, "Give the text, or labels.")
             yield replace(batch, rows=((number, 0),) * len(batch.source.tokens), notes=(*batch.notes, *notes))
 
-    def _sample_inputs(self, sample: InputSample) -> tuple[Inputs, tuple[str, ...]]:
+    def _sample_inputs(self, sample: InputSample) -> tuple[ModelInputs, tuple[str, ...]]:
         """The model's inputs for a sample, with notes on how they were made; raises ModelError if there is no processor."""
         if sample.inputs is not None:
             return sample.inputs, ()
@@ -212,13 +204,13 @@ class Pretrained:
         start = self.batcher.start if "decoder_input_ids" in self.batcher.accepts else None
         return self.processor.inputs(sample, like, self.tokenizer, start)
 
-    def batch_of(self, inputs: Inputs) -> Batch:
+    def batch_of(self, inputs: ModelInputs) -> Batch:
         """The model's own inputs as a batch: pixels, samples, ids."""
         return _batch_of(self, inputs, lambda _: None)
 
     def read(
         self,
-        texts: TextOrPair | Iterable[TextOrPair] | Inputs | Tensor | None = None,
+        texts: TextOrPair | Iterable[TextOrPair] | ModelInputs | Tensor | None = None,
         images: Media = (),
         audio: Media = (),
     ) -> Reading:
@@ -280,7 +272,7 @@ class Pretrained:
 
     @synchronized
     def _walk(
-        self, inputs: Inputs, take: Take, pattern: bool = False, write: Written = None, on_cpu: bool = True
+        self, inputs: ModelInputs, take: Take, pattern: bool = False, write: Written = None, on_cpu: bool = True
     ) -> Sequence[Call]:
         """Run one pass; `take` gets each layer as it is computed (`on_cpu`: copied to the CPU), and its laws are checked."""
         check_writes(self.name, self.state, self.model)
@@ -316,7 +308,7 @@ class Pretrained:
 
     @synchronized
     @torch.no_grad()
-    def predict(self, inputs: Inputs, write: SiteEdits | None = None, hold: HeldWeights = None) -> ModelOutput:
+    def predict(self, inputs: ModelInputs, write: SiteEdits | None = None, hold: HeldWeights = None) -> ModelOutput:
         """The forward's output for the model's own inputs, with edits by address or site (see trisect.edit) and held attention weights."""
         edits = edits_at(self.addresses, self.shape.writers(write or {}), hold)
         calls, answer = run_forward(self._with_proof, inputs, edits)
@@ -387,7 +379,7 @@ def sampled_laws(subject: Pretrained) -> Iterator[None]:
         subject._walk(left, lambda _seen: None)
 
 
-def _read_inputs(subject: Pretrained, inputs: Inputs) -> Reading:
+def _read_inputs(subject: Pretrained, inputs: ModelInputs) -> Reading:
     seen: list[RecordedCall] = []
     try:
         batch = _batch_of(subject, inputs, seen.append)
@@ -397,7 +389,7 @@ def _read_inputs(subject: Pretrained, inputs: Inputs) -> Reading:
 
 
 @synchronized
-def _verify_with(subject: Pretrained, inputs: Inputs) -> Pretrained:
+def _verify_with(subject: Pretrained, inputs: ModelInputs) -> Pretrained:
     """The model verified with these inputs as the example, since they make other attention calls; raises ModelError if that fails."""
     kind = frozenset(inputs)
     if kind not in subject.others:
@@ -414,7 +406,7 @@ def _reading(subject: Pretrained, batch: Batch, seen: Sequence[RecordedCall]) ->
     return Reading(subject.name, traces, *about, sides=batch.sides)
 
 
-def _batch_of(subject: Pretrained, inputs: Inputs, take: Take) -> Batch:
+def _batch_of(subject: Pretrained, inputs: ModelInputs, take: Take) -> Batch:
     """Make a batch of the model's own inputs by one pass over them; `take` gets each recorded call."""
     check_inputs(inputs)
     config = getattr(subject.model, "config", None)
@@ -425,7 +417,15 @@ def _batch_of(subject: Pretrained, inputs: Inputs, take: Take) -> Batch:
         raise forward_error(subject.name, inputs, subject.batcher.accepts, limit, error) from error
     source, target, beside = find_sides(inputs, subject.tokenizer, calls, subject.addresses)
     rows = tuple((i, 0) for i in range(len(source.tokens)))
-    return Batch(with_placeholder_labels(inputs, config), source, target, rows, subject.notes, beside)
+    names = [f"{kind}_token_{end}" for kind in PLACEHOLDERS for end in ("id", "index")]
+    marks = [n for name in names if isinstance(n := getattr(config, name, None), int)]
+    ids, values = inputs.get("input_ids"), dict(inputs)
+    if isinstance(ids, Tensor) and marks:
+        # placeholder tokens of images, sounds and videos are not predicted
+        is_placeholder = torch.isin(ids, torch.tensor(marks, device=ids.device))
+        if bool(is_placeholder.any()):
+            values.setdefault("labels", ids.masked_fill(is_placeholder, IGNORED))
+    return Batch(values, source, target, rows, subject.notes, beside)
 
 
 def encode_sample(subject: Pretrained, sample: InputSample) -> tuple[InputSample, tuple[str, ...]] | None:
@@ -465,7 +465,7 @@ def decoder_of(subject: Pretrained, sample: InputSample) -> Pretrained | None:
 def load(
     model: str | Path | nn.Module,
     tokenizer: Any = None,
-    inputs: Inputs | None = None,
+    inputs: ModelInputs | None = None,
     window: int | None = None,
     revision: str | None = None,
     dtype: str | None = None,
@@ -490,7 +490,8 @@ def load(
         check_inputs(inputs)
     if isinstance(model, nn.Module):
         module = unwrap_model(model)
-        name, objective = type(module).__name__, objective_of(module)
+        name = type(module).__name__
+        objective = objective_of(name, getattr(module, "config", None))
         placed = None if device in ("auto", "cpu") else device
         chosen = {"revision": revision, "dtype": dtype, "device_map": device_map, "device": placed}
         if options := [option for option, value in chosen.items() if value is not None]:
@@ -503,10 +504,13 @@ def load(
         module, stored, objective = fetch(model, options)
         tokenizer = tokenizer or stored
         name = folder_name(Path(model)) if Path(model).is_dir() else str(model)
-    how = {"revision": revision, "trust_remote_code": remote_code}
-    processor = None if isinstance(model, nn.Module) else Processor.of(name, str(model), how)
+    processor = None
+    if not isinstance(model, nn.Module):
+        how = {"revision": revision, "trust_remote_code": remote_code}
+        processor = Processor(name, functools.cache(functools.partial(load_processor, name, str(model), how)))
     if (inner := getattr(tokenizer, "tokenizer", None)) is not None or is_processor(tokenizer):
-        tokenizer, processor = inner, Processor.wrap(name, tokenizer)
+        holder, tokenizer = tokenizer, inner
+        processor = Processor(name, lambda: holder)
     state, proved = State.of(module), prove(name, module, inputs)
     if proof and proved.refusal is not None:
         raise proved.refusal
@@ -525,7 +529,11 @@ def _settle(objective: str, model: nn.Module, tokenizer: Any, proved: Proof) -> 
     ahead = any(law.ahead for law, a in zip(proved.laws, proved.addresses, strict=True) if a.stack in ("plain", "dec"))
     if objective != "causal" or not ahead:
         return objective, ()
-    if is_masked_lm(model) and getattr(tokenizer, "mask_token_id", None) is not None:
+    from transformers.models.auto import modeling_auto as auto
+
+    # XLM is causal or masked, by its attention, whatever the name of its class
+    is_masked_lm = type(model).__name__ in auto.MODEL_FOR_MASKED_LM_MAPPING_NAMES.values()
+    if is_masked_lm and getattr(tokenizer, "mask_token_id", None) is not None:
         return "masked", ("Its positions see later ones, so its loss is that of a masked language model.",)
     return "output", ("Its positions see later ones, so it has no next-token loss; changes are of its output.",)
 
@@ -554,6 +562,7 @@ def piece_spans(model: Pretrained, text: str) -> list[tuple[int, int]]:
 
 SPECIAL, PADDING = -1, -2  # in the place of a word
 MARK = "▁"  # before the first piece of a word, in the vocabularies of slow tokenizers
+BY_MODEL = "prepare_decoder_input_ids_from_labels"  # a model's own method
 WordTuple: TypeAlias = tuple[str, ...]
 
 
@@ -568,13 +577,6 @@ class Crossed(NamedTuple):
     shifted: Int[Tensor, "B T"]
     predicted: Int[Tensor, "B T"]
     pairs: tuple[int, ...]
-
-
-class _SentencePieces(NamedTuple):
-    """A tokenized sentence: its ids, and the word index of each, −1 for special tokens."""
-
-    ids: list[int]
-    words: list[int]
 
 
 def check_crossing(
@@ -600,15 +602,22 @@ def cross_batches(
     check_crossing(subject)
     cuts = {i: (cut(subject, pair[0], False), cut(subject, pair[1], True)) for i, pair in enumerate(pairs)}
     batcher, batches = subject.batcher, list[Crossed]()
-    fitting = [i for i, both in cuts.items() if max(len(p.ids) for p in both) <= batcher.window]
-    fitting.sort(key=lambda i: (len(cuts[i][0].ids) + len(cuts[i][1].ids), i))
+    sizes = {i: (len(source), len(target)) for i, ((source, _), (target, _)) in cuts.items()}
+    fitting = [i for i, both in sizes.items() if max(both) <= batcher.window]
+    fitting.sort(key=lambda i: (sum(sizes[i]), i))
     filler = getattr(batcher.tokenizer, "pad_token_id", None)
     filler = 0 if filler is None else int(filler)
     for start in range(0, len(fitting), size):
         numbers = fitting[start : start + size]
-        ids, words = _pad([cuts[i][0] for i in numbers], filler)
-        labels, predicted = _pad([cuts[i][1] for i in numbers], IGNORED)
-        shown = _shift(subject, labels, filler)
+        sources, targets = (zip(*(cuts[i][side] for i in numbers), strict=True) for side in (0, 1))
+        ids, words = (pad_rows(rows, at_end) for rows, at_end in zip(sources, (filler, PADDING), strict=True))
+        labels, predicted = (pad_rows(rows, at_end) for rows, at_end in zip(targets, (IGNORED, PADDING), strict=True))
+        # the decoder's input: shifted by the model's own method if it has one
+        by_model, is_later = getattr(subject.model, BY_MODEL, None), labels[:, 1:] != IGNORED
+        shown = None if by_model is None else by_model(labels=labels.to(batcher.device)).cpu()
+        if shown is None or not torch.equal(shown[:, 1:][is_later], labels[:, :-1][is_later]):
+            start_ids = torch.full_like(labels[:, :1], batcher.start)
+            shown = torch.cat([start_ids, labels[:, :-1].masked_fill(labels[:, :-1] == IGNORED, filler)], 1)
         shifted = torch.cat([torch.full_like(predicted[:, :1], SPECIAL), predicted[:, :-1]], 1)
         shifted = torch.where(predicted == PADDING, PADDING, shifted)
         real, aim = words != PADDING, predicted != PADDING
@@ -622,8 +631,11 @@ def cross_batches(
     return batches, tuple(i for i in cuts if i not in set(fitting))
 
 
-def cut(subject: Pretrained, words: WordTuple, target: bool) -> _SentencePieces:
-    """Tokenize a sentence of words; a target ends in a special token, so that every word is a decoder input once."""
+def cut(subject: Pretrained, words: WordTuple, target: bool) -> tuple[list[int], list[int]]:
+    """The token ids of a sentence of words, and the word index of each (−1: special).
+
+    A target ends in a special token, so that every word is a decoder input once.
+    """
     tokenizer, text = subject.tokenizer, " ".join(words)
     options = {"add_special_tokens": True, "return_special_tokens_mask": True}
     options |= {"return_offsets_mapping": True} if tokenizer.is_fast else {}
@@ -641,7 +653,7 @@ def cut(subject: Pretrained, words: WordTuple, target: bool) -> _SentencePieces:
     if target and (not word_of or word_of[-1] != SPECIAL):
         end = getattr(tokenizer, "eos_token_id", None)
         ids, word_of = [*ids, subject.batcher.start if end is None else int(end)], [*word_of, SPECIAL]
-    return _SentencePieces(ids, word_of)
+    return ids, word_of
 
 
 def _by_offsets(text: str, words: WordTuple, offsets: Sequence[Any], special: Sequence[int]) -> list[int] | None:
@@ -681,27 +693,6 @@ def _by_marks(
         numbers = [beginnings[sum(begins[: i + 1]) - 1] for i in range(len(begins))]
     left = iter(numbers)
     return [SPECIAL if added else next(left) for added in special]
-
-
-def _pad(rows: Sequence[_SentencePieces], filler: int) -> tuple[Int[Tensor, "B T"], Int[Tensor, "B T"]]:
-    longest = max(len(row.ids) for row in rows)
-    ids = torch.full((len(rows), longest), filler)
-    words = torch.full((len(rows), longest), PADDING)
-    for i, row in enumerate(rows):
-        ids[i, : len(row.ids)] = torch.tensor(row.ids)
-        words[i, : len(row.words)] = torch.tensor(row.words)
-    return ids, words
-
-
-def _shift(subject: Pretrained, labels: Int[Tensor, "B T"], filler: int) -> Int[Tensor, "B T"]:
-    """Decoder input ids for `labels`, shifted by the model's own method if it has one."""
-    shift = getattr(subject.model, "prepare_decoder_input_ids_from_labels", None)
-    if shift is not None:
-        shown = shift(labels=labels.to(subject.batcher.device)).cpu()
-        if torch.equal(shown[:, 1:][labels[:, 1:] != IGNORED], labels[:, :-1][labels[:, 1:] != IGNORED]):
-            return shown
-    start = torch.full_like(labels[:, :1], subject.batcher.start)
-    return torch.cat([start, labels[:, :-1].masked_fill(labels[:, :-1] == IGNORED, filler)], 1)
 
 
 @contextmanager
@@ -746,9 +737,7 @@ def read_graph(subject: Pretrained, batch: Batch) -> Reading:
     edits = edits_at(proof.addresses, {address: functools.partial(begin, address) for address in proof.shape.heads})
     with torch.inference_mode(False), torch.enable_grad(), _without_weights(subject.model), without_recompute():
         answer = run_forward(subject._with_proof, batch.inputs, edits, meet, follow=True)[1]
-    about = (batch.source, batch.target, batch.rows, batch.notes, subject.objective)
-    traces = tuple(trace_of(batch, call) for call in seen)
-    return Reading(subject.name, traces, *about, sides=batch.sides, output=first_tensor(answer))
+    return replace(_reading(subject, batch, seen), output=first_tensor(answer))
 
 
 def single_batch(subject: Pretrained, texts: Readable | list[Readable]) -> tuple[Pretrained, Batch]:

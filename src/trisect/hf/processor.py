@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import functools
 import warnings
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -19,6 +18,7 @@ from torch import Tensor
 
 from trisect.core.errors import ModelError, require_extra
 from trisect.core.subject import InputSample, ModelInputs, check_text
+from trisect.hf.files.fetch import quiet
 from trisect.hf.files.model_errors import summarize_error, translate_errors
 from trisect.hf.files.tokenizers import tokenize
 
@@ -36,16 +36,6 @@ class Processor:
 
     name: str
     opened: Callable[[], Any]
-
-    @classmethod
-    def of(cls, name: str, place: str, options: Mapping[str, str | bool | None]) -> Processor:
-        """The processor of a model's folder or name on a hub; `options` go to from_pretrained."""
-        return cls(name, functools.cache(lambda: _load_processor(name, place, options)))
-
-    @classmethod
-    def wrap(cls, name: str, processor: Any) -> Processor:
-        """Wrap a processor in memory."""
-        return cls(name, lambda: processor)
 
     @property
     def rate(self) -> int | None:
@@ -126,10 +116,8 @@ class Processor:
 
     def _images(self, sample: InputSample, processor: Any) -> tuple[list[Any], tuple[str, ...]]:
         if getattr(processor, "image_processor", None) is None and not hasattr(processor, "image_mean"):
-            reason = f"Its processor is {type(processor).__name__}."
-            raise ModelError(
-                f"{self.name} takes no images.", reason, "Give what that takes, or the model's own inputs."
-            )
+            problem, reason = f"{self.name} takes no images.", f"Its processor is {type(processor).__name__}."
+            raise ModelError(problem, reason, "Give what that takes, or the model's own inputs.")
         pictures, notes = zip(*map(open_image, sample.images), strict=True)
         return list(pictures), tuple(dict.fromkeys(chain(*notes)))
 
@@ -152,8 +140,22 @@ def open_sound(sound: object, rate: int) -> tuple[Float[np.ndarray, " S"], tuple
     """
     own_rate, name, notes = rate, "the sound", list[str]()
     if isinstance(sound, (str, Path)):
-        wave, own_rate, notes = _read_sound(Path(sound), f"The sound {str(sound)!r} cannot be opened.")
-        name = Path(sound).name
+        require_extra("soundfile", "audio", "Opening a sound")
+        import soundfile
+
+        place, words = Path(sound), f"The sound {str(sound)!r} cannot be opened."
+        name = place.name
+        if not place.is_file():
+            raise ModelError(f"The sound {str(place)!r} was given.", "There is no such file.", SOUND)
+        with translate_errors(lambda error: ModelError(words, summarize_error(error, 200), SOUND)):
+            about = soundfile.info(place, verbose=True)
+            length, own_rate = about.frames / about.samplerate, about.samplerate
+            wave = soundfile.read(place, dtype="float32", always_2d=True)[0] if length <= LONGEST else None
+        if wave is None or not len(wave):
+            reason = f"It lasts {length:.0f} s; at least one sample and at most {LONGEST:,} s are read."
+            raise ModelError(words, reason, "Cut it into parts, or give another.")
+        # libsndfile's wording for a length in the header that is not the file's
+        notes += [f"{name} is not as long as its header says."] if "should be" in about.extra_info else []
     else:
         if isinstance(sound, Mapping) and {"array", "sampling_rate"} <= set(sound):
             sound, stated_rate = sound["array"], sound["sampling_rate"]
@@ -179,24 +181,6 @@ def open_sound(sound: object, rate: int) -> tuple[Float[np.ndarray, " S"], tuple
         common = gcd(own_rate, rate)
         channel = resample_poly(channel, rate // common, own_rate // common).astype(np.float32)
     return channel, tuple(notes)
-
-
-def _read_sound(place: Path, words: str) -> tuple[Float[np.ndarray, "S C"], int, list[str]]:
-    """The samples of a file, their rate, and a note if the file ends early; raises ModelError with the problem `words`."""
-    require_extra("soundfile", "audio", "Opening a sound")
-    import soundfile
-
-    if not place.is_file():
-        raise ModelError(f"The sound {str(place)!r} was given.", "There is no such file.", SOUND)
-    with translate_errors(lambda error: ModelError(words, summarize_error(error, 200), SOUND)):
-        about = soundfile.info(place, verbose=True)
-        length = about.frames / about.samplerate
-        wave = soundfile.read(place, dtype="float32", always_2d=True)[0] if length <= LONGEST else None
-    if wave is None or not len(wave):
-        reason = f"It lasts {length:.0f} s; at least one sample and at most {LONGEST:,} s are read."
-        raise ModelError(words, reason, "Cut it into parts, or give another.")
-    is_cut = "should be" in about.extra_info  # libsndfile's wording for a length in the header that is not the file's
-    return wave, about.samplerate, [f"{place.name} is not as long as its header says."] if is_cut else []
 
 
 def open_image(image: object) -> tuple[object, tuple[str, ...]]:
@@ -231,11 +215,9 @@ def open_image(image: object) -> tuple[object, tuple[str, ...]]:
     return picture, (f"{place.name} has transparent parts; transparency is ignored.",) * clear
 
 
-def _load_processor(name: str, place: str, options: Mapping[str, str | bool | None]) -> Any:
-    """The processor beside a model; raises ModelError where there is none."""
+def load_processor(name: str, place: str, options: Mapping[str, str | bool | None]) -> Any:
+    """The processor of a model's folder or name on a hub; `options` go to from_pretrained; raises ModelError where there is none."""
     import transformers
-
-    from trisect.hf.files.fetch import quiet
 
     if Path(place).is_dir() and not any((Path(place) / file).exists() for file in FILES):
         problem = f"{name} has no processor, which sound and images need."

@@ -6,7 +6,7 @@ import contextlib
 import hashlib
 from collections.abc import Container, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import torch
 from jaxtyping import Int
@@ -72,11 +72,10 @@ def locate(model: str | Path, revision: str) -> tuple[str | Path, str | None]:
     place = folder / revision
     if place.name == revision and (place / "config.json").exists():
         return place, None
-    present = sorted(p.parent.name for p in folder.glob("*/config.json"))
-    reason, todo = f"Its subfolders with a model are {', '.join(present)}.", "Name one of them."
-    if not present:
-        reason = "None of its subfolders has a model."
-        todo = "Save every checkpoint in its own subfolder with save_pretrained."
+    reason = "None of its subfolders has a model."
+    todo = "Save every checkpoint in its own subfolder with save_pretrained."
+    if present := sorted(p.parent.name for p in folder.glob("*/config.json")):
+        reason, todo = f"Its subfolders with a model are {', '.join(present)}.", "Name one of them."
     raise ModelError(f"{folder} has no revision {revision!r}.", reason, todo)
 
 
@@ -95,9 +94,8 @@ def read_cuts(
         raise ModelError(f"Revision {revision!r} is another model.", reason, "Choose revisions of one model.")
     state, like_state = other.state_dict(), like.state_dict()
     for parameter in dict.fromkeys((*(cut.parameter for cut in cuts), *like_state, *state)):
-        here, stored = (
-            tuple(tensors[parameter].shape) if parameter in tensors else None for tensors in (like_state, state)
-        )
+        both = (tensors.get(parameter) for tensors in (like_state, state))
+        here, stored = (None if t is None else tuple(t.shape) for t in both)
         if here != stored:
             first, second = ("missing" if n is None else "×".join(map(str, n)) for n in (here, stored))
             reason = f"{parameter} is {first} in the final revision and {second} in this one."
@@ -175,10 +173,8 @@ def _marks(model: nn.Module, without: Container[str] = ()) -> dict[str, int]:
     """A checksum of every tensor of a model that is on a device, but those of some names; a shared tensor counts once."""
     parts: dict[int, tuple[str, Tensor]] = {}
     for name, value in model.state_dict(keep_vars=True).items():
-        if name in without:
-            continue
         for part in value if isinstance(value, tuple) else (value,):  # a quantised module's weight and bias
-            if isinstance(part, Tensor) and not part.is_meta:
+            if name not in without and isinstance(part, Tensor) and not part.is_meta:
                 parts.setdefault(id(part), (name, part))
     devices: dict[torch.device, list[tuple[str, Tensor]]] = {}
     for name, tensor in parts.values():
@@ -198,7 +194,16 @@ def _marks(model: nn.Module, without: Container[str] = ()) -> dict[str, int]:
 
 def _mark(tensor: Tensor, factors: Int[Tensor, " N"]) -> Int[Tensor, ""]:
     """Checksum of a tensor's bits modulo 2⁶⁴: its words in rows, summed along and across rows, each sum times its own factor."""
-    words, end = _words(tensor)
+    plain = tensor.detach()
+    plain = plain.dequantize() if plain.is_quantized else plain.to_dense() if plain.layout != torch.strided else plain
+    flat = plain.resolve_conj().resolve_neg().flatten().contiguous()
+    flat = torch.view_as_real(flat).flatten() if flat.is_complex() else flat
+    flat = flat.view(INTEGERS[flat.element_size()])
+    per_word = 8 // flat.element_size()
+    flat = flat.clone() if flat.storage_offset() % per_word else flat
+    full = len(flat) // per_word * per_word
+    words, rest = flat[:full].view(torch.int64), flat[full:].long()  # the rest fills no word
+    end = torch.cat([rest, rest.new_zeros(8 - len(rest))])
     in_rows = len(words) // ROW * ROW
     along, across = [words[:0]], torch.zeros(ROW, dtype=torch.int64, device=tensor.device)
     for block in words[:in_rows].view(-1, ROW).split(max(1, AT_ONCE.get(tensor.device.type, ON_A_DEVICE) // ROW)):
@@ -208,41 +213,20 @@ def _mark(tensor: Tensor, factors: Int[Tensor, " N"]) -> Int[Tensor, ""]:
     return ((sums ^ (sums >> 32)) * factors[: len(sums)]).sum()
 
 
-def _words(tensor: Tensor) -> tuple[Int[Tensor, " N"], Int[Tensor, " 8"]]:
-    """A tensor's bits as int64 words, and the rest that fills no word."""
-    plain = tensor.detach()
-    plain = plain.dequantize() if plain.is_quantized else plain.to_dense() if plain.layout != torch.strided else plain
-    flat = plain.resolve_conj().resolve_neg().flatten().contiguous()
-    flat = torch.view_as_real(flat).flatten() if flat.is_complex() else flat
-    flat = flat.view(INTEGERS[flat.element_size()])
-    per_word = 8 // flat.element_size()
-    flat = flat.clone() if flat.storage_offset() % per_word else flat
-    full = len(flat) // per_word * per_word
-    rest = flat[full:].long()
-    return flat[:full].view(torch.int64), torch.cat([rest, rest.new_zeros(8 - len(rest))])
-
-
 @synchronized
 def hash_weights(model: nn.Module) -> str:
     """Hash a model's state dict to 16 hex digits."""
     state_hash = hashlib.blake2b(digest_size=8)
     for name, value in sorted(model.state_dict().items()):
-        _add_to(state_hash, name, value)
+        for part in value if isinstance(value, tuple) else (value,):  # a quantised module's weight and bias
+            if not isinstance(part, Tensor):
+                state_hash.update(f"{name}{part}".encode())
+                continue
+            plain = part.detach().cpu()
+            plain = (plain.dequantize() if plain.is_quantized else plain).contiguous()
+            state_hash.update(f"{name}{tuple(plain.shape)}{part.dtype}".encode())
+            state_hash.update(plain.reshape(-1).view(torch.uint8).numpy().data)
     return state_hash.hexdigest()
-
-
-def _add_to(state_hash: Any, name: str, value: object) -> None:
-    """Add an entry of a state dict to a hash; a quantised module's may be no plain tensor."""
-    if isinstance(value, tuple):
-        for part in value:
-            _add_to(state_hash, name, part)
-    elif isinstance(value, Tensor):
-        plain = value.detach().cpu()
-        plain = (plain.dequantize() if plain.is_quantized else plain).contiguous()
-        state_hash.update(f"{name}{tuple(plain.shape)}{value.dtype}".encode())
-        state_hash.update(plain.reshape(-1).view(torch.uint8).numpy().data)
-    else:
-        state_hash.update(f"{name}{value}".encode())
 
 
 def check_state(name: str, state: State | None, model: nn.Module) -> None:

@@ -46,13 +46,11 @@ WIDTHS = re.compile(
 )
 PLACES = re.compile(r"n_positions|n_ctx|max_position_embeddings|max_source_positions|max_target_positions")
 FEW = 64  # layers that a model may have with fewer tensors: some share the weights of all layers
-MOST = {LAYERS: 10_000, HEADS: 100_000, WIDTHS: 100_000_000, PLACES: 100_000_000}
-LEAST = {LAYERS: 0, HEADS: 1, WIDTHS: 0, PLACES: 0}
+RANGES = {LAYERS: (0, 10_000), HEADS: (1, 100_000), WIDTHS: (0, 100_000_000), PLACES: (0, 100_000_000)}
 POINTER = b"version https://git-lfs.github.com/spec/"
 TODO = "Check that its files are complete and belong to one model."
-OwnTokenizer: TypeAlias = (
-    Any  # a tokenizer of transformers with tokens for padding, unknown words, and a mask or an end
-)
+# a tokenizer of transformers with tokens for padding, unknown words, and a mask or an end
+OwnTokenizer: TypeAlias = Any
 
 
 def check_files(folder: Path, weights: bool = True) -> None:
@@ -89,19 +87,20 @@ def check_sizes(name: str, body: Mapping[str, object], weights: tuple[int, int] 
     `weights` holds the numbers of tensors and of values: building far too many layers would never end.
     """
     for field, value in _fields(body):
-        kind = next((kind for kind in MOST if kind.fullmatch(field.rpartition(".")[2])), None)
+        kind = next((kind for kind in RANGES if kind.fullmatch(field.rpartition(".")[2])), None)
         if kind is None or isinstance(value, bool) or not isinstance(value, int):
             continue
-        limit, reason = MOST[kind], f"It is a whole number from {LEAST[kind]} to {MOST[kind]:,}."
+        least, limit = RANGES[kind]
+        reason = f"It is a whole number from {least} to {limit:,}."
         if weights is not None and kind in (LAYERS, WIDTHS):
             tensors, numbers = weights
             available = max(tensors, FEW) if kind is LAYERS else numbers
             if available < limit:
                 limit = available
                 reason = f"Its weights hold {tensors:,} tensors with {numbers:,} numbers in all: too few for that."
-        if value < LEAST[kind]:
-            reason = f"It is a whole number, {LEAST[kind]} or more."
-        if not LEAST[kind] <= value <= limit:
+        if value < least:
+            reason = f"It is a whole number, {least} or more."
+        if not least <= value <= limit:
             raise ModelError(f"{field} of {name} is {shorten(value)}.", reason, TODO)
 
 
@@ -141,12 +140,11 @@ def weight_files(folder: Path) -> list[Path]:
 
 
 def _broken(path: Path, error: BaseException) -> ModelError:
+    reason, todo = f"It is not a complete safetensors file: {summarize_error(error, 120)}.", "Give the complete file."
     with path.open("rb") as file:
         if file.read(len(POINTER)) == POINTER:
-            reason = "It is a pointer of Git LFS, not the file itself."
-            return ModelError(f"The weights {path} cannot be read.", reason, "Fetch the file itself: git lfs pull.")
-    reason = f"It is not a complete safetensors file: {summarize_error(error, 120)}."
-    return ModelError(f"The weights {path} cannot be read.", reason, "Give the complete file.")
+            reason, todo = "It is a pointer of Git LFS, not the file itself.", "Fetch the file itself: git lfs pull."
+    return ModelError(f"The weights {path} cannot be read.", reason, todo)
 
 
 def _count_weights(folder: Path) -> tuple[int, int]:
@@ -382,7 +380,7 @@ def _head(config: Any) -> tuple[Any, str]:
     from transformers.models.auto import modeling_auto as auto
 
     named = (config.architectures or [""])[0]
-    objective = _objective(named, config)
+    objective = objective_of(named, config)
     heads = {
         "seq2seq": (transformers.AutoModelForSeq2SeqLM, auto.MODEL_FOR_SEQ_TO_SEQ_CAUSAL_LM_MAPPING_NAMES),
         "causal": (transformers.AutoModelForCausalLM, auto.MODEL_FOR_CAUSAL_LM_MAPPING_NAMES),
@@ -395,12 +393,7 @@ def _head(config: Any) -> tuple[Any, str]:
     return (kind if is_default else getattr(transformers, named)), objective
 
 
-def objective_of(model: nn.Module) -> str:
-    """The objective of a module, by its class name."""
-    return _objective(type(model).__name__, getattr(model, "config", None))
-
-
-def _objective(named: str, config: Any) -> str:
+def objective_of(named: str, config: Any) -> str:
     """The objective of a class of that name; 'causal' is checked against its attention in `load`."""
     head = named.endswith(("LMHeadModel", "ForCausalLM", "ForConditionalGeneration"))
     if getattr(config, "is_encoder_decoder", False):
@@ -408,13 +401,6 @@ def _objective(named: str, config: Any) -> str:
     if named.endswith("ForMaskedLM"):
         return "masked"
     return "causal" if head else "output"
-
-
-def is_masked_lm(model: nn.Module) -> bool:
-    """Whether transformers lists a class as masked LM whatever its name (XLM is causal or masked, by its attention)."""
-    from transformers.models.auto import modeling_auto as auto
-
-    return type(model).__name__ in auto.MODEL_FOR_MASKED_LM_MAPPING_NAMES.values()
 
 
 def _dtype(name: str) -> torch.dtype:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -75,15 +74,12 @@ def forward_error(
     """The error for inputs on which a model's forward raised; `limit` is the model's number of positions, if known."""
     ids = inputs.get("input_ids")
     if limit is not None and isinstance(ids, Tensor) and ids.dim() == 2 and ids.shape[1] > limit:
-        reason = f"It has positions for {limit:,}."
-        return ModelError(
-            f"{ids.shape[1]:,} tokens were given to {name}.", reason, "Give shorter texts, or parts of one."
-        )
+        problem = f"{ids.shape[1]:,} tokens were given to {name}."
+        return ModelError(problem, f"It has positions for {limit:,}.", "Give shorter texts, or parts of one.")
     reason = f"The model says: {summarize_error(error, 200)}"
     todo = f"Give what its forward takes: {', '.join(sorted(accepts)[:8])}."
-    return ModelError(
-        f"The forward pass of {name} failed with the inputs {', '.join(map(repr, inputs))}.", reason, todo
-    )
+    problem = f"The forward pass of {name} failed with the inputs {', '.join(map(repr, inputs))}."
+    return ModelError(problem, reason, todo)
 
 
 def check_finite(name: str, model: nn.Module) -> None:
@@ -117,7 +113,12 @@ def check_ids(name: str, model: nn.Module, tokenizer: Any, inputs: ModelInputs) 
         ids = inputs.get(field)
         if not isinstance(ids, Tensor) or ids.is_floating_point() or not ids.numel():
             continue
-        rows = _rows(model, field)
+        rows: int | None = None  # of the model's token embedding
+        with contextlib.suppress(NotImplementedError, AttributeError):
+            inside: Any = getattr(model, "get_decoder", lambda: None)() if field.startswith("decoder") else None
+            inside = inside or model
+            weight = getattr(inside.get_input_embeddings(), "weight", None)
+            rows = len(weight) if isinstance(weight, Tensor) and weight.dim() == 2 else None
         low, high = int(ids.min()), int(ids.max())
         if rows is None or 0 <= low <= high < rows:
             continue
@@ -131,18 +132,6 @@ def check_ids(name: str, model: nn.Module, tokenizer: Any, inputs: ModelInputs) 
         raise ModelError(f"{token} is not in the vocabulary of {name}.", reason, todo)
 
 
-def _rows(model: nn.Module, field: str) -> int | None:
-    """The number of rows of a model's token embedding; None if unknown."""
-    with contextlib.suppress(NotImplementedError, AttributeError):
-        inside: Any = model
-        if field.startswith("decoder"):
-            inside = getattr(model, "get_decoder", lambda: None)() or model
-        table = inside.get_input_embeddings()
-        weight = getattr(table, "weight", None)
-        return int(weight.shape[0]) if isinstance(weight, Tensor) and weight.dim() == 2 else None
-    return None
-
-
 LOADING = "Loading"
 LESS = "Read fewer texts at once (--batch), shorter ones (--window), or in a narrower precision (--dtype bfloat16)."
 SMALLER = "Load it in a narrower precision (--dtype bfloat16), over several devices (--device-map auto), or choose a smaller one."
@@ -152,7 +141,7 @@ class ModelOutOfMemoryError(ModelError):
     """Out of memory while loading or running a model; says nothing about whether the model is readable."""
 
 
-@contextmanager
+@contextlib.contextmanager
 def memory_guard(name: str, doing: str, inputs: Mapping[str, object] | None = None) -> Iterator[None]:
     """Turn out-of-memory errors inside into ModelOutOfMemoryError; `doing` names the step, such as "Loading"."""
     try:
@@ -160,12 +149,9 @@ def memory_guard(name: str, doing: str, inputs: Mapping[str, object] | None = No
     except (MemoryError, RuntimeError) as error:
         if not is_out_of_memory(error):
             raise
-        shapes = [
-            f"{n} of {'×'.join(map(str, t.shape))}"
-            for n, t in (inputs or {}).items()
-            if isinstance(t, Tensor) and t.dim()
-        ]
-        problem = f"{doing} {name}{f' with {shapes[0]}' if shapes else ''} needs more memory than there is."
+        tensors = ((n, t) for n, t in (inputs or {}).items() if isinstance(t, Tensor) and t.dim())
+        first = next((f" with {n} of {'×'.join(map(str, t.shape))}" for n, t in tensors), "")
+        problem = f"{doing} {name}{first} needs more memory than there is."
         message = " ".join(str(error).split())[:200]
         reason = f"The system says: {message}" if message else "The system could not allocate it."
         raise ModelOutOfMemoryError(problem, reason, SMALLER if doing == LOADING else LESS) from error

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import functools
+import itertools
 import threading
-from collections import Counter
+from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from typing import Any
@@ -63,13 +64,12 @@ class _ModuleCalls(Calls):
 
     def __init__(self, prefix: str, places: Mapping[tuple[str, int], int]) -> None:
         super().__init__(outline)
-        self._prefix, self._places, self._uses = prefix, places, Counter[str]()
+        self._prefix, self._places, self._uses = prefix, places, defaultdict[str, Iterator[int]](itertools.count)
 
     def order(self, module: str) -> int:
         """The index of a module's next call; −1 for a call that a full pass does not make."""
         name = f"{self._prefix}{module}"
-        self._uses[name] += 1
-        return self._places.get((name, self._uses[name] - 1), -1)
+        return self._places.get((name, next(self._uses[name])), -1)
 
     def at_orders(self, write: Mapping[int, Writer], rehearsed: Sequence[Call]) -> Mapping[int, Writer]:
         """Writers by the order of the calls that a rehearsal made."""
@@ -84,11 +84,8 @@ class _EditableModel:
     def __init__(self, name: str, model: nn.Module, addresses: Mapping[Address, str], hook: CallHook) -> None:
         self.name, self.model = name, model
         self.addresses = tuple(addresses)
-        uses = Counter[str]()
-        self.places: dict[tuple[str, int], int] = {}
-        for order, module in enumerate(addresses.values()):
-            self.places[module, uses[module]] = order
-            uses[module] += 1
+        uses = defaultdict[str, Iterator[int]](itertools.count)
+        self.places = {(module, next(uses[module])): order for order, module in enumerate(addresses.values())}
         self.blocks: dict[int, list[_OpenEdit]] = {}
         self._busy: set[int] = set()
         self._replaced: dict[nn.Module, Any] = {}
@@ -249,17 +246,11 @@ def editing(
 Change = Callable[[Tensor], Tensor]
 
 
-def _block_of(name: str, model: nn.Module, module: str) -> str:
-    """The dotted name of an attention module's block: the item of the innermost ModuleList around it.
-
-    Raises ModelError if there is no ModuleList around it.
-    """
-    modules, parts = dict(model.named_modules()), module.split(".")
-    for end in reversed(range(1, len(parts))):
-        if isinstance(modules.get(".".join(parts[:end])), nn.ModuleList):
-            return ".".join(parts[: end + 1])
-    problem = f"The residual stream of {name} cannot be edited."
-    raise ModelError(problem, f"Its attention {module!r} is in no list of layers.", "Choose another model.")
+def list_around(model: nn.Module, module: str) -> str | None:
+    """The dotted name of the innermost ModuleList around a module; None if there is none."""
+    parts = module.split(".")
+    names = (".".join(parts[:end]) for end in reversed(range(1, len(parts))))
+    return next((name for name in names if isinstance(model.get_submodule(name), nn.ModuleList)), None)
 
 
 @contextmanager
@@ -270,9 +261,14 @@ def edited_streams(
 
     A module that several layers share is edited once per layer, in order.
     """
-    edited = {point.address for point in streams}
+    edited, blocks = {point.address for point in streams}, dict[str, None]()
+    for module in (module for address, module in calls if address in edited):
+        if (row := list_around(model, module)) is None:
+            problem = f"The residual stream of {name} cannot be edited."
+            raise ModelError(problem, f"Its attention {module!r} is in no list of layers.", "Choose another model.")
+        blocks[".".join(module.split(".")[: row.count(".") + 2])] = None  # the item of that list
     with ExitStack() as hooks:
-        for block in dict.fromkeys(_block_of(name, model, module) for address, module in calls if address in edited):
+        for block in blocks:
             inside: dict[str, list[Address]] = {}
             for address, module in calls:
                 if module.startswith(f"{block}."):

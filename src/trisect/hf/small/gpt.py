@@ -32,7 +32,7 @@ from trisect.core.errors import (
 from trisect.core.files import canonical, digest, replace_file, safe_join
 from trisect.core.subject import QKV, Shape, Writer
 from trisect.core.trace import Address
-from trisect.hf.batches import NO_LIMIT
+from trisect.hf.batches import NO_LIMIT, pad_rows
 from trisect.hf.files.fetch import OwnTokenizer, quiet
 from trisect.hf.load import Pretrained, load
 from trisect.measure.intervention import Means
@@ -69,9 +69,8 @@ class GptShape:
 
     def __post_init__(self) -> None:
         if self.kind not in KINDS:
-            raise SpecError(
-                unknown_name("kind of model", self.kind, KINDS), f"There are {', '.join(KINDS)}.", "Use one."
-            )
+            problem = unknown_name("kind of model", self.kind, KINDS)
+            raise SpecError(problem, f"There are {', '.join(KINDS)}.", "Use one.")
         check_sizes(self.dropout, layers=self.layers, heads=self.heads, width=self.width, block=self.block)
         if self.width % self.heads or (self.kind == "llama" and self.width // self.heads % 2):
             evenly = ", evenly for rotary positions" if self.kind == "llama" else ""
@@ -209,9 +208,8 @@ class Answerer:
         marks = [getattr(subject.tokenizer, f"{mark}_token_id", None) for mark in ("mask", "pad", "unk")]
         if subject.objective != "causal" or None in marks:
             reason = "It has to be a causal language model whose tokenizer has a mask, a pad and an unknown token."
-            raise ModelError(
-                f"{subject.name} answers no questions.", reason, "Give a model that 'trisect recall' trained."
-            )
+            todo = "Give a model that 'trisect recall' trained."
+            raise ModelError(f"{subject.name} answers no questions.", reason, todo)
         return cls(subject)
 
     @property
@@ -462,12 +460,6 @@ class Practice:
         nn.utils.clip_grad_norm_(model.parameters(), self.schedule.clip)
         optimizer.step()
         return total, predicted
-
-
-def pad_rows(rows: Sequence[Sequence[int]], filler: int) -> Tensor:
-    """Pad rows at their ends to one tensor [B T]."""
-    longest = max(len(row) for row in rows)
-    return torch.tensor([[*row, *[filler] * (longest - len(row))] for row in rows])
 
 
 def _optimizer(model: nn.Module, schedule: Schedule) -> torch.optim.AdamW:

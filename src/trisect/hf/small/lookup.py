@@ -121,7 +121,6 @@ def _assemble_model(
     embedding: Float[Tensor, "V D"],
     answers: Float[Tensor, "V D"],
     positions: Float[Tensor, "T D"] | None = None,
-    longest: int = 16,
 ) -> tuple[nn.Module, OwnTokenizer]:
     """Build an attention-only model: x = embedding + positions (None: rotary), each layer adds Σ_h a_h v_h w_o[h], logits answers · x."""
     import transformers
@@ -134,7 +133,7 @@ def _assemble_model(
         config = transformers.GPT2Config(layer_norm_epsilon=FLAT, **sizes, **shared)
     else:
         sizes = {"hidden_size": width, "intermediate_size": 1, "num_hidden_layers": len(layers), "head_dim": inner}
-        sizes |= {"num_attention_heads": heads, "num_key_value_heads": keys, "max_position_embeddings": longest}
+        sizes |= {"num_attention_heads": heads, "num_key_value_heads": keys, "max_position_embeddings": LONGEST}
         config = transformers.LlamaConfig(rms_norm_eps=FLAT, attention_bias=True, **sizes, **shared)
     model: Any = random_model(transformers.AutoModelForCausalLM, config, 0).eval()
     with torch.no_grad():
@@ -144,15 +143,12 @@ def _assemble_model(
         model.get_output_embeddings().weight.copy_(answers)
         if positions is not None:
             model.transformer.wpe.weight.copy_(positions)
-        for block, part in zip(
-            model.transformer.h if positions is not None else model.model.layers, layers, strict=True
-        ):
+        blocks = model.transformer.h if positions is not None else model.model.layers
+        for block, part in zip(blocks, layers, strict=True):
             maps: list[Any] = [part.w_q, part.w_k, part.w_v]
             flat = [m.transpose(0, 1).reshape(width, -1) for m in maps]
-            shifts = [
-                torch.zeros(m.shape[1]) if b is None else b.reshape(-1)
-                for m, b in zip(flat, (part.b_q, part.b_k, part.b_v), strict=True)
-            ]
+            biases = zip(flat, (part.b_q, part.b_k, part.b_v), strict=True)
+            shifts = [torch.zeros(m.shape[1]) if b is None else b.reshape(-1) for m, b in biases]
             out: Any = part.w_o
             if positions is not None:
                 block.attn.c_attn.weight.copy_(torch.cat(flat, 1))
@@ -164,16 +160,16 @@ def _assemble_model(
                 module.weight.copy_(m.T)
                 module.bias.copy_(b)
             block.self_attn.o_proj.weight.copy_(out.reshape(-1, width).T)
-    return model, _word_tokenizer(words, longest)
+    return model, _word_tokenizer(words)
 
 
-def _word_tokenizer(words: Sequence[str], longest: int) -> OwnTokenizer:
+def _word_tokenizer(words: Sequence[str]) -> OwnTokenizer:
     """Make a tokenizer whose tokens are these words; the last one is the unknown token."""
     from tokenizers import Tokenizer, models, pre_tokenizers
 
     inner = Tokenizer(models.WordLevel({word: i for i, word in enumerate(words)}, words[-1]))
     inner.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
-    return as_fast(inner, longest, unk_token=words[-1])
+    return as_fast(inner, LONGEST, unk_token=words[-1])
 
 
 LAYERS, HEADS, EDGE, WIDTH = 2, 4, 32, 128
@@ -284,9 +280,7 @@ def build_world(
         heads.copy_previous(copier, places, value, key)
         truth["key"].add(Site(("v",), (1,), (copier * world.keys // HEADS + 1,)))
     tables = [torch.from_numpy(table).float() for table in (embedding, answers, places)]
-    module, tokenizer = _assemble_model(
-        words, heads.projections(), *tables[: 2 if world.rotary else 3], longest=LONGEST
-    )
+    module, tokenizer = _assemble_model(words, heads.projections(), *tables[: 2 if world.rotary else 3])
     names = [name for name in world.properties if name != "other" or world.text == "roles"]
     texts = {name: _draw_pairs(world.text, name, pairs, seed) for name in names}
     return load(module, tokenizer), texts, {name: frozenset(truth[name]) for name in names}
@@ -297,7 +291,7 @@ def _train_world(seed: int, layer: int, head: int) -> tuple[nn.Module, OwnTokeni
 
     It is trained once per seed and recipe, and is cached in XDG_CACHE_HOME (default ~/.cache). Raises StudyError.
     """
-    tokenizer = _word_tokenizer((*ROLES.vocabulary, UNKNOWN), LONGEST)
+    tokenizer = _word_tokenizer((*ROLES.vocabulary, UNKNOWN))
     model: Any = make_model(TRAINED, tokenizer, seed)
     size, recipe = TRAINED.width // HEADS, f"{TRAINED} {SCHEDULE} {DOCUMENTS} {layer} {head} {ROLES.vocabulary}"
     home = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
@@ -339,10 +333,8 @@ class _HeadMaps:
         counts = HEADS, world.keys, world.keys
         self.q, self.k, self.v = (0.6 * rng.standard_normal((LAYERS, n, WIDTH, EDGE)) for n in counts)
         self.v *= not world.shared  # where W_K = W_V both are their sum
-        sides = [
-            size * rng.standard_normal((LAYERS, HEADS, EDGE, len(to))) @ to
-            for size, to in ((NOISE, out), (len(spare) ** -0.5, spare))
-        ]
+        writes = (NOISE, out), (len(spare) ** -0.5, spare)
+        sides = [size * rng.standard_normal((LAYERS, HEADS, EDGE, len(to))) @ to for size, to in writes]
         self.o = np.add(*sides) / math.sqrt(EDGE)
         self.b_q, self.b_k = np.zeros((LAYERS, HEADS, EDGE)), np.zeros((LAYERS, world.keys, EDGE))
 
@@ -386,9 +378,8 @@ def _draw_pairs(text: str, name: str, count: int, seed: int) -> tuple[TextPair, 
         pairs = (ROLES if text == "roles" else INDUCTION).near_pairs(count, seed, COLUMNS[text][name])
         start = [] if text == "roles" else [START]
         rows = zip(pairs.base, pairs.donor, pairs.unchanged, strict=True)
-        return tuple(
-            TextPair(" ".join((*start, *b)), " ".join((*start, *d)), {"base": answer}) for b, d, answer in rows
-        )
+        texts = [(" ".join((*start, *b)), " ".join((*start, *d)), answer) for b, d, answer in rows]
+        return tuple(TextPair(base, donor, {"base": answer}) for base, donor, answer in texts)
     texts, rng, more = [], np.random.default_rng([seed, 1]), np.random.default_rng([seed, 2])
     for _ in range(count):
         pairs = rng.permutation(INDUCTION.vocabulary).tolist()
@@ -441,15 +432,9 @@ def measure_induction(model: Any, windows: Int[Tensor, "R T"], pieces: Int[Tenso
     random = losses(ids, output.logits)
     at = torch.arange(half, 2 * half - 1, device=device)
     heads = [
-        _HeadWeights(
-            layer,
-            head,
-            float(weights[:, head - 1, at, at - 1].mean()),
-            float(weights[:, head - 1, at, at - half + 1].mean()),
-        )
+        _HeadWeights(layer, head, *(float(weights[:, head - 1, at, at - back].mean()) for back in (1, half - 1)))
         for layer, weights in enumerate(output.attentions, start=1)
         for head in range(1, weights.shape[1] + 1)
     ]
-    return InductionMeasure(
-        float(text.mean()), float(random[:, : half - 1].mean()), float(random[:, half:].mean()), tuple(heads)
-    )
+    copies = float(random[:, : half - 1].mean()), float(random[:, half:].mean())
+    return InductionMeasure(float(text.mean()), *copies, tuple(heads))

@@ -13,8 +13,9 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from trisect.core.errors import CorpusError, SpecError
+from trisect.hf.batches import pad_rows
 from trisect.hf.files.fetch import Options, OwnTokenizer, fetch
-from trisect.hf.small.gpt import as_fast, check_sizes, pad_rows, random_model
+from trisect.hf.small.gpt import as_fast, check_sizes, random_model
 from trisect.text.birth_places import IGNORED
 
 PAD, END, UNKNOWN = "<pad>", "</s>", "<unk>"
@@ -153,11 +154,9 @@ def encode(pairs: Iterable[WordSides], tokenizer: OwnTokenizer) -> list[_Transla
     both = list(pairs)
     if not both:
         return []
-    sides = [
-        [tuple(ids) for ids in tokenizer([list(pair[i]) for pair in both], is_split_into_words=True).input_ids]
-        for i in (0, 1)
-    ]
-    rows = [_TranslationIds(*ids) for ids in zip(*sides, strict=True)]
+    texts = ([list(words) for words in side] for side in zip(*both, strict=True))
+    sides = (map(tuple, tokenizer(side, is_split_into_words=True).input_ids) for side in texts)
+    rows = [_TranslationIds(source, target) for source, target in zip(*sides, strict=True)]
     for number, row in enumerate(rows, start=1):
         if max(len(row.source), len(row.target)) > POSITIONS:
             problem = f"Pair {number}, {' '.join(both[number - 1][0])[:60]!r}."
@@ -187,8 +186,7 @@ class Translator:
     @classmethod
     def open(cls, folder: Path, device: str = "cpu") -> Translator:
         """Read a model's folder; raises ModelError for one that cannot be read."""
-        model, tokenizer, _ = fetch(folder, Options(device=device))
-        return cls(model.eval(), tokenizer)
+        return cls(*fetch(folder, Options(device=device))[:2])
 
     @torch.no_grad()
     def score(self, pairs: Sequence[WordSides]) -> _TranslationScore:
@@ -215,9 +213,8 @@ class Translator:
             out = [self.tokenizer.pad_token_id]
             for _ in range(2 * ids.shape[1] + EXTRA_PIECES):
                 prefix = torch.tensor([out], device=ids.device)
-                out.append(
-                    int(self.model(input_ids=ids, decoder_input_ids=prefix, use_cache=False).logits[0, -1].argmax())
-                )
+                answer = self.model(input_ids=ids, decoder_input_ids=prefix, use_cache=False)
+                out.append(int(answer.logits[0, -1].argmax()))
                 if out[-1] == self.tokenizer.eos_token_id:
                     break
             translations.append(self.tokenizer.decode(out, skip_special_tokens=True).strip())
