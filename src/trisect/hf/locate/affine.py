@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import itertools
+from collections import defaultdict
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, field
@@ -145,12 +147,7 @@ class ForwardRecord:
 
     passed: list[MapUse] = field(default_factory=list)
     normed: list[NormUse] = field(default_factory=list)
-    uses: dict[str, int] = field(default_factory=dict)
-
-    def use(self, name: str) -> int:
-        """Count one more use of a map; returns how often it was used before."""
-        self.uses[name] = self.uses.get(name, 0) + 1
-        return self.uses[name] - 1
+    uses: defaultdict[str, Iterator[int]] = field(default_factory=lambda: defaultdict(itertools.count))
 
 
 def is_affine(module: nn.Module) -> bool:
@@ -321,7 +318,7 @@ def detach_after_maps(model: nn.Module, calls: Sequence[object]) -> Iterator[For
             return None
         leaf = y.detach().requires_grad_()
         quantised = None if module is None else quantisation_of(module)
-        about = (len(calls), record.use(name), quantised, torch.is_grad_enabled())
+        about = (len(calls), next(record.uses[name]), quantised, torch.is_grad_enabled())
         record.passed.append(MapUse(name, affine, x.clone(), leaf, *about))
         return leaf.clone()
 
@@ -340,7 +337,7 @@ def detach_after_maps(model: nn.Module, calls: Sequence[object]) -> Iterator[For
     def norm(name: str, module: nn.Module, args: Any, out: Any) -> None:
         if args and isinstance(out, Tensor) and isinstance(args[0], Tensor) and args[0].shape == out.shape:
             x, y = args[0].clone(), out.detach().clone()  # a model may overwrite either
-            record.normed.append(NormUse(name, module, x.detach(), y, len(calls), record.use(name), x))
+            record.normed.append(NormUse(name, module, x.detach(), y, len(calls), next(record.uses[name]), x))
 
     with contextlib.ExitStack() as stack:
         for name, module in affine_modules(model):
@@ -385,10 +382,8 @@ def replace_outputs(
 
     modules = dict((*affine_modules(model), *norm_modules(model)))
     bare = {name for name, _ in values} - modules.keys()
-    parameter_mode = (
-        _Parameters(model, lambda n, _output, x, _y: take(n, x) if n in bare else None) if bare else nullcontext()
-    )
-    with replace_forwards({m: replacement_of(name, m, m.forward) for name, m in modules.items()}), parameter_mode:
+    mode = _Parameters(model, lambda n, _map, x, _y: take(n, x) if n in bare else None) if bare else nullcontext()
+    with replace_forwards({m: replacement_of(name, m, m.forward) for name, m in modules.items()}), mode:
         yield
 
 

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import contextlib
+import itertools
+from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from typing import NamedTuple
 
@@ -252,7 +254,7 @@ class _BlockWatcher:
     def __init__(self, around: Mapping[Address, Around], blocks: dict[Address, ResidualBlock], looks: bool) -> None:
         self.blocks, self.looks = blocks, looks
         self.wrong: list[tuple[Address, str]] = []
-        self.uses: dict[str, int] = {}
+        self.uses = defaultdict[str, Iterator[int]](itertools.count)
         self.watched: dict[tuple[str, int], list[tuple[Address, Around]]] = {}
         self._outputs: dict[Address, dict[tuple[str, int], Tensor]] = {}
         for address, block in around.items():
@@ -274,8 +276,7 @@ class _BlockWatcher:
     def use(self, name: str, x: Tensor, y: Tensor) -> None:
         """Record a module's input and output."""
         x, y = x.detach(), y.detach()
-        key = name, self.uses.get(name, 0)
-        self.uses[name] = key[1] + 1
+        key = name, next(self.uses[name])
         for address, block in self.watched.get(key, ()):
             outputs = self._outputs.setdefault(address, {})
             if self.looks and block.sum is not None and key == (block.sum.name, block.sum.nth):
@@ -296,9 +297,8 @@ class _BlockWatcher:
             elif key == block.enters:
                 normed, entered = outputs.pop(("normed", 0), None), x.transpose(0, 1) if block.crossed else x
                 if normed is None or not _near(normed, entered, loose(x.dtype)):
-                    self.wrong.append(
-                        (address, f"what enters {name} is not what {block.source} makes, as it was on loading")
-                    )
+                    words = f"what enters {name} is not what {block.source} makes, as it was on loading"
+                    self.wrong.append((address, words))
             elif block.behind is not None and key == (block.behind.source, block.behind.nth):
                 norm = None if block.behind.rescaling.epsilon is None else block.behind.rescaling
                 self._compare(address, norm, f"{name} makes of the output of W_O", x, y)
@@ -565,9 +565,8 @@ def find_unembedding(subject: StreamSubject, model: nn.Module, batch: Batch) -> 
     factor = float((logits * y).sum() / y.square().sum()) if logits.shape == y.shape else 0.0
     factor = 1.0 if same(logits, y) else factor
     if not near(logits, factor * y if factor else 0 * logits, allowed):
-        raise ModelError(
-            problem, f"The output of its last map {name!r} is changed before it is returned as logits.", todo
-        )
+        reason = f"The output of its last map {name!r} is changed before it is returned as logits."
+        raise ModelError(problem, reason, todo)
     norm: Rescaling | None = None
     if same(x, stream[0]):
         norm = Rescaling(x.new_ones(x.shape[-1]))
@@ -582,8 +581,7 @@ def find_unembedding(subject: StreamSubject, model: nn.Module, batch: Batch) -> 
         weight, bias = factor * weight, None if bias is None else factor * bias
     unembedding = Unembedding(norm, weight.detach(), None if bias is None else bias.detach())
     logits_again = rescale_parts(stream[0].flatten(0, 1)[:, None], norm)[:, 0] @ unembedding.weight.T
-    if not near(
-        logits.flatten(0, 1), logits_again if unembedding.bias is None else logits_again + unembedding.bias, allowed
-    ):
+    logits_again = logits_again if unembedding.bias is None else logits_again + unembedding.bias
+    if not near(logits.flatten(0, 1), logits_again, allowed):
         raise ModelError(problem, f"Its final norm and its last map {name!r} do not reproduce its logits.", todo)
     return unembedding

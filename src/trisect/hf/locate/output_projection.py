@@ -6,7 +6,7 @@ import contextlib
 import functools
 import itertools
 import math
-from collections import Counter
+from collections import defaultdict
 from collections.abc import Callable, Container, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
@@ -158,9 +158,8 @@ def find_output(
     leaf = passed.leaf.detach()
     same = outgoing is not None and outgoing.shape == leaf.shape and torch.equal(outgoing.detach(), leaf)
     law = map_law(passed.name, passed.nth, passed.map())
-    time_first = not torch.equal(
-        _flat(call.output.detach(), False), passed.x.detach().reshape(-1, passed.x.shape[-1])[:, columns.flatten()]
-    )
+    entered = passed.x.detach().reshape(-1, passed.x.shape[-1])[:, columns.flatten()]
+    time_first = not torch.equal(_flat(call.output.detach(), False), entered)
     return out._replace(law=out_law(law, columns, owner if same and owner else None, time_first), leaving=leaving)
 
 
@@ -203,9 +202,8 @@ def compare_with_gradients(
         alone_added = {place: added[place] for place in places[use]}
         half = {place: (values[place] + t / 2).requires_grad_() for place, t in alone_added.items()}
         between = _run_with_values(model, inputs, values | half, uses)
-        alone = _run_with_values(
-            model, inputs, values | {place: values[place] + t for place, t in alone_added.items()}, uses
-        )
+        changed = {place: values[place] + t for place, t in alone_added.items()}
+        alone = _run_with_values(model, inputs, values | changed, uses)
         at_first, _ = _linear_change(segment.total, {place: leaves[place] for place in alone_added}, alone_added)
         change, size = _linear_change(between[use].total, half, alone_added)
         off = float((alone[use].total - segment.total - change).detach().norm())
@@ -379,10 +377,8 @@ def _repeat_rows(inputs: ModelInputs, copies: int) -> ModelInputs:
     rows = next((len(t) for t in inputs.values() if isinstance(t, Tensor) and t.dim()), 0)
     if copies == 1:
         return inputs
-    return {
-        n: torch.cat([t] * copies) if isinstance(t, Tensor) and t.dim() and len(t) == rows else t
-        for n, t in inputs.items()
-    }
+    repeat = lambda t: torch.cat([t] * copies) if isinstance(t, Tensor) and t.dim() and len(t) == rows else t  # noqa: E731
+    return {n: repeat(t) for n, t in inputs.items()}
 
 
 class _Given:
@@ -393,19 +389,15 @@ class _Given:
 
     def __init__(self, base: _Given | None = None, halves: Sequence[int] = (0,), change: bool = True) -> None:
         self.base, self.halves, self.change, self.copies = base, halves, change, len(halves)
-        self.uses, self.around = Counter[str](), list[_Use]()
+        self.uses, self.around = defaultdict[str, Iterator[int]](itertools.count), list[_Use]()
         self.entered, self.left = dict[_Use, list[Tensor]](), dict[_Use, list[Tensor]]()
         self.inside, self.mixed = dict[int, tuple[_Use, ...]](), dict[int, tuple[Tensor, Tensor]]()
-
-    def _next(self, name: str) -> _Use:
-        self.uses[name] += 1
-        return name, self.uses[name] - 1
 
     def enter(
         self, name: str, _m: nn.Module, args: Arguments, kwargs: NamedArguments
     ) -> tuple[Arguments, NamedArguments]:
         """Enter a module; in a later pass with the first one's inputs, of which halves may be changed."""
-        self.around.append(self._next(name))
+        self.around.append((name, next(self.uses[name])))
         tensors = [t for t in (*args, *kwargs.values()) if isinstance(t, Tensor) and t.is_floating_point()]
         if self.base is None:
             self.entered[self.around[-1]] = [t.detach().clone() for t in tensors]
@@ -434,7 +426,7 @@ class _Given:
 
     def norm(self, name: str, _m: nn.Module, args: Arguments) -> None:
         """Record the input of a norm."""
-        self.left[self._next(name)] = [args[0].detach().clone()]
+        self.left[name, next(self.uses[name])] = [args[0].detach().clone()]
 
     def call(self, call: Call) -> Call:
         """Record an attention call."""
@@ -546,9 +538,8 @@ def _check_columns(call: Call, passed: MapUse, columns: Tensor, allowed: float) 
     attention_units = set(flat.tolist())
     if others := [unit for unit in range(affine.weight.shape[1]) if unit not in attention_units]:
         other_part = x.reshape(-1, x.shape[-1])[:, others] @ affine.weight[:, others].detach().T
-        product = product + other_part[_orders(call)[0 if x.shape[0] == len(call.output) or x.dim() == 2 else 1]].view(
-            product.shape
-        )
+        order = _orders(call)[0 if x.shape[0] == len(call.output) or x.dim() == 2 else 1]
+        product = product + other_part[order].view(product.shape)
         words += f", whose other {len(others)} inputs are not attention's"
     product = product if affine.bias is None else product + affine.bias.detach()
     rounding = None
@@ -557,9 +548,8 @@ def _check_columns(call: Call, passed: MapUse, columns: Tensor, allowed: float) 
         rounding, y = share_of(lost, y), y + lost.reshape(y.shape)  # as it would be made of what enters, unrounded
     size = float(y.abs().max().clamp_min(torch.finfo(y.dtype).tiny))
     off = min(float((product.reshape(-1, y.shape[-1]) - y[order]).abs().max()) for order in _orders(call)) / size
-    origin = Origin(
-        "rows", words, affine.parameter, affine.bias_parameter, columns, affine.transposed, 1.0, off, rounding
-    )
+    names = affine.parameter, affine.bias_parameter
+    origin = Origin("rows", words, *names, columns, affine.transposed, 1.0, off, rounding)
     if not off <= max(allowed, passed.allowed):
         words = f"the output enters {passed.name}, but recomputed from it that is off by {off:.1e}"
         return Output(Origin("unknown", words, residual=off), passed=passed)

@@ -144,8 +144,8 @@ def _find_call(
     if any(t is not None and t.device.type != "cpu" for t in detached.values()):
         # views of the model's parameters stay, since they take no memory; copies are moved to the CPU
         stored = {p.untyped_storage().data_ptr() for p in model.parameters()}
-        elsewhere = [n for n, t in detached.items() if t is not None and t.untyped_storage().data_ptr() not in stored]
-        detached |= {n: t.cpu() for n in elsewhere if (t := detached[n]) is not None}
+        tensors_of = {n: t for n, t in detached.items() if t is not None}
+        detached |= {n: t.cpu() for n, t in tensors_of.items() if t.untyped_storage().data_ptr() not in stored}
     around = None if out.passed is None else find_around(call, record, sources, out.passed, allowed)
     forward = None
     if out.passed is not None and around is not None:
@@ -153,10 +153,8 @@ def _find_call(
         around = around._replace(forward=None if forward is None else forward[0])
     part_laws = {n: part.law for n, part in parts.items() if part.law is not None}
     behind = None if forward is None else forward[1]
-    used = [
-        *(law.map.name for law in part_laws.values()),
-        *(law.name for law in (() if behind is None else behind.maps)),
-    ]
+    used = [law.map.name for law in part_laws.values()]
+    used += [] if behind is None else [law.name for law in behind.maps]
     used += [] if out.law is None else [out.law.map.name]
     laws = CallLaws(part_laws, out.law, checksums_of(model, used), behind)
     normed = {n: part.normed for n, part in parts.items() if part.normed is not None}

@@ -100,12 +100,14 @@ class Agreement:
         length = longest(calls) - min((t.shape[1] - int(t.bool().sum(1).max()) for t in masks), default=0)
         if length <= self.longest:
             return
-        with ExitStack() as around:
-            quiet = (torch.no_grad(), evaluating(model), copy_caches(model), without_compile())
-            for context in (memory_guard(name, "Running", inputs), *quiet):
-                around.enter_context(context)
-            plain = first_tensor(model(**inputs))
-            share = relative_error(first_tensor(answer), plain, masks)
+        with (
+            memory_guard(name, "Running", inputs),
+            torch.no_grad(),
+            evaluating(model),
+            copy_caches(model),
+            without_compile(),
+        ):
+            share = relative_error(first_tensor(answer), first_tensor(model(**inputs)), masks)
         if not share <= LONGER_FACTOR * self.allowed:
             reason = f"Over {length} positions the relative difference of the two outputs is {share:.1e}; "
             reason += f"on loading, over {self.longest}, they agreed."
@@ -365,13 +367,11 @@ def rounding_of(
         others = stack.enter_context(hook(model))
         exact = first_tensor(model(**inputs))
     # if the passes make different numbers of calls, compare those that both have
-    both = zip(calls, others, strict=False)
-    pairs = [
-        ((rounded.q, exact_call.q), (rounded.k, exact_call.k), (rounded.v, exact_call.v))
-        for rounded, exact_call in both
-    ]
-    shares = [[share_of(n.detach() - w.detach(), w.detach()) for w, n in parts] for parts in pairs]
-    return Rounding(tuple((q, k, v) for q, k, v in shares), share_of(exact.to(answer) - answer, answer))
+    parts = tuple(
+        (share_of(n.q - w.q, w.q), share_of(n.k - w.k, w.k), share_of(n.v - w.v, w.v))
+        for w, n in zip(calls, others, strict=False)
+    )
+    return Rounding(parts, share_of(exact.to(answer) - answer, answer))
 
 
 def rounding_notes(model: nn.Module, projections: Sequence[Projections], moved: Rounding) -> tuple[str, ...]:
@@ -394,16 +394,13 @@ def rounding_notes(model: nn.Module, projections: Sequence[Projections], moved: 
 
 def largest_rounding_tolerance(model: nn.Module) -> float:
     """The largest relative rounding tolerance among a model's quantised maps; 0 if it has none."""
-    return max(
-        (TOLERANCE[quantised.kind] for _, _, quantised in _quantised_maps(model) if quantised.kind is not None),
-        default=0.0,
-    )
+    kinds = (quantised.kind for _, _, quantised in _quantised_maps(model))
+    return max((TOLERANCE[kind] for kind in kinds if kind is not None), default=0.0)
 
 
 def _quantised_maps(model: nn.Module) -> list[tuple[str, nn.Module, Quantised]]:
-    return [
-        (name, module, kind) for name, module in affine_modules(model) if (kind := quantisation_of(module)) is not None
-    ]
+    kinds = ((name, module, quantisation_of(module)) for name, module in affine_modules(model))
+    return [(name, module, kind) for name, module, kind in kinds if kind is not None]
 
 
 def check_weights(name: str, model: nn.Module) -> None:

@@ -27,11 +27,8 @@ def input_groups(config: Any, takes: Sequence[str], draw: torch.Generator) -> It
         # patches as rows, equally many for every picture, with their numbers in height and width; and a text if the model takes one
         width = (_number(sizes, "num_channels") or 3) * side**2
         rows, shapes = torch.randn(TEXTS, 6, width, generator=draw), torch.tensor([[2, 3]] * TEXTS)
-        group = {
-            "pixel_values": rows,
-            "pixel_attention_mask": torch.ones(rows.shape[:2]).long(),
-            "spatial_shapes": shapes,
-        }
+        mask = torch.ones(rows.shape[:2]).long()
+        group = {"pixel_values": rows, "pixel_attention_mask": mask, "spatial_shapes": shapes}
         text = {"input_ids": torch.randint(6, 20, (TEXTS, LONG + 2), generator=draw)} if "input_ids" in takes else {}
         yield group | text
     if "flattened_patches" in takes:
@@ -213,8 +210,9 @@ def _candidates(model: nn.Module, seed: int) -> Iterator[dict[str, Tensor]]:
         tensors = MAKERS[name](config, torch.Generator().manual_seed(seed)) if name in MAKERS else []
         return tensors if name in takes or name == main else []
 
-    pair = {"decoder_input_ids": _ids(config, TARGET, torch.Generator().manual_seed(seed + 1))}
-    targets = {n: t[0] for n, t in pair.items() for t in [t] if getattr(config, "is_encoder_decoder", False) and t}
+    is_pair = getattr(config, "is_encoder_decoder", False)
+    target_ids = _ids(config, TARGET, torch.Generator().manual_seed(seed + 1))[0]
+    targets = {"decoder_input_ids": target_ids} if is_pair else {}
     needed = [p.name for p in takes.values() if p.default is p.empty and p.name in MAKERS and p.name != main]
     for group in input_groups(config, list(takes), torch.Generator().manual_seed(seed)):
         yield to_model(group)
@@ -299,10 +297,7 @@ MAKERS: dict[str, Callable[[Any, torch.Generator], list[Tensor]]] = {
     "input_values": _samples,
     "decoder_input_ids": lambda c, d: _ids(c, TARGET, d),
     "qformer_input_ids": lambda c, d: _ids(c, TARGET, d),
-    "bbox": lambda c, d: [
-        (boxes := torch.randint(0, 30, (2, SOURCE, 4), generator=d).sort(-1).values),
-        boxes.float() / 30,
-    ],
+    "bbox": lambda c, d: [(b := torch.randint(0, 30, (2, SOURCE, 4), generator=d).sort(-1).values), b.float() / 30],
     "visual_feats": _regions,
     "visual_pos": lambda c, d: [torch.rand(2, TARGET, getattr(c, "visual_pos_dim", 4), generator=d)],
     "visual_embeds": _regions,

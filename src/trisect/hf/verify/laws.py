@@ -8,6 +8,8 @@ at a single word.
 from __future__ import annotations
 
 import contextlib
+import itertools
+from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
@@ -82,15 +84,6 @@ class _Use(NamedTuple):
     kind: torch.dtype | None = None
 
 
-class _Mixed(NamedTuple):
-    """Random projections of weights times v at every position, to compare with W_O's input; the output is [rows, heads, length, width]."""
-
-    order: int
-    shape: tuple[int, ...]
-    allowed: float
-    values: Float[Tensor, "B T r"]
-
-
 @dataclass(eq=False)
 class Checker:
     """Checks the calls and maps of one forward pass; `laws` are those of its calls, None for a call that is not read.
@@ -102,10 +95,11 @@ class Checker:
     past: int = 0
     masks: Sequence[Tensor] = ()
     watched: set[tuple[str, int]] = field(default_factory=set)
-    used: dict[str, int] = field(default_factory=dict)
+    used: defaultdict[str, Iterator[int]] = field(default_factory=lambda: defaultdict(itertools.count))
     uses: dict[tuple[str, int], _Use] = field(default_factory=dict)
     findings: list[_Finding] = field(default_factory=list)
-    waiting: dict[tuple[str, int], _Mixed] = field(default_factory=dict)
+    # by the use of W_O: random projections of weights times v [B T r], to compare with its input; with order, shape and tolerance
+    waiting: dict[tuple[str, int], tuple[int, tuple[int, ...], float, Tensor]] = field(default_factory=dict)
     last: dict[tuple[str, int], int] = field(default_factory=dict)
     leaving: dict[str, tuple[int, str, Tensor]] = field(default_factory=dict)
     checked: set[tuple[str, int]] = field(default_factory=set)
@@ -146,8 +140,7 @@ class Checker:
 
     def meet(self, name: str, x: Tensor, y: Tensor, quantised: Quantised | None = None) -> None:
         """Record a use of a map."""
-        key = name, self.used.get(name, 0)
-        self.used[name] = key[1] + 1
+        key = name, next(self.used[name])
         if key in self.last:  # checked when attention is called: a model may overwrite either before
             # one copy for all maps that the same tensor enters unchanged; in inference mode changes are not counted
             if x.is_inference():
@@ -293,7 +286,7 @@ class Checker:
             mixed.append(expected)
         if law is not None:
             expected = torch.cat(mixed, 1) if mixed else call.output.new_zeros(rows, 0, DIRECTIONS, dtype=kind)
-            self.waiting[law.map.name, law.map.nth] = _Mixed(call.order, tuple(call.output.shape), allowed, expected)
+            self.waiting[law.map.name, law.map.nth] = call.order, tuple(call.output.shape), allowed, expected
 
     def _output(self, key: tuple[str, int], use: _Use) -> None:
         order, (rows, _, length, _), allowed, mixed = self.waiting.pop(key)
@@ -318,8 +311,8 @@ class Checker:
 
     def judge(self, name: str, addresses: Sequence[object]) -> None:
         """Raise ModelError for the first law that does not hold, with its layer and where in the batch."""
-        for key, mixed in self.waiting.items():
-            self.fail(mixed.order, f"the output does not enter {key[0]}, as it did on loading")
+        for (map_name, _), (order, *_) in self.waiting.items():
+            self.fail(order, f"the output does not enter {map_name}, as it did on loading")
         for finding in sorted(self.findings, key=lambda f: f.order):
             if not finding.off.numel() or float(finding.off.max()) <= finding.allowed:
                 continue

@@ -270,9 +270,8 @@ def find_position_shifts(
             before, after = run(inputs), run({**inputs, tokens: changed})
             if tokens == "input_ids":
                 try:
-                    refusal = _find_reordering(
-                        name, inputs, before, after, lambda ids: run({**inputs, "input_ids": ids})
-                    )
+                    again = lambda ids: run({**inputs, "input_ids": ids})  # noqa: E731
+                    refusal = _find_reordering(name, inputs, before, after, again)
                 except Exception as error:
                     # some models take no other order of tokens; their layers are checked all the same
                     reraise_out_of_memory(error)
@@ -462,13 +461,9 @@ def _roles(met: Sequence[KeySource], others: Sequence[KeySource]) -> list[str]:
 
 def _feeding(met: Sequence[KeySource], place: str, away: set[int]) -> set[str]:
     """The lists of layers to which the cross-attention of `place` attends; `away` are lengths of other towers."""
-    sees = {
-        m.key_count - (m.query_count if m.kind == MERGED else 0)
-        for m in met
-        if m.kind != SELF and _container(m.module) == place
-    }
-    first = next(i for i, m in enumerate(met) if m.kind != SELF and _container(m.module) == place)
-    before = [m for m in met[:first] if m.kind == SELF and _container(m.module) != place]
+    at = [i for i, m in enumerate(met) if m.kind != SELF and _container(m.module) == place]
+    sees = {met[i].key_count - (met[i].query_count if met[i].kind == MERGED else 0) for i in at}
+    before = [m for m in met[: at[0]] if m.kind == SELF and _container(m.module) != place]
     long = {_container(m.module) for m in before if m.query_count in sees}
     if long or sees & away:
         return long
