@@ -37,7 +37,7 @@ from trisect.hf.hooks.calls import (
     synchronized,
     tensors_in,
 )
-from trisect.hf.hooks.edit import beside_edits, edited_streams, is_edited, list_around
+from trisect.hf.hooks.edit import beside_edits, edited_streams, list_around, open_edits
 from trisect.hf.hooks.interface_hook import record_interface
 from trisect.hf.locate.affine import affine_modules
 from trisect.hf.verify.laws import checking
@@ -273,7 +273,7 @@ def _map_at(
 def _run_clean(proved: ProvedModel, inputs: ModelInputs, prefix: Prefix | None) -> tuple[Sequence[Call], ModelOutput]:
     """Run one forward pass without edits and check its laws, unless edits are in force; raises ModelError if a law fails."""
     proof, looks = proved.proof, proved.proof.agreement.should_check_laws(inputs)
-    laws = proof.call_laws() if looks and not is_edited(proved.model) else ()
+    laws = proof.call_laws() if looks and not open_edits(proved.model) else ()
 
     def meet(call: Call) -> Call:
         if proof.read_at(call) is not None:
@@ -297,7 +297,7 @@ def check_after(proved: ProvedModel, looks: bool = True) -> None:
 
 def confirm(proved: ProvedModel, inputs: ModelInputs, calls: Sequence[Call], answer: ModelOutput) -> None:
     """Compare a pass without edits with the model's own output, if its texts are longer than any before."""
-    if is_edited(proved.model):
+    if open_edits(proved.model):
         return
     proved.proof.agreement.confirm(proved.name, proved.model, own_inputs(proved, inputs), calls, answer)
 

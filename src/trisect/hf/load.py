@@ -78,7 +78,7 @@ from trisect.hf.hooks.calls import (
     unwrap_model,
     without_recompute,
 )
-from trisect.hf.hooks.edit import edit_notes, edited_streams, is_edited
+from trisect.hf.hooks.edit import edited_streams, open_edits
 from trisect.hf.locate.blocks import watch
 from trisect.hf.processor import Processor, is_processor, load_processor
 from trisect.hf.verify.agreement import check_weights, rounding_notes
@@ -161,7 +161,8 @@ class Pretrained:
     @property
     def notes(self) -> tuple[str, ...]:
         """Attention that is not read or has no linear map, and why; shared weights; remarks about the loss; edits in force."""
-        return (*self.proof.notes(), *self.remarks, *edit_notes(self.model))
+        edits = (f"Measured with an edit: {block.words}." for block in open_edits(self.model))
+        return (*self.proof.notes(), *self.remarks, *edits)
 
     def batches(self, texts: Iterable[TextOrPair], size: int = 8, scored: bool = False) -> Iterator[Batch]:
         """Yield texts as batches of at most `size` windows, and a batch for each InputSample; `scored` masks tokens for a masked LM."""
@@ -277,7 +278,7 @@ class Pretrained:
         """Run one pass; `take` gets each layer as it is computed (`on_cpu`: copied to the CPU), and its laws are checked."""
         check_writes(self.name, self.state, self.model)
         looks = bool(write) or self.proof.agreement.should_check_laws(inputs)
-        laws = self.proof.call_laws() if looks and not (write or is_edited(self.model)) else ()
+        laws = self.proof.call_laws() if looks and not (write or open_edits(self.model)) else ()
         scaled = [law.scaled for law in self.proof.laws]
 
         def meet(call: Call) -> Call:

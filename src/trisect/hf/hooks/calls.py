@@ -573,14 +573,6 @@ def unwrap_model(model: nn.Module) -> nn.Module:
             return model
 
 
-def rows_of(module: nn.Module, args: Arguments, kwargs: NamedArguments) -> int | None:
-    """The batch size of a call of nn.MultiheadAttention; None for any other module."""
-    query = args[0] if args else kwargs.get("query")
-    if not isinstance(module, nn.MultiheadAttention) or not isinstance(query, Tensor):
-        return None
-    return query.shape[0 if module.batch_first else 1] if query.dim() == 3 else 1
-
-
 def parts_of(function: Callable[..., Any]) -> Callable[..., Any] | None:
     """For `multi_head_attention_forward` a copy whose operations a TorchFunctionMode sees; None for other functions."""
     return _ATTEND if function is F.multi_head_attention_forward else None

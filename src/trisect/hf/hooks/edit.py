@@ -189,20 +189,15 @@ class _EditableModel:
             self._refuse(block, missed, "No pass in this thread")
 
 
-def is_edited(model: nn.Module) -> bool:
-    """Whether this thread has edits open on a model."""
-    return model in OPEN and bool(OPEN[model].here)
-
-
-def edit_notes(model: nn.Module) -> tuple[str, ...]:
-    """Notes that name this thread's open edits, for results that are measured under them."""
-    return tuple(f"Measured with an edit: {block.words}." for block in (OPEN[model].here if model in OPEN else ()))
+def open_edits(model: nn.Module) -> list[_OpenEdit]:
+    """This thread's open edits of a model, the outermost first."""
+    return OPEN[model].here if model in OPEN else []
 
 
 @contextmanager
 def beside_edits(model: nn.Module, edits: Edits) -> Iterator[Edits]:
     """Edits for one of trisect's own passes: the open edits first, then its own; open edits are not applied again inside."""
-    if not is_edited(model):
+    if not open_edits(model):
         yield edits
         return
     editable = OPEN[model]

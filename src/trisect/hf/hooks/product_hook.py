@@ -42,7 +42,6 @@ from trisect.hf.hooks.calls import (
     outline,
     parts_of,
     product_of,
-    rows_of,
     tensors_in,
     traceable_forward,
     use_sdpa,
@@ -147,7 +146,7 @@ class _ForwardPass:
     values: dict[int, Tensor] = field(default_factory=dict)
     written: dict[int, Tensor] = field(default_factory=dict)
 
-    def enter(self, name: str, rows: int | None = None) -> None:
+    def enter(self, name: str, rows: int | None) -> None:
         """Enter a module call, perhaps with its own batch size."""
         self.frames.append(_ModuleCall(name, next(self.entered[name]), self.count, self.rows))
         self.rows = self.rows if rows is None else rows
@@ -273,7 +272,11 @@ class _MatmulTracer(TorchFunctionMode):
         if self.calls.is_writing:  # a function of an edit may use a part of the model that does not attend
             check_not_nested(name in self.attending)
         elif self.at is not None:
-            self.at.enter(name, rows_of(module, args, kwargs))
+            query, rows = args[0] if args else kwargs.get("query"), None
+            # torch's own attention has rows second, or none, unless it is batch first
+            if isinstance(module, nn.MultiheadAttention) and isinstance(query, Tensor):
+                rows = query.shape[0 if module.batch_first else 1] if query.dim() == 3 else 1
+            self.at.enter(name, rows)
 
     def _begin(self, model: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         if self.at is not None and self.at.frames:

@@ -33,7 +33,7 @@ from trisect.hf.hooks.calls import (
     without_compile,
     without_recompute,
 )
-from trisect.hf.hooks.edit import is_edited
+from trisect.hf.hooks.edit import open_edits
 from trisect.hf.hooks.interface_hook import eager, record_interface
 from trisect.hf.hooks.product_hook import IN_PIECES, UnreadAttention, find_pieces, following, record_products
 from trisect.hf.locate.affine import TOLERANCE, CallLaws, is_affine
@@ -326,7 +326,7 @@ def prove(name: str, model: nn.Module, inputs: ModelInputs | None = None) -> Pro
     own; None draws random ones. Raises ModelError if the model cannot be run at all.
     """
     report_step(f"Verifying {name} …")
-    if is_edited(model):
+    if open_edits(model):
         reason = "A model is verified without edits."
         raise ModelError(f"{name} is being edited.", reason, "Load it before the `with` block of the edit.")
     with (
