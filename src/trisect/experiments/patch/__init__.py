@@ -52,9 +52,9 @@ class Patch(Experiment[PatchSettings, PatchFacts]):
 
     def check_model(self, settings: PatchSettings, subject: Subject) -> None:
         """Raise TrisectError for settings that the model cannot run, without a forward pass."""
-        from trisect.experiments.patch.run import check_model
+        from trisect.experiments.patch.run import prepare
 
-        check_model(settings, subject)
+        prepare(settings, subject)
 
     def measure(self, settings: PatchSettings, context: RunContext) -> Measured[PatchFacts]:
         """Do the work; raises TrisectError."""

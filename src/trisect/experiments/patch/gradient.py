@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 import numpy as np
 import polars as pl
 import torch
-from jaxtyping import Bool, Float, Int
-from torch import Tensor
+from jaxtyping import Float, Int
 
 from trisect.core.errors import ModelError, SpecError
-from trisect.core.subject import Heads, SiteTarget, Writer
+from trisect.core.subject import SiteTarget, Writer
 from trisect.core.tables import REAL, TEXT, WHOLE, NewRow, frame
 from trisect.core.trace import Address
 from trisect.experiments.patch.page import OF_RUN, TOP
@@ -73,16 +72,6 @@ def measure(settings: PatchSettings, context: RunContext) -> Measured[PatchFacts
     return Measured(frames, facts, notes)
 
 
-def _target_heads(edits: Sequence[EditedPass], shape: Mapping[Address, Heads]) -> dict[LayerPart, tuple[int, ...]]:
-    """Head numbers, from 1, by layer and component, over all sites; for k and v they are key/value heads."""
-    heads: dict[LayerPart, set[int]] = {}
-    for target in (target for edit in edits for target in edit.targets):
-        count = shape[target.address].query if target.component == "q" else shape[target.address].key
-        numbers = heads.setdefault((target.address, target.component), set())
-        numbers.update(target.heads or range(1, count + 1))
-    return {place: tuple(sorted(numbers)) for place, numbers in heads.items()}
-
-
 class _Estimates:
     """Estimated effects of each head at each position, summed over the pairs that count: corrected, and by the gradient alone."""
 
@@ -90,7 +79,12 @@ class _Estimates:
         self, settings: PatchSettings, subject: Pretrained, runs: PatchedRuns, edits: Sequence[EditedPass]
     ) -> None:
         self.settings, self.subject, self.runs = settings, subject, runs
-        self.heads = _target_heads(edits, subject.shape.heads)
+        self.heads: dict[LayerPart, set[int]] = {}  # from 1, over all sites; of k and v key/value heads
+        for target in (target for edit in edits for target in edit.targets):
+            heads = subject.shape.heads[target.address]
+            count = heads.query if target.component == "q" else heads.key
+            numbers = self.heads.setdefault((target.address, target.component), set())
+            numbers.update(target.heads or range(1, count + 1))
         self.sums: dict[LayerPart, Float[np.ndarray, "2 H T"]] = {}
         self.counts: dict[LayerPart, Int[np.ndarray, " T"]] = {}
         self.plain: dict[str, None] = {}
@@ -125,21 +119,10 @@ class _Estimates:
             if components and (trace.scale is None or trace.output.grad is None):
                 self.plain[str(trace.address)] = None
             for component in components:
-                self._sum(component, trace.address, estimates[component], chosen[component != "q"], counted)
-
-    def _sum(
-        self,
-        component: str,
-        address: Address,
-        both: Sequence[Float[Tensor, "B H T"]],
-        chosen: Bool[Tensor, "B T"],
-        counted: Bool[Tensor, " B"],
-    ) -> None:
-        """Add some pairs' estimates at one layer and component."""
-        moves = torch.stack(list(both)).cpu()[:, counted].sum(1).numpy()
-        place = address, component
-        self.sums[place] = _padded_sum(self.sums.get(place), moves)
-        self.counts[place] = _padded_sum(self.counts.get(place), chosen[counted].sum(0).cpu().numpy())
+                place, is_chosen = (trace.address, component), chosen[component != "q"]
+                moves = torch.stack(list(estimates[component])).cpu()[:, counted].sum(1).numpy()
+                self.sums[place] = _padded_sum(self.sums.get(place), moves)
+                self.counts[place] = _padded_sum(self.counts.get(place), is_chosen[counted].sum(0).cpu().numpy())
 
     def _read(self, part: Int[np.ndarray, " B"]) -> tuple[dict[str, ReadText], PatchedSides]:
         """Both texts of some pairs, the donor with outputs, q, k and v, and the positions that are patched.
@@ -174,7 +157,7 @@ class _Estimates:
         estimates: list[NewRow] = []
         for (address, component), sums in self.sums.items():
             counts = self.counts[address, component]
-            for head in self.heads[address, component]:
+            for head in sorted(self.heads[address, component]):
                 for at in np.flatnonzero(counts).tolist():
                     both = [finite(-value / way) if way else None for value in sums[:, head - 1, at].tolist()]
                     where: NewRow = {"stack": address.stack, "layer": address.layer, "head": head}

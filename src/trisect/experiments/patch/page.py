@@ -270,14 +270,19 @@ def strongest(tables: Mapping[str, pl.DataFrame]) -> tuple[HypothesisRow, ...]:
     return tuple(best[name] for name in DOES if name in best and best[name].exceeds)
 
 
+def _share_words(row: HypothesisRow) -> str:
+    return number_words(Estimate("", row.share, row.low, row.high), False)
+
+
+def _shift_words(row: HypothesisRow) -> str:
+    return number_words(Estimate("", row.shift_nats, row.shift_low, row.shift_high), True)
+
+
 def _prediction_words(row: HypothesisRow) -> str:
     """A hypothesis with its numbers and those of its controls."""
-    shift = number_words(Estimate("", row.shift_nats, row.shift_low, row.shift_high), True)
-    text = f"{row.hypothesis} gains {shift} nats on the base's answer over {row.used} pairs"
+    text = f"{row.hypothesis} gains {_shift_words(row)} nats on the base's answer over {row.used} pairs"
     if row.share is not None:
-        text += (
-            f" and comes in {number_words(Estimate('', row.share, row.low, row.high), False)} of {row.n} answered ones"
-        )
+        text += f" and comes in {_share_words(row)} of {row.n} answered ones"
     names = {"unrelated": "an unrelated donor", "residual": "the residual stream", "random": "random subspaces"}
     beside = [
         f"{words.number(row.control_nats[key], True)} from {name}"
@@ -292,21 +297,16 @@ def _prediction_section(tables: Mapping[str, pl.DataFrame]) -> Section | None:
     rows = read_predictions(tables.get("predictions"))
     if not rows:
         return None
-    shown = [
-        name
-        for name in CONTROLS
-        if any(row.control[name] is not None or row.control_nats[name] is not None for row in rows)
-    ]
+    measured = {name for row in rows for by in (row.control, row.control_nats) for name in by if by[name] is not None}
+    shown = [name for name in CONTROLS if name in measured]
     columns = ("site", "position", "hypothesis", "share", "shift, nats", "pairs", "answered", *shown)
     body = tuple(
         (
             row.site,
             row.position,
             row.hypothesis,
-            "–" if row.share is None else number_words(Estimate("", row.share, row.low, row.high), False),
-            "–"
-            if row.shift_nats is None
-            else number_words(Estimate("", row.shift_nats, row.shift_low, row.shift_high), True),
+            "–" if row.share is None else _share_words(row),
+            "–" if row.shift_nats is None else _shift_words(row),
             str(row.used),
             "–" if row.kept is None else percent(row.kept),
             *(f"{words.number(row.control[c])} / {words.number(row.control_nats[c], True)}" for c in shown),

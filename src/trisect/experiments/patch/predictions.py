@@ -29,11 +29,8 @@ CONTROLS = ("unrelated", "residual", "random", "label", "complement")
 PREDICTIONS = {
     **{"site": TEXT, "position": TEXT, "hypothesis": TEXT},
     **{"share": REAL, "low": REAL, "high": REAL},  # of the answered pairs, with Wilson's interval
-    **{
-        "shift_nats": REAL,
-        "shift_low": REAL,
-        "shift_high": REAL,
-    },  # over all pairs that are used, with Student's t interval
+    # over all pairs that are used, with Student's t interval
+    **{"shift_nats": REAL, "shift_low": REAL, "shift_high": REAL},
     **{"n": WHOLE, "kept": REAL, "used": WHOLE},  # answered pairs, as a share of those that are used, and these
     **dict.fromkeys(CONTROLS, REAL),  # the share under each control
     **{f"{name}_nats": REAL for name in CONTROLS},  # the shift under each
@@ -164,25 +161,12 @@ def prediction_rows(
         row: NewRow = {"site": where[0], "position": where[1], "hypothesis": label(name, names)}
         value, count = share(patched), int(counted.sum())
         low, high = (None, None) if value is None else wilson(value, count)
-        row |= {
-            "share": value,
-            "low": low,
-            "high": high,
-            "n": count,
-            "kept": count / int(used.sum()),
-            "used": int(used.sum()),
-        }
+        row |= {"share": value, "low": low, "high": high}
+        row |= {"n": count, "kept": count / int(used.sum()), "used": int(used.sum())}
         if name not in (BASE, OTHER) and len(each := shifts(patched)):
-            half = (
-                float(t_quantile(1 - ALPHA, len(each))) * each.std(ddof=1) / len(each) ** 0.5
-                if len(each) > 1
-                else np.nan
-            )
-            row |= {
-                "shift_nats": finite(each.mean()),
-                "shift_low": finite(each.mean() - half),
-                "shift_high": finite(each.mean() + half),
-            }
+            mean, spread = each.mean(), each.std(ddof=1) if len(each) > 1 else np.nan
+            half = float(t_quantile(1 - ALPHA, len(each))) * spread / len(each) ** 0.5
+            row |= {"shift_nats": finite(mean), "shift_low": finite(mean - half), "shift_high": finite(mean + half)}
         for control, group in controls.items():
             shares = [number for number in map(share, group) if number is not None]
             row[control] = float(np.mean(shares)) if shares else None

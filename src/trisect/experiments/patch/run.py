@@ -252,15 +252,13 @@ def score(
             into.comes[number, column] = best[: len(ids)] == list(ids)
 
 
-def check_model(settings: PatchSettings, subject: Subject) -> None:
-    """Raise TrisectError if the model lacks a site, cannot do the task, or tokenizes a pair's texts so that they do not align."""
-    prepare(settings, subject)
-
-
 def prepare(
     settings: PatchSettings, subject: Subject
 ) -> tuple[AnsweringSubject, tuple[EditedPass, ...], PreparedPairs]:
-    """The model, its edits and the pairs, checked against each other."""
+    """The model, its edits and the pairs.
+
+    Raises TrisectError if the model lacks a site, cannot do the task, or tokenizes a pair's texts so that they do not align.
+    """
     if not isinstance(subject, AnsweringSubject):
         requirement = "It returns a loss, but no predictions."
         raise ModelError(f"{subject.name} cannot be patched.", requirement, "Give a model that trisect.load returns.")
@@ -364,7 +362,13 @@ def _planned_sites(
     plans = [site(how, edit, first, True) for how, edit in product(directions, edits)]
     plans += [site("denoise", edit, first, False) for edit in joint_edits]
     plans += [site("denoise", e, p, False) for p in other if "denoise" in directions for e in (*edits, *joint_edits)]
-    sites = [plan for plan in plans if plan.positions == "last" or not prepared.uneven & _sides(plan.edit)]
+
+    def is_even(edit: EditedPass) -> bool:
+        """Whether base and donor have as many tokens on every side on which the edit patches positions."""
+        on_target = {a.stack == "dec" or (a.stack == "cross" and c == "q") for a, c, _ in edit.targets}
+        return not prepared.uneven & {"target" if is_target else "source" for is_target in on_target}
+
+    sites = [plan for plan in plans if plan.positions == "last" or is_even(plan.edit)]
     left = sorted({plan.component for plan in plans} - {plan.component for plan in sites if plan.positions != "last"})
     uneven = f"Base and donor have other numbers of tokens: {', '.join(left)} patched at the last position alone."
     return sites, (uneven,) if prepared.uneven and left else ()
@@ -408,7 +412,9 @@ def _patch_pairs(
                 for address, members in groupby(selection, key=lambda site: site.edit.address):
                     group = list(members)
                     if address not in texts[donor].parts:
-                        _hold(subject, texts, donor, edited[edited.index(address) :])
+                        text = texts[donor] = texts[donor]._replace(parts={})  # frees them before others are read
+                        rest = edited[edited.index(address) :]
+                        texts[donor] = text._replace(parts=record(subject, text.batch, rest, text.places, ROOM).parts)
                     if question is not None:
                         control.patch(question, group, texts, part, later)
                         continue
@@ -418,14 +424,6 @@ def _patch_pairs(
                         runs.keep(site, answer, texts[run], part)
         done += len(part)
         step(done, len(prepared.pairs))
-
-
-def _sides(edit: EditedPass) -> set[str]:
-    """The sides on which an edit patches positions."""
-    return {
-        "target" if t.address.stack == "dec" or (t.address.stack == "cross" and t.component == "q") else "source"
-        for t in edit.targets
-    }
 
 
 def _read(
@@ -442,12 +440,6 @@ def _read(
         places = None if subject.objective == "output" else answer_places(batch, subject.mask)
         texts[name] = ReadText(batch, places, *record(subject, batch, addresses.get(name, ()), places, room))
     return texts
-
-
-def _hold(subject: AnsweringSubject, texts: dict[str, ReadText], name: str, later: Sequence[Address]) -> None:
-    """Read a text again for q, k and v at the first of some addresses, and at as many others as fit in ROOM."""
-    texts[name] = text = texts[name]._replace(parts={})  # frees the earlier ones before others are read
-    texts[name] = text._replace(parts=record(subject, text.batch, later, text.places, ROOM).parts)
 
 
 def _alignment(
