@@ -125,7 +125,7 @@ def test_queries_of_zero_keys_of_zero_and_mean_keys_all_leave_an_even_pattern(la
     means = make_replacement(OWN, read, [address], "mean", 4, 0, lambda n: None)(BATCH)
     even = torch.ones(len(BATCH.rows), tiny.MODEL.heads, 12, 12, dtype=torch.float64).tril()
     pattern = OWN.score(BATCH, hold={address: even / even.sum(-1, keepdim=True)}).total
-    for component, source in (("q", zeros()), ("k", zeros()), ("k", means[address])):
+    for component, source in (("q", zeros()), ("k", zeros()), ("k", means(address))):
         found = OWN.score(BATCH, {address: put([at(layer, component)], source)}).total
         torch.testing.assert_close(found, pattern, rtol=0, atol=1e-10)
 

@@ -54,8 +54,19 @@ def page(tables: Mapping[str, pl.DataFrame], about: About[AblateFacts]) -> Sheet
         *words.too_few(facts),
         *((ZERO_NOTE,) * (facts.how == "zero")),
     )
-    results = findings(tables, about)
-    shown = (*present(_summary_figure(results, facts)), *_figures(changes.finite, facts))
+    results, short = findings(tables, about), list[Finding]()  # those with one number per component are drawn
+    titles = {"mean_change": "mean over layers", "largest_change": "where it is largest"}
+    for finding in reversed(results):
+        names = [e.name.partition("@")[0].rpartition(".")[2] for e in finding.values]
+        if finding.measure in titles and len(set(names)) == len(names):
+            values = tuple(e._replace(name=name) for e, name in zip(finding.values, names, strict=True))
+            short.append(replace(finding, title=titles[finding.measure], unit=axis_unit(facts), values=values))
+    caption = (
+        f"Change of {_outcome_words(facts)} by component; lines are 95 % intervals, where available. "
+        f"n\u00a0=\u00a0{sample_words(facts)}."
+    )
+    multiples = small_multiples("ablation-short", "What each component does", caption, short)
+    shown = (*present(multiples), *_figures(changes.finite, facts))
     answer = Section("What breaks", (), shown, present(sentences(results)), blocks=quiet(notes))
     edit = f"{facts.how}, per {facts.per}{', pattern held' if facts.hold else ''}, seed {facts.seed}"
     sources = provenance(about, *words.read_facts(facts), ("Edit", edit), timed=False)
@@ -102,19 +113,6 @@ def findings(tables: Mapping[str, pl.DataFrame], about: About[AblateFacts]) -> t
 
 def _outcome_words(facts: AblateFacts) -> str:
     return "the output" if facts.objective == "output" else "the loss"
-
-
-def _summary_figure(results: Sequence[Finding], facts: AblateFacts) -> Figure | None:
-    """A figure of the findings with one number per component."""
-    outcome = _outcome_words(facts)
-    caption = f"Change of {outcome} by component; lines are 95 % intervals, where available. n\u00a0=\u00a0{sample_words(facts)}."
-    titles, short = {"mean_change": "mean over layers", "largest_change": "where it is largest"}, []
-    for finding in reversed(results):
-        names = [e.name.partition("@")[0].rpartition(".")[2] for e in finding.values]
-        if finding.measure in titles and len(set(names)) == len(names):
-            values = tuple(e._replace(name=name) for e, name in zip(finding.values, names, strict=True))
-            short.append(replace(finding, title=titles[finding.measure], unit=axis_unit(facts), values=values))
-    return small_multiples("ablation-short", "What each component does", caption, short)
 
 
 def lead(results: Sequence[Finding], facts: AblateFacts) -> str:

@@ -45,7 +45,7 @@ from trisect.stats.bootstrap import bootstrap_ratios, value_rows
 from trisect.stats.shares import ratios
 
 POOL = 256  # texts kept to be borrowed from
-Replace = Callable[[Batch], Mapping[Address, QKV]]
+Replace = Callable[[Batch], Callable[[Address], QKV]]
 ZEROS = (
     "Queries or keys of 0 make every product of theirs 0, so that both leave a head the same, even pattern: their numbers are equal "
     "unless the model adds something to the products. --how mean or resample distinguishes them."
@@ -101,10 +101,10 @@ def make_replacement(
 ) -> Replace:
     """Return a function from a batch to the replacements of q, k and v at each address; 'mean' reads all texts for it first."""
     if how == "zero":
-        return lambda batch: dict.fromkeys(addresses, zeros())
+        return lambda batch: lambda address: zeros()
     if how == "resample":
 
-        def donor_parts(batch: Batch) -> Mapping[Address, QKV]:
+        def donor_parts(batch: Batch) -> Callable[[Address], QKV]:
             """q, k and v of another text for each row, read by itself; of a text in several windows, those of its first."""
             borrowed: dict[tuple[int, Address, int], Tensor] = {}
             for text in dict.fromkeys(text for text, _ in batch.rows):
@@ -115,7 +115,18 @@ def make_replacement(
                         borrowed[text, address, i] = to_disk(part)
 
                 _listen(subject, lent, addresses, note)
-            return _BorrowedLayers(borrowed, batch, addresses)
+            layer: dict[Address, QKV] = {}  # those of one layer are in memory at a time
+
+            def of_layer(address: Address) -> QKV:
+                if address not in layer:
+                    layer.clear()
+                    rows, keys = [text for text, _ in batch.rows], batch.keys(address.stack)
+                    sides = enumerate((batch.queries(address.stack), keys, keys))
+                    parts = (tile_donors([borrowed[text, address, i] for text in rows], s.real) for i, s in sides)
+                    layer[address] = QKV(*parts)
+                return layer[address]
+
+            return of_layer
 
         return donor_parts
     sums = {address: Means() for address in addresses}
@@ -123,32 +134,7 @@ def make_replacement(
         _listen(subject, batch, addresses, lambda at, parts, batch=batch: sums[at].add(parts, *_real(batch, at, parts)))
         step(batch.rows[-1][0] + 1)
     means = {address: total.parts() for address, total in sums.items()}
-    return lambda batch: means
-
-
-@dataclass
-class _BorrowedLayers(Mapping[Address, QKV]):
-    """q, k and v of other texts, joined for a layer when it is read; those of one layer are in memory at a time."""
-
-    lent: Mapping[tuple[int, Address, int], Tensor]
-    batch: Batch
-    addresses: Sequence[Address]
-    _last: tuple[Address, QKV] | None = None
-
-    def __getitem__(self, address: Address) -> QKV:
-        if self._last is None or self._last[0] != address:
-            self._last = None
-            sides = self.batch.queries(address.stack), *(self.batch.keys(address.stack),) * 2
-            rows = [text for text, _ in self.batch.rows]
-            parts = (tile_donors([self.lent[text, address, i] for text in rows], s.real) for i, s in enumerate(sides))
-            self._last = address, QKV(*parts)
-        return self._last[1]
-
-    def __iter__(self) -> Iterator[Address]:
-        return iter(self.addresses)
-
-    def __len__(self) -> int:
-        return len(self.addresses)
+    return lambda batch: means.__getitem__
 
 
 def _listen(subject: Subject, batch: Batch, addresses: Sequence[Address], note: Callable[[Address, QKV], None]) -> None:
@@ -254,7 +240,7 @@ def _passes(
     passes: EditedPasses,
     batch: Batch,
     places: Sequence[tuple[EditedPass, str | EditFunction]],
-    sources: Mapping[str, Mapping[Address, QKV]],
+    sources: Mapping[str, Callable[[Address], QKV]],
     hold: bool,
 ) -> tuple[RowScores, list[RowScores]]:
     """Run a batch unedited and under each edit; of attention weights that are held, an edit's own are free."""
@@ -265,7 +251,7 @@ def _passes(
     edited: list[RowScores] = []
     for (address, routes), group in groupby(places, lambda place: (place[0].address, place[0].routes)):
         writers = [
-            put(edit.targets, sources[way][address]) if isinstance(way, str) else edit_writer(edit.targets, way)
+            put(edit.targets, sources[way](address)) if isinstance(way, str) else edit_writer(edit.targets, way)
             for edit, way in group
         ]
         fixed = weights and {at: value for at, value in weights.items() if not (routes and at == address)}
