@@ -21,6 +21,7 @@ from trisect.stats.significance import (
     Reals,
     by_direction,
     family_level,
+    finite,
     holm,
     nan_to_none,
     two_sided,
@@ -60,6 +61,16 @@ def t_interval(sample: Sample, level: float = 1 - ALPHA) -> Interval:
     n, mean, spread = _usable(sample)
     half = t_quantile(level, n) * spread / np.sqrt(n)
     return Interval(mean - half, mean + half)
+
+
+def mean_interval(values: Float[np.ndarray, " N"]) -> tuple[float | None, float | None, float | None]:
+    """The mean of the finite values, with Student's 95 % interval; None where there are too few."""
+    each = values[np.isfinite(values)]
+    n = len(each)
+    if not n:
+        return None, None, None
+    half = float(t_quantile(1 - ALPHA, n)) * each.std(ddof=1) / n**0.5 if n > 1 else np.nan
+    return finite(each.mean()), finite(each.mean() - half), finite(each.mean() + half)
 
 
 def t_quantile(level: float, n: ArrayLike) -> Reals:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 import altair as alt
@@ -43,6 +43,13 @@ def page(tables: Mapping[str, pl.DataFrame], about: About[ComposeFacts]) -> Shee
         "place of the base's; all else is held. The effect is the fall of the log-probability of the base's answer. Writers are ranked by "
         "their direct effect: with the parts in between, the embedding counts for all that read it."
     )
+    control = (
+        "Effects say what a head needs; as a control, another pair's donor through the same path lowers the answer too. What a "
+        "donor says shows in the answer that it predicts: the page says so only if that gains more than with the unrelated donor. "
+        "Intervals are 95 % over pairs (Student's t), and are not corrected for how many paths there are."
+    )
+    left = len(paths.filter(~pl.col("exact")))
+    estimated = f"{left:,} paths are estimated to first order alone (one pass with gradients); the strongest are patched exactly."
     details = (
         ("Model", f"{facts.subject}, weights {facts.fingerprint}"),
         ("Pairs", f"{facts.corpus}: {words.quantity(facts.pairs, 'pair')}, fingerprint {facts.corpus_fingerprint}"),
@@ -54,7 +61,7 @@ def page(tables: Mapping[str, pl.DataFrame], about: About[ComposeFacts]) -> Shee
         (),
         present(_drawing(paths), _map(tables)),
         present(sentences(results)),
-        blocks=quiet([about_paths, *_notes(facts, paths)]),
+        blocks=quiet([about_paths, control, *[estimated] * (left > 0)]),
     )
     strongest = paths.filter(pl.col("exact") & (pl.col("writer") != ALL) & (pl.col("direct") > 0)).head(1).to_dicts()
     answer = "No path lowers the answer."
@@ -74,11 +81,7 @@ def page(tables: Mapping[str, pl.DataFrame], about: About[ComposeFacts]) -> Shee
             f"{certain}What {writer} adds matters most to {words.site_words(row['into'])}: with another "
             f"text's (the donor's) on that path alone, the answer loses {number_words(value, False)} nats of log-probability."
         )
-    parts = present(
-        first,
-        _reading_head(paths),
-        Section("Numbers", tuple(about.notes), (), _strongest(tables)),
-    )
+    parts = present(first, _reading_head(paths), Section("Numbers", tuple(about.notes), (), _strongest(tables)))
     return Sheet(
         f"Which parts of {name} write the queries, keys and values of later heads?",
         "trisect · compose",
@@ -131,17 +134,6 @@ def _own_gain(shifts: pl.DataFrame, path: Mapping[str, Any], component: str) -> 
     return best.row(0, named=True) if len(best) else None
 
 
-def _notes(facts: ComposeFacts, paths: pl.DataFrame) -> Iterator[str]:
-    yield (
-        "Effects say what a head needs; as a control, another pair's donor through the same path lowers the answer too. What a "
-        "donor says shows in the answer that it predicts: the page says so only if that gains more than with the unrelated donor. "
-        "Intervals are 95 % over pairs (Student's t), and are not corrected for how many paths there are."
-    )
-    left = len(paths.filter(~pl.col("exact")))
-    if left:
-        yield f"{left:,} paths are estimated to first order alone (one pass with gradients); the strongest are patched exactly."
-
-
 def _map(tables: Mapping[str, pl.DataFrame]) -> Figure | None:
     """The largest effect of one writer on every head's q, k and v, as a map."""
     rows = Measures.of(tables["measures"])
@@ -168,14 +160,8 @@ def _drawing(paths: pl.DataFrame) -> Figure | None:
         end = (float(layer), _slot(f"h{head}") if head else 0.0)
         ends[row["writer"]], ends[to] = start, end
         shift = {"q": -0.06, "k": 0.0, "v": 0.06}.get(component, 0.0)
-        line = {
-            "x": start[1],
-            "x2": end[1] + shift,
-            "y": start[0],
-            "y2": end[0],
-            "width": 0.7 + 4 * abs(row["direct"]) / largest,
-        }
-        lines.append(line | {"colour": render.mark(component).colour})
+        look = {"width": 0.7 + 4 * abs(row["direct"]) / largest, "colour": render.mark(component).colour}
+        lines.append({"x": start[1], "x2": end[1] + shift, "y": start[0], "y2": end[0]} | look)
     points = [{"x": x, "y": y, "name": name} for name, (y, x) in ends.items()]
     last, last_layer = max(x for _, x in ends.values()) or 1.0, max(y for y, _ in ends.values())
     x, y = (

@@ -23,20 +23,15 @@ from trisect.lab.passes import edited_passes
 from trisect.measure.composition import Paths, composition_scores
 from trisect.measure.patching import UNKNOWN
 from trisect.stats.describe import spearman
-from trisect.stats.paired import t_quantile
-from trisect.stats.significance import ALPHA, finite
+from trisect.stats.paired import mean_interval
+from trisect.stats.significance import finite
 
 MOST = 400  # up to so many paths, all are patched exactly
 ALL = "all writers"
 ROOM = 1 << 29  # numbers of writers' contributions that are cached until their paths are patched
 PATHS = {
-    **{
-        "writer": TEXT,
-        "into": TEXT,
-        "effect_nats": REAL,
-        "low": REAL,
-        "high": REAL,
-    },  # of the total effect, Student's t over pairs
+    **{"writer": TEXT, "into": TEXT},
+    **{"effect_nats": REAL, "low": REAL, "high": REAL},  # of the total effect, Student's t over pairs
     **{"direct": REAL, "direct_low": REAL, "direct_high": REAL},  # with everything in between held fixed
     **{"unrelated": REAL, "attributed": REAL},  # of the direct one: from another pair's donor, and to first order
     **{"weights_only": REAL, "exact": pl.Boolean, "n": WHOLE},
@@ -179,8 +174,8 @@ def measure(settings: ComposeSettings, context: RunContext) -> Measured[ComposeF
         count,
         None if settings.into is None else str(settings.into),
         len(table),
-        _correlation(table, "attributed", "direct"),
-        _correlation(table, "weights_only", "direct"),
+        _correlation(table, "attributed"),
+        _correlation(table, "weights_only"),
         settings.seed,
     )
     sums = [
@@ -277,7 +272,7 @@ class _Effects:
     def fall(self, kind: str, writer: str, reader: _ReadingHead) -> tuple[float | None, float | None, float | None]:
         """The fall of the base's answer: mean over pairs and Student's interval; None if it was not measured."""
         changes = self.values.get((kind, writer, reader))
-        return (None, None, None) if changes is None else _mean(-changes[:, 0])
+        return (None, None, None) if changes is None else mean_interval(-changes[:, 0])
 
     def largest(self, reader: _ReadingHead) -> float:
         """The largest effect of one writer on a reader, exact if it was patched."""
@@ -328,28 +323,14 @@ def _shifts(effects: _Effects, names: Sequence[str]) -> Iterator[NewRow]:
             shift, other = (None if gain is None else gain[:, column] - gain[:, 0] for gain in gained.values())
             if shift is None or not np.isfinite(shift).any():
                 continue
-            row: NewRow = {
-                "writer": writer,
-                "into": reader.site,
-                "hypothesis": name,
-                "n": int(np.isfinite(shift).sum()),
-            }
-            row["shift_nats"], row["low"], row["high"] = _mean(shift)
-            row["unrelated_nats"] = None if other is None else _mean(other)[0]
+            row: NewRow = {"writer": writer, "into": reader.site, "hypothesis": name}
+            row["n"] = int(np.isfinite(shift).sum())
+            row["shift_nats"], row["low"], row["high"] = mean_interval(shift)
+            row["unrelated_nats"] = None if other is None else mean_interval(other)[0]
             yield row
 
 
-def _mean(values: Float[np.ndarray, " N"]) -> tuple[float | None, float | None, float | None]:
-    """The mean of the finite values, with Student's interval over pairs."""
-    each = values[np.isfinite(values)]
-    n = len(each)
-    if not n:
-        return None, None, None
-    half = float(t_quantile(1 - ALPHA, n)) * each.std(ddof=1) / n**0.5 if n > 1 else np.nan
-    return finite(each.mean()), finite(each.mean() - half), finite(each.mean() + half)
-
-
-def _correlation(table: pl.DataFrame, first: str, second: str) -> float | None:
-    """The rank correlation of two columns' absolute values over paths that have both."""
-    both = table.filter(pl.col("exact")).select(first, second).drop_nulls().to_numpy().T
+def _correlation(table: pl.DataFrame, column: str) -> float | None:
+    """The rank correlation of a column with direct effects, by absolute value, over paths that have both."""
+    both = table.filter(pl.col("exact")).select(column, "direct").drop_nulls().to_numpy().T
     return finite(spearman(np.abs(both)[None])[0]) if both.shape[1] > 2 else None

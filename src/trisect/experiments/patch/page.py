@@ -465,7 +465,7 @@ def _pair_section(tables: Mapping[str, pl.DataFrame], sites: Sequence[SiteNumber
     first = pairs.filter(pl.col("counted"))["pair"].first() or 1
     kind = pairs.filter(pl.col("pair") == first)["kind"].first()
     caption = f"Pair {first}{f' ({kind})' if kind else ''}: the base above, the donor below it, from left to right and line by line."
-    figure = _text_pair(tokens.filter(pl.col("pair") == first), "A text pair", caption)
+    figure = _text_pair(tokens.filter(pl.col("pair") == first), caption)
     first_run = next(iter(_by_direction(sites).values()), [])
     answers_by_site: dict[str, dict[int, str]] = {}  # by site and pair: the answer, and which component predicts it
     for site in _best(first_run, "own" if any("own" in s for s in first_run) else "logit_change")[:3]:
@@ -501,8 +501,9 @@ def _shown(answer: str | None) -> str:
     return "–" if answer is None else answer.strip() or repr(answer)
 
 
-def _text_pair(tokens: pl.DataFrame, title: str, caption: str) -> Figure | None:
+def _text_pair(tokens: pl.DataFrame, caption: str) -> Figure | None:
     """The rows `tokens` of one pair as a figure: a panel for each side; None where there are none."""
+    title = "A text pair"
     panels = [
         _token_panel(title if side in ("source", "") else f"{title}, {side}", rows.sort("position").to_dicts())
         for (side,), rows in sorted(tokens.group_by("side"), key=lambda item: str(item[0][0]))

@@ -16,9 +16,9 @@ from trisect.core.site import Site
 from trisect.core.tables import REAL, TEXT, WHOLE, NewRow
 from trisect.papers.lookup import SPEECH
 from trisect.stats.bootstrap import bootstrap_ratios
-from trisect.stats.paired import t_quantile
+from trisect.stats.paired import mean_interval
 from trisect.stats.shares import wilson
-from trisect.stats.significance import ALPHA, finite
+from trisect.stats.significance import finite
 from trisect.text.pairs import CONTENT
 
 if TYPE_CHECKING:
@@ -163,10 +163,8 @@ def prediction_rows(
         low, high = (None, None) if value is None else wilson(value, count)
         row |= {"share": value, "low": low, "high": high}
         row |= {"n": count, "kept": count / int(used.sum()), "used": int(used.sum())}
-        if name not in (BASE, OTHER) and len(each := shifts(patched)):
-            mean, spread = each.mean(), each.std(ddof=1) if len(each) > 1 else np.nan
-            half = float(t_quantile(1 - ALPHA, len(each))) * spread / len(each) ** 0.5
-            row |= {"shift_nats": finite(mean), "shift_low": finite(mean - half), "shift_high": finite(mean + half)}
+        if name not in (BASE, OTHER):
+            row["shift_nats"], row["shift_low"], row["shift_high"] = mean_interval(shifts(patched))
         for control, group in controls.items():
             shares = [number for number in map(share, group) if number is not None]
             row[control] = float(np.mean(shares)) if shares else None
