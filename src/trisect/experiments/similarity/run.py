@@ -26,7 +26,7 @@ from trisect.lab.experiment import Measured, RunContext
 from trisect.measure import similarity
 from trisect.measure.similarity import SCORE_SUMS, MapSpan, PartMoments, effective_ranks, score_row
 from trisect.papers import matrices
-from trisect.stats.bootstrap import bootstrap_means, bootstrap_ratios, percentile_interval
+from trisect.stats.bootstrap import DrawnEstimate, bootstrap_means, bootstrap_ratios, percentile_interval
 from trisect.stats.null import Null
 from trisect.stats.power import fewest_draws, is_decided
 from trisect.stats.shares import ratios
@@ -329,8 +329,8 @@ class _LayerReading:
                 sums = np.concatenate([score.sums.cpu().numpy(), counts])
                 self.texts[text] = self.texts[text] + sums if text in self.texts else sums
 
-    def scores(self, seed: int) -> _OnTexts:
-        """SCORES over all texts and over draws of them; the correlation is that of s_ij and s_ji, 1 for a symmetric score."""
+    def scores(self, seed: int) -> DrawnEstimate:
+        """SCORES [4 H] over all texts and [R 4 H] over draws of them; the correlation is that of s_ij and s_ji, 1 for a symmetric score."""
         sums = np.stack([self.texts[text] for text in sorted(self.texts)])
         flat, shape = sums[:, :-2].reshape(len(sums), -1), (-1, len(SCORE_SUMS), sums.shape[2])
         # the texts, then draws of them; one seed for both, so that a draw is the same texts whatever is counted
@@ -342,15 +342,7 @@ class _LayerReading:
         spread = square - total**2
         correlation = np.divide(product - total**2, spread, out=np.full_like(spread, np.nan), where=spread > 0)
         values = np.stack([unequal, correlation, per_query[:, 4], per_query[:, 5]], 1)
-        return _OnTexts(values[0], values[1:], len(sums))
-
-
-class _OnTexts(NamedTuple):
-    """Statistics of a layer's scores over all texts, by head and measure, and in R bootstrap draws of the texts."""
-
-    values: Float[np.ndarray, "4 H"]
-    draws: Float[np.ndarray, "R 4 H"]
-    texts: int
+        return DrawnEstimate(values[0], values[1:])
 
 
 def measure(settings: SimilaritySettings, context: RunContext) -> Measured[SimilarityFacts]:
@@ -384,7 +376,8 @@ def measure(settings: SimilaritySettings, context: RunContext) -> Measured[Simil
         read = read_scores(context, texts, settings.batch, notes)
     scored = {address: r.scores(seed) for address, r in read.items() if r.texts}
     rows += _text_rows(read, scored)
-    evidence = {**excess, **_over_heads(measured, scored, hashes, seed)}
+    fewest = min((len(r.texts) for r in read.values() if r.texts), default=0)
+    evidence = {**excess, **_over_heads(measured, scored, fewest, hashes, seed)}
 
     def judge(about: About[SimilarityFacts]) -> pl.DataFrame:
         names = ("subject", "fingerprint", "corpus", "corpus_fingerprint", "texts", "seed", "draws")
@@ -423,7 +416,7 @@ def read_scores(context: RunContext, texts: Texts, batch: int, notes: dict[str, 
     return read
 
 
-def _text_rows(read: Mapping[Address, _LayerReading], scored: Mapping[Address, _OnTexts]) -> Iterator[NewRow]:
+def _text_rows(read: Mapping[Address, _LayerReading], scored: Mapping[Address, DrawnEstimate]) -> Iterator[NewRow]:
     """CKA of q, k and v over tokens, and statistics of scores, with intervals over texts."""
     for address, layer in read.items():
         place = {"stack": address.stack, "layer": address.layer, "measure": "cka", "group": CORPUS}
@@ -434,12 +427,13 @@ def _text_rows(read: Mapping[Address, _LayerReading], scored: Mapping[Address, _
                 named = {"head": head, "component": f"{left}-{right}"}
                 yield place | named | {"value": nan_to_none(value), "n": layer.moments.count}
     for address, scores in scored.items():
+        texts = len(read[address].texts)
         place = {"stack": address.stack, "layer": address.layer, "component": "q-k", "group": CORPUS}
         for i, measure in enumerate(SCORES):
-            ends = percentile_interval(scores.draws[:, i], scores.texts)
-            for head, columns in enumerate(zip(scores.values[i], ends.low, ends.high, strict=True), start=1):
+            ends = percentile_interval(scores.draws[:, i], texts)
+            for head, columns in enumerate(zip(scores.value[i], ends.low, ends.high, strict=True), start=1):
                 numbers = dict(zip(("value", "low", "high"), map(nan_to_none, columns), strict=True))
-                yield place | {"head": head, "measure": measure, "n": scores.texts} | numbers
+                yield place | {"head": head, "measure": measure, "n": texts} | numbers
 
 
 def overlap_evidence(measured: Sequence[_MapMeasure], nulls: Nulls) -> dict[str, HeadsAgainstNull]:
@@ -484,9 +478,13 @@ def _evidence(measured: Sequence[_MapMeasure], nulls: Nulls) -> dict[str, HeadsA
 
 
 def _over_heads(
-    measured: Sequence[_MapMeasure], scored: Mapping[Address, _OnTexts], hashes: Mapping[Address, Hashes], seed: int
+    measured: Sequence[_MapMeasure],
+    scored: Mapping[Address, DrawnEstimate],
+    fewest: int,
+    hashes: Mapping[Address, Hashes],
+    seed: int,
 ) -> dict[str, ResampledHeads]:
-    """Means over heads with heads resampled; if they are from texts, heads and texts.
+    """Means over heads with heads resampled; if they are from texts (`fewest` in a layer), heads and texts.
 
     A head whose queries and keys several layers make by the same matrices is one, with the mean over these layers.
     """
@@ -502,13 +500,13 @@ def _over_heads(
             means = bootstrap_means(less, draw)
             evidence[f"overlap_among_{pair}"] = ResampledHeads(float(less.mean()), means, less.size)
     if scored:
-        heads_of: dict[object, list[_OnTexts]] = {}
+        heads_of: dict[object, list[DrawnEstimate]] = {}
         for address, layer in scored.items():
             maps = [hashes.get(address, {}).get(name) for name in "qk"]
             heads_of.setdefault(address if None in maps else tuple(maps), []).append(layer)
         first = np.concatenate([np.mean([s.draws[:, 2] for s in layers], 0) for layers in heads_of.values()], 1)
-        heads, fewest = first.shape[1], min(s.texts for s in scored.values())
-        values = [np.mean([s.values[2] for s in layers], 0) for layers in heads_of.values()]
+        heads = first.shape[1]
+        values = [np.mean([s.value[2] for s in layers], 0) for layers in heads_of.values()]
         mean = float(np.concatenate(values).mean())
         unit = "head" if heads <= fewest else "text"
         evidence["self_first_share"] = ResampledHeads(
