@@ -6,6 +6,7 @@ import json
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
+from functools import partial
 from itertools import chain, islice, product
 from pathlib import Path
 from typing import NamedTuple
@@ -61,7 +62,6 @@ from trisect.stats.significance import ALPHA, Interval, Reals, finite, holm, val
 from trisect.text.bitext import is_bitext
 from trisect.text.labels import (
     OTHER,
-    PairLabeller,
     PairTexts,
     WordLabeller,
     check_labels,
@@ -117,7 +117,8 @@ def _stage_rows(stages: Sequence[_Stage], labels: Sequence[str]) -> Iterator[New
         tests += [(layer.address.layer, mean_over_random(layer, c, i)) for layer in scores]
         for layer, test in tests:
             place: NewRow = {"stack": scores[0].address.stack, "layer": layer, "component": c, "group": label}
-            yield place | {"at": float(number), "measure": "profile_stage_gain"} | _with_ends(test)
+            row = value_row(test.value, test.ends, test.n)
+            yield place | {"at": float(number), "measure": "profile_stage_gain"} | row
 
 
 WORDS = 6_000  # words that are read, evenly over the text
@@ -394,14 +395,6 @@ def _texts(settings: ProfileSettings) -> LabelledTexts:
         raise CorpusError(error.problem, reason, todo) from None
 
 
-class _ReadCorpus(NamedTuple):
-    """Texts or sentence pairs, their labels, and the function that reads their words in a model."""
-
-    texts: LabelledTexts | PairTexts
-    label: WordLabeller | PairLabeller
-    read: Callable[[Subject, Callable[[int, int], object]], WordsRead]
-
-
 def measure(settings: ProfileSettings, context: RunContext) -> Measured[ProfileFacts]:
     """Read words, fit closed-form probes to every head's q, k and v and to random maps, and compare.
 
@@ -411,33 +404,35 @@ def measure(settings: ProfileSettings, context: RunContext) -> Measured[ProfileF
     subject = context.subject
     epochs, revisions = _open_checkpoints(settings.source, subject, settings.checkpoints)
     if settings.attention == CROSS:
-        pairs = open_pairs(settings.corpus, settings.split)
-        sides = make_pair_labeller(pairs, settings.labels, settings.limit)
-        corpus = _ReadCorpus(pairs, sides, lambda subject, step: read_pairs(subject, pairs, sides, settings, step))
+        texts = open_pairs(settings.corpus, settings.split)
+        label = make_pair_labeller(texts, settings.labels, settings.limit)
+        read_in = partial(read_pairs, texts=texts, label=label, settings=settings)
     else:
         texts = _texts(settings)
         label = make_labeller(texts, settings.labels, settings.limit)
-        corpus = _ReadCorpus(texts, label, lambda subject, step: read_words(subject, texts, label, settings, step))
-    read, scores, mlp_rows = _profile(subject, corpus, settings, context, epochs, settings.mlp)
+        read_in = partial(read_words, texts=texts, label=label, settings=settings)
+    read, scores, mlp_rows = _profile(subject, read_in, label.labels, settings, context, epochs, settings.mlp)
     erased: tuple[list[NewRow], str | None, int, tuple[str, ...]] = [], None, 0, ()
-    if settings.causal is not None and isinstance(corpus.label, WordLabeller):
-        erased = _erase_labels(settings, corpus.label, read.sides[0].labels, read.layers, context)
+    if settings.causal is not None and isinstance(label, WordLabeller):
+        erased = _erase_labels(settings, label, read.sides[0].labels, read.layers, context)
     stages: list[_Stage] = [
         (name, [replace(s, heads=s.epochs[i]) for s in scores]) for i, (name, _) in enumerate(epochs)
     ]
-    stages += [(name, _profile(source.open(), corpus, settings, context)[1]) for name, source in revisions]
+    stages += [
+        (name, _profile(source.open(), read_in, label.labels, settings, context)[1]) for name, source in revisions
+    ]
     exchanged = None
-    if subject.objective != "seq2seq" and isinstance(corpus.texts, LabelledTexts):
+    if subject.objective != "seq2seq" and isinstance(texts, LabelledTexts):
         with context.progress("another text's parts"):
-            exchanged = exchange(subject, corpus.texts.texts, tuple(read.layers), settings.batch, settings.seed)
-    changes, labels = list(exchanged.rows(settings.seed)) if exchanged else [], corpus.label.labels
+            exchanged = exchange(subject, texts.texts, tuple(read.layers), settings.batch, settings.seed)
+    changes, labels = list(exchanged.rows(settings.seed)) if exchanged else [], label.labels
     parts = (rows(scores, read.sides), _stage_rows(stages, labels), mlp_rows, erased[0], (row for row, _ in changes))
     measures = frame("measures", ({"subject": subject.name, **row} for row in chain(*parts)))
     means, unread = evidence(scores, labels, {address: layer.as_used for address, layer in read.layers.items()})
     values: dict[str, ResampledHeads | LayerMeans] = {**means}
     if exchanged and (share := exchanged.held_share(settings.seed)):
         values["held_share_v"] = share
-    facts = _facts(settings, context, read, corpus, stages, erased[1:3])
+    facts = _facts(settings, context, read, texts, stages, erased[1:3])
 
     def judge(about: About[ProfileFacts]) -> pl.DataFrame:
         fields = ("subject", "fingerprint", "corpus", "corpus_fingerprint", "words", "draws", "seed")
@@ -452,19 +447,20 @@ def measure(settings: ProfileSettings, context: RunContext) -> Measured[ProfileF
 
 def _profile(
     subject: Subject,
-    corpus: _ReadCorpus,
+    read_in: partial[WordsRead],
+    labels: Sequence[str],
     settings: ProfileSettings,
     context: RunContext,
     epochs: Sequence[_EpochWeights] = (),
     mlp: bool = False,
 ) -> tuple[WordsRead, list[LayerScores], list[NewRow]]:
-    """Read the words in one model, and score its layers one by one; with `mlp` also rows of MLP probes."""
+    """Read the words in one model by `read_in`, and score its layers one by one; with `mlp` also rows of MLP probes."""
     with context.progress(f"Words, {subject.name}") as step:
-        read = corpus.read(subject, step)
+        read = read_in(subject, advance=step)
     folds = [assign_folds(s.groups, _folds(settings, s), np.random.default_rng([settings.seed, 1])) for s in read.sides]
     scores: list[LayerScores] = []
     mlp_rows: list[NewRow] = []
-    with context.progress(f"{', '.join(corpus.label.labels)} in {len(read.layers)} layers") as step:
+    with context.progress(f"{', '.join(labels)} in {len(read.layers)} layers") as step:
         for number, (address, layer) in enumerate(read.layers.items()):
 
             def advance(share: float, before: int = number) -> None:
@@ -556,11 +552,6 @@ def _place(address: Address, label: str) -> NewRow:
     return {"stack": address.stack, "layer": address.layer, "group": label}
 
 
-def _with_ends(test: MeanTest) -> NewRow:
-    low, high = (finite(end) for end in test.ends)
-    return {"value": test.value, "low": low, "high": high, "n": test.n}
-
-
 def _layer_rows(
     scores: LayerScores, at: int, labels: Mapping[str, WordClasses], words: Mapping[str, int]
 ) -> Iterator[NewRow]:
@@ -589,7 +580,7 @@ def _pair_rows(scores: Sequence[LayerScores], at: int, place: NewRow) -> Iterato
 
 def _test_rows(place: NewRow, measure: str, test: MeanTest, p_holm: float) -> Iterator[NewRow]:
     """A mean with its interval, and p after Holm."""
-    yield place | {"measure": measure} | _with_ends(test)
+    yield place | {"measure": measure} | value_row(test.value, test.ends, test.n)
     yield place | {"measure": f"{measure}_p_holm", "value": p_holm, "n": test.n}
 
 
@@ -602,7 +593,7 @@ def _facts(
     settings: ProfileSettings,
     context: RunContext,
     read: WordsRead,
-    corpus: _ReadCorpus,
+    texts: LabelledTexts | PairTexts,
     stages: Sequence[_Stage],
     causal: tuple[str | None, int],
 ) -> ProfileFacts:
@@ -610,8 +601,8 @@ def _facts(
     return ProfileFacts(
         context.subject.name,
         context.subject.fingerprint,
-        corpus.texts.name,
-        corpus.texts.fingerprint,
+        texts.name,
+        texts.fingerprint,
         read.texts,
         len(first.groups),
         len(np.unique(first.groups)),
