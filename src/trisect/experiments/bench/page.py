@@ -50,12 +50,8 @@ def page(tables: Mapping[str, pl.DataFrame], about: About[Any]) -> Sheet:
     )
     figure = label_maps(("auroc", "", "AUROC by method and world"), caption, rows, "AUROC", "method", "world", False)
     cells = tuple((method, *(_cell(by_world[world]) for world in worlds)) for method, by_world in areas.items())
-    table = Table(
-        ("Method", *shown),
-        cells,
-        f"Mean AUROC over seeds with 95 % intervals, none where seeds agree. {n}.",
-        wrap=False,
-    )
+    caption = f"Mean AUROC over seeds with 95 % intervals, none where seeds agree. {n}."
+    table = Table(("Method", *shown), cells, caption, wrap=False)
     is_trained = "roles-trained" in tables["worlds"]["world"]
     but, truth = " but that of roles-trained" * is_trained, "; of roles-trained it follows from the roles" * is_trained
     scope = (
@@ -64,11 +60,11 @@ def page(tables: Mapping[str, pl.DataFrame], about: About[Any]) -> Sheet:
         "The truth is causal, so that patching, with a pass for each site, is the upper bound: the question is which method comes close at "
         "lower cost. No world has redundant heads, which patching one site would miss.",
     )
-    described = [Table(("World", "what it is", "sites", "positive", "negative"), _rows(tables["worlds"]), prose=True)]
+    described = Table(("World", "what it is", "sites", "positive", "negative"), _rows(tables["worlds"]), prose=True)
     methods = Table(("Method", "what its score is", "from"), _rows(tables["methods"]), prose=True, folded=False)
-    by_area = sorted(areas.items(), key=lambda item: -item[1][worlds[0]].mean)
-    best, *others = [f"{method} {words.number(by_world[worlds[0]].mean, places=2)}" for method, by_world in by_area]
+    best, *others = [f"{name} {words.number(area[worlds[0]].mean, places=2)}" for name, area in areas.items()]
     details = (("Seeds", ", ".join(map(str, facts.seeds))), ("Pairs", f"{facts.pairs} for each property"))
+    about_worlds = "Sites and properties of one model; a property that reaches no answer has no positive."
     where = "over all worlds" if worlds[0] == ALL else f"in {worlds[0]}"
     return Sheet(
         "Which methods find the sites that matter?",
@@ -77,12 +73,7 @@ def page(tables: Mapping[str, pl.DataFrame], about: About[Any]) -> Sheet:
         f"{words.quantity(len(facts.seeds), 'seed')}",
         present(
             Section("AUROC by world", scope, (figure,), (table,)),
-            Section(
-                "Worlds",
-                ("Sites and properties of one model; a property that reaches no answer has no positive.",),
-                (),
-                tuple(described),
-            ),
+            Section("Worlds", (about_worlds,), (), (described,)),
             Section("Methods", (), (), (methods,)),
             notes_section(about),
         ),

@@ -30,10 +30,7 @@ WORDS = {  # for a loss; for a model without one, the change of its output
     "curve": ("loss_nats", "output_change"),
     "check": ("rewind_check_nats", "rewind_check"),
     "name": ("loss", "change of the output"),
-    "what": (
-        "The model's loss",
-        "Relative squared change of the model's output",
-    ),
+    "what": ("The model's loss", "Relative squared change of the model's output"),
     "rise": ("rise over that loss", "change of its output"),  # whose mean an area is
     "mean rise": ("rise", "change of its output"),  # the same where the loss was named
     "falls": ("rise of the loss", "change of the output"),  # the same in a caption
@@ -93,9 +90,8 @@ def findings(tables: Mapping[str, pl.DataFrame], about: About[RewindFacts]) -> t
         area = _estimates(sites, "midstage_area", facts)
         (largest, size), _ = _extremes(area, facts)
         text = (
-            "With a site's weights as they were at an earlier revision, the mean "
-            f"{_say('mean rise', facts)} over all {len(facts.stages) + 2} revisions is largest at "
-            f"{largest}, {size}."
+            f"With a site's weights as they were at an earlier revision, the mean {_say('mean rise', facts)} over all "
+            f"{len(facts.stages) + 2} revisions is largest at {largest}, {size}."
         )
         result.append(Finding("midstage_area", text, words.unit(facts), tuple(area), f"most {largest}", per=facts.unit))
     return tuple(result)
@@ -157,7 +153,7 @@ def _convex(sites: pl.DataFrame, along: Sequence[Finding], facts: RewindFacts) -
     name = _say("name", facts)
     notes = [
         f"Criticality is the smallest α from which on the {name} stays within {_within(facts)}; "
-        "the area needs no such line, and is what should be compared.",
+        "the area needs no such line, and is what should be compared."
     ]
     first = {estimate.name: estimate.mean for estimate in _estimates(sites, "criticality_first", facts)}
     if differ := [e.name for e in score if first.get(e.name, e.mean) != e.mean]:
@@ -231,12 +227,7 @@ def _midstage(sites: pl.DataFrame, sentence: str, facts: RewindFacts) -> Section
 
 
 def _map(
-    names: tuple[str, str, str],
-    caption: str,
-    cells: Cells,
-    heights: Mapping[float, str],
-    down: str,
-    facts: RewindFacts,
+    names: tuple[str, str, str], caption: str, cells: Cells, heights: Mapping[float, str], down: str, facts: RewindFacts
 ) -> Figure:
     """Heat maps with a panel per component and stack: layers to the right, the named `heights` downwards."""
     downwards = list(heights)

@@ -9,17 +9,7 @@ from pydantic import Field
 
 from trisect.core.finding import ReadFacts
 from trisect.core.schema import MAX_POINTS, Option, record
-from trisect.lab.inputs import (
-    BatchSize,
-    Device,
-    Dtype,
-    Pickle,
-    RemoteCode,
-    Seed,
-    Sites,
-    TextSource,
-    Window,
-)
+from trisect.lab.inputs import BatchSize, Device, Dtype, Pickle, RemoteCode, Seed, Sites, TextSource, Window
 
 
 @record

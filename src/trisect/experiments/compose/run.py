@@ -16,6 +16,7 @@ from trisect.core.site import Site
 from trisect.core.subject import AnsweringSubject, EditedPasses, SiteTarget, Subject
 from trisect.core.tables import REAL, TEXT, WHOLE, NewRow, frame
 from trisect.core.trace import Address, StreamWriter
+from trisect.experiments.compose.page import ALL
 from trisect.experiments.compose.settings import ComposeFacts, ComposeSettings
 from trisect.lab.experiment import Measured, Result, RunContext
 from trisect.lab.pairs import PreparedPairs, answer_places, prepare_pairs
@@ -27,7 +28,6 @@ from trisect.stats.paired import mean_interval
 from trisect.stats.significance import finite
 
 MOST = 400  # up to so many paths, all are patched exactly
-ALL = "all writers"
 ROOM = 1 << 29  # numbers of writers' contributions that are cached until their paths are patched
 PATHS = {
     **{"writer": TEXT, "into": TEXT},

@@ -419,11 +419,6 @@ class Counted:
         """The number of articles, or of texts if there are no articles: the units that are resampled."""
         return self.texts if self.articles is None else int(self.articles.max()) + 1
 
-    def replicates(self, draws: np.ndarray) -> Replicates:
-        """A number in every bootstrap draw, for comparisons of two models."""
-        unit = "text" if self.articles is None else "article"
-        return Replicates(draws, min(self.units, GROUPS), f"first {self.texts}", unit)
-
 
 def measure(settings: NormsSettings, context: RunContext) -> Measured[NormsFacts]:
     """Norm-based beside weight-based analysis (definitions C1 to C4).
@@ -477,8 +472,9 @@ def measure(settings: NormsSettings, context: RunContext) -> Measured[NormsFacts
         replicates = {name: language_free[name].draws for name in values}
         return judge_by_draws(SOURCE, replicates, values, counted.texts, bound, groups, tests=_layer_test(first, draws))
 
-    by_row: dict[tuple[Scalar, ...], Replicates] = {
-        (first.stack, None, None, None, name, None, None): counted.replicates(estimate.draws)
+    mark, unit = f"first {counted.texts}", "text" if counted.articles is None else "article"
+    by_row: dict[tuple[Scalar, ...], Replicates] = {  # for comparisons of two models
+        (first.stack, None, None, None, name, None, None): Replicates(estimate.draws, groups, mark, unit)
         for name, estimate in statistics.items()
         if estimate.draws.ndim == 1
     }

@@ -538,15 +538,12 @@ class _Controls:
             return
         runs = self.runs
         self.questions = runs.questions(base, part, runs.names)
-        for question in self.questions:
-            is_base = question.batch is base.batch
-            outputs = base.outputs if is_base else self.subject.outputs(question.batch, places=question.places)
-            score(question, outputs, runs.plain, part)
-        right = AnswerScores.empty(*runs.plain.nats.shape)
-        for question in runs.questions(donor, part, [DONOR]):
-            is_base = question.batch is donor.batch
-            outputs = donor.outputs if is_base else self.subject.outputs(question.batch, places=question.places)
-            score(question, outputs, right, part)
+        right, of_donor = AnswerScores.empty(*runs.plain.nats.shape), runs.questions(donor, part, [DONOR])
+        for text, questions, into in ((base, self.questions, runs.plain), (donor, of_donor, right)):
+            for question in questions:
+                is_text = question.batch is text.batch
+                outputs = text.outputs if is_text else self.subject.outputs(question.batch, places=question.places)
+                score(question, outputs, into, part)
         stated = np.array([[name in runs.prepared.pieces[number] for name in (BASE, DONOR)] for number in part])
         correct = np.stack([runs.plain.comes[part, 0], right.comes[part, runs.names.index(DONOR)]], 1)
         runs.answered[part] = (correct | ~stated).all(1)

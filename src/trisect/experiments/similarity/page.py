@@ -35,7 +35,8 @@ if TYPE_CHECKING:
 
 PAIRS = ("q-k", "k-v", "q-v")
 _RANKS = ("q", "k", "v", "q-k", "v-o")
-CORPUS, AFFINE, ELSEWHERE = "corpus", "with biases", "queries from elsewhere"
+CORPUS, AFFINE = "corpus", "with biases"
+ELSEWHERE = "queries from elsewhere"  # of cross-attention: q reads other vectors than k and v
 _PRODUCTS = {"q-k": "W_Q W_Kᵀ", "v-o": "W_V W_O", "q": "W_Q", "k": "W_K", "v": "W_V"}
 NAMES = {
     "overlap": "overlap of what is read",

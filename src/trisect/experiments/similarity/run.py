@@ -21,6 +21,7 @@ from trisect.core.finding import About
 from trisect.core.subject import Batch, Texts
 from trisect.core.tables import NewRow, frame
 from trisect.core.trace import Address, Projections, Trace, crosses, find_shared_weights, spell_addresses
+from trisect.experiments.similarity.page import AFFINE, CORPUS, ELSEWHERE
 from trisect.experiments.similarity.settings import SimilarityFacts, SimilaritySettings
 from trisect.lab.experiment import Measured, RunContext
 from trisect.measure import similarity
@@ -33,9 +34,6 @@ from trisect.stats.shares import ratios
 from trisect.stats.significance import ALPHA, Interval, holm, nan_to_none
 
 PAIRS = (("q", "k"), ("k", "v"), ("q", "v"))
-AFFINE = "with biases"
-ELSEWHERE = "queries from elsewhere"  # of cross-attention: q reads other vectors than k and v
-CORPUS = "corpus"
 KINDS = ("subspaces", "cosines", "forms", "ranks", "products")
 SCORES = ("score_unequal_share", "score_correlation", "self_first_share", "self_ahead_share")
 _SPARE = 1.25  # times the draws with which a p-value could just survive Holm's correction
