@@ -100,9 +100,8 @@ def page(tables: Mapping[str, pl.DataFrame], about: About[NormsFacts]) -> Sheet:
                 texts, figure, columns, cells, caption = part
                 figure = replace(figure, name=name + figure.name)
                 parts.append(Section(title + tail, texts, (figure,), (Table(columns, tuple(cells), caption),)))
-    lede = (
-        f"{words.display_name(facts.subject, about.command)} · {facts.corpus} · {words.quantity(facts.texts, 'text')}"
-    )
+    name = words.display_name(facts.subject, about.command)
+    lede = f"{name} · {facts.corpus} · {words.quantity(facts.texts, 'text')}"
     stack = stack_words(facts.stack)
     scope = (
         "A weight a says what share of a vector is added, not how long that vector is. The claims compare a with a‖f(x)‖, the "
@@ -133,9 +132,8 @@ def page(tables: Mapping[str, pl.DataFrame], about: About[NormsFacts]) -> Sheet:
     rollout = Section("Do layers together use what a rollout says?", (), (), (table,)) if rolled else None
     sections = present(*parts[:1], verdicts, *parts[1:], rollout, notes_section(about))
     title, kicker = "Where does attention take its information from?", "trisect · norms beside weights"
-    return Sheet(
-        title, kicker, lede, sections, provenance(about, *about_run), REFERENCES, _answer(rows.where(stack=facts.stack))
-    )
+    answer = _answer(rows.where(stack=facts.stack))
+    return Sheet(title, kicker, lede, sections, provenance(about, *about_run), REFERENCES, answer)
 
 
 def _answer(rows: Measures) -> str:
@@ -355,10 +353,8 @@ def _frequency(rows: Measures, n: str, block: str) -> _Part | None:
     names = [f"spearman_rank_{name}{tail}" for tail in ("", "_words") for name in ("f", "a")]
     if None not in _of_stack(rows, "spearman_rank_f"):
         return None
-    heads = {
-        "‖f(x)‖": sorted(rows.where("spearman_rank_f").cells()),
-        "a": sorted(rows.where("spearman_rank_a").cells()),
-    }
+    by_name = {"‖f(x)‖": "spearman_rank_f", "a": "spearman_rank_a"}
+    heads = {name: sorted(rows.where(measure).cells()) for name, measure in by_name.items()}
     caption = (
         "Rank correlation of how rare a token is (rank 1: the commonest of these texts) with ‖f(x)‖ and with the weight that it gets, "
         f"in every head, over all tokens. {n}."

@@ -448,7 +448,7 @@ def measure(settings: NormsSettings, context: RunContext) -> Measured[NormsFacts
     ]
     rolled, why = _rollout_rows(subject, texts, settings.seed)
     rows += rolled + loss_without_sinks(subject, texts, tuple(first.layers), settings.batch, settings.seed)
-    measures = frame("measures", [{"subject": subject.name} | row for row in (*rows, *expansion)])
+    tables = {"measures": frame("measures", [{"subject": subject.name} | row for row in (*rows, *expansion)])}
     facts = NormsFacts(
         subject.name,
         subject.fingerprint,
@@ -479,8 +479,7 @@ def measure(settings: NormsSettings, context: RunContext) -> Measured[NormsFacts
         if estimate.draws.ndim == 1
     }
     notes = (*texts.notes, *counted.notes, *left_out, reason, why, *_notes(tallies, around, counted.opening))
-    notes = tuple(filter(None, dict.fromkeys(notes)))
-    return Measured({"measures": measures}, facts, notes, judge, "text", replicates=by_row)
+    return Measured(tables, facts, tuple(filter(None, dict.fromkeys(notes))), judge, "text", replicates=by_row)
 
 
 def _why_no_language(subject: Subject, texts: Texts) -> str:
@@ -528,9 +527,18 @@ def _read(
     subject: Subject, batch: Batch, tallies: Mapping[str, StackTally], counted: Counted, around: dict[Address, str]
 ) -> None:
     """Read a batch and add it to the tallies; `around` collects what lies behind W_O."""
-    numbers = torch.tensor([text for text, _ in batch.rows])
-    causal = subject.objective == "causal"
-    owners = {stack: _owners(batch, stack, numbers, counted, causal) for stack in tallies}
+    numbers, causal = torch.tensor([text for text, _ in batch.rows]), subject.objective == "causal"
+    units = numbers if counted.articles is None else counted.articles[numbers]
+    group, fewer = (group_of(units, counted.units, groups) for groups in (GROUPS, LAYER_GROUPS))
+    owners: dict[str, TokenFacts] = {}
+    for stack in tallies:
+        keys = batch.keys(stack)
+        rank = torch.full(keys.real.shape, torch.nan, dtype=torch.float64)
+        if counted.ranks is not None and keys.ids is not None and keys is batch.source:
+            real = keys.real.cpu()
+            rank[real] = counted.ranks[keys.ids.cpu()[real]]
+        category = find_categories(keys, causal or stack == "dec")
+        owners[stack] = TokenFacts(category, rank, keys.special.cpu(), find_words(keys), group, fewer)
     seen: dict[str, list[TokenNorms]] = {stack: [] for stack in tallies}
 
     def see(trace: Trace) -> None:
@@ -548,19 +556,6 @@ def _read(
     subject.each(batch, see)
     for stack, tally in tallies.items():
         tally.model.add_frequency(seen[stack], owners[stack])
-
-
-def _owners(batch: Batch, stack: str, numbers: torch.Tensor, counted: Counted, causal: bool) -> TokenFacts:
-    """The tokens behind a stack's keys in a batch, with the `numbers` of the rows' texts."""
-    keys = batch.keys(stack)
-    rank = torch.full(keys.real.shape, torch.nan, dtype=torch.float64)
-    if counted.ranks is not None and keys.ids is not None and keys is batch.source:
-        real = keys.real.cpu()
-        rank[real] = counted.ranks[keys.ids.cpu()[real]]
-    units = numbers if counted.articles is None else counted.articles[numbers]
-    group, fewer = (group_of(units, counted.units, groups) for groups in (GROUPS, LAYER_GROUPS))
-    category = find_categories(keys, causal or stack == "dec")
-    return TokenFacts(category, rank, keys.special.cpu(), find_words(keys), group, fewer)
 
 
 def _layers(subject: Subject) -> tuple[tuple[str, ...], list[NewRow], dict[Address, int]]:
