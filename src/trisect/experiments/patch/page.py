@@ -17,17 +17,7 @@ from trisect.report.charts import Figure, LegendEntry, Panel, chart_of, overlay
 from trisect.report.format import FEW_TEXTS, number_words, stack_words
 from trisect.report.maps import head_maps
 from trisect.report.measures import Bar, MeasuredValue, Measures, component_order, layer_figure
-from trisect.report.sheet import (
-    Bullets,
-    Section,
-    Sheet,
-    Table,
-    present,
-    provenance,
-    quiet,
-    sentences,
-    verdict_findings,
-)
+from trisect.report.sheet import Bullets, Section, Sheet, Table, present, provenance, quiet, sentences, verdict_findings
 
 if TYPE_CHECKING:
     from trisect.experiments.patch.settings import PatchFacts
@@ -119,10 +109,8 @@ def page(tables: Mapping[str, pl.DataFrame], about: About[PatchFacts]) -> Sheet:
     caveats = few_pairs(facts.counted, facts.pairs)  # stands beside the figures
     notes = tuple(note for note in about.notes if note not in caveats)
     numbers = Section("Numbers", notes, (), (Table(columns, rows, "Every site"),))
-    title, footer = (
-        f"Which queries, keys and values of {name} carry the answer?",
-        provenance(about, *details, timed=False),
-    )
+    title = f"Which queries, keys and values of {name} carry the answer?"
+    footer = provenance(about, *details, timed=False)
     pair, texts = _pair_section(tables, sites)
     if "attributions" in tables:
         first = tables["attributions"].row(0, named=True)
@@ -184,9 +172,8 @@ def findings(tables: Mapping[str, pl.DataFrame], about: About[PatchFacts]) -> tu
                 way = f" ({RUNS[how]})" if about.facts.how == "both" else ""
                 text = f"The largest of each component{way}, {quantity}: {parts}.{caveat}"
                 values, signed = tuple(row.estimate() for row in best), measure != "own"
-                results.append(
-                    Finding(f"largest_{measure}", text, unit, values, per="pair", groups=(how,), signed=signed)
-                )
+                name = f"largest_{measure}"
+                results.append(Finding(name, text, unit, values, per="pair", groups=(how,), signed=signed))
     for row in strongest(tables):
         values = (
             Estimate(row.hypothesis, row.shift_nats, row.shift_low, row.shift_high, row.used),
@@ -195,9 +182,8 @@ def findings(tables: Mapping[str, pl.DataFrame], about: About[PatchFacts]) -> tu
         )
         text = f"{row.site}, {row.position} positions: {_prediction_words(row)}."
         estimates = tuple(value for value in values if value.mean is not None)
-        results.append(
-            Finding(f"shift_{row.component}", text, "nats", estimates, per="pair", groups=(row.site, row.position))
-        )
+        name, groups = f"shift_{row.component}", (row.site, row.position)
+        results.append(Finding(name, text, "nats", estimates, per="pair", groups=groups))
     # sites where another component's answer comes more often than their own, with intervals that lie apart
     acting = [
         (f"{other.site} {name}", other)
@@ -248,9 +234,8 @@ def _attribution_section(tables: Mapping[str, pl.DataFrame]) -> Section:
         + ". Each of them alone was patched; intervals are 95 %, over pairs.",
     )
     columns = ("site", "position, from 1", "estimate", "gradient alone", "exact", "pairs")
-    return Section(
-        "The largest estimates", about, (), (Table(columns, tuple(rows), "Estimated and exact", folded=False),)
-    )
+    table = Table(columns, tuple(rows), "Estimated and exact", folded=False)
+    return Section("The largest estimates", about, (), (table,))
 
 
 def strongest(tables: Mapping[str, pl.DataFrame]) -> tuple[HypothesisRow, ...]:
@@ -465,7 +450,19 @@ def _pair_section(tables: Mapping[str, pl.DataFrame], sites: Sequence[SiteNumber
     first = pairs.filter(pl.col("counted"))["pair"].first() or 1
     kind = pairs.filter(pl.col("pair") == first)["kind"].first()
     caption = f"Pair {first}{f' ({kind})' if kind else ''}: the base above, the donor below it, from left to right and line by line."
-    figure = _text_pair(tokens.filter(pl.col("pair") == first), caption)
+    tokens, title, figure = tokens.filter(pl.col("pair") == first), "A text pair", None
+    panels = [
+        _token_panel(title if side in ("source", "") else f"{title}, {side}", rows.sort("position").to_dicts())
+        for (side,), rows in sorted(tokens.group_by("side"), key=lambda item: str(item[0][0]))
+    ]
+    if panels:
+        marks = [
+            (group, render.mark(group)) for group in sorted({p for p in tokens["patched"].unique().to_list() if p})
+        ]
+        keys = [LegendEntry(f"{group} patched", mark.colour, mark.shape) for group, mark in marks]
+        keys.append(LegendEntry("token of base and donor differ", render.RULE, "square"))
+        keys += [LegendEntry("where the answer is read", render.INK)] * bool(tokens["answers"].any())
+        figure = Figure("text-pair", "", title, caption, tuple(panels), tuple(keys))
     first_run = next(iter(_by_direction(sites).values()), [])
     answers_by_site: dict[str, dict[int, str]] = {}  # by site and pair: the answer, and which component predicts it
     for site in _best(first_run, "own" if any("own" in s for s in first_run) else "logit_change")[:3]:
@@ -499,22 +496,6 @@ def _pair_section(tables: Mapping[str, pl.DataFrame], sites: Sequence[SiteNumber
 
 def _shown(answer: str | None) -> str:
     return "–" if answer is None else answer.strip() or repr(answer)
-
-
-def _text_pair(tokens: pl.DataFrame, caption: str) -> Figure | None:
-    """The rows `tokens` of one pair as a figure: a panel for each side; None where there are none."""
-    title = "A text pair"
-    panels = [
-        _token_panel(title if side in ("source", "") else f"{title}, {side}", rows.sort("position").to_dicts())
-        for (side,), rows in sorted(tokens.group_by("side"), key=lambda item: str(item[0][0]))
-    ]
-    if not panels:
-        return None
-    groups = sorted({p for p in tokens["patched"].unique().to_list() if p})
-    keys = [LegendEntry(f"{group} patched", render.mark(group).colour, render.mark(group).shape) for group in groups]
-    keys.append(LegendEntry("token of base and donor differ", render.RULE, "square"))
-    keys += [LegendEntry("where the answer is read", render.INK)] * bool(tokens["answers"].any())
-    return Figure("text-pair", "", title, caption, tuple(panels), tuple(keys))
 
 
 def _token_panel(title: str, rows: Sequence[Mapping[str, Any]]) -> Panel:

@@ -273,19 +273,6 @@ def prepare(
     return prepared.reader or subject, edits, prepared
 
 
-def _joint_edits(subject: AnsweringSubject, edits: Sequence[EditedPass]) -> Iterator[EditedPass]:
-    """q, k and v of each site together, unless that is patched anyway or the three have different heads."""
-    seen = {str(edit.site) for edit in edits}
-    for edit in edits:
-        site, counts = edit.site, [subject.shape.heads[address] for address in edit.addresses]
-        layers = tuple(address.layer for address in edit.addresses)
-        joint = Site(SINGLE, layers, site.heads, site.stack)
-        if str(joint) not in seen and (site.heads is None or all(heads.query == heads.key for heads in counts)):
-            seen.add(str(joint))
-            targets = tuple(SiteTarget(a, c, site.heads) for a in edit.addresses for c in SINGLE)
-            yield EditedPass(joint, edit.address, targets)
-
-
 def measure(settings: PatchSettings, context: RunContext) -> Measured[PatchFacts]:
     """Patch each site of every pair, one pass each, in one layer or one head at a time, or all that a site names.
 
@@ -352,7 +339,15 @@ def _planned_sites(
     """
     count, answers, names = len(prepared.pairs), subject.objective != "output", hypotheses(prepared.pieces)
     directions = ("denoise", "noise") if settings.how == "both" else (settings.how,)
-    joint_edits = tuple(_joint_edits(subject, edits)) if answers and "denoise" in directions else ()
+    seen, joint_edits = {str(edit.site) for edit in edits}, list[EditedPass]()
+    # q, k and v of each site together, unless that is patched anyway or the three have different heads
+    for edit in edits if answers and "denoise" in directions else ():
+        counts = [subject.shape.heads[address] for address in edit.addresses]
+        joint = Site(SINGLE, tuple(address.layer for address in edit.addresses), edit.site.heads, edit.site.stack)
+        if str(joint) not in seen and (joint.heads is None or all(heads.query == heads.key for heads in counts)):
+            seen.add(str(joint))
+            targets = tuple(SiteTarget(a, c, joint.heads) for a in edit.addresses for c in SINGLE)
+            joint_edits.append(EditedPass(joint, edit.address, targets))
     first, *other = (settings.positions or "all",) if settings.positions or not answers else ("all", "last")
 
     def site(how: str, edit: EditedPass, positions: str, shown: bool) -> _PatchedSite:

@@ -268,7 +268,14 @@ def exchange(
     chosen = _alike(subject, list(islice(texts(), LOOKED)), size, np.random.default_rng([seed, 7]))
     with torch.no_grad():
         for batch in WordTexts(subject).batches(iter(chosen), size):
-            donors = _donors(batch, np.random.default_rng([seed, batch.rows[0][0], 6]))
+            # for each row one of the same length from another text; itself if there is none
+            draw, lengths = np.random.default_rng([seed, batch.rows[0][0], 6]), batch.source.real.sum(1).tolist()
+            donors = torch.arange(len(lengths))
+            for length in set(lengths):
+                alike = [int(i) for i in draw.permutation([i for i, size in enumerate(lengths) if size == length])]
+                for row, other in zip(alike, [*alike[1:], alike[0]], strict=True):
+                    if batch.rows[row][0] != batch.rows[other][0]:
+                        donors[row] = other
             if (exchanged := donors != torch.arange(len(donors))).any():
                 read += [chosen[text].text for (text, _), on in zip(batch.rows, exchanged.tolist(), strict=True) if on]
                 changes.append(_changes(subject, passes, batch, layers, donors)[exchanged.numpy()])
@@ -291,17 +298,6 @@ def _alike(subject: Subject, texts: Sequence[Labelled], size: int, draw: np.rand
         if len(chosen) < TEXTS:
             chosen += by_length[lengths[place]][:size]
     return [texts[text] for text in chosen]
-
-
-def _donors(batch: Batch, draw: np.random.Generator) -> Int[Tensor, " B"]:
-    """For each row, the index of a row of the same length from another text; its own if there is none."""
-    lengths, donors = batch.source.real.sum(1).tolist(), list(range(len(batch.rows)))
-    for length in set(lengths):
-        alike = [int(i) for i in draw.permutation([i for i, size in enumerate(lengths) if size == length])]
-        for row, other in zip(alike, [*alike[1:], alike[0]], strict=True):
-            if batch.rows[row][0] != batch.rows[other][0]:
-                donors[row] = other
-    return torch.tensor(donors)
 
 
 def _changes(
