@@ -134,10 +134,9 @@ def link_across(
     cross = [p for p in subject.projections() if p.address.stack == "cross"]
     columns = _columns(cross, SETTINGS)
     if not columns:
+        problem = f"No norm can be computed in the cross-attention of {subject.name}."
         reason = " ".join(subject.notes) or "Its output is not a plain projection of the values."
-        raise ModelError(
-            f"No norm can be computed in the cross-attention of {subject.name}.", reason, "Choose another."
-        )
+        raise ModelError(problem, reason, "Choose another.")
     without = (
         f"Left out, {p.address}: {p.origins['o'].words if 'o' in p.origins else 'no output projection was found'}."
         for p in cross
@@ -200,10 +199,9 @@ def _link_within(
             kinds = _scores(trace)
             for row, (source, target) in sides.items():
                 sources, targets = map(len, texts[order[read.rows[row][0]]][1:])
-                ahead = [
-                    word_scores(scores[row], target, source, (sources, targets))[..., :sources] for scores in kinds
-                ]
-                back = [word_scores(scores[row], source, target, (targets, sources))[..., :targets] for scores in kinds]
+                of_row = [scores[row] for scores in kinds]
+                ahead = [word_scores(s, target, source, (sources, targets))[..., :sources] for s in of_row]
+                back = [word_scores(s, source, target, (targets, sources))[..., :targets] for s in of_row]
                 # by direction, then kind, as the columns are
                 for by_kind in zip(*map(link_directions, ahead, back), strict=True):
                     for best_of in by_kind:
@@ -301,7 +299,7 @@ class AlignmentCounts:
 
     @property
     def pairs(self) -> list[range]:
-        """The number of sentence pairs, the same for every model."""
+        """The sentence pairs by number, the same for every model."""
         return [range(len(self.lengths))] * len(self.models)
 
     def rates(self, redrawn: CrossedBootstrap, setting: str, kind: str | None) -> CrossedEstimate:

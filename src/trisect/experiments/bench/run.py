@@ -19,7 +19,7 @@ from typing import Any, NamedTuple, TypeAlias, cast
 import numpy as np
 import polars as pl
 import torch
-from jaxtyping import Bool, Float, Int
+from jaxtyping import Float, Int
 from torch import Tensor
 
 from trisect.core.errors import SpecError, TrisectError, on_step, unknown_name
@@ -62,11 +62,6 @@ class _PairReading(NamedTuple):
     answers: Int[Tensor, " B"]
     logits: Float[Tensor, " B"]
     compositions: Mapping[tuple[str, int, str, int], float]
-
-    @property
-    def every(self) -> Bool[Tensor, "B T"]:
-        """All positions."""
-        return self.batch.source.real
 
 
 def read_pairs(model: Pretrained, texts: Sequence[TextPair]) -> _PairReading:
@@ -177,8 +172,8 @@ def atp_star(model: Pretrained, texts: Sequence[TextPair], site: Site) -> float:
 
 
 def _attribution(reading: _PairReading, site: Site, corrected: bool) -> float:
-    component, layer, head = place_of(site)
-    both = attribute(reading.traces[layer], reading.donors[Address("plain", layer)], reading.every, reading.every)
+    (component, layer, head), every = place_of(site), reading.batch.source.real
+    both = attribute(reading.traces[layer], reading.donors[Address("plain", layer)], every, every)
     return float(both[component][0 if corrected else 1][:, head - 1].sum(-1).abs().mean())
 
 
@@ -196,12 +191,12 @@ def patching(model: Pretrained, texts: Sequence[TextPair], site: Site) -> float:
 def _effect(model: Pretrained, texts: tuple[tuple[str, str, str], ...], site: Site) -> float:
     """Mean absolute change of the answer's logit where the site is the donor's, or, if donors are the bases, at its mean over these."""
     (component, layer, head), reading = place_of(site), _read(model, texts)
-    address = Address("plain", layer)
+    address, every = Address("plain", layer), reading.batch.source.real
     source = reading.donors[address]
     if all(base == donor for base, donor, _ in texts):
         source = QKV(*(part.mean(0, keepdim=True).expand_as(part) for part in source))
-    write = replace_at([SiteTarget(address, component, (head,))], source, reading.every, reading.every)
-    outputs = model.outputs(reading.batch, {address: write}, places=reading.every.sum(1) - 1)[:, 0]
+    write = replace_at([SiteTarget(address, component, (head,))], source, every, every)
+    outputs = model.outputs(reading.batch, {address: write}, places=every.sum(1) - 1)[:, 0]
     return float((outputs.gather(1, reading.answers[:, None].to(outputs.device))[:, 0] - reading.logits).abs().mean())
 
 
@@ -257,9 +252,8 @@ def choose(settings: BenchmarkSettings) -> tuple[dict[str, ScoreFunction], tuple
     """The methods by name, built-in ones first, and the worlds; raises SpecError for unknown ones."""
     for kind, names, options in (("method", settings.methods, METHODS), ("world", settings.worlds, WORLDS)):
         if strange := [name for name in names if name not in options]:
-            raise SpecError(
-                unknown_name(kind, strange[0], options), f"There are {', '.join(options)}.", "Use one of them."
-            )
+            problem = unknown_name(kind, strange[0], options)
+            raise SpecError(problem, f"There are {', '.join(options)}.", "Use one of them.")
     methods = {name: METHODS[name] for name in settings.methods or METHODS}
     others: list[Any] = [method for file in settings.files for method in _read_methods(Path(file))]
     for method in others + list(settings.functions):
@@ -310,10 +304,9 @@ def score_sites(
                     requirement = "It is called with a model, pairs of texts and a site, and returns a number."
                     raise SpecError(problem, requirement, "Correct the method.") from error
                 if not math.isfinite(value):
+                    problem = f"{method} returned {value} at {site}."
                     requirement = "A score is a finite number, larger where the site matters."
-                    raise SpecError(
-                        f"{method} returned {value} at {site}.", requirement, "Return 0 where nothing is known."
-                    )
+                    raise SpecError(problem, requirement, "Return 0 where nothing is known.")
                 row = {"property": name, "site": str(site), "truth": site in truth[name]}
                 rows.append(row | {"method": method, "score": value})
     return rows
@@ -324,6 +317,5 @@ def area(rows: Sequence[NewRow], method: str) -> float:
     from sklearn.metrics import roc_auc_score
 
     selection = [row for row in rows if row["method"] == method]
-    return float(
-        roc_auc_score([bool(row["truth"]) for row in selection], [float(row["score"] or 0.0) for row in selection])
-    )
+    truth = [bool(row["truth"]) for row in selection]
+    return float(roc_auc_score(truth, [float(row["score"] or 0.0) for row in selection]))

@@ -71,12 +71,9 @@ class QuantiseSettings:
             need = "Bits need --by channel, token or both; ranks stand alone."
             raise SpecError("Nothing is to be reduced.", need, "Give --bits or --rank.")
         if self.bits and self.memory < min(self.bits):
+            problem = f"memory is {self.memory:g} (3 unless you give it)."
             least = f"The fewest bits of --bits are {min(self.bits)}."
-            raise SpecError(
-                f"memory is {self.memory:g} (3 unless you give it).",
-                least,
-                "Give more memory, or fewer bits among others.",
-            )
+            raise SpecError(problem, least, "Give more memory, or fewer bits among others.")
 
     @property
     def ways(self) -> tuple[tuple[str, int], ...]:

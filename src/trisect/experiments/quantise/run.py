@@ -203,10 +203,8 @@ def plan_bits(costs: Sequence[Mapping[int, float]], sizes: Sequence[int], memory
         best = longer
     if not best:
         fewest = sum(min(cost) * size for cost, size in zip(costs, sizes, strict=True)) / sum(sizes)
-        least = f"The fewest bits come to {fewest:g} a number."
-        raise SpecError(
-            f"A memory of {memory:g} bits a number.", least, "Give more memory, or fewer bits among others."
-        )
+        problem, least = f"A memory of {memory:g} bits a number.", f"The fewest bits come to {fewest:g} a number."
+        raise SpecError(problem, least, "Give more memory, or fewer bits among others.")
     return min(best.items(), key=lambda item: (item[1][0], -item[0]))[1][1]
 
 

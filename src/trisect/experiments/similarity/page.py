@@ -321,13 +321,10 @@ def _elsewhere(numbers: Measures) -> Section | None:
         "there is compared with what W_K and W_V read as if both were of one space, which they share only as far as training made "
         "them: it is described beside attention within one sequence, and no verdict rests on it."
     )
-    caption = f"{_OVERLAP} In cross-attention, where queries come from elsewhere."
-    figures = _grids(
-        numbers, "overlap", ("q-k", "q-v"), "overlap", "Figure 10", "Queries from elsewhere", caption, ELSEWHERE
-    )
-    table = Table(
-        ("Mean over heads", "encoder", "decoder", "cross", "random"), tuple(lines), "By where queries come from"
-    )
+    caption, title = f"{_OVERLAP} In cross-attention, where queries come from elsewhere.", "Queries from elsewhere"
+    figures = _grids(numbers, "overlap", ("q-k", "q-v"), "overlap", "Figure 10", title, caption, ELSEWHERE)
+    columns = ("Mean over heads", "encoder", "decoder", "cross", "random")
+    table = Table(columns, tuple(lines), "By where queries come from")
     return Section("What if queries come from elsewhere?", (text,), tuple(figures), (table,))
 
 

@@ -39,7 +39,7 @@ SCORES = ("score_unequal_share", "score_correlation", "self_first_share", "self_
 _SPARE = 1.25  # times the draws with which a p-value could just survive Holm's correction
 _FURTHER, ROUNDS = 4, 2  # times as many draws, and how often, while a claim hangs on what few of them say
 ONCE = "A matrix that several layers use counts once, at the first of them."
-Key = tuple[str, tuple[int, ...]]  # a kind of None and its shape
+Key = tuple[str, tuple[int, ...]]  # a kind of null distribution and its shape
 Hashes = Mapping[str, tuple[str, str]]  # of q, k, v and o: a hash of the weight, and one of the bias
 
 
@@ -462,9 +462,8 @@ def _evidence(measured: Sequence[_MapMeasure], nulls: Nulls) -> dict[str, HeadsA
     for pair in map("-".join, PAIRS):
         layers = [m for m in measured if (m.measure, m.group, m.component) == ("overlap", None, pair)]
         columns, heads = [], list[tuple[float, Null]]()
-        for value, key in (
-            (v, key) for m in layers for v, key in zip(m.values, m.keys, strict=True) if key is not None
-        ):
+        each = (pair for m in layers for pair in zip(m.values, m.keys, strict=True))
+        for value, key in ((value, key) for value, key in each if key is not None):
             null, beyond = nulls.get(key, "overlap"), np.array([value - matrices.MARGIN])
             if null.spread > 0:
                 columns.append([value - null.mean, null.below(beyond)[0], null.above(beyond)[0]])
@@ -489,9 +488,8 @@ def _over_heads(
     draw, evidence = np.random.default_rng([seed, 1]), {}
     shares = [m.values[np.isfinite(m.values)] for m in measured if (m.measure, m.group) == ("symmetric_share", None)]
     if shares and (all_shares := np.concatenate(shares)).size:
-        evidence["symmetric_share"] = ResampledHeads(
-            float(all_shares.mean()), bootstrap_means(all_shares, draw), len(all_shares)
-        )
+        means = bootstrap_means(all_shares, draw)
+        evidence["symmetric_share"] = ResampledHeads(float(all_shares.mean()), means, len(all_shares))
     for pair in map("-".join, PAIRS):
         among = [m.values for m in measured if (m.measure, m.component) == ("overlap_among", pair)]
         if among and (less := np.concatenate(among)).size > 1 and np.isfinite(less).all():
@@ -505,9 +503,7 @@ def _over_heads(
         first = np.concatenate([np.mean([s.draws[:, 2] for s in layers], 0) for layers in heads_of.values()], 1)
         heads = first.shape[1]
         values = [np.mean([s.value[2] for s in layers], 0) for layers in heads_of.values()]
-        mean = float(np.concatenate(values).mean())
+        mean, means = float(np.concatenate(values).mean()), bootstrap_means(first, draw, len(first))
         unit = "head" if heads <= fewest else "text"
-        evidence["self_first_share"] = ResampledHeads(
-            mean, bootstrap_means(first, draw, len(first)), min(heads, fewest), unit
-        )
+        evidence["self_first_share"] = ResampledHeads(mean, means, min(heads, fewest), unit)
     return evidence
