@@ -91,11 +91,8 @@ class _Trials:
         rise = percentile_interval(rises, len(self.tokens))
         area = percentile_interval(rises.mean(1, keepdims=True), len(self.tokens))
         rows = []
-        for name, values in (
-            (self.measure, losses),
-            (f"rise_low{self.suffix}", rise.low),
-            (f"rise_high{self.suffix}", rise.high),
-        ):
+        named = {self.measure: losses, f"rise_low{self.suffix}": rise.low, f"rise_high{self.suffix}": rise.high}
+        for name, values in named.items():
             for x, value in zip(at, values, strict=True):
                 rows += self.rows(site, {f"{kind}_{name}": value}, float(x))
         areas = {"area": mean_difference(losses, losses[-1]), "area_low": area.low[0], "area_high": area.high[0]}

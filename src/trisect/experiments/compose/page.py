@@ -68,14 +68,10 @@ def page(tables: Mapping[str, pl.DataFrame], about: About[ComposeFacts]) -> Shee
     for row in strongest:
         value = Estimate("", row["direct"], row["direct_low"], row["direct_high"])
         layer, _, part = row["writer"].partition(".")
-        block = {"mlp": "the feed-forward network", "attn": "attention", "bias": "the bias"}.get(
-            part, part.replace("h", "head ")
-        )
-        writer = (
-            f"{block} of layer {layer}"
-            if part
-            else f"the embedding of {'positions' if layer == 'position' else 'tokens'}"
-        )
+        blocks = {"mlp": "the feed-forward network", "attn": "attention", "bias": "the bias"}
+        writer = f"the embedding of {'positions' if layer == 'position' else 'tokens'}"
+        if part:
+            writer = f"{blocks.get(part, part.replace('h', 'head '))} of layer {layer}"
         certain = "" if (value.low or 0.0) > 0 else "The largest effect is not certain. "
         answer = (
             f"{certain}What {writer} adds matters most to {words.site_words(row['into'])}: with another "

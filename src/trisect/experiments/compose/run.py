@@ -122,11 +122,8 @@ def prepare(
         requirement = f"It reads the embedding alone; {subject.shape.describe()}"
         raise SpecError(f"Paths into {settings.into} were asked for.", requirement, "Name a head of a later layer.")
     targets = [SiteTarget(Address("plain", reader.layer), "k", None) for reader in readers]
-    return (
-        subject,
-        tuple(reader for reader in readers if (reader.layer,) != first),
-        prepare_pairs(settings, subject, targets),
-    )
+    later = tuple(reader for reader in readers if (reader.layer,) != first)
+    return subject, later, prepare_pairs(settings, subject, targets)
 
 
 def measure(settings: ComposeSettings, context: RunContext) -> Measured[ComposeFacts]:
