@@ -60,8 +60,31 @@ Window = Annotated[
 ]
 
 
+class _Source:
+    """A model or several, and how to fetch them."""
+
+    def fetch_options(self) -> FetchOptions:
+        """The options of `load` besides model and window."""
+        names = ("revision", "dtype", "device", "device_map", "pickle", "remote_code")
+        return cast("FetchOptions", {name: getattr(self, name, None) for name in names})
+
+    def _open(self, model: Any, **options: Any) -> Subject:
+        """Open one model, unless it is open already; raises ModelError for options that then come too late."""
+        from trisect.core.subject import Subject  # with PyTorch, which a command's help does without
+        from trisect.lab.subject import load
+
+        if not isinstance(model, Subject):
+            return load(model, quiet=True, **self.fetch_options(), **options)
+        source: Any = self
+        options_of = [f for f in fields(source) if f.name not in ("model", "models")]
+        if late := [f.name for f in options_of if getattr(self, f.name) != f.default]:
+            reason = f"{model.name} is loaded already, so that they cannot be applied."
+            raise ModelError(f"{', '.join(late)} was given.", reason, "Give them to trisect.load instead.")
+        return model
+
+
 @record
-class ModelSource:
+class ModelSource(_Source):
     """A model to read, and how to fetch it."""
 
     model: Annotated[
@@ -82,11 +105,7 @@ class ModelSource:
 
     def open(self) -> Subject:
         """Open the model; raises ModelError if it cannot be read."""
-        return _open_model(self, self.model, window=self.window, **self.fetch_options())
-
-    def fetch_options(self) -> FetchOptions:
-        """The options of `load` besides model and window."""
-        return _fetch_options(self)
+        return self._open(self.model, window=self.window)
 
 
 Models = Annotated[
@@ -109,7 +128,7 @@ Units = Annotated[
 
 
 @record
-class ModelsSource:
+class ModelsSource(_Source):
     """Models to read side by side, and how to fetch them."""
 
     models: Annotated[
@@ -127,35 +146,12 @@ class ModelsSource:
         """Open the models; those of one name get numbers. Raises ModelError, also if there is none."""
         if not self.models:
             raise ModelError("No model was given.", "At least one is read.", "Give a model.")
-        opened: list[Any] = [_open_model(self, model, **self.fetch_options()) for model in self.models]
+        opened: list[Any] = [self._open(model) for model in self.models]
         names = [subject.name for subject in opened]
         return tuple(
             replace(subject, name=f"{subject.name} ({number})") if names.count(subject.name) > 1 else subject
             for number, subject in enumerate(opened, start=1)
         )
-
-    def fetch_options(self) -> FetchOptions:
-        """The options of `load` besides model and window."""
-        return _fetch_options(self)
-
-
-def _fetch_options(source: ModelSource | ModelsSource) -> FetchOptions:
-    names = ("revision", "dtype", "device", "device_map", "pickle", "remote_code")
-    return cast("FetchOptions", {name: getattr(source, name, None) for name in names})
-
-
-def _open_model(source: ModelSource | ModelsSource, model: Any, **options: Any) -> Subject:
-    """Open one model of a source, unless it is open already; raises ModelError for options that then come too late."""
-    from trisect.core.subject import Subject  # with PyTorch, which a command's help does without
-    from trisect.lab.subject import load
-
-    if not isinstance(model, Subject):
-        return load(model, quiet=True, **options)
-    options_of = [f for f in fields(source) if f.name not in ("model", "models")]
-    if late := [f.name for f in options_of if getattr(source, f.name) != f.default]:
-        reason = f"{model.name} is loaded already, so that they cannot be applied."
-        raise ModelError(f"{', '.join(late)} was given.", reason, "Give them to trisect.load instead.")
-    return model
 
 
 @record
@@ -262,19 +258,16 @@ def open_any(
     from trisect.core.subject import Texts
     from trisect.text.sources import as_texts, first_texts, open_texts
 
+    path = Path(where[:200] if isinstance(where, str) else "")
+    is_path = path.exists() or path.is_absolute() or (len(path.parts) > 1 and path.parent.exists())
     if isinstance(where, Texts):
         texts = where
-    elif isinstance(where, str) and len(where.split()) > 1 and not (is_hub(where) or _is_path(Path(where[:200]))):
+    elif isinstance(where, str) and len(where.split()) > 1 and not (is_hub(where) or is_path):
         texts = as_texts([where])  # a text itself, and no folder's name
     else:
         named = isinstance(where, (str, Path))
         texts = open_texts(where, split, reader, published) if named else as_texts(where)
     return texts if limit is None else first_texts(texts, limit)
-
-
-def _is_path(path: Path) -> bool:
-    """Whether a string is a path: it exists, or its folder does."""
-    return path.exists() or path.is_absolute() or (len(path.parts) > 1 and path.parent.exists())
 
 
 EngineName = Annotated[
