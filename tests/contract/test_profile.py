@@ -154,10 +154,10 @@ def test_what_is_kept_is_what_the_layer_reads_and_what_its_weights_make_of_it(na
     texts = open_labels(bank, "train").texts()
     for batch in marker.batches((next(texts) for _ in range(got.texts)), 16, scored=False):
         trace = next(t for t in subject.trace(batch).traces if t.address == Address("plain", 2))
-        for place in marker.words(batch, last):
-            rows["x"].append(whole(trace)[place.row, place.position])
+        for row, position, *_ in marker.words(batch, last):
+            rows["x"].append(whole(trace)[row, position])
             for c in COMPONENTS:
-                rows[c].append(component_vectors(trace, c)[place.row, place.position].flatten())
+                rows[c].append(component_vectors(trace, c)[row, position].flatten())
     rows = {c: torch.stack(found) for c, found in rows.items()}
     stored = layer.inputs["q"]
     taken = torch.from_numpy(stored.finish().astype(np.float32)) * stored.scale + stored.shift
@@ -304,8 +304,8 @@ def test_one_place_a_word_its_first_piece_or_its_last(bert):
     one = Labelled("w1 w2w3 w4 .", ((0, 2), (3, 7), (8, 10), (11, 12)), {})
     (batch,) = marker.batches([one], 4, scored=False)
     places = marker.words(batch, False)
-    assert [p.word for p in places] == [0, 1, 2, 3]
-    assert [p.position for p in places] == [1, 2, 3, 4]  # after [CLS]; the tokenizer leaves w2w3 whole
+    assert [word for *_, word in places] == [0, 1, 2, 3]
+    assert [position for _, position, *_ in places] == [1, 2, 3, 4]  # after [CLS]; the tokenizer leaves w2w3 whole
 
 
 def test_stored_words_come_back_in_half_precision():

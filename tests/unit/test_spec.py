@@ -288,10 +288,10 @@ def test_outside_the_model_is_an_error_never_an_empty_set():
     with pytest.raises(SiteError, match=r"'k@6' lies outside the model: layer 6") as caught:
         Site.parse("k@6").resolve(5, 5)
     assert caught.value.reason == "The model has layers 1-5 and heads 1-5."
-    with pytest.raises(SiteError, match=r"names head 4 of k") as caught:
-        Site.parse("q+k@1.h4").resolve(5, 8, kv_heads=2)
-    assert "k has heads 1-2" in caught.value.reason
-    assert str(Site.parse("q@1.h4").resolve(5, 8, kv_heads=2)) == "q@1.h4"
+    with pytest.raises(SiteError, match=r"names head 4 of q") as caught:
+        Site.parse("q+k@1.h4").resolve(5, 2)
+    assert "q has heads 1-2" in caught.value.reason
+    assert str(Site.parse("q@1.h4").resolve(5, 8)) == "q@1.h4"
     with pytest.raises(SiteError, match="names the stack 'dec'"):
         Site.parse("dec.k@1").resolve(5, 5)
 

@@ -13,7 +13,6 @@ ALLOWED = {
     "core/trace.py Reading.to_xarray": "xarray is no dependency, and so gives no type",
     "core/trace.py Reading.to_pandas": "pandas is no dependency, and so gives no type",
     "hf/verify/proof.py Proof.to_pandas": "pandas is no dependency, and so gives no type",
-    "core/errors.py pandas_frame": "pandas is no dependency, and so gives no type",
     "core/errors.py import_optional": "a package that is no dependency gives no type",
     "lab/experiment.py Result.to_pandas": "pandas is no dependency, and so gives no type",
     "measure/intervention.py Intervention.to_pandas": "pandas is no dependency, and so gives no type",

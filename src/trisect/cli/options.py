@@ -15,7 +15,7 @@ from trisect.cli.group import open_page, say, say_json, say_step
 from trisect.core.errors import SpecError
 from trisect.core.finding import FAILED, NOT_TESTED, Finding
 from trisect.core.schema import MAX_SEEDS, Setting, build, flat_settings, read_word
-from trisect.lab.experiment import Experiment, Result, Utility
+from trisect.lab.experiment import Experiment, Utility
 
 OPEN = click.Option(["--open", "opens"], is_flag=True, help="Open the page in a browser at the end.")
 QUIET = click.Option(["--quiet"], is_flag=True, help="Show no progress.")
@@ -58,16 +58,21 @@ def experiment_command(experiment: Experiment[Any, Any]) -> click.Command:
             result = run(experiment, build(experiment.settings, parse_options(experiment.settings, values)), out, quiet)
         if as_json:
             say_json(result.data())
-        elif quiet:
-            _say_paths(result)
-        else:
-            _print_result(result)
+        else:  # the answer, the number of verdicts, notes, and paths of what was made and of the page
+            lines = finding_lines(result.findings, result.answer, result.paged)
+            for line in () if quiet else (*lines, *result.notes):
+                say(line)
+            for path in result.paths.values() if result.makes else ():
+                say(f"{result.makes.removesuffix('s')}  {path.resolve()}")
+            if result.paged:
+                say(f"report  {result.report.resolve()}")
         if opens:
             open_page(result.report)
         failed = [finding for finding in result.findings if finding.verdict == FAILED]
         for finding in failed if as_json or quiet else ():
             say(f"trisect: {finding}", err=True)
-        _exit(bool(failed))
+        if failed:
+            click.get_current_context().exit(1)
 
     parameters = [
         *parameters_of(experiment.settings),
@@ -91,16 +96,11 @@ def utility_command(tool: Utility[Any]) -> click.Command:
             say_json(reply.data())
         else:
             say("\n".join(reply.words()))
-        _exit(tool.failed(reply))
+        if tool.failed(reply):
+            click.get_current_context().exit(1)
 
     flag = click.Option(["--json", "as_json"], is_flag=True, help="Print the reply as JSON.")
     return _make_command(tool.name, tool.help, tool.settings, [*parameters_of(tool.settings), flag, QUIET], call)
-
-
-def _exit(failed: bool) -> None:
-    """Exit with 1 if a check failed."""
-    if failed:
-        click.get_current_context().exit(1)
 
 
 def _make_command(
@@ -221,13 +221,6 @@ VERDICTS = {"supported": "supported", "refuted": "refuted", "inconclusive": "und
 MAX_ANSWER_LINES = 3  # of the answer and other findings; the page has all
 
 
-def _print_result(result: Result[Any]) -> None:
-    """Print the answer, the number of verdicts, notes, paths, and the page's path."""
-    for line in (*finding_lines(result.findings, result.answer, result.paged), *result.notes):
-        say(line)
-    _say_paths(result)
-
-
 def finding_lines(findings: Sequence[Finding], answer: str = "", paged: bool = True) -> list[str]:
     """Findings as lines for the terminal: the answer, at most three lines if there is a page; then counted verdicts."""
     answers = [str(finding) for finding in findings if finding.measure == "answer"]
@@ -237,14 +230,6 @@ def finding_lines(findings: Sequence[Finding], answer: str = "", paged: bool = T
     counts = [f"{verdicts[name]} {word}" for name, word in VERDICTS.items() if verdicts[name]]
     tally = [f"claims: {', '.join(counts)} (trisect claims prints what they say, the page why)"] if counts else []
     return [*(lines[:MAX_ANSWER_LINES] if paged else lines), *tally]
-
-
-def _say_paths(result: Result[Any]) -> None:
-    """Print the paths of what was made, and of the page."""
-    for path in result.paths.values() if result.makes else ():
-        say(f"{result.makes.removesuffix('s')}  {path.resolve()}")
-    if result.paged:
-        say(f"report  {result.report.resolve()}")
 
 
 def columns(rows: Sequence[Mapping[str, object]]) -> list[str]:

@@ -18,11 +18,10 @@ from pydantic.fields import FieldInfo
 from trisect.core.errors import SpecError, require, shorten, unknown_name
 from trisect.core.methods import SiteText
 from trisect.core.schema import record
-from trisect.core.site import Site
+from trisect.core.site import COMPONENTS, Site
 
 SettingValue = str | float | int | bool | None
 COMMON = ("label", "strength")  # keys of every edit's data (None where it has no such setting), since run ids hash them
-EDITABLE = ("q", "k", "v", "o", "attn", "ffn")
 
 
 @record
@@ -160,7 +159,7 @@ def check_site(site: Site, method: str) -> Site:
             return kind_of(method).check_site(site)
 
 
-def check_study_site(site: Site, method: str, allowed: tuple[str, ...] = EDITABLE, heads: bool = True) -> Site:
+def check_study_site(site: Site, method: str, allowed: tuple[str, ...] = COMPONENTS, heads: bool = True) -> Site:
     """Return the site if its components are allowed and it is of the only stack; raises SpecError otherwise."""
     if any(c not in allowed for c in site.components) or site.stack or site.pre or (site.heads and not heads):
         raise SpecError(

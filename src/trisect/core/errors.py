@@ -264,11 +264,6 @@ def is_installed(package: str) -> bool:
     return spec is not None and spec.origin is not None
 
 
-def pandas_frame(columns: Mapping[str, Sequence[object]]) -> Any:
-    """Columns by name as a pandas.DataFrame; raises SpecError without the package pandas."""
-    return import_optional("pandas").DataFrame(columns)
-
-
 def import_optional(package: str) -> Any:
     """Import the package that the method to_PACKAGE needs; raises SpecError if it is not installed."""
     if not is_installed(package):

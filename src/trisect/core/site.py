@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
 from trisect.core.errors import SiteError
@@ -83,33 +82,25 @@ class Site:
         layers = "all" if self.layers is None else format_spans(self.layers)
         return f"{stack}{'pre.' if self.pre else ''}{'+'.join(self.components)}@{layers}{heads}"
 
-    def resolve(self, layers: int, heads: int, kv_heads: int | None = None, stacks: Iterable[str] = ("",)) -> Site:
-        """This site with the numbers of its layers in a model of that shape.
+    def resolve(self, layers: int, heads: int) -> Site:
+        """This site with the numbers of its layers in a model of that shape, of one stack without a name.
 
         Raises SiteError if any part of it is outside the model.
         """
         shape = f"The model has layers 1-{layers} and heads 1-{heads}"
-        if self.stack not in stacks:
-            have = ", ".join(s or "one unnamed stack" for s in stacks)
-            raise SiteError(
-                f"The site '{self}' names the stack {self.stack!r}.",
-                f"The model has {have}.",
-                "Name a stack that it has.",
-            )
+        if self.stack:
+            problem = f"The site '{self}' names the stack {self.stack!r}."
+            raise SiteError(problem, "The model has one unnamed stack.", "Name a stack that it has.")
         if self.layers is not None and self.layers[-1] > layers:
             raise SiteError(
                 f"The site '{self}' lies outside the model: layer {self.layers[-1]}.",
                 f"{shape}.",
                 "Choose a layer in that range.",
             )
-        for component in self.components if self.heads else ():
-            have = kv_heads if kv_heads is not None and component in ("k", "v") else heads
-            if self.heads and self.heads[-1] > have:
-                raise SiteError(
-                    f"The site '{self}' names head {self.heads[-1]} of {component}.",
-                    f"{shape}; {component} has heads 1-{have}.",
-                    "Choose a head in that range.",
-                )
+        if self.heads and self.heads[-1] > heads:
+            problem = f"The site '{self}' names head {self.heads[-1]} of {self.components[0]}."
+            reason = f"{shape}; {self.components[0]} has heads 1-{heads}."
+            raise SiteError(problem, reason, "Choose a head in that range.")
         return replace(self, layers=self.layers or tuple(range(1, layers + 1)))
 
     def parts(self) -> tuple[Site, ...]:

@@ -183,13 +183,7 @@ def narrow_heads(model: Model, edit: Edit) -> Edit:
     and heads of E' dimensions (H of them) have 4DHE' + 3HE' + D.
     """
     site, wide, heads = edit.site, model.width, model.heads
-    match edit.kind:
-        case "tie":
-            saved = len(site.components) - 1
-        case "identity":
-            saved = len(site.components)
-        case other:
-            raise AssertionError(f"{other} saves no matrix")
+    saved = len(site.components) - {"tie": 1, "identity": 0}[edit.kind]  # no other kind saves a matrix
     share = len(site.heads) / heads if site.heads else 1.0
     left = 4 * wide * wide + 4 * wide - saved * share * (wide * wide + wide)
     width = round((left - wide) / ((4 * wide + 3) * heads))

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from trisect.core.errors import SiteError, SpecError, import_optional, join_words, pandas_frame
+from trisect.core.errors import SiteError, SpecError, import_optional, join_words
 from trisect.core.files import Json, digest, replace_file
 from trisect.core.site import Site, format_spans
 
@@ -503,7 +503,7 @@ class Reading:
                 )
                 for name, cell in zip(names, (*place, float(weights[row, head, query, key])), strict=True):
                     columns[name].append(cell)
-        return pandas_frame(columns)
+        return import_optional("pandas").DataFrame(columns)
 
     def _arrays(self) -> Iterator[tuple[Address, str, Tensor]]:
         for trace in self.traces:

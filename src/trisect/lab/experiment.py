@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Generic, NamedTuple, Protocol, TypeAlias, TypeVar
 
-from trisect.core.errors import SpecError, pandas_frame, translate_system_errors
+from trisect.core.errors import SpecError, import_optional, translate_system_errors
 from trisect.core.files import Json
 from trisect.core.finding import About, Finding
 from trisect.core.machine import Machine
@@ -101,13 +101,11 @@ class Result(Generic[F]):
 
         Raises SpecError for a name that is none of `tables`, and without the package pandas.
         """
-        name = table or next(
-            (table_name for table_name in self.tables if table_name == "measures"), next(iter(self.tables), "")
-        )
+        name = table or ("measures" if "measures" in self.tables else next(iter(self.tables), ""))
         if name not in self.tables:
             reason = f"There are {', '.join(self.tables) or 'no tables'}."
             raise SpecError(f"The table {name!r} was asked for.", reason, "Name one of them.")
-        return pandas_frame(self.tables[name].to_dict(as_series=False))
+        return import_optional("pandas").DataFrame(self.tables[name].to_dict(as_series=False))
 
     def to_dict(self) -> dict[str, Json]:
         """Everything as JSON-ready data: the output of `--json`, with every table as a list of rows under `tables`."""
@@ -116,14 +114,10 @@ class Result(Generic[F]):
 
     def data(self) -> dict[str, Json]:
         """The result as JSON-ready data: the page's first sentence, page, findings in words and as records, notes, and files."""
-        page: dict[str, Json] = {"report": str(self.report.resolve())} if self.paged else {}
-        paths: dict[str, Json] = (
-            {self.makes: [str(path.resolve()) for path in self.paths.values()]} if self.makes else {}
-        )
         return {
             **({"answer": self.answer} if self.answer else {}),
-            **page,
-            **paths,
+            **({"report": str(self.report.resolve())} if self.paged else {}),
+            **({self.makes: [str(path.resolve()) for path in self.paths.values()]} if self.makes else {}),
             "notes": list(self.notes),
             "findings": [str(finding) for finding in self.findings],
             "records": [finding.data() for finding in self.findings],

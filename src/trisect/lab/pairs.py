@@ -61,19 +61,15 @@ class PatchedSides(NamedTuple):
     def cut(self, other: Batch, rows: Int[Tensor, " B"]) -> PatchedSides:
         """The masks cut to the rows' lengths in another batch."""
         source, target = other.source.real[rows], None if other.target is None else other.target.real[rows]
-        both = None if self.target is None or target is None else self.target & _fill(target, self.target)
-        return PatchedSides(self.source & _fill(source, self.source), both, self.crossed & _fill(source, self.crossed))
+        source = _filled(source, self.source.shape[1])
+        both = None if self.target is None or target is None else self.target & _filled(target, self.target.shape[1])
+        return PatchedSides(self.source & source, both, self.crossed & source)
 
     def widened(self, batch: Batch) -> PatchedSides:
         """The masks for a batch with extended texts, whose further positions are not patched."""
-        real = batch.source.real
-        target = None if self.target is None or batch.target is None else _fill(self.target, batch.target.real)
-        return PatchedSides(_fill(self.source, real), target, _fill(self.crossed, real))
-
-
-def _fill(mask: Bool[Tensor, "B T"], like: Bool[Tensor, "B S"]) -> Bool[Tensor, "B S"]:
-    """A mask of the width of another, cut or padded with False."""
-    return torch.nn.functional.pad(mask, (0, like.shape[1] - mask.shape[1]))
+        width, other = batch.source.real.shape[1], batch.target
+        target = None if self.target is None or other is None else _filled(self.target, other.real.shape[1])
+        return PatchedSides(_filled(self.source, width), target, _filled(self.crossed, width))
 
 
 def answer_places(batch: Batch, mask: str | None) -> Int[Tensor, " B"] | None:
@@ -253,8 +249,8 @@ def _joined(batches: Sequence[Batch]) -> Batch:
 
     def side(sides: Sequence[Side]) -> Side:
         width = max(side.real.shape[1] for side in sides)
-        ids = [_filled(side.ids, width, 0) for side in sides if side.ids is not None]
-        real = torch.cat([_filled(side.real, width, False) for side in sides])
+        ids = [_filled(side.ids, width) for side in sides if side.ids is not None]
+        real = torch.cat([_filled(side.real, width) for side in sides])
         special = torch.cat([_filled(side.special, width, True) for side in sides])
         tokens = tuple((*row, *[""] * (width - len(row))) for side in sides for row in side.tokens)
         return Side(tokens, real, special, torch.cat(ids) if len(ids) == len(sides) else None)
@@ -278,8 +274,8 @@ def _joined(batches: Sequence[Batch]) -> Batch:
     return Batch(inputs, source, side(targets) if targets else None, rows, first.notes, sides)
 
 
-def _filled(rows: Tensor, width: int, value: int) -> Tensor:
-    """Rows padded at their end."""
+def _filled(rows: Tensor, width: int, value: int = 0) -> Tensor:
+    """Rows padded or cut at their end."""
     return torch.nn.functional.pad(rows, (0, width - rows.shape[1]), value=value)
 
 

@@ -26,15 +26,6 @@ if TYPE_CHECKING:
     from trisect.hf.load import Pretrained
 
 
-class _WordPlace(NamedTuple):
-    """The row and position (from 0) of a word in a batch, and its text and word numbers."""
-
-    row: int
-    position: int
-    text: int
-    word: int
-
-
 @dataclass(eq=False)
 class WordTexts:
     """Texts on their way into a subject's batches, stored with the words of their tokens as long as rows of them can follow."""
@@ -60,8 +51,8 @@ class WordTexts:
         """A text of the last batch."""
         return self._texts[number][1]
 
-    def words(self, batch: Batch, last: bool) -> list[_WordPlace]:
-        """A position for each word of a text: that of its first token, or of its last."""
+    def words(self, batch: Batch, last: bool) -> list[tuple[int, int, int, int]]:
+        """Row, position (of the first token, or of the last), text and number of every word of a batch, from 0."""
         places = []
         for i, ((number, start), plain) in enumerate(zip(batch.rows, ordinary(batch.source), strict=True)):
             words = self._texts[number][0]
@@ -69,7 +60,7 @@ class WordTexts:
                 word = words[piece] if piece < len(words) else -1
                 neighbour = piece + 1 if last else piece - 1
                 if word >= 0 and not (0 <= neighbour < len(words) and words[neighbour] == word):
-                    places.append(_WordPlace(i, position, number, word))
+                    places.append((i, position, number, word))
         return places
 
     def _owners(self, text: Labelled) -> list[int]:

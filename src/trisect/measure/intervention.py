@@ -11,7 +11,7 @@ import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
 
-from trisect.core.errors import CorpusError, ModelError, SpecError, pandas_frame
+from trisect.core.errors import CorpusError, ModelError, SpecError, import_optional
 from trisect.core.files import Json
 from trisect.core.site import Site
 from trisect.core.subject import (
@@ -222,7 +222,7 @@ class Intervention:
 
     def to_pandas(self) -> Any:
         """The change of each position's output, as a pandas.DataFrame; needs the package pandas."""
-        return pandas_frame({"token": list(self.tokens), "moved": self.moved.tolist()})
+        return import_optional("pandas").DataFrame({"token": list(self.tokens), "moved": self.moved.tolist()})
 
     def __str__(self) -> str:
         """The predictions at `place`, or the change of each token's output, as lines."""

@@ -92,11 +92,6 @@ class PageState:
             return None
         return self.second[0] if len(self.second) == 1 else (self.second[0], self.second[1])
 
-    @property
-    def by_site(self) -> Mapping[str, str]:
-        """The replacement of each site, in order."""
-        return dict(self.switches)
-
 
 @record
 class PageQuestion:
@@ -199,7 +194,7 @@ class PageModel:
 
     def _answer(self, state: PageState, has: str, check: CancelCheck) -> PageAnswer:
         ready = self._prepare(state)
-        planned, positions = ready.plan(state.by_site), ready.positions(state.positions)
+        planned, positions = ready.plan(dict(state.switches)), ready.positions(state.positions)
         check()
         change = ready.switched(planned, state.place, positions)
         check()
@@ -217,7 +212,7 @@ class PageModel:
     def page(self, state: PageState, check: CancelCheck = lambda: None) -> str:
         """The explorer of the page's state as a file; `check` as for `answer`."""
         ready = self._prepare(state)
-        planned, positions = ready.plan(state.by_site), ready.positions(state.positions)
+        planned, positions = ready.plan(dict(state.switches)), ready.positions(state.positions)
         check()
         picture = self._picture(ready, planned, positions)
         check()

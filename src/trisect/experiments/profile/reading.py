@@ -340,10 +340,11 @@ def read_words(
         for batch in marker.batches(first_texts(), settings.batch, scored=False):
             words: _Words = []
             for place in marker.words(batch, last):
-                text = marker.text(place.text)
-                if not is_unknown(text.text[slice(*text.spans[place.word])]):
-                    words.append((place.row, place.position, place.text, place.word))
-                    articles[place.text] = text.article
+                *_, number, word = place
+                text = marker.text(number)
+                if not is_unknown(text.text[slice(*text.spans[word])]):
+                    words.append(place)
+                    articles[number] = text.article
             numbers = dict.fromkeys(number for _, _, number, _ in words)
             labels = {number: labels.get(number) or label(marker.text(number)) for number in numbers}
             notes.update(dict.fromkeys(batch.notes))

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor, nn
 
-from trisect.core.errors import ModelError, pandas_frame, report_step, reraise_out_of_memory
+from trisect.core.errors import ModelError, import_optional, report_step, reraise_out_of_memory
 from trisect.core.files import Json
 from trisect.core.subject import QKV, Heads, ModelInputs, Shape
 from trisect.core.trace import NAMES, Address, find_shared_weights, spell_layers
@@ -283,7 +283,9 @@ class Proof:
     def to_pandas(self) -> Any:
         """The rows as a pandas.DataFrame; needs the package pandas."""
         rows = self.rows()
-        return pandas_frame({name: [row[name] for row in rows] for name in (rows[0] if rows else ())})
+        return import_optional("pandas").DataFrame(
+            {name: [row[name] for row in rows] for name in (rows[0] if rows else ())}
+        )
 
     def call_laws(self) -> tuple[CallLaws | None, ...]:
         """The laws that every read checks, call by call; None for calls that are not read."""

@@ -141,10 +141,9 @@ def encode_settings(value: Any, sent: set[Path] | None = None) -> Json:
             for field in settings_of(type(value))
             if isinstance(field, Group) or field.option.argument or field.has_path
         }
-        items = {
-            field.name: (getattr(value, field.name), sent if field.name in places else None) for field in fields(value)
-        }
-        return {"settings": {name: encode_settings(*value_and_sent) for name, value_and_sent in items.items()}}
+        names = [field.name for field in fields(value)]
+        items = {n: encode_settings(getattr(value, n), sent if n in places else None) for n in names}
+        return {"settings": items}
     if isinstance(value, Site):
         return {"site": str(value)}
     if isinstance(value, str | Path) and sent is not None and (packed := _transfer(value, sent)) is not None:

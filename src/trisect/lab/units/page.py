@@ -89,15 +89,8 @@ def findings_table(findings: Mapping[str, Iterable[Finding]]) -> pl.DataFrame:
     return pl.DataFrame(rows, schema=FINDINGS, orient="row")
 
 
-class _PooledNumber(NamedTuple):
-    """A number of a finding: its mean over models, and each model's estimate."""
-
-    mean: Estimate
-    each: tuple[Estimate, ...]
-
-
 class _PooledFinding(NamedTuple):
-    """A finding over models: its subject, and the numbers that every model has."""
+    """A finding over models: its subject, and of each number that every model has the mean and each model's estimate."""
 
     measure: str
     label: str
@@ -106,7 +99,7 @@ class _PooledFinding(NamedTuple):
     groups: tuple[str, ...]
     per: str
     signed: bool
-    numbers: tuple[_PooledNumber, ...]
+    numbers: tuple[tuple[Estimate, tuple[Estimate, ...]], ...]
     margin: float | None = None  # within which q, k and v are alike; None where they are not to be ranked
 
     @property
@@ -141,9 +134,9 @@ def pool_findings(table: pl.DataFrame, models: Sequence[str]) -> tuple[_PooledFi
     return tuple(pooled)
 
 
-def _pool(name: str, each: Iterable[Estimate]) -> _PooledNumber:
+def _pool(name: str, each: Iterable[Estimate]) -> tuple[Estimate, tuple[Estimate, ...]]:
     estimates = tuple(each)
-    return _PooledNumber(_mean(name, [estimate.mean or 0.0 for estimate in estimates]), estimates)
+    return _mean(name, [estimate.mean or 0.0 for estimate in estimates]), estimates
 
 
 def _mean(name: str, values: Sequence[float]) -> Estimate:

@@ -20,12 +20,12 @@ import polars as pl
 from trisect.claims.models import judge_over_models
 from trisect.core.errors import ModelError, SiteError, SpecError, StudyError, TrisectError, report_step
 from trisect.core.files import digest
-from trisect.core.finding import About, Finding
+from trisect.core.finding import About
 from trisect.core.machine import code_hash, versions
 from trisect.core.schema import Group, settings_of
 from trisect.core.site import Site
 from trisect.core.subject import Subject, Texts
-from trisect.lab.experiment import Experiment, Measured, RunContext, UnitsFacts, UnitsResult
+from trisect.lab.experiment import Experiment, Measured, PageModule, RunContext, UnitsFacts, UnitsResult
 from trisect.lab.inputs import UNITS, ModelSource, ModelWorkers
 from trisect.lab.jobs import run_jobs
 from trisect.lab.passes import plan_edits
@@ -60,7 +60,6 @@ from trisect.lab.units.jobs import (
 )
 from trisect.lab.units.page import concat_tables, findings_table, over_models
 from trisect.report.format import slug
-from trisect.report.sheet import Sheet
 
 MODELS, REVISIONS = UNITS
 FOLDER = "models"  # of each model's own page
@@ -350,13 +349,9 @@ class OverModels(Experiment[Any, UnitsFacts]):
                 shutil.copy2(place / name, target)
         return read_unit(self.experiment, place, unit.page)
 
-    def findings(self, tables: Mapping[str, pl.DataFrame], about: About[UnitsFacts]) -> Sequence[Finding]:
-        """Findings over models, for any experiment."""
-        return page.findings(tables, about)
-
-    def page(self, tables: Mapping[str, pl.DataFrame], about: About[UnitsFacts]) -> Sheet:
-        """The page of several models, for any experiment."""
-        return page.page(tables, about)
+    def page_module(self) -> PageModule[UnitsFacts]:
+        """Findings and page of several models, for any experiment."""
+        return page
 
 
 def _measure_units(
