@@ -15,7 +15,7 @@ from trisect.cli.group import open_page, say, say_json, say_step
 from trisect.core.errors import SpecError
 from trisect.core.finding import FAILED, NOT_TESTED, Finding
 from trisect.core.schema import MAX_SEEDS, Setting, build, flat_settings, read_word
-from trisect.lab.experiment import Experiment, Utility
+from trisect.lab.experiment import Command, Experiment, Utility
 
 OPEN = click.Option(["--open", "opens"], is_flag=True, help="Open the page in a browser at the end.")
 QUIET = click.Option(["--quiet"], is_flag=True, help="Show no progress.")
@@ -81,7 +81,7 @@ def experiment_command(experiment: Experiment[Any, Any]) -> click.Command:
         click.Option(["--json", "as_json"], is_flag=True, help="Print the result as JSON."),
         click.Option(["--quiet"], is_flag=True, help="Show no progress, and print only where the results are."),
     ]
-    return _make_command(experiment.name, experiment.help, experiment.settings, parameters, call)
+    return _make_command(experiment, parameters, call)
 
 
 def utility_command(tool: Utility[Any]) -> click.Command:
@@ -100,25 +100,18 @@ def utility_command(tool: Utility[Any]) -> click.Command:
             click.get_current_context().exit(1)
 
     flag = click.Option(["--json", "as_json"], is_flag=True, help="Print the reply as JSON.")
-    return _make_command(tool.name, tool.help, tool.settings, [*parameters_of(tool.settings), flag, QUIET], call)
+    return _make_command(tool, [*parameters_of(tool.settings), flag, QUIET], call)
 
 
-def _make_command(
-    name: str, help: str, settings: type[Any], parameters: list[click.Parameter], call: Callable[..., None]
-) -> click.Command:
-    """Make a click command with the parameters of some settings."""
-    site_options, path_options = (
-        frozenset(
-            f"--{d.words}"
-            for d in flat_settings(settings)
-            if d.option.many == many and d.is_many and not d.option.argument
-        )
-        for many in ("words", "paths")
-    )
-    text, mark, examples = help.partition("\b\n")  # examples are printed last, after the options
+def _make_command(command: Command[Any], parameters: list[click.Parameter], call: Callable[..., None]) -> click.Command:
+    """Make a click command with these parameters."""
+    fields = [field for field in flat_settings(command.settings) if field.is_many and not field.option.argument]
+    options = (frozenset(f"--{f.words}" for f in fields if f.option.many == many) for many in ("words", "paths"))
+    text, mark, examples = command.help.partition("\b\n")  # examples are printed last, after the options
     epilog = f"Examples:\n\n{mark}{examples}" if examples else None
-    options = {"name": name, "help": text.rstrip(), "epilog": epilog, "params": parameters, "callback": call}
-    return _MultiValueCommand(site_options, path_options, **options)
+    return _MultiValueCommand(
+        *options, name=command.name, help=text.rstrip(), epilog=epilog, params=parameters, callback=call
+    )
 
 
 def parameters_of(settings: type[Any]) -> list[click.Parameter]:
@@ -144,24 +137,16 @@ def _parameter(field: Setting) -> click.Parameter:
     if option.unset is not None:
         text += f"  [default: {option.unset}]"
     shown = option.unset is None and field.default not in (MISSING, None, ())
-    rest: dict[str, Any] = {"help": text, "metavar": option.metavar, "show_default": shown}
+    rest: dict[str, Any] = {"help": text, "metavar": option.metavar, "show_default": shown, "required": field.required}
     if field.is_many and option.count is not None:
-        return click.Option([flag, name], nargs=option.count, required=field.required, **rest)
-    if field.is_many and option.many in ("repeat", "words", "commas", "paths"):
-        kind = click.STRING if option.many == "commas" else kind
-        default = None if field.default is MISSING else field.default
-        return click.Option([flag, name], multiple=True, type=kind, default=default, required=field.required, **rest)
-    if option.many == "pairs":
-        return click.Option([flag, name], multiple=True, **rest)
-    if field.is_many:
-        default_words = None
-        if isinstance(field.default, tuple) and field.default:
-            # seeds 1 to n are written as their number, n
-            is_count = option.many == "seeds" and field.default == tuple(range(1, len(field.default) + 1))
-            default_words = [str(len(field.default)) if is_count else ",".join(map(str, field.default))]
-        return click.Option([flag, name], multiple=True, default=default_words, required=field.required, **rest)
+        return click.Option([flag, name], nargs=option.count, **rest)
     default = None if field.default is MISSING or field.kind is bool else field.default
-    return click.Option([flag, name], type=kind, default=default, required=field.required, **rest)
+    if field.is_many and option.many == "seeds" and default:  # seeds 1 to n are written as their number, n
+        is_count = default == tuple(range(1, len(default) + 1))
+        default = [str(len(default)) if is_count else ",".join(map(str, default))]
+    kind = click.STRING if option.many in ("commas", "seeds") else kind  # each is parsed from the whole word
+    has_several = field.is_many or option.many == "pairs"
+    return click.Option([flag, name], multiple=has_several, type=kind, default=default, **rest)
 
 
 def parse_options(settings: type[Any], values: Mapping[str, object]) -> dict[str, object]:
@@ -180,7 +165,7 @@ def _value(field: Setting, value: Any) -> Any:
             return value is not None
         return not value if field.words.startswith("no-") else value
     if option.many == "pairs":
-        pairs = [text.partition("=") for text in value]
+        pairs = [text.partition("=") for text in value or ()]
         if wrong := [name for name, sign, _ in pairs if not sign]:
             reason, todo = "A setting has a name, '=' and a value.", f"Use for example --{field.words} layers=2."
             raise SpecError(f"--{field.words} {wrong[0]} was given.", reason, todo)

@@ -6,7 +6,7 @@ import functools
 import inspect
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeAlias, cast, runtime_checkable
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol, TypeAlias, cast, runtime_checkable
 
 from trisect.core.errors import ModelError, SiteError, SpecError, shorten
 from trisect.core.site import Site, format_spans
@@ -25,10 +25,7 @@ class Heads(NamedTuple):
 
 
 class SiteTarget(NamedTuple):
-    """One component at one address, with heads (from 1; None: all).
-
-    Heads of k and v are key/value heads.
-    """
+    """One component at one address, with heads (from 1; None: all). Heads of k and v are key/value heads."""
 
     address: Address
     component: str
@@ -306,10 +303,7 @@ class Subject(Protocol):
         ...
 
     def each(self, batch: Batch, see: Callable[[Trace], object]) -> None:
-        """Read a batch, one layer in memory at a time.
-
-        Its tensors are on the device where the model computes.
-        """
+        """Read a batch, one layer in memory at a time. Its tensors are on the device where the model computes."""
         ...
 
     def score(
@@ -409,10 +403,7 @@ class EditedPasses(Protocol):
     `score` and `outputs` return the model's own numbers, bit for bit.
     """
 
-    @property
-    def notes(self) -> tuple[str, ...]:
-        """Notes for readers on how the numbers were computed."""
-        ...
+    notes: Final[tuple[str, ...]]  # for readers: how the numbers were computed
 
     def begin(self, batch: Batch, hold: WeightsByAddress | None = None) -> None:
         """Read a batch unedited, with these weights held, for the following passes over it."""

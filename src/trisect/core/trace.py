@@ -485,25 +485,15 @@ class Reading:
         Rows of the batch and positions count from 0, layers and heads from 1; padding is left out.
         """
         names = ("stack", "layer", "head", "row", "query", "key", "query_token", "key_token", "weight")
-        columns: dict[str, list[object]] = {name: [] for name in names}
+        rows: list[tuple[object, ...]] = []
         for trace in self.traces:
-            query_tokens, key_tokens = self.queries(trace).tokens, self.keys(trace).tokens
-            real = trace.query_real[:, None, :, None] & trace.key_real[:, None, None, :]
-            weights = trace.weights.detach()
-            for row, head, query, key in real.expand_as(weights).nonzero().tolist():
-                place = (
-                    trace.stack,
-                    trace.layer,
-                    head + 1,
-                    row,
-                    query,
-                    key,
-                    query_tokens[row][query],
-                    key_tokens[row][key],
-                )
-                for name, cell in zip(names, (*place, float(weights[row, head, query, key])), strict=True):
-                    columns[name].append(cell)
-        return import_optional("pandas").DataFrame(columns)
+            queries, keys = self.queries(trace).tokens, self.keys(trace).tokens
+            real = (trace.query_real[:, None, :, None] & trace.key_real[:, None, None, :]).expand_as(trace.weights)
+            weights = trace.weights.detach()[real].tolist()
+            for (row, head, query, key), weight in zip(real.nonzero().tolist(), weights, strict=True):
+                tokens = queries[row][query], keys[row][key]
+                rows.append((trace.stack, trace.layer, head + 1, row, query, key, *tokens, weight))
+        return import_optional("pandas").DataFrame(rows, columns=names)
 
     def _arrays(self) -> Iterator[tuple[Address, str, Tensor]]:
         for trace in self.traces:

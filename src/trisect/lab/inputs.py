@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict, fields, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Protocol, TypeVar, cast
+from typing import TYPE_CHECKING, Annotated, Any, Final, Protocol, TypeVar, cast
 
 from pydantic import Field
 
@@ -270,15 +270,6 @@ def open_any(
     return texts if limit is None else first_texts(texts, limit)
 
 
-EngineName = Annotated[
-    str,
-    Field(
-        description="here (this process), processes, or ray (the cluster of RAY_ADDRESS, else this machine; needs trisect[ray])."
-    ),
-    Option(choices=("here", "processes", "ray"), metavar="ENGINE", unset="processes, here with --workers 0"),
-]
-
-
 @record
 class Workers:
     """Settings of worker processes for training."""
@@ -294,7 +285,16 @@ class Workers:
         ]
         | None
     ) = None
-    engine: EngineName | None = None
+    engine: (
+        Annotated[
+            str,
+            Field(
+                description="here (this process), processes, or ray (the cluster of RAY_ADDRESS, else this machine; needs trisect[ray])."
+            ),
+            Option(choices=("here", "processes", "ray"), metavar="ENGINE", unset="processes, here with --workers 0"),
+        ]
+        | None
+    ) = None
 
     def machine(self, quiet: bool) -> Machine:
         """The Machine of the settings."""
@@ -389,38 +389,17 @@ PairReader = Annotated[str, Field(description=f"{HELP}."), Option(unset="detecte
 class PairSettings(Protocol):
     """Settings of experiments on pairs; see the types of the same names. `positions` None is every position, and the last alone."""
 
-    @property
-    def source(self) -> ModelSource: ...  # noqa: D102
-
-    @property
-    def base(self) -> object: ...  # noqa: D102
-
-    @property
-    def donor(self) -> object: ...  # noqa: D102
-
-    @property
-    def pairs(self) -> str | Path | None: ...  # noqa: D102
-
-    @property
-    def pair_list(self) -> object: ...  # noqa: D102
-
-    @property
-    def task(self) -> str | None: ...  # noqa: D102
-
-    @property
-    def corpus(self) -> str | Path | None: ...  # noqa: D102
-
-    @property
-    def split(self) -> str: ...  # noqa: D102
-
-    @property
-    def reader(self) -> str | None: ...  # noqa: D102
-
-    @property
-    def count(self) -> int: ...  # noqa: D102
-
-    @property
-    def seed(self) -> int: ...  # noqa: D102
+    source: Final[ModelSource]  # as all of them read alone: settings are frozen
+    base: Final[object]
+    donor: Final[object]
+    pairs: Final[str | Path | None]
+    pair_list: Final[object]
+    task: Final[str | None]
+    corpus: Final[str | Path | None]
+    split: Final[str]
+    reader: Final[str | None]
+    count: Final[int]
+    seed: Final[int]
 
     @property
     def positions(self) -> str | None: ...  # noqa: D102

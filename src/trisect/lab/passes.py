@@ -30,7 +30,9 @@ from trisect.core.subject import (
     StreamSubject,
     Subject,
     Texts,
+    WeightsByAddress,
     Writer,
+    Writers,
 )
 from trisect.core.tables import ROW, NewRow, Scalar
 from trisect.core.trace import Address
@@ -52,7 +54,7 @@ class WholePasses:
     def __init__(self, subject: Subject) -> None:
         self.subject, self.score = subject, subject.score
 
-    def begin(self, batch: Batch, hold: Mapping[Address, Float[torch.Tensor, "B H T S"]] | None = None) -> None:
+    def begin(self, batch: Batch, hold: WeightsByAddress | None = None) -> None:
         """Do nothing: every pass is a whole one."""
 
     def score_each(
@@ -60,26 +62,20 @@ class WholePasses:
         batch: Batch,
         writers: Sequence[Writer],
         address: Address,
-        hold: Mapping[Address, Float[torch.Tensor, "B H T S"]] | None = None,
+        hold: WeightsByAddress | None = None,
         clean: RowScores | None = None,
     ) -> list[RowScores]:
         """Run a pass for each edit."""
         return [self.score(batch, {address: writer}, hold, clean) for writer in writers]
 
     def output_each(
-        self,
-        batch: Batch,
-        writes: Sequence[Mapping[Address, Writer]],
-        places: Int[torch.Tensor, "B ..."] | None = None,
-    ) -> list[Float[torch.Tensor, "B T V"]]:
+        self, batch: Batch, writes: Sequence[Writers], places: Int[Tensor, "B ..."] | None = None
+    ) -> list[Float[Tensor, "B T V"]]:
         """Run a pass for each edit."""
         return [self.outputs(batch, write, places) for write in writes]
 
     def stream_parts(
-        self,
-        batch: Batch,
-        changes: Sequence[Mapping[StreamPoint, Float[torch.Tensor, "B T D"]]],
-        address: Address,
+        self, batch: Batch, changes: Sequence[Mapping[StreamPoint, Float[Tensor, "B T D"]]], address: Address
     ) -> list[QKV]:
         """Run a pass for each edit."""
         assert isinstance(self.subject, StreamSubject), "whoever asks for its stream has looked"
@@ -91,11 +87,8 @@ class WholePasses:
         return seen
 
     def outputs(
-        self,
-        batch: Batch,
-        write: Mapping[Address, Writer] | None = None,
-        places: Int[torch.Tensor, "B ..."] | None = None,
-    ) -> Float[torch.Tensor, "B T V"]:
+        self, batch: Batch, write: Writers | None = None, places: Int[Tensor, "B ..."] | None = None
+    ) -> Float[Tensor, "B T V"]:
         """The subject's outputs."""
         assert isinstance(self.subject, AnsweringSubject), "whoever asks for outputs has looked"
         return self.subject.outputs(batch, write, places=places)

@@ -6,7 +6,7 @@ import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, ClassVar, Generic, Protocol, TypeVar
+from typing import Any, ClassVar, Final, Generic, Protocol, TypeVar
 
 from torch import nn
 
@@ -28,10 +28,7 @@ from trisect.text.pairs import TrainingText
 class _SeededSettings(Protocol):
     """Settings with seeds."""
 
-    @property
-    def seeds(self) -> tuple[int, ...]:
-        """The seed of each model."""
-        ...
+    seeds: Final[tuple[int, ...]]
 
 
 S = TypeVar("S", bound=_SeededSettings)
