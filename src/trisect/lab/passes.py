@@ -206,7 +206,7 @@ def what_was_read(
 def plan_edits(shape: Shape, sites: Sequence[Site | str] | None, per: str) -> tuple[EditedPass, ...]:
     """The edits of the sites: one for each layer or head that a site names, or for the whole site; duplicates once.
 
-    Null stands for q, k and v of every layer. Raises SiteError where a site lies outside the model, and where the
+    None stands for q, k and v of every layer. Raises SiteError where a site lies outside the model, and where the
     components of one have different heads.
     """
     edits: dict[str, EditedPass] = {}

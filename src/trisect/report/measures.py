@@ -143,7 +143,7 @@ def cut_ends(framed: Iterable[tuple[SharedAxis, Iterable[Bar | Mean | Estimate]]
 class MeasuredValue(NamedTuple):
     """A row of the table: a number, its interval and n, measure and site.
 
-    A `value` that is not known is NaN. A null `layer` or `head` is the whole model or
+    A `value` that is not known is NaN. A `layer` or `head` of None is the whole model or
     layer, or several at once: its `group` then names them, as in 'mean, layers 1-2'.
     """
 

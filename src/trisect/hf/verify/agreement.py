@@ -51,7 +51,7 @@ class Agreement:
     """What was verified on loading: the longest input in positions, the relative rounding error allowed, and the autocast precision.
 
     With a random generator `draw`, as commands have it, laws are checked in some reads only: `counts` are the reads of each kind of
-    inputs, `left` the inputs of the last read if its laws were not checked.
+    inputs, `unchecked_inputs` those of the last read if its laws were not checked.
     """
 
     longest: int
