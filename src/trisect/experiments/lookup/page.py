@@ -285,11 +285,9 @@ def answer_sentence(numbers: LookupNumbers) -> str:
     if len(roles) < len(PARTS):
         return ""
     shown = [role for role in roles if not role.words.startswith(NOT_SHOWN)]
-    means = {
-        name: [e.mean or 0.0 for role in shown for e in role.values if e.name == name] for name in ("own", "unrelated")
-    }
     own_shift, unrelated = (
-        words.join_words([words.number(value, True, 1) for value in group]) for group in means.values()
+        words.join_words([words.number(e.mean or 0.0, True, 1) for r in shown for e in r.values if e.name == name])
+        for name in ("own", "unrelated")
     )
     if not shown:
         by_role = [{e.name: e.mean or 0.0 for e in role.values} for role in roles]
@@ -333,11 +331,9 @@ def _edit_words(edit: str) -> str:
     """An edit in words."""
     kind, _, components = edit.partition("-")
     matrices = words.join_words(components.split("+"))
-    return (
-        f"one matrix for {matrices}"
-        if kind == "tie"
-        else f"the matri{'ces' if '+' in components else 'x'} of {matrices} kept as drawn"
-    )
+    if kind == "tie":
+        return f"one matrix for {matrices}"
+    return f"the matri{'ces' if '+' in components else 'x'} of {matrices} kept as drawn"
 
 
 def _excess(numbers: LookupNumbers, edit: str) -> Finding:
@@ -345,7 +341,7 @@ def _excess(numbers: LookupNumbers, edit: str) -> Finding:
     shifts = {c: present(*(numbers.shift(s, c, numbers.last(s)) for s in numbers.seeds)) for c in PARTS}
     excess = {c: [s.own - max(present(s.other, s.unrelated)) for s in group] for c, group in shifts.items() if group}
     means = {c: words.interval(values) for c, values in excess.items()}
-    values = tuple(Estimate(c, m.mean, m.low, m.high, m.n) for c, m in means.items())
+    values = tuple(Estimate(c, *m) for c, m in means.items())
     title = words.capital(_edit_words(edit)) if edit else "Plain"
     quantity = "shift to its own answer less that of its controls"
     return Finding(f"excess_{edit or 'plain'}", "", "nats", values, title=title, what=quantity, per="seed")
@@ -356,24 +352,20 @@ def _edit_findings(tables: Mapping[str, pl.DataFrame], edit: str) -> tuple[Findi
     plain, edited, edit_words = LookupNumbers.of(tables), LookupNumbers.of(tables, edit), _edit_words(edit)
     seeds, last = edited.seeds, edited.steps[-1]
     valid = {
-        name: [run.loss(seed, "text", last) for seed in seeds] for name, run in (("edited", edited), ("plain", plain))
+        "edited": [edited.loss(s, "text", last) for s in seeds],
+        "plain": [plain.loss(s, "text", last) for s in seeds],
     }
-    train = {
-        name: [_training_loss(tables, kind, seed) for seed in seeds] for name, kind in (("edited", edit), ("plain", ""))
-    }
-    changes = {
-        name: words.interval([a - b for a, b in zip(losses["edited"], losses["plain"], strict=True)])
-        for name, losses in (("held-out", valid), ("training", train))
-    }
-    text_change, training = changes.values()
+    train = [_training_loss(tables, edit, seed) - _training_loss(tables, "", seed) for seed in seeds]
+    text_change = words.interval([a - b for a, b in zip(*valid.values(), strict=True)])
+    changes = {"held-out": text_change, "training": words.interval(train)}
     pairs, margin = compare(valid, MARGIN).pairs, f"\N{PLUS-MINUS SIGN}{MARGIN:g}\u00a0nats"
     verdicts = [f"alike within {margin}" if p.alike else "different" for p in pairs if p.alike or p.above]
     ratio = f"{words.number(100 * math.expm1(text_change.mean), True, 1)}\u00a0%"
     text = (
         f"With {edit_words}, the loss on held-out text changes by {words.mean_words(text_change, 'nats')}: {(*verdicts, 'undecided')[0]}, "
-        f"perplexity by {ratio}. On training rows it changes by {words.mean_words(training, 'nats')}."
+        f"perplexity by {ratio}. On training rows it changes by {words.mean_words(changes['training'], 'nats')}."
     )
-    values = tuple(Estimate(name, m.mean, m.low, m.high, m.n) for name, m in changes.items())
+    values = tuple(Estimate(name, *m) for name, m in changes.items())
     excess = [_excess(edited, edit), _excess(plain, "")]
     shown, beside = (
         words.join_words([f"{e.name} {words.number(e.mean, True)}" for e in group.values]) for group in excess
@@ -433,9 +425,8 @@ def _share_formed(numbers: LookupNumbers) -> Finding:
     when = f", at step {words.join_words([words.count(round(step)) for step in steps])}" if steps else ""
     text = f"Induction heads formed in {len(formed)} of {words.quantity(len(seeds), 'model')}{when}."
     value = Estimate("formed", len(formed) / len(seeds) if seeds else None, n=len(seeds))
-    return Finding(
-        "formed", text, "of the models", (value,), what="models with induction heads", per="seed", signed=False
-    )
+    quantity = "models with induction heads"
+    return Finding("formed", text, "of the models", (value,), what=quantity, per="seed", signed=False)
 
 
 def _role(numbers: LookupNumbers, component: str) -> Finding | None:
@@ -453,9 +444,7 @@ def _role(numbers: LookupNumbers, component: str) -> Finding | None:
     # an interval over two models says nothing: both are shown, and both have to exceed the controls
     if len(shifts) == 2:
         each = [shift for _, shift in sorted(shifts.items())]
-        excess = min(
-            shift.own - max(shift.other, shift.other if shift.unrelated is None else shift.unrelated) for shift in each
-        )
+        excess = min(shift.own - max(present(shift.other, shift.unrelated)) for shift in each)
         gain = f"{words.number(own_shift.mean, True)}\u00a0nats ({words.join_words([words.number(shift.own, True) for shift in each])})"
     if excess < EXCESS:
         thesis = f"{NOT_SHOWN}: {thesis[0].lower()}{thesis[1:]}"
@@ -464,10 +453,9 @@ def _role(numbers: LookupNumbers, component: str) -> Finding | None:
         f"other answer {words.number(other.mean, True)}; with an unrelated donor's {words.number(unrelated.mean, True)}, with all of the "
         f"donor's residual stream there {words.number(residual.mean, True)}."
     )
-    values = tuple(Estimate(name, mean.mean, mean.low, mean.high, mean.n) for name, mean in means.items())
-    return Finding(
-        f"shift_{component}", text, "nats", values, what=f"shift to its own answer by {component}", per="seed"
-    )
+    values = tuple(Estimate(name, *mean) for name, mean in means.items())
+    quantity = f"shift to its own answer by {component}"
+    return Finding(f"shift_{component}", text, "nats", values, what=quantity, per="seed")
 
 
 def _previous(numbers: LookupNumbers) -> Finding | None:
@@ -484,7 +472,7 @@ def _previous(numbers: LookupNumbers) -> Finding | None:
         f"{words.mean_words(k, 'nats')}, through q {words.number(q.mean, True)}, through v {words.number(v.mean, True)}; through k "
         f"k's own answer gains {words.number(own_shift.mean, True)} on it, from an unrelated donor {words.number(unrelated.mean, True)}."
     )
-    values = tuple(Estimate(n, m.mean, m.low, m.high, m.n) for n, m in (("k", k), ("q", q), ("v", v)))
+    values = tuple(Estimate(name, *mean) for name, mean in (("k", k), ("q", q), ("v", v)))
     return Finding("previous", text, "nats", values, what="fall by way of the previous-token head", per="seed")
 
 
@@ -516,11 +504,11 @@ def _makers(numbers: LookupNumbers) -> Section | None:
     rows = []
     for seed in numbers.seeds:
         head, last = numbers.previous_head(seed), numbers.last(seed)
-        paths, falls = numbers.previous(seed, last), {c: numbers.path(seed, ALL, c, last) for c in PARTS}
+        paths, all_writers = numbers.previous(seed, last), {c: numbers.path(seed, ALL, c, last) for c in PARTS}
         best = {c: numbers.most(seed, c) for c in PARTS}
         name = f"{head.layer}.h{head.head} ({words.number(head.value, places=2)})"
         cells = [
-            f"{words.number(row['direct'], True)} of {words.number((falls[c] or row)['direct'], True)}"
+            f"{words.number(row['direct'], True)} of {words.number((all_writers[c] or row)['direct'], True)}"
             for c, row in paths.items()
         ]
         rest = [words.number(paths.get("k", {}).get(key), True) for key in ("own", "own_unrelated")]
@@ -541,33 +529,18 @@ def _makers(numbers: LookupNumbers) -> Section | None:
         "in brackets) reaches q, k or v of the layer of induction heads alone, of what all writers together do there; any text lowers "
         "it as much. What is said shows in the shift to a component's own answer (in brackets from an unrelated donor)"
     )
-    panels = []
-    others = [seed for seed in numbers.seeds if seed not in numbers.formed]
-    for title, seeds in (("Models that formed heads", [*numbers.formed]), ("Models that did not", others)):
-        at = {seed: {step: numbers.previous(seed, step) for step in numbers.steps} for seed in seeds}
-        curves = {
-            c: {
-                seed: [(step, site[c]["direct"]) for step, site in steps.items() if c in site]
-                for seed, steps in at.items()
-            }
-            for c in PARTS
-        }
-        if any(points for by_seed in curves.values() for points in by_seed.values()):
-            panels.append(_curves(title, "nats", curves))
-    key = tuple(LegendEntry(c, (look := render.mark(c)).colour, look.shape) for c in PARTS)
     about = (
         "Fall of the base's answer by way of the previous-token head's path into q, k and v, by step of training; thin lines are seeds. "
         f"Before the heads form there may be no effect. {words.sample(len(numbers.seeds), 'seed')}."
     )
-    figure = Figure(
-        "lookup-paths", "", "When the previous-token head makes the keys", about, tuple(panels), key, at="step"
-    )
-    return Section(
-        "What writes q, k and v?",
-        tuple(map(str, results)),
-        (figure,),
-        (Table(columns, tuple(rows), caption, folded=False),),
-    )
+    falls = {seed: {step: numbers.previous(seed, step) for step in numbers.steps} for seed in numbers.seeds}
+    curves = {
+        c: {s: [(step, site[c]["direct"]) for step, site in steps.items() if c in site] for s, steps in falls.items()}
+        for c in PARTS
+    }
+    figure = _step_figure(numbers, "paths", "When the previous-token head makes the keys", about, curves)
+    table = Table(columns, tuple(rows), caption, folded=False)
+    return Section("What writes q, k and v?", tuple(map(str, results)), (figure,), (table,))
 
 
 def _first(numbers: LookupNumbers) -> Finding | None:
@@ -586,15 +559,8 @@ def _first(numbers: LookupNumbers) -> Finding | None:
         f"first of the three is {order} of {len(both)} models."
     )
     values = tuple(Estimate(c, fmean(by_seed.values()), n=len(by_seed)) for c, by_seed in steps.items())
-    return Finding(
-        "takes_up",
-        text,
-        "steps",
-        values,
-        what="step with half of a component's final effect",
-        per="seed",
-        signed=False,
-    )
+    quantity = "step with half of a component's final effect"
+    return Finding("takes_up", text, "steps", values, what=quantity, per="seed", signed=False)
 
 
 def _worked_pair(numbers: LookupNumbers) -> Table | None:
@@ -662,47 +628,45 @@ def _roles(numbers: LookupNumbers) -> Section | None:
 
 def _through_training(numbers: LookupNumbers) -> Section | None:
     """The excess of each component's own answer by step, in models with and without induction heads."""
-    first, panels = _first(numbers), []
-    others = [seed for seed in numbers.seeds if seed not in numbers.formed]
-    for title, seeds in (("Models that formed heads", [*numbers.formed]), ("Models that did not", others)):
-        curves = {
-            component: {
-                seed: [
-                    (at, shift.excess)
-                    for at in numbers.steps
-                    if (shift := numbers.shift(seed, component, at)) is not None
-                ]
-                for seed in seeds
-            }
-            for component in PARTS
+    shifts = {c: {s: [(at, numbers.shift(s, c, at)) for at in numbers.steps] for s in numbers.seeds} for c in PARTS}
+    curves = {
+        c: {
+            seed: [(at, shift.excess) for at, shift in by_step if shift is not None]
+            for seed, by_step in by_seed.items()
         }
-        if any(points for by_seed in curves.values() for points in by_seed.values()):
-            panels.append(_curves(title, "nats", curves))
-    if not panels:
-        return None
+        for c, by_seed in shifts.items()
+    }
     caption = (
         "Shift to a component's own answer less the largest shift to another's, by step of training; thin lines are seeds. "
         f"Before the heads form there may be no effect. {words.sample(len(numbers.seeds), 'seed')}."
     )
-    ends = [
-        f"{c} {words.number(fmean(rises), True)}"
-        for c in PARTS
-        if (
-            rises := [
-                shift.excess for seed in others if (shift := numbers.shift(seed, c, numbers.last(seed))) is not None
-            ]
-        )
-    ]
-    ending = (
-        f"In the {words.quantity(len(others), 'model')} that did not form them it ends at {words.join_words(ends)} nats."
-        if ends
-        else None
-    )
+    figure = _step_figure(numbers, "training", "When q, k and v take up their roles", caption, curves)
+    if not figure.panels:
+        return None
+    others, ends = [seed for seed in numbers.seeds if seed not in numbers.formed], []
+    for c in PARTS:
+        last = [numbers.shift(seed, c, numbers.last(seed)) for seed in others]
+        if rises := [shift.excess for shift in last if shift is not None]:
+            ends.append(f"{c} {words.number(fmean(rises), True)}")
+    texts = list(map(str, present(_first(numbers))))
+    if ends:
+        many = words.quantity(len(others), "model")
+        texts.append(f"In the {many} that did not form them it ends at {words.join_words(ends)} nats.")
+    return Section("Which of them comes first?", tuple(texts), (figure,))
+
+
+def _step_figure(
+    numbers: LookupNumbers, name: str, title: str, caption: str, curves: Mapping[str, Mapping[int, Sequence[StepValue]]]
+) -> Figure:
+    """Curves of q, k and v by step and seed, in a panel for models that formed induction heads and one for the others."""
+    panels = []
+    others = [seed for seed in numbers.seeds if seed not in numbers.formed]
+    for heading, seeds in (("Models that formed heads", [*numbers.formed]), ("Models that did not", others)):
+        chosen = {c: {seed: by_seed[seed] for seed in seeds} for c, by_seed in curves.items()}
+        if any(points for by_seed in chosen.values() for points in by_seed.values()):
+            panels.append(_curves(heading, "nats", chosen))
     key = tuple(LegendEntry(c, (look := render.mark(c)).colour, look.shape) for c in PARTS)
-    figure = Figure(
-        "lookup-training", "", "When q, k and v take up their roles", caption, tuple(panels), key, at="step"
-    )
-    return Section("Which of them comes first?", present(None if first is None else str(first), ending), (figure,))
+    return Figure(f"lookup-{name}", "", title, caption, tuple(panels), key, at="step")
 
 
 def _formation(numbers: LookupNumbers) -> Section:
@@ -730,24 +694,16 @@ def _formation(numbers: LookupNumbers) -> Section:
     return Section("When do they learn to look up?", (str(_share_formed(numbers)), RULE), (figure,), (table,))
 
 
-def _curves(title: str, unit: str, curves: Mapping[str, Mapping[int, Sequence[tuple[float, float]]]]) -> Panel:
+def _curves(title: str, unit: str, curves: Mapping[str, Mapping[int, Sequence[StepValue]]]) -> Panel:
     """Curves by step: a line for each name with its seeds, in the colours of q, k and v."""
     lines = []
     for number, (name, seeds) in enumerate(curves.items()):
-        look = render.mark(name) if name else None
-        series = tuple(
-            Series(
-                Measure(title, unit),
-                name,
-                f"seed {seed}",
-                seed,
-                tuple(at for at, _ in points),
-                tuple(value for _, value in points),
-            )
-            for seed, points in seeds.items()
-            if points
-        )
+        look, series = render.mark(name) if name else None, list[Series]()
+        for seed, points in seeds.items():
+            if points:
+                at, values = zip(*points, strict=True)
+                series.append(Series(Measure(title, unit), name, f"seed {seed}", seed, at, values))
         colour, shape = (render.BASELINE, None) if look is None else (look.colour, look.shape)
-        lines.append(CurveLine(name, colour, GREY[number % len(GREY)] if look is None else (), series, shape))
+        lines.append(CurveLine(name, colour, GREY[number % len(GREY)] if look is None else (), tuple(series), shape))
     values = [value for line in lines for curve in line.series for value in curve.values]
     return curve_panel(title, lines, axis_for(values, unit, zero=True), "step")

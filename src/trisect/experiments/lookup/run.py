@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import chain
 from pathlib import Path
 from typing import Any
@@ -180,16 +180,9 @@ def _examples(tables: Tables) -> Iterator[NewRow]:
     pairs = {row["pair"]: row for row in tables["pairs"].to_dicts()}
     for row in tables["interchanges"].filter(pl.col("component").is_in(list("qkv"))).to_dicts():
         pair = pairs[row["pair"]]
-        answers = {name: pair[f"answer_{name}"] for name in ("base", "q", "k", "v", "donor")}
-        model_answers = {f"own_{name}": pair[f"own_{name}"] for name in ("base", "donor")}
+        columns = ("base", "donor", "own_base", "own_donor", *(f"answer_{n}" for n in ("base", "q", "k", "v", "donor")))
         where = {name: row[name] for name in ("pair", "layer", "component", "came", "answer")}
-        yield {
-            **where,
-            "base": pair["base"],
-            "donor": pair["donor"],
-            **model_answers,
-            **{f"answer_{n}": a for n, a in answers.items()},
-        }
+        yield where | {name: pair[name] for name in columns}
 
 
 def prepare(settings: LookupSettings, machine: Machine, parts: Sequence[Experiment[Any, Any]]) -> LookupWork:
@@ -197,9 +190,8 @@ def prepare(settings: LookupSettings, machine: Machine, parts: Sequence[Experime
     device, embedded = choose_device(machine), str(settings.corpus) == EMBEDDED_DATA
     recipe = choose_recipe(RECIPES, settings.recipe, embedded, settings.settings)
     text = open_training_text(settings.corpus, settings.reader)
-    return LookupWork(
-        settings, recipe, text, device, modules=tuple(type(experiment).__module__ for experiment in parts)
-    )
+    modules = tuple(type(experiment).__module__ for experiment in parts)
+    return LookupWork(settings, recipe, text, device, modules=modules)
 
 
 @dataclass(frozen=True)
@@ -228,23 +220,14 @@ class LookupWork(TrainingWork[LookupSettings, LookupRecipe, TrainingText, Lookup
                 rows += [{"edit": "", **row} if name != "measures" else row for row in body[name]]
             run = f"lookup/{model.title.removeprefix('seed-')}"
             losses += model.files.loss_rows("", run, "loss_nats")
-        others = {path.name.rpartition("-seed-")[0] for path in (home / "models").glob("*-seed-*")} - {
-            *self.settings.edits
-        }
+        there = {path.name.rpartition("-seed-")[0] for path in (home / "models").glob("*-seed-*")}
         left_out = [
-            f"Models with {edit} are in the folder, and are not shown without --edit {edit}." for edit in sorted(others)
+            f"Models with {edit} are in the folder, and are not shown without --edit {edit}."
+            for edit in sorted(there - set(self.settings.edits))
         ]
-        different = changes_of(RECIPES, self.recipe)
-        corpus = self.settings.corpus if str(self.settings.corpus) == EMBEDDED_DATA else Path(self.settings.corpus).name
-        settings = LookupSettings(
-            corpus,
-            self.settings.reader,
-            plan.seeds,
-            self.recipe.name,
-            different,
-            self.settings.edits,
-            self.settings.pairs,
-        )
+        recipe, different, corpus = self.recipe.name, changes_of(RECIPES, self.recipe), self.settings.corpus
+        corpus = corpus if str(corpus) == EMBEDDED_DATA else Path(corpus).name
+        settings = replace(self.settings, corpus=corpus, seeds=plan.seeds, recipe=recipe, settings=different)
         tables = {"measures": frame("measures", records["measures"]), "metrics": frame("metrics", losses)}
         tables |= {
             name: pl.DataFrame(rows, infer_schema_length=None)
