@@ -133,9 +133,8 @@ def _against(rows: StudyRows, edit: str, split: str, labels: Sequence[str | None
     base = [p for p in rows.curves("none", split) if (p.at or 0) <= last]
     values = [p.value for points in (*points_of.values(), base) for p in points]
     axis = charts.axis_for(values, LOSS, ceiling=max((p.value for p in base if p.at == 0), default=math.inf))
-    other = (
-        charts.CurveLine("baseline", render.BASELINE, (5, 3), tuple(charts.of_runs(base, measure))) if base else None
-    )
+    runs = tuple(charts.of_runs(base, measure))
+    other = charts.CurveLine("baseline", render.BASELINE, (5, 3), runs) if runs else None
     curves = {}
     for label, points in points_of.items():
         alive = {p.site for p in points if p.run not in rows.collapses}
@@ -407,35 +406,33 @@ def _heads(rows: StudyRows) -> Iterator[charts.Figure]:
     single, change = rows.heads, "change of the validation loss"
     if single is None:
         return
-    shown = {
-        (f"heads-attack-{words.slug(label)}", BEYOND, f"Attack on {label_name(label)}, by head"): (
-            single.effects("attack", "valid", label),
-            change,
-        )
-        for label in single.labels
-    }
-    shown["heads-freeze", BEYOND, "Freezing, by head"] = (single.effects("freeze", "valid"), change)
-    areas = (single.measure("rewind_area", "train"), "mean rise of the train loss")
-    shown["heads-rewind", BEYOND, "Rewinding area, by head"] = areas
-    for names, (points, noun) in shown.items():
+    attacks = [(label, single.effects("attack", "valid", label)) for label in single.labels]
+    shown = [
+        (f"attack-{words.slug(label)}", f"Attack on {label_name(label)}", points, change) for label, points in attacks
+    ]
+    shown.append(("freeze", "Freezing", single.effects("freeze", "valid"), change))
+    areas = single.measure("rewind_area", "train")
+    shown.append(("rewind", "Rewinding area", areas, "mean rise of the train loss"))
+    for name, title, points, noun in shown:
         cells: dict[str, list[tuple[int, int, float]]] = {}
         clear: dict[str, set[tuple[int, int]]] = {}
         readable, means = by_site(rows.readable(points)), []
-        for name, effect in by_site(points).items():
-            site, group = Site.parse(name), site_position(name).group
+        for place, effect in by_site(points).items():
+            site, group = Site.parse(place), site_position(place).group
             if len(site.layers or ()) != 1 or len(site.heads or ()) != 1:
                 continue
-            title, spot = words.GROUP.get(group, group), ((site.layers or (0,))[0], (site.heads or (0,))[0])
-            cells.setdefault(title, []).append((*spot, effect.mean))
-            if name in readable:
+            panel, spot = words.GROUP.get(group, group), ((site.layers or (0,))[0], (site.heads or (0,))[0])
+            cells.setdefault(panel, []).append((*spot, effect.mean))
+            if place in readable:
                 means.append(effect.mean)
-                clear.setdefault(title, set()).update([spot] if side(effect) else [])
+                clear.setdefault(panel, set()).update([spot] if side(effect) else [])
         if cells:
             mean = f"Mean over these heads {words.number(interval(means).mean, True)}. " if means else ""
             caption = (
                 f"The {noun} when one head of one component is edited, nats; a dot where the 95 % interval leaves 0 out. {mean}"
                 f"The same colours in every panel, {seeds(rows)}.{study_words.collapse_words(rows, points)}"
             )
+            names = (f"heads-{name}", BEYOND, f"{title}, by head")
             yield grid(*names, caption, cells, "nats", True, None, clear)
 
 
@@ -503,10 +500,8 @@ def control_findings(rows: StudyRows) -> Iterator[Finding]:
             text = quantity = f"{label_name(label)}, {VALID}, minus that by {HOW[control][0]}"
             numbers: tuple[Estimate, ...] = ()
             if points:
-                layers, over = (
-                    words.join_words(sorted({site_position(p.site).layers for p in points})),
-                    over_seeds(points),
-                )
+                layers = words.join_words(sorted({site_position(p.site).layers for p in points}))
+                over = over_seeds(points)
                 numbers = (*study_words.estimates(points), Estimate("all", *over))
                 text += f", mean over the same sites: {words.mean_words(over, 'nats')}."
                 quantity += f", at layer{'s' * (' ' in layers)} {layers}, mean over layers"

@@ -67,10 +67,8 @@ def answer_findings(rows: StudyRows) -> Iterator[Finding]:
                 continue
             everywhere = all(all_layers for how, all_layers, _ in costs if how in means)
             where = "in all layers" if everywhere else "in one layer (mean over layers)"
-            parts = words.join_words(
-                [f"{words.mean_words(m, 'nats')} with them {COSTS[how]}" for how, m in means.items()]
-            )
-            named = words.COMPONENT_NAMES[component]
+            changes = [f"{words.mean_words(mean, 'nats')} with them {COSTS[how]}" for how, mean in means.items()]
+            named, parts = words.COMPONENT_NAMES[component], words.join_words(changes)
             text = f"How much the model needs its {named} {where}, by what the validation loss changes: {parts}."
             values = tuple(Estimate(how, *mean) for how, mean in means.items())
         title, groups = name.capitalize(), (component,)
@@ -378,7 +376,7 @@ def _verdicts(rows: StudyRows, facts: Mapping[str, str]) -> Iterable[sheet.Secti
     claims = cards.cards(rows.claims, rows.controls)
     if not claims:
         return
-    hashes = study_words.claims_hashes(rows)
+    hashes, about = study_words.claims_hashes(rows), f"{facts['corpus']} · {facts['model']} · {facts['budget']}"
     who = "sources'" if rows.claims["source"].n_unique() > 1 else "paper's"
     rule = (
         "A claim holds when all of its deciding parts do. Each part is one number per seed, mostly "
@@ -394,11 +392,7 @@ def _verdicts(rows: StudyRows, facts: Mapping[str, str]) -> Iterable[sheet.Secti
         sheet.TextBlock(words.tally(cards.tally(claims))),
         sheet.Strip(rows.claims),
         sheet.Section(
-            "Claim by claim",
-            (rule, HOW_TO_READ),
-            blocks=(
-                sheet.Verdicts(rows.claims, f"{facts['corpus']} · {facts['model']} · {facts['budget']}", rows.controls),
-            ),
+            "Claim by claim", (rule, HOW_TO_READ), blocks=(sheet.Verdicts(rows.claims, about, rows.controls),)
         ),
     )
     title = f"The {who} claims and our results"

@@ -59,10 +59,9 @@ def _after_attack(rows: StudyRows, label: str, measure: str, variant: str = "pla
     return [points[key] for key in attacks.items() if key in points]
 
 
-def _information_loss(rows: StudyRows, label: str, measure: str, variant: str = "plain") -> list[Point]:
+def _information_loss(rows: StudyRows, label: str, measure: str) -> list[Point]:
     """The loss of a probe's number by an attack at its own site: the baseline's less the attacked run's, paired by seed."""
-    before = rows.measure(measure, "valid", label, rows.baselines)
-    return minus(_after_attack(rows, label, measure, variant), before, times=-1)
+    return minus(_after_attack(rows, label, measure), rows.measure(measure, "valid", label, rows.baselines), times=-1)
 
 
 def _probe_figures(rows: StudyRows, label: str, kind: str, name: str) -> Iterator[charts.Figure]:
@@ -99,10 +98,7 @@ def _elsewhere(rows: StudyRows, label: str) -> Iterator[charts.Figure]:
 
     def by_component(pair: tuple[str, str]) -> list[tuple[object, ...]]:
         """A sort key: q at every layer, then k, v, and the rest; by attacked site, then by probed one."""
-        orders = (order(site) for site in pair)
-        return [
-            (combined, rank, group, single, depth, layers) for single, depth, layers, combined, rank, group in orders
-        ]
+        return [(*order(site)[3:], *order(site)[:3]) for site in pair]
 
     for kind, noun in PROBES.items():
         before = rows.measure(f"probe_{kind}_bits", "valid", label, rows.baselines)
@@ -168,16 +164,11 @@ def removal_findings(rows: StudyRows) -> Iterator[Finding]:
         sites = {p.site for p in rows.readable(bits) or bits}
         before = [p.value for p in rows.measure(BITS, "valid", label, rows.baselines) if p.site in sites]
         share = words.number(interval(before).mean) if bits else ""
+        beyond, rise = beyond_chance(rows, label), f"{RISE} by LEACE, minus that by random subspaces"
         spoken = (
             ("Removed", "of the tokens", accuracy, "probe", "accuracy that a linear probe loses at the site itself"),
             ("Removed", "bits", bits, "information", "bits that a linear probe no longer finds at the site itself"),
-            (
-                "Erasure",
-                "nats",
-                beyond_chance(rows, label),
-                "erasure",
-                f"{RISE} by LEACE, minus that by random subspaces",
-            ),
+            ("Erasure", "nats", beyond, "erasure", rise),
         )
         starts = (
             f"accuracy on {noun} that a linear probe loses at the attacked site,",
@@ -235,14 +226,11 @@ def information_loss_in_heads(
         return p.run, OWN if inside else OTHERS
 
     losses = average(minus(bits(list(attacks)), bits(rows.baselines), times=-1), group_of)
-    return {
-        group: [
-            losses[run, group]._replace(site=site, diverged=False)
-            for run, site in attacks.items()
-            if (run, group) in losses
-        ]
-        for group in (OWN, OTHERS, MAPS)
-    }
+    groups: dict[str, list[Point]] = {OWN: [], OTHERS: [], MAPS: []}
+    for group, points in groups.items():
+        at = {run: losses[run, group] for run in attacks if (run, group) in losses}
+        points += [point._replace(site=attacks[run], diverged=False) for run, point in at.items()]
+    return groups
 
 
 def head_figures(rows: StudyRows) -> Iterator[charts.Figure]:
@@ -350,9 +338,8 @@ def against_narrow(model: _SmallerModel, models: Sequence[_SmallerModel]) -> Mea
 
     None without such, or without a common seed.
     """
-    narrow = [
-        m for m in models if m.edit == "narrow" and site_position(m.site).layers == site_position(model.site).layers
-    ]
+    layers = site_position(model.site).layers
+    narrow = (m for m in models if m.edit == "narrow" and site_position(m.site).layers == layers)
     nearest = min(narrow, key=lambda m: abs(m.parameters - model.parameters), default=None)
     gaps = minus(model.loss, nearest.loss, "seed") if nearest else []
     return interval([p.value for p in gaps]) if gaps else None
@@ -432,9 +419,8 @@ def _parameter_panel(
     chart = charts.overlay(title, *layers)
     values = "; ".join(f"{row['group']} {row['value']:.3g} with {row['parameters']:.4g} thousand" for row in data)
     text = f"{title}: change against parameters, in {axis.unit}. {values}."
-    return charts.Panel(
-        title, chart, text, tuple(series), {name: tuple(items) for name, items in strokes.items() if items}
-    )
+    drawn = {name: tuple(items) for name, items in strokes.items() if items}
+    return charts.Panel(title, chart, text, tuple(series), drawn)
 
 
 def tying_findings(rows: StudyRows) -> Iterator[Finding]:
@@ -442,15 +428,11 @@ def tying_findings(rows: StudyRows) -> Iterator[Finding]:
     models, full = _smaller_models(rows), _baseline_parameters(rows)
     # by component and seed, mean over the pairs tied in every layer that hold it
     shared: dict[str, dict[int, float]] = {}
-    ties = [
-        (p, site_position(p.site).group.split("+"))
-        for p in rows.effects("tie", "valid")
-        if not site_position(p.site).single
-    ]
+    ties = [(p, site_position(p.site)) for p in rows.effects("tie", "valid")]
+    pairs = [(p, at.group) for p, at in ties if not at.single and at.group.count("+") == 1]
     for component in "qkv":
-        pairs = average((p for p, parts in ties if len(parts) == 2 and component in parts), lambda p: p.seed)
-        if pairs:
-            shared[component] = {seed: p.value for seed, p in pairs.items()}
+        if by_seed := average((p for p, group in pairs if component in group.split("+")), lambda p: p.seed):
+            shared[component] = {seed: p.value for seed, p in by_seed.items()}
     if shared:
         means = {c: interval(list(by_seed.values())) for c, by_seed in shared.items()}
         quantity = f"{VALID} when it shares its matrix with one other, mean of two ties"

@@ -132,9 +132,8 @@ def _logits_with_donor(
     logits = []
     for first in range(0, max(1, len(base)), TOGETHER):
         batches = [torch.from_numpy(ids[first : first + TOGETHER]).to(device) for ids in (base, donor)]
-        mixed, other = (
-            forward(members, ids, model, blocks=[("qkv", layer)]).blocks["qkv", layer].clone() for ids in batches
-        )
+        passes = (forward(members, ids, model, blocks=[("qkv", layer)]) for ids in batches)
+        mixed, other = (outputs.blocks["qkv", layer].clone() for outputs in passes)
         mixed[..., start : start + model.width] = other[..., start : start + model.width]
         hidden = forward(members, batches[0], model, put={layer: mixed}).hidden[0, :, -1]
         logits.append((hidden @ final["decoder.weight"].T + final["decoder.bias"]).cpu())

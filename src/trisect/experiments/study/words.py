@@ -124,9 +124,8 @@ def methods(rows: StudyRows) -> list[Method]:
     distance = "how far a site has to move from its initial to its final weights until the train loss stays near the final one,"
     area = "rise of the train loss on the way from the initial to the final weights, mean over that way,"
     under, needed = "area under the rise of the train loss", "distance from the initial weights that is needed"
-    criticality, rewinding, midstage = (
-        rows.measure(name, "train") for name in ("criticality", "rewind_area", "midstage_area")
-    )
+    criticality, rewinding = rows.measure("criticality", "train"), rows.measure("rewind_area", "train")
+    midstage = rows.measure("midstage_area", "train")
     freezing, ablation = rows.effects("freeze", "valid"), rows.measure("ablate_rise_nats", "valid")
     freeze = f"{VALID} against the baseline when the site keeps its initial weights,"
     ablate = "rise of the trained baseline's validation loss when the site is its mean over train everywhere,"
@@ -259,12 +258,8 @@ def numbers(rows: StudyRows) -> tuple[Columns, list[tuple[str, list[tuple[str, s
 
     It has a column for each method, and for the changes of accuracy (percentage points) by attacks, freezing and α = 0.
     """
-    accuracies = {
-        f"Attack on {label_name(label)}: accuracy": rows.readable(
-            rows.effects("attack", "valid", label, name="accuracy")
-        )
-        for label in rows.labels
-    }
+    attacks = {label: rows.effects("attack", "valid", label, name="accuracy") for label in rows.labels}
+    accuracies = {f"Attack on {label_name(label)}: accuracy": rows.readable(ps) for label, ps in attacks.items()}
     accuracies["Initial weights (α = 0): accuracy"] = rows.rewound("rewind_accuracy")
     accuracies["Freezing: accuracy"] = rows.effects("freeze", "valid", name="accuracy")
     columns = [(m.title, m.unit, m.signed, words.by_site(rows.readable(m.points))) for m in methods(rows)]
@@ -325,9 +320,8 @@ def provenance(rows: StudyRows) -> dict[str, str]:
     facts["Claims"] += changed.format(claims_hash()) if {*hashes} - {claims_hash()} else ""
     versions = [json.loads(text) for text in rows.runs["versions"].drop_nulls().unique().sort().to_list()]
     versions = [installed for installed in versions if installed] or [rows.about.get("versions") or {}]
-    facts["Made by"] = "; other runs: ".join(
-        ", ".join(f"{name} {installed[name]}" for name in sorted(installed)) or "–" for installed in versions
-    )
+    listed = (", ".join(f"{name} {version}" for name, version in sorted(each.items())) or "–" for each in versions)
+    facts["Made by"] = "; other runs: ".join(listed)
 
     def setting(name: str, value: object) -> str:
         """One setting in words; None as its meaning."""
