@@ -318,13 +318,9 @@ def _similarity_lines(models: Sequence[Findings]) -> Iterator[Line | None]:
     alike = Finding("similarity", quantity, "of their dimensions", source="matrices", what=quantity, signed=False)
     overlaps: list[Findings] = []
     for findings in models:
-        pairs = {
-            overlap.groups[0]: overlap.values[0].mean or 0.0 for overlap in findings if overlap.measure == "overlap"
-        }
-        values_by_component = {c: [value for pair, value in pairs.items() if c in pair.split("-")] for c in COMPONENTS}
-        values = tuple(
-            Estimate(c, sum(group) / len(group), n=len(group)) for c, group in values_by_component.items() if group
-        )
+        pairs = {f.groups[0]: f.values[0].mean or 0.0 for f in findings if f.measure == "overlap"}
+        by_component = {c: [value for pair, value in pairs.items() if c in pair.split("-")] for c in COMPONENTS}
+        values = tuple(Estimate(c, sum(group) / len(group), n=len(group)) for c, group in by_component.items() if group)
         overlaps.append((replace(alike, values=values),))
     yield Line.of(over_models(overlaps, alike, "similarity", margin=0.05), "Similarity", ("D-1", "D-3"))
 

@@ -40,9 +40,8 @@ PAGE = "explore.html"
 TUTORIAL = Path("docs", "one-head.md")  # in a clone of the project; an installed package has none
 NOTES = "parts.json"  # beside the front page: the steps that have begun, by their folders
 _WEIGHTS = re.compile(rb"<!-- weights [0-9a-f]+ -->\n$")
-PageLinks = Sequence[
-    tuple[str, Mapping[str, str]]
-]  # a page's title, and where it is for each model ('' where there is one)
+# a page's title, and where it is for each model ('' where there is one)
+PageLinks = Sequence[tuple[str, Mapping[str, str]]]
 
 
 def _write_explorer(model: Path, folder: Path, links: Sequence[StudyLink]) -> str:
@@ -124,30 +123,19 @@ class DissectWork:
             evidence = present(*part.evidence([result.findings for result in results]))
             claim_tables, lines = claim_tables + claims, [*lines, *(line._replace(link=link) for line in evidence)]
             ids = tuple(claim for table in claims for claim in table["claim"].unique(maintain_order=True))
-            places = {
-                result.about.experiment: os.path.relpath(result.report, folder)
-                for result in first_results
-                if result.paged
-            }
+            paged = (result for result in first_results if result.paged)
+            places = {result.about.experiment: os.path.relpath(result.report, folder) for result in paged}
             parts.append(PartFacts(part.name, part.title, part.question, tuple(part.says(first_results)), ids, places))
             notes |= dict.fromkeys(note for result in first_results for note in result.notes)
         runs, lookup = runner.done["training"][0].tables["runs"], runner.done["lookup"][0]
         recipe = LookupRecipe(**lookup.about.facts.settings)
         models = f"{len(runs)} language models of the training study, those of lookup, recall and translation"
         tables = {name: table for name, table in lookup.tables.items() if name not in ("claims", "metrics")}
+        tables |= {"claims": pl.concat([frame("claims", ()), *claim_tables]), "evidence": as_table(lines)}
+        look_up = f"{recipe.words()}, on {lookup.about.facts.corpus}"
         return Measured(
-            {
-                **tables,
-                "claims": pl.concat(claim_tables) if claim_tables else frame("claims", ()),
-                "evidence": as_table(lines),
-            },
-            DissectFacts(
-                tuple(parts),
-                models,
-                explorer,
-                tutorial_path(folder),
-                f"{recipe.words()}, on {lookup.about.facts.corpus}",
-            ),
+            tables,
+            DissectFacts(tuple(parts), models, explorer, tutorial_path(folder), look_up),
             tuple(notes),
             seconds=runner.notes["seconds"],
             packages=("transformers", "scikit-learn"),

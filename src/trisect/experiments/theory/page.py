@@ -208,10 +208,9 @@ def _weights(result: Construction) -> Panel:
     y = alt.Y("weight:Q", scale=alt.Scale(domain=[0, 1]), title="weight")
     bars = chart_of("bars", rows).mark_bar().encode(x, y, colour, alt.XOffset("name:N", sort=names))
     left = table.shape[1] - len(keys)
-    peaks = "; ".join(
-        f"{n}: most on key {int(np.argmax(row)) + 1}, {row.max():.3g}" for n, row in zip(names, table, strict=True)
-    )
-    text = f"Weights on the keys. {peaks}." + (f" {left} more keys are not drawn." if left else "")
+    peaks = zip(names, table.argmax(1) + 1, table.max(1), strict=True)
+    text = f"Weights on the keys. {'; '.join(f'{n}: most on key {key}, {top:.3g}' for n, key, top in peaks)}."
+    text += f" {left} more keys are not drawn." if left else ""
     mean = "Mean weights" if result.odds is not None else "Weights"
     return _panel(mean + (f", first {BARS} keys" if left else ""), [bars], text)
 
@@ -282,45 +281,21 @@ def answer(table: pl.DataFrame) -> str:
     return sentence if parts else "Every error is 0, as its closed form."
 
 
-def _measured_on(table: pl.DataFrame, seed: int) -> str:
-    """What a table was computed on, in a line."""
-    parts = [words.quantity(table["name"].n_unique(), "construction")]
-    for column, text in (("beta", "β {}"), ("keys", "{} keys"), ("dim", "{} dimensions"), ("samples", "{} samples")):
-        values = table[column].drop_nulls()
-        if len(values):
-            ends = dict.fromkeys((values.min(), values.max()))
-            parts.append(text.format(" to ".join(f"{end:,g}".replace(",", "\u202f") for end in ends)))
-    return f"{' · '.join(parts)} · seed {seed} · float64"
-
-
 def _shares(table: pl.DataFrame) -> FigureView:
     """The error of every row as a share of its closed form; the mark says what the form is."""
-    rows = [
-        {
-            "name": row["name"].replace("_", " "),
-            "group": FORMS[row["relation"]],
-            "share": row["error"] / row["expected"],
-        }
-        for row in table.iter_rows(named=True)
-        if row["expected"]
-    ]
+    numbers = table.filter(pl.col("expected") != 0).select("name", "relation", "error", "expected").iter_rows()
+    rows = [{"name": n.replace("_", " "), "group": FORMS[r], "share": error / law} for n, r, error, law in numbers]
     names, looks = list(dict.fromkeys(row["name"] for row in rows)), dict(zip(FORMS.values(), LOOKS, strict=True))
     scale = alt.Scale(domain=[0, max([1.1, *(row["share"] for row in rows)])], nice=False)
     axis = alt.Axis(labelFlush=False)  # else 0.0 is moved towards 0.2
     at = [alt.X(f"{field}:Q", scale=scale, title="error / closed form", axis=axis) for field in ("level", "share")]
-    y = alt.Y(
-        "name:N", sort=names, scale=alt.Scale(domain=names), title=None, axis=alt.Axis(grid=False, labelLimit=150)
-    )
+    labels = alt.Axis(grid=False, labelLimit=150)
+    y = alt.Y("name:N", sort=names, scale=alt.Scale(domain=names), title=None, axis=labels)
     line = chart_of("level0", [{"level": 1.0}]).mark_rule(color=render.BASELINE, strokeDash=[5, 3]).encode(at[0])
     points = chart_of("main", rows).mark_point(size=60, filled=True, opacity=1).encode(at[1], y, *encoding_of(looks))
     text = "; ".join(f"{row['name']} {row['share']:.3g}" for row in rows)
-    panel = Panel(
-        "",
-        overlay("", line, points, width=150, height=20 * len(names)),
-        f"Error as a share of its closed form. {text}.",
-        (),
-        {},
-    )
+    drawn = overlay("", line, points, width=150, height=20 * len(names))
+    panel = Panel("", drawn, f"Error as a share of its closed form. {text}.", (), {})
     return FigureView("", (panel,), tuple(LegendEntry(name, *look) for name, look in looks.items()))
 
 
@@ -330,7 +305,12 @@ def html(table: pl.DataFrame, seed: int) -> str:
     The draws are little-endian float32 in base64: the stretch of every sample, then the noise of every key along μ_a and μ_b.
     """
     draws = b"".join(np.ascontiguousarray(part, dtype="<f4").tobytes() for part in base_draws())
-    results = constructions()
+    results, facts = constructions(), [words.quantity(table["name"].n_unique(), "construction")]
+    for column, text in (("beta", "β {}"), ("keys", "{} keys"), ("dim", "{} dimensions"), ("samples", "{} samples")):
+        values = table[column].drop_nulls()
+        if len(values):
+            ends = dict.fromkeys((values.min(), values.max()))
+            facts.append(text.format(" to ".join(f"{end:,g}".replace(",", "\u202f") for end in ends)))
     return sheet.fill(
         HERE / "theory.html",
         sheet.read(sheet.STYLE) + sheet.read(HERE / "theory.css"),
@@ -338,7 +318,7 @@ def html(table: pl.DataFrame, seed: int) -> str:
         {"rich": rich, "figures": figures},
         results=results,
         answer=answer(table),
-        measured_on=_measured_on(table, seed),
+        measured_on=f"{' · '.join(facts)} · seed {seed} · float64",
         shares=arrangement("shares", _shares(table)),
         draws=Markup(b64encode(draws).decode()),
         samples=SAMPLES,
