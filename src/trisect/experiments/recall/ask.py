@@ -119,8 +119,7 @@ def ask(model: str | Path, question: str, risk: float | None = None) -> RecallRe
         raise ModelError(error.problem, error.reason, todo) from error
     guess = answerer.answer([question.strip()])[0]
     probability = exp(guess.log_probability)
-    pretrained, tuned, _ = card.names.get(name, (False, False, None))
-    seen = CATEGORIES[pretrained, tuned]
+    seen = CATEGORIES[card.names.get(name, (False, False, None))[:2]]
     abstains = rule is not None and (rule.threshold is None or probability < rule.threshold)
     names = [other for other, row in card.names.items() if (row[0] or row[1]) and other != name]
     notes = []

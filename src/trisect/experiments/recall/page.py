@@ -183,10 +183,9 @@ def page(tables: Mapping[str, pl.DataFrame], about: About[RecallFacts]) -> Sheet
         _examples(numbers) if facts.examples else None,
         notes_section(about),
     )
-    names, seeds = numbers.answers["name"].n_unique(), words.quantity(len(numbers.seeds), "seed")
-    lede = " · ".join(
-        (facts.corpus.partition(", fingerprint")[0], *[words.quantity(names, "name")] * bool(names), seeds)
-    )
+    names, corpus = numbers.answers["name"].n_unique(), facts.corpus.partition(", fingerprint")[0]
+    many = f" · {words.quantity(names, 'name')}" * bool(names)
+    lede = f"{corpus}{many} · {words.quantity(len(numbers.seeds), 'seed')}"
     how = (
         ("Texts and questions", facts.corpus),
         ("Seeds", ", ".join(map(str, numbers.seeds))),
@@ -215,10 +214,9 @@ def findings(tables: Mapping[str, pl.DataFrame], about: About[RecallFacts]) -> t
     if values:
         quantity = "retrieved answers that stay when one layer's is replaced by its mean, mean over layers"
         shares = words.join_words([f"{value.name} {words.share(value.mean or 0.0)}" for value in values])
+        text = f"{quantity.capitalize()}: {shares}."
         more = {"source": SOURCE.key, "what": quantity, "per": "name", "signed": False}
-        results.append(
-            Finding("survival", f"{quantity.capitalize()}: {shares}.", "of the answers", tuple(values), **more)
-        )
+        results.append(Finding("survival", text, "of the answers", tuple(values), **more))
     claims = numbers.claims.filter(pl.col("part").is_null()).iter_rows(named=True)
     for finding, row in zip(verdict_findings(numbers.claims), claims, strict=True):
         remark = f" ({reason})" if (reason := words.why_open(row)) else ""
@@ -322,9 +320,8 @@ def _learning(numbers: RecallNumbers) -> Section | None:
             CurveLine(SHORT[m], LOOKS[m].colour, MODEL_DASHES.get(m, ()), tuple(sources), LOOKS[m].shape)
             for m, sources in runs.items()
         ]
-        axis = axis_for(
-            [v for group in runs.values() for s in group for v in s.values], "nats per character", zero=True
-        )
+        values = [value for group in runs.values() for series in group for value in series.values]
+        axis = axis_for(values, "nats per character", zero=True)
         panels.append(curve_panel(stage.capitalize(), lines, axis, list_names=True))
         last = [f"{words.number(fmean(s.values[-1] for s in sources))} ({SHORT[m]})" for m, sources in runs.items()]
         ends.append(f"{stage} {words.join_words(last)}")
@@ -353,10 +350,8 @@ def _confidence(numbers: RecallNumbers) -> Section | None:
         "An answer is retrieved where it is right and its name occurred in training; it is guessed where the name is in no text. "
         "Does the model's own confidence separate right answers from the others?",
     )
-    figures = present(
-        _reliability(numbers, models), _distribution(numbers, deep), _ranking(numbers, deep), _risk(numbers, models)
-    )
-    tables = []
+    first, last = _reliability(numbers, models), _risk(numbers, models)
+    figures, tables = present(first, _distribution(numbers, deep), _ranking(numbers, deep), last), []
     scores = {**SCORES, "answer_string": "the answer string alone (frequency, length, known place)"}
     aurocs = {name: [numbers.number(f"auroc_{score}", m) for m in models] for score, name in scores.items()}
     if rows := tuple((name, *map(words_for, cells)) for name, cells in aurocs.items() if any(cells)):
@@ -507,11 +502,8 @@ def _survival(numbers: RecallNumbers) -> Section | None:
             f"{replacement}. Fewest stay: {'; '.join(least)}. Bars are 95 % intervals over names; "
             f"{MODELS[model]}. n\u00a0=\u00a0{'; '.join(counts)}."
         )
-        names = (
-            f"recall-{measure.replace('_', '-')}",
-            "",
-            f"What survives without q, k or v (replaced by {replacement})",
-        )
+        title = f"What survives without q, k or v (replaced by {replacement})"
+        names = (f"recall-{measure.replace('_', '-')}", "", title)
         figures.append(layer_figure(names, caption, panels, zero="", axes=dict.fromkeys(panels, UNIT)))
     if not lines:
         return None
@@ -561,9 +553,9 @@ def words_for(number: HasInterval | None, signed: bool = False, share: bool = Fa
     return number_words(number, signed, words.share if share else lambda value: words.number(value, signed, PLACES))
 
 
-def _thin(values: Sequence[V], limit: int = 200) -> list[V]:
-    """At most so many of the values, evenly spaced, including the first and the last."""
-    last, count = len(values) - 1, min(limit, len(values))
+def _thin(values: Sequence[V]) -> list[V]:
+    """At most 200 of the values, evenly spaced, including the first and the last."""
+    last, count = len(values) - 1, min(200, len(values))
     return [values[round(i * last / max(1, count - 1))] for i in range(count)]
 
 

@@ -170,14 +170,8 @@ def measure_rows(answers: pl.DataFrame, nearest: pl.DataFrame | None = None, dra
     redrawn, rows = AnswerBootstrap(0, draws), []
     for model in sorted(set(answers["model"])):
         of_model = answers.filter(pl.col("model") == model)
-        rows += [
-            {"subject": model} | row
-            for row in (
-                *_accuracies(of_model, redrawn),
-                *_confidences(of_model, redrawn),
-                *_matches(of_model, nearest, redrawn),
-            )
-        ]
+        parts = (_accuracies(of_model, redrawn), _confidences(of_model, redrawn), _matches(of_model, nearest, redrawn))
+        rows += [{"subject": model} | row for part in parts for row in part]
     place = commonest_place(answers)  # always answering that is the same of every model and seed
     valid = answers.filter(split="valid").drop_nulls("gold")
     if place is not None and not valid.is_empty():
@@ -222,16 +216,14 @@ def judge(
 def _accuracies(answers: pl.DataFrame, redrawn: AnswerBootstrap) -> Iterator[NewRow]:
     """Accuracy and mean probability, on the valid questions and by whether the model has read the name."""
 
-    def mean_probability(answers: pl.DataFrame, weights: NameWeights) -> Float[np.ndarray, " R"]:
-        return weights @ probability(answers) / weights.sum(-1)
-
     groups: dict[str | None, pl.DataFrame] = {None: answers.filter(pl.col("split") == "valid")}
     groups |= {c: answers.filter(pl.col("category") == c) for c in sorted(answers["category"].unique().to_list())}
     for group, rows in groups.items():
         if seeds := _by_seed(rows.drop_nulls("correct")):
             yield {"measure": "accuracy", "group": group} | redrawn.share(seeds, _accuracy).row()
         if seeds := _by_seed(rows):
-            yield {"measure": "mean_probability", "group": group} | redrawn(seeds, mean_probability).row()
+            mean = redrawn(seeds, lambda answers, weights: weights @ probability(answers) / weights.sum(-1))
+            yield {"measure": "mean_probability", "group": group} | mean.row()
 
 
 def _confidences(answers: pl.DataFrame, redrawn: AnswerBootstrap) -> Iterator[NewRow]:
@@ -315,9 +307,8 @@ def _matches(answers: pl.DataFrame, nearest: pl.DataFrame | None, redrawn: Answe
 
 
 def _follows(answers: pl.DataFrame, weights: NameWeights) -> Float[np.ndarray, "R 3"]:
-    return np.stack(
-        recall.match_neighbours(answers["answer"].to_list(), answers["neighbour"].to_list(), weights)[:3], -1
-    )
+    matches = recall.match_neighbours(answers["answer"].to_list(), answers["neighbour"].to_list(), weights)
+    return np.stack(matches[:3], -1)
 
 
 def _accuracy(answers: pl.DataFrame, weights: NameWeights) -> Float[np.ndarray, " R"]:

@@ -224,9 +224,8 @@ def survival(answerer: Answerer, answers: Iterable[Mapping[str, Json]]) -> list[
         for group in GROUPS:
             chosen = [i for i, (kind, _) in enumerate(kinds.values()) if kind == group and again[i]]
             if chosen:
-                rows.append(
-                    {"group": group, "how": how} | place | {"same": {questions[i]: bool(same[i]) for i in chosen}}
-                )
+                answers_same = {questions[i]: bool(same[i]) for i in chosen}
+                rows.append({"group": group, "how": how} | place | {"same": answers_same})
     return rows
 
 
