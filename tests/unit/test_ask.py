@@ -17,7 +17,7 @@ from trisect.core.files import write_json
 from trisect.core.subject import QKV, Heads, Shape
 from trisect.core.trace import Address
 from trisect.experiments.recall import ask as asking
-from trisect.experiments.recall.ask import CARD, find_nearest
+from trisect.experiments.recall.ask import CARD
 from trisect.experiments.recall.rows import survival_measures
 from trisect.experiments.recall.run import survival
 from trisect.hf.small.gpt import Answerer, GptShape, make_model, make_tokenizer, save
@@ -128,7 +128,8 @@ def test_names_that_share_nothing_are_not_near(folder):
     reply = ask(folder, "Where was Zzz Xyx born?", 1, StandIn())
     assert reply.nearest == ()
     assert not [line for line in reply.words() if line.startswith("Nearest")]
-    assert find_nearest("Anna", []) == []
+    write_json(folder / CARD, {"names": {}, "thresholds": []})
+    assert ask(folder, "Where was Anna born?", 1, StandIn()).nearest == ()
 
 
 def test_the_rule_is_said_with_what_it_rests_on(folder):

@@ -34,14 +34,11 @@ class DissectSettings:
         | None
     ) = None
     machine: Workers = field(default_factory=Workers)
-    model: (
-        Annotated[
-            Any,
-            Field(description="A pretrained model to profile: a folder or a name on a hub."),
-            Option(metavar="MODEL", unset="none"),
-        ]
-        | None
-    ) = None
+    model: Annotated[
+        Any | None,
+        Field(description="A pretrained model to profile: a folder or a name on a hub."),
+        Option(metavar="MODEL", unset="none"),
+    ] = None
     corpus: Annotated[
         str | Path,
         Field(
@@ -50,14 +47,11 @@ class DissectSettings:
         ),
         Option(metavar="CORPUS"),
     ] = "embedded"
-    lookup: (
-        Annotated[
-            Mapping[str, SettingValue],
-            Field(description="Other values for settings of their recipe."),
-            Option(name="", many="pairs"),
-        ]
-        | None
-    ) = None
+    lookup: Annotated[
+        Mapping[str, SettingValue] | None,
+        Field(description="Other values for settings of their recipe."),
+        Option(name="", many="pairs"),
+    ] = None
     study: Annotated[
         str | Path | Design,
         Field(description="The training study: a preset, a JSON file, or a Design."),
@@ -68,22 +62,16 @@ class DissectSettings:
         Field(description="The study of known roles: a preset, a JSON file, or a Design."),
         Option(name=""),
     ] = "roles-quick"
-    recall: (
-        Annotated[
-            Mapping[str, SettingValue],
-            Field(description="Other values for settings of recall's recipe."),
-            Option(name="", many="pairs"),
-        ]
-        | None
-    ) = None
-    translation: (
-        Annotated[
-            Mapping[str, SettingValue],
-            Field(description="Other values for settings of the translation models' recipe."),
-            Option(name="", many="pairs"),
-        ]
-        | None
-    ) = None
+    recall: Annotated[
+        Mapping[str, SettingValue] | None,
+        Field(description="Other values for settings of recall's recipe."),
+        Option(name="", many="pairs"),
+    ] = None
+    translation: Annotated[
+        Mapping[str, SettingValue] | None,
+        Field(description="Other values for settings of the translation models' recipe."),
+        Option(name="", many="pairs"),
+    ] = None
 
 
 @record

@@ -38,14 +38,11 @@ class LookupSettings:
     ] = EMBEDDED_DATA
     reader: Annotated[str, Field(description=f"{HELP}."), Option(unset="detected")] | None = None
     seeds: Seeds = (1, 2, 3, 4, 5)
-    recipe: (
-        Annotated[
-            str,
-            Field(description="embedded, small (two layers of attention alone) or deep (four layers with MLPs)."),
-            Option(metavar="RECIPE", unset="embedded for 'embedded', else small"),
-        ]
-        | None
-    ) = None
+    recipe: Annotated[
+        str | None,
+        Field(description="embedded, small (two layers of attention alone) or deep (four layers with MLPs)."),
+        Option(metavar="RECIPE", unset="embedded for 'embedded', else small"),
+    ] = None
     settings: Changes | None = None
     edits: Annotated[
         tuple[str, ...],

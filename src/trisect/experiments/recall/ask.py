@@ -122,6 +122,12 @@ def ask(model: str | Path, question: str, risk: float | None = None) -> RecallRe
     seen = CATEGORIES[card.names.get(name, (False, False, None))[:2]]
     abstains = rule is not None and (rule.threshold is None or probability < rule.threshold)
     names = [other for other, row in card.names.items() if (row[0] or row[1]) and other != name]
+    # the most similar names by character n-grams, of those that share one
+    near = nearest_names(character_similarity([name], names), [name], names, NEAREST)
+    pairs = zip(near.nearest[0].tolist(), near.similarity[0].tolist(), strict=True)
+    nearest = [
+        _NearName(names[i], likeness, card.names[names[i]][2]) for i, likeness in pairs if i >= 0 and likeness > 0
+    ]
     notes = []
     if guess.unknown:
         counts = Counter(guess.unknown).items()
@@ -141,16 +147,9 @@ def ask(model: str | Path, question: str, risk: float | None = None) -> RecallRe
         probability,
         rule,
         seen,
-        tuple(_NearName(n, s, card.names[n][2]) for n, s in find_nearest(name, names)),
+        tuple(nearest),
         tuple(notes),
     )
-
-
-def find_nearest(name: str, names: Sequence[str]) -> list[tuple[str, float]]:
-    """The most similar of some names by character n-grams, with the similarity; None if none shares an n-gram."""
-    near = nearest_names(character_similarity([name], names), [name], names, NEAREST)
-    pairs = zip(near.nearest[0], near.similarity[0], strict=True)
-    return [(names[int(place)], float(likeness)) for place, likeness in pairs if place >= 0 and likeness > 0]
 
 
 def _card(folder: Path) -> ModelCard:

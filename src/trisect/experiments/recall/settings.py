@@ -30,14 +30,11 @@ class RecallSettings:
         Option(metavar="DATA", positional=True),
     ] = EMBEDDED_DATA
     seeds: Seeds = (1,)
-    recipe: (
-        Annotated[
-            str,
-            Field(description="embedded, small or course."),
-            Option(metavar="RECIPE", unset="embedded for 'embedded', else small"),
-        ]
-        | None
-    ) = None
+    recipe: Annotated[
+        str | None,
+        Field(description="embedded, small or course."),
+        Option(metavar="RECIPE", unset="embedded for 'embedded', else small"),
+    ] = None
     settings: Changes | None = None
     examples: Annotated[
         bool, Field(description="Show no questions with their answers on the page."), Option(name="no-examples")
@@ -62,18 +59,15 @@ class AskSettings:
 
     model: Annotated[str | Path, Field(description="The folder of a model that recall trained."), Option(argument=True)]
     question: Annotated[str, Field(description="A question such as 'Where was NAME born?'."), Option(argument=True)]
-    risk: (
-        Annotated[
-            float,
-            Field(
-                description="The largest share of wrong answers allowed among those given; 1: always answer.",
-                ge=0,
-                le=1,
-            ),
-            Option(unset="the largest that was set and can be kept"),
-        ]
-        | None
-    ) = None
+    risk: Annotated[
+        float | None,
+        Field(
+            description="The largest share of wrong answers allowed among those given; 1: always answer.",
+            ge=0,
+            le=1,
+        ),
+        Option(unset="the largest that was set and can be kept"),
+    ] = None
 
 
 @record

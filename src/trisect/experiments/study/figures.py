@@ -16,7 +16,7 @@ from trisect.core.finding import Estimate, Finding
 from trisect.core.site import Site
 from trisect.experiments.study import removal
 from trisect.experiments.study import words as study_words
-from trisect.experiments.study.rows import ATTACKED, PLAIN, StudyRows, minus, over_seeds, sort_labels
+from trisect.experiments.study.rows import ATTACKED, PLAIN, StudyRows, average, minus, over_seeds, sort_labels
 from trisect.experiments.study.words import BEYOND, SPLIT, VALID, Method, extremes, label_name, seeds
 from trisect.report import charts, render
 from trisect.report import format as words
@@ -283,11 +283,8 @@ def _heat(rows: StudyRows) -> Iterator[charts.Figure]:
     points = rows.measure("rewind_loss_nats", "train")
     if not points:
         return
-    means: dict[tuple[str, float | None], list[float]] = {}
-    for p in points:
-        means.setdefault((p.site, p.at), []).append(p.value)
-    values, measure = [sum(v) / len(v) for v in means.values()], charts.Measure("train loss", LOSS)
-    low, high = min(values), max(values)
+    means = [p.value for p in average(points, lambda p: (p.site, p.at)).values()]
+    low, high, measure = min(means), max(means), charts.Measure("train loss", LOSS)
     cells = {g: [p for p in points if site_position(p.site).group == g] for g in groups_of(points)}
     panels = tuple(charts.heat_panel(words.GROUP.get(g, g), heat, low, high, measure) for g, heat in cells.items())
     caption = (

@@ -27,13 +27,7 @@ from trisect.stats.significance import ALPHA, holm
 
 MARGIN = 0.02  # nats, as everywhere; of bits and of shares of pairs as well
 TITLE = "Which methods find the known roles?"
-SHARES = {
-    "own": "own prediction",
-    "as_q": "as q",
-    "as_k": "as k",
-    "as_v": "as v",
-    "unchanged": "unchanged",
-}
+SHARES = {"own": "own prediction", "as_q": "as q", "as_k": "as k", "as_v": "as v", "unchanged": "unchanged"}
 WORLD = "This study's text is a world whose truth is known. "
 SCORED = (
     "Each method is scored as if the text were language. A method about a label has cells, a component with an attribute, some of "

@@ -116,20 +116,15 @@ class PlanSettings:
     force: Force = False
     runs: Annotated[bool, Field(description="Also list the id of every run.")] = False
     fleet: FleetSize | None = None
-    workers: (
-        Annotated[
-            int,
-            Field(description="Cores to spread jobs over.", ge=1, le=MAX_INT),
-            Option(unset="those of this machine"),
-        ]
-        | None
-    ) = None
-    gpus: (
-        Annotated[
-            int, Field(description="GPUs to spread training over (expected times, not measured).", ge=1, le=MAX_INT)
-        ]
-        | None
-    ) = None
+    workers: Annotated[
+        int | None,
+        Field(description="Cores to spread jobs over.", ge=1, le=MAX_INT),
+        Option(unset="those of this machine"),
+    ] = None
+    gpus: Annotated[
+        int | None,
+        Field(description="GPUs to spread training over (expected times, not measured).", ge=1, le=MAX_INT),
+    ] = None
 
 
 @record

@@ -171,10 +171,8 @@ def _samples(result: Construction) -> Panel:
     scale = alt.Scale(domain=names, range=[looks[n] for n in names])
     colour = alt.Color("name:N", scale=scale, title=None, legend=LEGEND)
     wide, share = alt.Scale(domain=[float(edges[0]), float(edges[-1])], nice=False), "share of samples"
-    blocks, steps = (
-        chart_of("bars", bars).mark_rect(),
-        chart_of("law", line).mark_line(strokeWidth=1.6, interpolate="step"),
-    )
+    blocks, steps = chart_of("bars", bars).mark_rect(), chart_of("law", line)
+    steps = steps.mark_line(strokeWidth=1.6, interpolate="step")
     x = alt.X("from:Q", scale=wide, title=unit)
     layers = [
         blocks.encode(x, alt.X2("to"), alt.Y("low:Q", title=share), alt.Y2("high"), colour),

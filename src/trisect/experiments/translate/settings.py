@@ -45,27 +45,21 @@ class TranslateSettings:
         Annotated[str | Path, Field(description="The file of their translations."), Option(metavar="FILE")] | None
     ) = None
     seeds: Seeds = (1, 2)
-    recipe: (
-        Annotated[
-            str,
-            Field(description="embedded or small."),
-            Option(metavar="RECIPE", unset="embedded for 'embedded', else small"),
-        ]
-        | None
-    ) = None
+    recipe: Annotated[
+        str | None,
+        Field(description="embedded or small."),
+        Option(metavar="RECIPE", unset="embedded for 'embedded', else small"),
+    ] = None
     settings: Changes | None = None
-    keep: (
-        Annotated[
-            int,
-            Field(
-                description="Keep the model after every so many epochs too, in seed-N-epoch-M.",
-                ge=1,
-                le=TRAINING_BOUNDS["epochs"],
-            ),
-            Option(unset="the last alone"),
-        ]
-        | None
-    ) = None
+    keep: Annotated[
+        int | None,
+        Field(
+            description="Keep the model after every so many epochs too, in seed-N-epoch-M.",
+            ge=1,
+            le=TRAINING_BOUNDS["epochs"],
+        ),
+        Option(unset="the last alone"),
+    ] = None
     machine: Workers = field(default_factory=Workers)
 
 
