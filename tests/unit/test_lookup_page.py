@@ -157,7 +157,7 @@ def test_a_lead_is_over_the_largest_other_and_taken_up_where_half_of_it_is_there
     assert {c: numbers.takes_up(3, c) for c in "qkv"} == {"q": 200, "k": 100, "v": 200}
     assert numbers.takes_up(6, "q") is None
     assert numbers.before(1) == 100
-    assert [round(one.excess, 2) for one in numbers.shifts("q", numbers.before).values()] == [0.0] * 5
+    assert [round(one.excess, 2) for one in numbers.shifts("q", early=True).values()] == [0.0] * 5
 
 
 @pytest.mark.parametrize(("lead", "verdict"), [(3.0, "supported"), (0.2, "refuted")])

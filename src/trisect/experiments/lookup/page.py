@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import chain
@@ -185,15 +185,11 @@ class LookupNumbers:
         numbers = (prediction[name] for name in ("unrelated_nats", "residual_nats", "share", "kept"))
         return Shift(prediction["shift_nats"], max(others), *numbers)
 
-    def shifts(self, component: str, step: Callable[[int], float | None]) -> dict[int, Shift]:
-        """Shifts by a component at the checkpoint `step(seed)`, for models with induction heads."""
-        at = {seed: step(seed) for seed in self.formed}
+    def shifts(self, component: str, early: bool = False) -> dict[int, Shift]:
+        """Shifts by a component in models with induction heads: at the last checkpoint, or `early`, at that of `before`."""
+        at = {seed: self.before(seed) if early else self.steps[-1] for seed in self.formed}
         shifts = {seed: self.shift(seed, component, when) for seed, when in at.items() if when is not None}
         return {seed: shift for seed, shift in shifts.items() if shift is not None}
-
-    def last(self, seed: int) -> float:
-        """The step of the last checkpoint."""
-        return self.steps[-1]
 
     def before(self, seed: int) -> float | None:
         """The last checkpoint in the first half of training up to induction heads; None if there is none."""
@@ -213,11 +209,11 @@ def judge_lookups(numbers: LookupNumbers, about: Mapping[str, object]) -> pl.Dat
     """The table `claims`, over the models that formed induction heads."""
     values: dict[str, list[float]] = {}
     for component in PARTS:
-        last, before = (numbers.shifts(component, step).values() for step in (numbers.last, numbers.before))
+        last, before = (numbers.shifts(component, early).values() for early in (False, True))
         values[f"excess_{component}"] = [shift.excess for shift in last]
         values[f"unrelated_{component}"] = [s.own - s.unrelated for s in last if s.unrelated is not None]
         values[f"before_{component}"] = [shift.excess for shift in before]
-    last = [paths for seed in numbers.formed if len(paths := numbers.previous(seed, numbers.last(seed))) == len(PARTS)]
+    last = [paths for seed in numbers.formed if len(paths := numbers.previous(seed, numbers.steps[-1])) == len(PARTS)]
     for other in ("q", "v"):
         values[f"previous_k_less_{other}"] = [paths["k"]["direct"] - paths[other]["direct"] for paths in last]
     measured = [paths["k"] for paths in last if "own_unrelated" in paths["k"]]
@@ -338,7 +334,7 @@ def _edit_words(edit: str) -> str:
 
 def _excess(numbers: LookupNumbers, edit: str) -> Finding:
     """The shift to each component's own answer less the largest other or, if larger, an unrelated donor's, in all models."""
-    shifts = {c: present(*(numbers.shift(s, c, numbers.last(s)) for s in numbers.seeds)) for c in PARTS}
+    shifts = {c: present(*(numbers.shift(s, c, numbers.steps[-1]) for s in numbers.seeds)) for c in PARTS}
     excess = {c: [s.own - max(present(s.other, s.unrelated)) for s in group] for c, group in shifts.items() if group}
     means = {c: words.interval(values) for c, values in excess.items()}
     values = tuple(Estimate(c, *m) for c, m in means.items())
@@ -389,8 +385,8 @@ def _edited(tables: Mapping[str, pl.DataFrame]) -> Section | None:
     for edit in ("", *edits):
         numbers = LookupNumbers.of(tables, edit)
         for seed in numbers.seeds:
-            losses = numbers.loss(seed, "text", numbers.last(seed)), _training_loss(tables, edit, seed)
-            shifts = [numbers.shift(seed, c, numbers.last(seed)) for c in PARTS]
+            losses = numbers.loss(seed, "text", numbers.steps[-1]), _training_loss(tables, edit, seed)
+            shifts = [numbers.shift(seed, c, numbers.steps[-1]) for c in PARTS]
             gain = numbers.savings[seed][-1][1]
             cells = [*map(words.number, losses), words.number(gain, True)]
             cells += [f"{words.number(s.own, True)} ({words.number(s.other, True)})" if s else "–" for s in shifts]
@@ -431,7 +427,7 @@ def _share_formed(numbers: LookupNumbers) -> Finding:
 
 def _role(numbers: LookupNumbers, component: str) -> Finding | None:
     """The effect of one component from the donor in models with induction heads, beside an unrelated donor's."""
-    shifts = numbers.shifts(component, numbers.last)
+    shifts = numbers.shifts(component)
     if not shifts:
         return None
     means = {
@@ -460,7 +456,7 @@ def _role(numbers: LookupNumbers, component: str) -> Finding | None:
 
 def _previous(numbers: LookupNumbers) -> Finding | None:
     """Effects of the previous-token head on keys, queries and values of the layer of induction heads."""
-    paths = [path for seed in numbers.formed if len(path := numbers.previous(seed, numbers.last(seed))) == len(PARTS)]
+    paths = [path for seed in numbers.formed if len(path := numbers.previous(seed, numbers.steps[-1])) == len(PARTS)]
     if not paths:
         return None
     k, q, v = (words.interval([path[c]["direct"] for path in paths]) for c in ("k", "q", "v"))
@@ -503,7 +499,7 @@ def _makers(numbers: LookupNumbers) -> Section | None:
         return None
     rows = []
     for seed in numbers.seeds:
-        head, last = numbers.previous_head(seed), numbers.last(seed)
+        head, last = numbers.previous_head(seed), numbers.steps[-1]
         paths, all_writers = numbers.previous(seed, last), {c: numbers.path(seed, ALL, c, last) for c in PARTS}
         best = {c: numbers.most(seed, c) for c in PARTS}
         name = f"{head.layer}.h{head.head} ({words.number(head.value, places=2)})"
@@ -596,7 +592,7 @@ def _roles(numbers: LookupNumbers) -> Section | None:
         return None
     rows = []
     for component in PARTS:
-        for seed, shift in numbers.shifts(component, numbers.last).items():
+        for seed, shift in numbers.shifts(component).items():
             nats = [words.number(value, True) for value in (shift.own, shift.other, shift.unrelated, shift.residual)]
             share = "–" if shift.share is None else words.share(shift.share)
             rows.append((f"{component}, seed {seed}", *nats, share, words.share(shift.answered)))
@@ -645,7 +641,7 @@ def _through_training(numbers: LookupNumbers) -> Section | None:
         return None
     others, ends = [seed for seed in numbers.seeds if seed not in numbers.formed], []
     for c in PARTS:
-        last = [numbers.shift(seed, c, numbers.last(seed)) for seed in others]
+        last = [numbers.shift(seed, c, numbers.steps[-1]) for seed in others]
         if rises := [shift.excess for shift in last if shift is not None]:
             ends.append(f"{c} {words.number(fmean(rises), True)}")
     texts = list(map(str, present(_first(numbers))))
