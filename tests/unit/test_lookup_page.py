@@ -133,7 +133,7 @@ def test_of_two_models_each_is_shown_and_has_to_exceed_its_controls(second, show
         n: Shift(own=own, other=4.0, unrelated=3.0, residual=7.0, share=0.5, answered=1.0)
         for n, own in ((1, 9.0), (2, second))
     }
-    numbers: Any = SimpleNamespace(shifts=lambda component, last: shifts, last=None)
+    numbers: Any = SimpleNamespace(shifts=lambda component: shifts)
     said = str(_role(numbers, "k"))
     assert said.startswith("The key says") == shows
     assert f"nats (+9.000 and +{second:.3f})" in said

@@ -73,10 +73,7 @@ class Line(NamedTuple):
 
     @classmethod
     def of(cls, finding: Finding, name: str = "", claims: tuple[str, ...] = (), words: str = "") -> Line | None:
-        """The line for a finding with values named q, k or v; None if it has none.
-
-        A number named q+k is of both together, so that nothing can be ranked.
-        """
+        """The line for values named q, k or v, or q+k, which is of both and ranks nothing; None if there are none."""
         values = [e for e in finding.values if e.mean is not None]
         parts = {c: Mean(e.mean or 0.0, e.low, e.high, e.n or 0) for e in values for c in e.name.split("+")}
         means = {c: parts[c] for c in COMPONENTS if c in parts}
@@ -163,10 +160,7 @@ def _link(way: str, name: str) -> Markup:
 
 
 def figure(lines: Sequence[Line]) -> Figure | None:
-    """A figure of all lines, with each number divided by the line's largest; None if no line can be ranked.
-
-    Intervals are drawn as far as the picture goes: twice the largest number.
-    """
+    """All lines that rank, each divided by its largest number, intervals cut at twice that; None without."""
     ranked = [line for line in lines if line.compared and any(mean.mean for mean in line.means.values())]
     if not ranked:
         return None

@@ -188,10 +188,7 @@ def _read_notes(folder: Path) -> _Notes:
 
 
 class _Runner:
-    """Runs parts and records finished steps; `done` maps each part to its results.
-
-    `is_fresh` says whether any step of the last part had to run.
-    """
+    """Runs parts; `done` has the results of each, `is_fresh` is whether the last one had to run a step."""
 
     def __init__(self, out: Path, quiet: bool, notes: _Notes, pace: jobs.Pace, pages: PageLinks) -> None:
         self.out, self.quiet, self.notes, self.pace, self.pages = out, quiet, notes, pace, pages

@@ -339,9 +339,7 @@ def _learning(numbers: RecallNumbers) -> Section | None:
 
 
 def _confidence(numbers: RecallNumbers) -> Section | None:
-    """Whether probabilities separate what was retrieved from what was guessed: calibration, confidence by category, ranking, and risk
-    against coverage; None without a pretrained model.
-    """
+    """Whether probabilities separate what was retrieved from what was guessed; None without a pretrained model."""
     deep = numbers.deep
     if deep is None:
         return None

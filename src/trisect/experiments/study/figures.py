@@ -470,9 +470,7 @@ HOW = {  # each control in a few words, and what it does
 
 
 def _beside(rows: StudyRows, split: str) -> Iterator[tuple[str, dict[str, list[Point]]]]:
-    """Each label of which an attack has a control, with effects by variant: of the plain attack at the sites that have a
-    control, and of every control.
-    """
+    """Effects by variant, plain and with each control, at sites with a control, for each label that has any."""
     for label in sort_labels(rows.runs.filter(ATTACKED & ~PLAIN)["label"]):
         controls = {c: points for c in CONTROLS if (points := rows.effects("attack", split, label, variant=c))}
         sites = {p.site for points in controls.values() for p in points}
@@ -481,10 +479,7 @@ def _beside(rows: StudyRows, split: str) -> Iterator[tuple[str, dict[str, list[P
 
 
 def _less_controls(rows: StudyRows, effects: Mapping[str, Sequence[Point]]) -> dict[str, list[Point]]:
-    """The attack less each control with the same sites and seeds, in layers where no run of either collapsed.
-
-    Empty where there is no such layer.
-    """
+    """The attack less each control at the same sites and seeds, in layers where no run of either collapsed."""
     plain = effects.get("plain", ())
     both = {control: points for control, points in effects.items() if control != "plain" and minus(points, plain)}
     return {c: minus(rows.comparable(ps), rows.comparable(plain), times=-1) for c, ps in both.items()}

@@ -111,9 +111,7 @@ TRUTH: dict[str, Planted] = {
 
 
 class _CaseEffect(NamedTuple):
-    """A method's effect in a case over seeds, p of "not above the margin", and whether its own rule finds it (None: no test
-    can be made with one seed).
-    """
+    """A method's effect in a case, p of one not above the margin, and whether it finds it (None with one seed)."""
 
     case: _Case
     effect: Mean

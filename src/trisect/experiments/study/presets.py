@@ -202,10 +202,7 @@ def is_preset(what: object) -> bool:
 
 
 def find_experiments(what: str | Path | Design) -> tuple[Design, ...]:
-    """A preset by name, the experiments of a JSON file, or an experiment itself; raises SpecError.
-
-    Several are what one folder is to hold.
-    """
+    """A preset by name, the experiments of a JSON file for one folder, or one itself; raises SpecError."""
     if isinstance(what, Design):
         return (what,)
     if is_preset(what):

@@ -204,10 +204,7 @@ def _component(name: str) -> str | None:
 def information_loss_in_heads(
     rows: StudyRows, label: str, kind: str = "linear", variant: str = "plain"
 ) -> dict[str, list[Point]]:
-    """Bits removed by attacks at the attacked sites: from the attacked heads, the layer's other heads, and random maps.
-
-    They are those of the same seed's baseline less those of the attacked model.
-    """
+    """Bits removed by attacks: from heads of the attacked site, other heads of the layer, and random maps."""
     attacks = _attacks(rows, label, variant)
 
     def bits(subjects: Sequence[str]) -> list[Point]:
@@ -334,10 +331,7 @@ def _baseline_parameters(rows: StudyRows) -> int | None:
 
 
 def against_narrow(model: _SmallerModel, models: Sequence[_SmallerModel]) -> Mean | None:
-    """The loss less that of narrower heads at the same layers with nearly the same number of parameters, paired by seed.
-
-    None without such, or without a common seed.
-    """
+    """The loss less that of narrower heads at the same layers, nearest in parameters, by seed; None without."""
     layers = site_position(model.site).layers
     narrow = (m for m in models if m.edit == "narrow" and site_position(m.site).layers == layers)
     nearest = min(narrow, key=lambda m: abs(m.parameters - model.parameters), default=None)

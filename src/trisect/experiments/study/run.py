@@ -279,9 +279,7 @@ ORDER = ("fleets/*", "runs/*/run.json")
 
 @dataclass(frozen=True, eq=False)
 class StudyWork(JobWork):
-    """One task of a study; `untrained` are the runs still to be trained, shared by all, fewer as fleets end; `numerics` is what
-    trained the others.
-    """
+    """One task of a study; all share the runs still `untrained`, and the `numerics` that trained the others."""
 
     task: Task
     folder: Folder

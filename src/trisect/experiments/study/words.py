@@ -52,10 +52,7 @@ def label_name(label: str) -> str:
 
 
 def extremes(points: Sequence[words.Point], unit: str, signed: bool = True) -> str:
-    """The sites with the highest and the lowest mean, as the predicate of a sentence; ties are named as ties.
-
-    Numbers without a sign are called largest and smallest.
-    """
+    """The sites with the highest and the lowest mean, as a predicate; without a sign, the largest and smallest."""
     means = words.by_site(points)
     bare = {s: words.number(m.mean, signed) + (f"\u00a0{unit}" if unit else "") for s, m in means.items()}
     top, low = words.extreme(means, 1), words.extreme(means, -1)
@@ -236,10 +233,7 @@ NOTHING = "not read."
 
 
 def collapse_words(rows: StudyRows, points: Sequence[words.Point], paired: bool = False) -> str:
-    """How many of the values' runs collapsed, and which sites are left out; empty if none did.
-
-    `paired` values are not compared if either run collapsed; otherwise the sites are left out.
-    """
+    """How many runs collapsed, and what is left out: their sites, or comparisons of `paired` values; may be empty."""
     fell = [p for p in points if p.run in rows.collapses]
     if not fell:
         return ""
@@ -347,10 +341,7 @@ def claims_hashes(rows: StudyRows) -> list[str]:
 
 
 def exactness(rows: StudyRows) -> tuple[str, Columns, list[tuple[str, list[str]]]] | None:
-    """The accuracy of the curves of figure 8 on the train split: sentences, columns, and cells by site.
-
-    None without such rows.
-    """
+    """How exact figure 8 is on the train split, if measured: sentences, columns, and cells by site."""
     spent = rows.measure("rewind_evaluations", "train")
     if not spent:
         return None

@@ -40,10 +40,7 @@ LEGEND = alt.Legend(orient="bottom", title=None)
 
 
 def build(name: str, settings: Mapping[str, float | None], seed: int) -> Construction:
-    """Build a construction by name with those of the arguments that it has; equal seeds give equal draws.
-
-    None is the construction's default. Raises TheoryError for what cannot be built.
-    """
+    """A construction by name with the arguments that it has, else its defaults, from a seed; raises TheoryError."""
     make = CONSTRUCTIONS[name]
     parameters = inspect.signature(make).parameters
     arguments: dict[str, Any] = {k: v for k, v in settings.items() if v is not None and k in parameters}
