@@ -34,6 +34,7 @@ SOURCE = {
     "": "no source",
 }
 COMPONENTS = ("q", "k", "v")
+LINK = Markup('<a href="{}">{}</a>')
 ROW, NAMES, PLOT = 34, 150, 172  # pixels: of a line of the picture, of its names, of its marks
 EVIDENCE = {
     "line": pl.Int64,
@@ -111,9 +112,8 @@ def from_table(evidence: pl.DataFrame) -> list[Line]:
     lines = []
     for _, rows in evidence.group_by("line", maintain_order=True):
         row = rows.row(0, named=True)
-        row["means"] = {
-            c: Mean(*ends) for c, *ends in rows.select("component", "value", "low", "high", "n").iter_rows()
-        }
+        numbers = rows.select("component", "value", "low", "high", "n").iter_rows()
+        row["means"] = {component: Mean(*ends) for component, *ends in numbers}
         row["claims"] = tuple(row["claims"].split())
         row["compared"] = None if row["compared"] is None else Comparison.from_data(json.loads(row["compared"]))
         lines.append(Line(**{name: row[name] for name in Line._fields}))
@@ -140,7 +140,7 @@ def summary(lines: Sequence[Line]) -> str:
 
 def _row(line: Line, verdicts: Mapping[str, str]) -> tuple[str, ...]:
     """A line as a table row: its three numbers with intervals, which is largest, and the verdicts of its claims."""
-    name: str = _link(line.link, line.title) if line.link else line.title
+    name: str = LINK.format(line.link, line.title) if line.link else line.title
     sizes = sorted({mean.n for mean in line.means.values()})
     # with one unit there is no interval to look for, so that the number of units always stands beside the unit
     sample = f"; n\u00a0=\u00a0{words.join_words([words.count(n) for n in sizes])} {line.per}{'s' * (sizes != [1])}"
@@ -153,10 +153,6 @@ def _row(line: Line, verdicts: Mapping[str, str]) -> tuple[str, ...]:
     judged = ", ".join(f"{claim} {verdicts[claim]}" for claim in line.claims if claim in verdicts)
     remarks = "; ".join(filter(None, (judged, line.words))) or "–"
     return name, SOURCE.get(line.source, line.source), quantity, *cells.values(), line.largest, remarks
-
-
-def _link(way: str, name: str) -> Markup:
-    return Markup('<a href="{}">{}</a>').format(way, name)
 
 
 def figure(lines: Sequence[Line]) -> Figure | None:
@@ -331,7 +327,7 @@ def _answer(facts: DissectFacts, numbers: LookupNumbers, more: Sequence[Markup])
     answers = [answer for answer in sheet.answers_of(roles.findings) if answer.unit == "of pairs"] if roles else []
     if roles and answers:
         shares = [f"{answer.groups[0]} {words.share(answer.values[0].mean or 0.0)}" for answer in answers]
-        place = _link(next(iter(roles.pages.values()), ""), "a synthetic task with known roles")
+        place = LINK.format(next(iter(roles.pages.values()), ""), "a synthetic task with known roles")
         texts.insert(0, CALIBRATION.format(place, words.join_words(shares)))
     pages = {name: place for part in facts.parts for name, place in part.pages.items()}
     steps = [
@@ -339,7 +335,7 @@ def _answer(facts: DissectFacts, numbers: LookupNumbers, more: Sequence[Markup])
         (facts.explorer, "a sentence inside a model that was just trained, head by head"),
         (facts.tutorial, "one head, step by step"),
     ]
-    links = [_link(place, title) for place, title in steps if place is not None]
+    links = [LINK.format(place, title) for place, title in steps if place is not None]
     links += [Markup("your own: <code>{}</code>").format(EXPLORE)] * (facts.explorer is not None)
     texts.append(Markup("See it at work: {}.").format(Markup("; ").join(links)))
     also = tuple(map(sheet.TextBlock, texts))
@@ -356,7 +352,7 @@ def _by_claim(claims: pl.DataFrame) -> dict[str, str]:
 
 def _section(part: PartFacts, claims: pl.DataFrame) -> sheet.Section:
     """A part as a section: its question, findings, pages, and verdicts."""
-    links = Markup(", ").join(_link(place, name) for name, place in part.pages.items())
+    links = Markup(", ").join(LINK.format(place, name) for name, place in part.pages.items())
     places = (Markup("Read on: {}.").format(links),) * bool(part.pages)
     texts = (str(finding) for finding in part.findings if part.name != "lookup" or finding.measure != "answer")
     judged = claims.filter(pl.col("claim").is_in(part.claims))

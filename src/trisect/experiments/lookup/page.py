@@ -363,9 +363,8 @@ def _edit_findings(tables: Mapping[str, pl.DataFrame], edit: str) -> tuple[Findi
     )
     values = tuple(Estimate(name, *m) for name, m in changes.items())
     excess = [_excess(edited, edit), _excess(plain, "")]
-    shown, beside = (
-        words.join_words([f"{e.name} {words.number(e.mean, True)}" for e in group.values]) for group in excess
-    )
+    numbers = [[f"{e.name} {words.number(e.mean, True)}" for e in finding.values] for finding in excess]
+    shown, beside = map(words.join_words, numbers)
     formed = (
         f"induction heads form in {len(edited.formed)} of {words.quantity(len(seeds), 'model')}, in {len(plain.formed)} of "
         f"{len(plain.seeds)} plain ones"
@@ -460,9 +459,8 @@ def _previous(numbers: LookupNumbers) -> Finding | None:
     if not paths:
         return None
     k, q, v = (words.interval([path[c]["direct"] for path in paths]) for c in ("k", "q", "v"))
-    own_shift, unrelated = (
-        words.interval([path["k"][name] for path in paths if name in path["k"]]) for name in ("own", "own_unrelated")
-    )
+    keys = [path["k"] for path in paths]
+    own_shift, unrelated = (words.interval([p[n] for p in keys if n in p]) for n in ("own", "own_unrelated"))
     text = (
         f"With the donor's contribution of the head that attends to the word before, the base's answer loses through k "
         f"{words.mean_words(k, 'nats')}, through q {words.number(q.mean, True)}, through v {words.number(v.mean, True)}; through k "
@@ -503,10 +501,8 @@ def _makers(numbers: LookupNumbers) -> Section | None:
         paths, all_writers = numbers.previous(seed, last), {c: numbers.path(seed, ALL, c, last) for c in PARTS}
         best = {c: numbers.most(seed, c) for c in PARTS}
         name = f"{head.layer}.h{head.head} ({words.number(head.value, places=2)})"
-        cells = [
-            f"{words.number(row['direct'], True)} of {words.number((all_writers[c] or row)['direct'], True)}"
-            for c, row in paths.items()
-        ]
+        both = [(row["direct"], (all_writers[c] or row)["direct"]) for c, row in paths.items()]
+        cells = [f"{words.number(fall, True)} of {words.number(total, True)}" for fall, total in both]
         rest = [words.number(paths.get("k", {}).get(key), True) for key in ("own", "own_unrelated")]
         largest_cells = [
             f"{top[0]} {words.number(top[1]['own'], True)} ({words.number(top[1]['own_unrelated'], True)})"
@@ -546,9 +542,8 @@ def _first(numbers: LookupNumbers) -> Finding | None:
         return None
     means = [f"{c} at step {words.count(round(fmean(by_seed.values())))}" for c, by_seed in steps.items()]
     both = set.intersection(*(set(by_seed) for by_seed in steps.values()))
-    firsts = Counter(
-        "+".join(c for c in PARTS if steps[c][s] == min(group[s] for group in steps.values())) for s in both
-    )
+    earliest = {s: min(by_seed[s] for by_seed in steps.values()) for s in both}
+    firsts = Counter("+".join(c for c in PARTS if steps[c][s] == earliest[s]) for s in both)
     order = words.join_words([f"{name} in {count}" for name, count in firsts.most_common()])
     text = (
         f"Half of the final effect is reached by {words.join_words(means)} (means over models); "
@@ -617,9 +612,8 @@ def _roles(numbers: LookupNumbers) -> Section | None:
     )
     figures = present(small_multiples("lookup-roles", "What q, k and v from another text do", about, panels))
     tables = present(_worked_pair(numbers), Table(columns, tuple(rows), caption, folded=True, label="By model"))
-    return Section(
-        "What do q, k and v say?", (), figures, tables, blocks=(Section("In words", tuple(map(str, roles))),)
-    )
+    in_words = Section("In words", tuple(map(str, roles)))
+    return Section("What do q, k and v say?", (), figures, tables, blocks=(in_words,))
 
 
 def _through_training(numbers: LookupNumbers) -> Section | None:

@@ -122,9 +122,8 @@ def _train(spec: RecallJob, files: ModelFiles, people: People, emit: Emit) -> No
         cut = (recipe.shortest_text, recipe.longest_text, recipe.span)
         return [pretraining_example(ids, draw_span(len(ids), recipe.block, draw, *cut), mask) for ids in texts]
 
-    questions = [
-        question_example(ids_of(a.question, tokenizer), ids_of(a.place or "", tokenizer), mask) for a in world.train
-    ]
+    pairs = ((ids_of(a.question, tokenizer), ids_of(a.place or "", tokenizer)) for a in world.train)
+    questions = [question_example(question, place, mask) for question, place in pairs]
     reads = {
         "pretraining": (spans, recipe.pretraining(lines), "base"),
         "fine-tuning": (lambda number, draw: questions, recipe.fine_tuning(lines, spec.model != "plain"), ""),

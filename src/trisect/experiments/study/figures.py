@@ -153,9 +153,8 @@ def _training_curves(rows: StudyRows, edit: str, labels: Sequence[str | None], s
             views = [*_arrange(rows, curves)]
             if label == labels[0] and len(labels) > 1:  # a panel per component and label, all on one axis
                 beside = {base: _arrange(rows, every)[0] for base, every in _against(rows, edit, split, labels).items()}
-                panels = [
-                    p.with_title(f"{p.title}, {label_name(base or '')}") for base, v in beside.items() for p in v.panels
-                ]
+                named = [(label_name(base or ""), panel) for base, view in beside.items() for panel in view.panels]
+                panels = [panel.with_title(f"{panel.title}, {name}") for name, panel in named]
                 views.append(charts.FigureView("label", tuple(panels), beside[label].legend))
             runs, base = {(s.site, s.seed) for s in curves.edited}, curves.baseline.series if curves.baseline else ()
             effects = rows.readable(rows.effects(edit, split, label))
@@ -371,9 +370,8 @@ def together(points: Sequence[Point]) -> list[Point]:
 
 def _combinations(rows: StudyRows) -> Iterator[charts.Figure]:
     """Sites of several parts against the sum of single effects, for every method with both."""
-    effects = {
-        f"Attack on {label_name(label)}": rows.readable(rows.effects("attack", "valid", label)) for label in rows.labels
-    }
+    attacks = {label: rows.effects("attack", "valid", label) for label in rows.labels}
+    effects = {f"Attack on {label_name(label)}": rows.readable(points) for label, points in attacks.items()}
     effects["Freezing"] = rows.effects("freeze", "valid")
     effects["Mean ablation"] = rows.measure("ablate_rise_nats", "valid")
     effects["Rewinding area"] = rows.measure("rewind_area", "train")
@@ -382,10 +380,10 @@ def _combinations(rows: StudyRows) -> Iterator[charts.Figure]:
         return
     counts = []
     for title, points in gaps.items():
-        means = by_site(points)
-        above, below = (sum(side(mean) == way for mean in means.values()) for way in (1, -1))
+        sides = [side(mean) for mean in by_site(points).values()]
+        above, below = sides.count(1), sides.count(-1)
         counts.append(
-            f"{title}: of {quantity(len(means), 'site')}, {above} clear above and {below} clear below the sum"
+            f"{title}: of {quantity(len(sides), 'site')}, {above} clear above and {below} clear below the sum"
         )
     caption = (
         "The effect at several components or layers at once minus the sum of the effects at each of them alone, in the same seed. "

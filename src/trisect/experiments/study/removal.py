@@ -413,8 +413,8 @@ def _parameter_panel(
     chart = charts.overlay(title, *layers)
     values = "; ".join(f"{row['group']} {row['value']:.3g} with {row['parameters']:.4g} thousand" for row in data)
     text = f"{title}: change against parameters, in {axis.unit}. {values}."
-    drawn = {name: tuple(items) for name, items in strokes.items() if items}
-    return charts.Panel(title, chart, text, tuple(series), drawn)
+    lines = {name: tuple(items) for name, items in strokes.items() if items}
+    return charts.Panel(title, chart, text, tuple(series), lines)
 
 
 def tying_findings(rows: StudyRows) -> Iterator[Finding]:

@@ -289,8 +289,8 @@ def _shares(table: pl.DataFrame) -> FigureView:
     line = chart_of("level0", [{"level": 1.0}]).mark_rule(color=render.BASELINE, strokeDash=[5, 3]).encode(at[0])
     points = chart_of("main", rows).mark_point(size=60, filled=True, opacity=1).encode(at[1], y, *encoding_of(looks))
     text = "; ".join(f"{row['name']} {row['share']:.3g}" for row in rows)
-    drawn = overlay("", line, points, width=150, height=20 * len(names))
-    panel = Panel("", drawn, f"Error as a share of its closed form. {text}.", (), {})
+    picture = overlay("", line, points, width=150, height=20 * len(names))
+    panel = Panel("", picture, f"Error as a share of its closed form. {text}.", (), {})
     return FigureView("", (panel,), tuple(LegendEntry(name, *look) for name, look in looks.items()))
 
 
