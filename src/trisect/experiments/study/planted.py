@@ -223,15 +223,6 @@ def findings(rows: StudyRows) -> Iterator[Finding]:
             yield Finding(*parts, title=title, per="seed", signed=False)
 
 
-def uninformative_methods(rows: StudyRows) -> tuple[str, ...]:
-    """Methods hardly better than chance on a known truth; empty for a text without planted roles."""
-    return tuple(
-        f"{method.title}: AUROC {method.auroc:.2f} over {method.over}, where 0.5 is guessing."
-        for method in scores(rows)
-        if method.auroc < BLIND and method.key != "control"  # which is to find nothing
-    )
-
-
 def score_rows(rows: StudyRows) -> list[TableRow]:
     """Each method's AUROC by seed, as rows of the table `sites` about the seed's baseline."""
     runs = dict(rows.runs.filter(pl.col("edit") == "none").select("seed", "run").iter_rows())
