@@ -15,21 +15,16 @@ from trisect.theory import CONSTRUCTIONS, Construction
 SCHEMA = {
     "name": pl.String,
     "beta": pl.Float64,
-    "dim": pl.Int64,
-    "keys": pl.Int64,
+    **dict.fromkeys(("dim", "keys"), pl.Int64),
     "variance": pl.Float64,
     "samples": pl.Int64,
     "measured": pl.String,
     "error": pl.Float64,
     "relation": pl.String,
     "expected": pl.Float64,
-    "variance_one": pl.Float64,
-    "variance_one_law": pl.Float64,
-    "variance_two": pl.Float64,
-    "variance_two_law": pl.Float64,
+    **dict.fromkeys(("variance_one", "variance_one_law", "variance_two", "variance_two_law"), pl.Float64),
     "apart_share": pl.Float64,
-    "law": pl.String,
-    "domain": pl.String,
+    **dict.fromkeys(("law", "domain"), pl.String),
 }
 
 
@@ -38,11 +33,9 @@ def measure(settings: TheorySettings, context: RunContext) -> Measured[TheoryFac
 
     What a construction does not have is left out for it. Raises TheoryError for what cannot be built.
     """
-    for name in settings.names:
-        if name not in CONSTRUCTIONS:
-            there_are = f"There are {', '.join(CONSTRUCTIONS)}."
-            problem = unknown_name("construction", name, CONSTRUCTIONS)
-            raise TheoryError(problem, there_are, "Name one of these, or none for all.")
+    if unknown := [name for name in settings.names if name not in CONSTRUCTIONS]:
+        problem = unknown_name("construction", unknown[0], CONSTRUCTIONS)
+        raise TheoryError(problem, f"There are {', '.join(CONSTRUCTIONS)}.", "Name one of these, or none for all.")
     names = tuple(dict.fromkeys(settings.names)) or tuple(CONSTRUCTIONS)
     shape = {"dim": settings.dim, "keys": settings.keys, "samples": settings.samples}
     plan = [(name, beta) for name in names for beta in settings.beta or (None,)]

@@ -173,10 +173,8 @@ class TranslateWork(TrainingWork[TranslateSettings, TranslationRecipe, Bitext, T
         note = f"Not kept, since these epochs were trained without 'keep': {', '.join(absent)}."
         models = {work.title: work.files.model() for work in jobs}
         # the settings that repeat all calls; folders and files go by their own names, not by where they lie
-        data, source, target = (
-            None if path is None or str(path) == EMBEDDED_DATA else Path(path).resolve().name
-            for path in (settings.data, settings.source, settings.target)
-        )
+        paths = (settings.data, settings.source, settings.target)
+        data, source, target = (None if p is None or str(p) == EMBEDDED_DATA else Path(p).resolve().name for p in paths)
         different = changes_of(RECIPES, self.recipe)
         settings = TranslateSettings(data, source, target, plan.seeds, self.recipe.name, different, settings.keep)
         return Measured(
