@@ -165,15 +165,14 @@ class Decided(Generic[T]):
 
         One of which no test can be made speaks neither for the claim nor against it: a part that speaks against it comes before.
         """
-
-        def doubt(test: T) -> tuple[float, float, float]:
-            return (
+        return max(
+            self.deciding,
+            key=lambda test: (
                 test.tested.p_for if test.tested.reason is None else 0.5,
                 -test.tested.p_against,
                 -test.distance_from_bound,
-            )
-
-        return max(self.deciding, key=doubt)
+            ),
+        )
 
 
 def decide(

@@ -472,7 +472,7 @@ def feed_forward_norms(trace: Trace) -> Float[Tensor, "B T S"]:
     for row in range(rows):
         for start in range(0, queries, step):
             some_queries = torch.arange(start, min(start + step, queries), device=pair_norms.device)
-            pair_norms[row, some_queries] = _parts(stage, trace, row, some_queries)[:, :keys].norm(dim=-1)
+            pair_norms[row, some_queries] = feed_forward_parts(trace, row, some_queries, stage)[:, :keys].norm(dim=-1)
     return _mask_padding(trace, pair_norms)
 
 
@@ -493,19 +493,17 @@ def feed_forward_mixing(trace: Trace) -> _MixingParts:
 
 
 @torch.no_grad()
-def feed_forward_parts(trace: Trace, row: int, queries: Tensor) -> Float[Tensor, "Q P D"]:
+def feed_forward_parts(
+    trace: Trace, row: int, queries: Tensor, stage: _BlockStage | None = None
+) -> Float[Tensor, "Q P D"]:
     """For some queries of a row, the block's output as one part for each key and a last part for all biases.
 
     The parts sum to the output. In cross-attention the last part includes the residual. Errors as `norms`.
     """
-    return _parts(_block_stage(trace), trace, row, queries)
-
-
-def _parts(stage: _BlockStage, trace: Trace, row: int, queries: Tensor) -> Float[Tensor, "Q P D"]:
+    stage = stage or _block_stage(trace)
     weights, values = to_single_precision(trace.weights[row])[:, queries], to_single_precision(trace.values[row])
-    return _pass_through_block(
-        stage, trace, row, torch.einsum("hqs,hsd->qsd", weights, values @ stage.w_o), queries, None
-    )
+    parts = torch.einsum("hqs,hsd->qsd", weights, values @ stage.w_o)
+    return _pass_through_block(stage, trace, row, parts, queries, None)
 
 
 def _pass_through_block(
@@ -516,13 +514,10 @@ def _pass_through_block(
     parts = torch.cat([parts, torch.zeros_like(parts[:, :1])], 1)
     _add_bias(parts, trace.projections.b_o)
     parts = rescale_parts(parts, block.after)
-    residual, index = (
-        to_single_precision(block.residual[row])[queries],
-        torch.arange(len(queries), device=queries.device),
-    )
     if trace.crosses:
         at = parts.shape[1] - 1
-    parts[index, queries if at is None else at] += residual
+    index = torch.arange(len(queries), device=queries.device)
+    parts[index, queries if at is None else at] += to_single_precision(block.residual[row])[queries]
     if block.kind == "post":
         parts = rescale_parts(parts, Rescaling(block.gamma, block.beta, block.epsilon, block.centred))
     added = _inner_units(forward, rescale_parts(parts, forward.input_norm)) @ forward.outer.T

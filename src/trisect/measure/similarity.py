@@ -131,7 +131,7 @@ def random_product_ranks(rng: Generator, dim: int, width: int, draws: int) -> _N
 
 
 def effective_ranks(squares: Float[np.ndarray, "H N"]) -> Float[np.ndarray, " H"]:
-    """exp of the entropy of the singular values' shares, from their squares; NaN for a matrix of zeros.
+    """exp of the entropy of the singular values' shares, from their squares; NaN for a matrix of zeros. Not invariant under G.
 
     Source: Roy & Vetterli 2007, The Effective Rank: a Measure of Effective Dimensionality, definition 1.
     """
@@ -256,11 +256,6 @@ def symmetric_share(w_q: Float[Tensor, "H D E"], w_k: Float[Tensor, "H D E"]) ->
     cross = k.mT @ q
     size = ((q.mT @ q) * (k.mT @ k)).sum((1, 2))
     return (1 + (cross * cross.mT).sum((1, 2)) / size) / 2
-
-
-def effective_rank(w: Float[Tensor, "H D E"]) -> Float[np.ndarray, " H"]:
-    """Effective rank of every head's map: exp of the entropy of the shares of its singular values; not invariant under G."""
-    return effective_ranks((span(w).values ** 2).cpu().numpy())
 
 
 def product_rank(left: Float[Tensor, "H D E"], right: Float[Tensor, "H D E"]) -> Float[np.ndarray, " H"]:

@@ -61,11 +61,6 @@ class LogOdds(NamedTuple):
         """The law's share of samples whose weight is at most this; weights in [0, 1]."""
         return special.ndtr((special.logit(weight) - self.law_mean) / self.law_spread)
 
-    def density(self, weight: Float[np.ndarray, "..."]) -> Float[np.ndarray, "..."]:
-        """The law's density at these weights, in (0, 1)."""
-        z = (special.logit(weight) - self.law_mean) / self.law_spread
-        return np.exp(-(z**2) / 2) / (math.sqrt(2 * math.pi) * self.law_spread * weight * (1 - weight))
-
 
 class Variances(NamedTuple):
     """Variances of c over samples (trace of its covariance) with one head and with two, on the same keys.
