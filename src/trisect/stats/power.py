@@ -33,31 +33,30 @@ def smallest_p(method: Literal["bootstrap", "permutation"], n: int, draws: int |
     return float(bonferroni(one_sided, 2))
 
 
-def fewest_draws(tests: int, spare: float = 1.0, alpha: float = ALPHA) -> int:
+def fewest_draws(tests: int, spare: float = 1.0) -> int:
     """The number of draws of a null with which one test of a family can be significant after Holm on either side, times `spare`."""
-    return int(spare * 2 * tests / alpha)
+    return int(spare * 2 * tests / ALPHA)
 
 
-def is_decided(p: float, draws: int, tests: int, alpha: float = ALPHA) -> bool:
-    """Whether a p-value from so many draws of a null is clearly on one side of `alpha` after a correction for `tests`.
+def is_decided(p: float, draws: int, tests: int) -> bool:
+    """Whether a p-value from so many draws of a null is clearly on one side of ALPHA after a correction for `tests`.
 
     That is, whether three standard errors of the count leave it on that side; the smallest possible p, 1 / (draws + 1), is not
     enough by itself.
     """
     error = 3 * (p / (draws + 1)) ** 0.5
-    return tests * (p + error) < alpha or tests * (p - error) >= alpha
+    return tests * (p + error) < ALPHA or tests * (p - error) >= ALPHA
 
 
 def fewest_counts(
     parts: Sequence[ClaimPart],
     counts: Reals,
     family: int,
-    alpha: float = ALPHA,
     min_errors: Sequence[float] | None = None,
 ) -> int | None:
     """The first of ascending `counts` of units that would decide a claim whose parts keep their means and spreads.
 
-    A claim is decided if its two-sided p < alpha / family, Holm's first step. None if no count is enough. `min_errors` is the
+    A claim is decided if its two-sided p < ALPHA / family, Holm's first step. None if no count is enough. `min_errors` is the
     standard error of each part that more units do not reduce.
     """
     p_values = [
@@ -68,13 +67,11 @@ def fewest_counts(
         )
         for (s, direction, bound), error in zip(parts, min_errors or [0.0] * len(parts), strict=True)
     ]
-    enough = np.flatnonzero(two_sided(conjunction(p_values)) < alpha / family)
+    enough = np.flatnonzero(two_sided(conjunction(p_values)) < ALPHA / family)
     return int(counts[enough[0]]) if len(enough) else None
 
 
-def fewest_seeds(
-    parts: Sequence[ClaimPart], family: int, alpha: float = ALPHA, min_errors: Sequence[float] | None = None
-) -> int | None:
+def fewest_seeds(parts: Sequence[ClaimPart], family: int, min_errors: Sequence[float] | None = None) -> int | None:
     """The fewest seeds that would decide the claim at these means, spreads and least errors (see `fewest_counts`).
 
     None if more than MOST_SEEDS − 1 seeds are needed, or if a part has fewer than two. A part without a spread never supports the
@@ -82,4 +79,4 @@ def fewest_seeds(
     """
     if any(int(sample.n) < 2 for sample, _, _ in parts):
         return None
-    return fewest_counts(parts, np.arange(2, MOST_SEEDS, dtype=float), family, alpha, min_errors)
+    return fewest_counts(parts, np.arange(2, MOST_SEEDS, dtype=float), family, min_errors)

@@ -12,13 +12,13 @@ from trisect.stats.paired import t_quantile
 from trisect.stats.significance import ALPHA
 
 
-def jeffreys(share: float, units: int, alpha: float = ALPHA) -> tuple[float, float]:
-    """Jeffreys' interval at 1 − `alpha` of a share of n units.
+def jeffreys(share: float, units: int) -> tuple[float, float]:
+    """Jeffreys' interval at 1 − ALPHA of a share of n units.
 
     Source: Brown, Cai & DasGupta 2001, Interval Estimation for a Binomial Proportion, section 4.
     """
     a, b = _posterior(share, units)
-    low, high = (float(special.betaincinv(a, b, q)) for q in (alpha / 2, 1 - alpha / 2))
+    low, high = (float(special.betaincinv(a, b, q)) for q in (ALPHA / 2, 1 - ALPHA / 2))
     return low, high
 
 
@@ -41,21 +41,19 @@ def upper_bound(errors: int, units: int, level: float) -> float:
     return 1.0 if errors == units else float(special.betaincinv(errors + 1, units - errors, level))
 
 
-def wilson(share: float, units: int, alpha: float = ALPHA) -> tuple[float, float]:
-    """Wilson's score interval at 1 − `alpha` of a share of n units.
+def wilson(share: float, units: int) -> tuple[float, float]:
+    """Wilson's score interval at 1 − ALPHA of a share of n units.
 
     Source: Wilson 1927, Probable Inference, the Law of Succession, and Statistical Inference.
     """
-    z = float(special.ndtri(1 - alpha / 2))
+    z = float(special.ndtri(1 - ALPHA / 2))
     middle, half = share + z**2 / (2 * units), z * np.sqrt(share * (1 - share) / units + z**2 / (4 * units**2))
     low, high = (float((middle + side * half) / (1 + z**2 / units)) for side in (-1, 1))
     return min(low, share), max(high, share)
 
 
-def paired_difference(
-    first: Float[np.ndarray, " N"], second: Float[np.ndarray, " N"], alpha: float = ALPHA
-) -> tuple[float, float]:
-    """Interval at 1 − `alpha` of the second share less the first, of the same N units.
+def paired_difference(first: Float[np.ndarray, " N"], second: Float[np.ndarray, " N"]) -> tuple[float, float]:
+    """Interval at 1 − ALPHA of the second share less the first, of the same N units.
 
     `first` and `second` hold 1 for each unit that counts, else 0; for a mean of several shares they hold each unit's mean, which makes
     the interval at least as wide. Unlike a bootstrap interval it has a width even if the two are equal at every unit. Source:
@@ -63,7 +61,7 @@ def paired_difference(
     """
     n = len(first)
     (p, q), both, neither = (first.mean(), second.mean()), first @ second, (1 - first) @ (1 - second)
-    (low_p, high_p), (low_q, high_q) = wilson(float(p), n, alpha), wilson(float(q), n, alpha)
+    (low_p, high_p), (low_q, high_q) = wilson(float(p), n), wilson(float(q), n)
     margins = p * (1 - p) * q * (1 - q) * n**4
     excess = both * neither - (first @ (1 - second)) * ((1 - first) @ second)
     excess = max(excess - n / 2, 0.0) if excess > 0 else excess

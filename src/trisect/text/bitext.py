@@ -329,13 +329,11 @@ def _words(line: str) -> list[str]:
     return [word for word in line.replace("\t", " ").split(" ") if word]
 
 
-def open_bitext(
-    where: str | Path | Sequence[str | Path], languages: tuple[str, str] | None = None, base: int | None = None
-) -> Bitext:
+def open_bitext(where: str | Path | Sequence[str | Path]) -> Bitext:
     """Open a folder with train.en and train.fr, say, and valid and test pairs of the same languages; or two training files.
 
     One file, and a folder with one train file, has source ||| target in each line. The middle split may be called trial, valid or dev,
-    links are SPLIT.talp or SPLIT.pharaoh; `languages` are the endings of source and target. Raises CorpusError.
+    links are SPLIT.talp or SPLIT.pharaoh. Raises CorpusError.
     """
     if isinstance(where, (str, Path)) and Path(where).is_file():
         where = (where, where)
@@ -354,7 +352,7 @@ def open_bitext(
         return make_bitext(names, {TRAIN: train.pairs}, train.notes)
     folder = Path(where)
     files = sorted(p.name for p in folder.iterdir()) if folder.is_dir() else []
-    ends = languages or _endings(folder)
+    ends = _endings(folder)
     if len(ends) != len(SIDES):
         reason = f"It holds {', '.join(files[:8])}." if files else "It is empty or not there."
         todo = "Give a folder with two files such as train.en and train.fr, or the two files themselves."
@@ -365,7 +363,7 @@ def open_bitext(
     for split, name in ((TRAIN, TRAIN), ("valid", trial), (TEST, TEST)):
         if split == TRAIN or f"{name}.{source}" in files:
             gold = next((folder / f"{name}{end}" for end in GOLD if f"{name}{end}" in files), None)
-            pairs = read_pairs(folder / f"{name}.{source}", folder / f"{name}.{target}", gold, base)
+            pairs = read_pairs(folder / f"{name}.{source}", folder / f"{name}.{target}", gold)
             splits[split] = pairs.pairs
             notes += pairs.notes
     return make_bitext(folder.resolve().name, splits, notes)

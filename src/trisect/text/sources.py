@@ -244,7 +244,7 @@ def open_texts(where: str | Path, split: str = "test", reader: str | None = None
 
 
 def _open_part(
-    where: str | Path, split: str, reader: str | None, published: bool
+    where: str | Path, split: str, reader: str | None, published: bool = False
 ) -> tuple[RawSource, Reader, SplitText, tuple[str, ...]]:
     """A source, its reader, its split, and notes on joined words and carriage returns, counted in its first texts."""
     source = find_source(where, reader)
@@ -330,12 +330,10 @@ class LabelledTexts:
     options: tuple[str, ...]
 
 
-def open_labels(
-    where: str | Path, split: str, reader: str | None = None, bare: bool = False, published: bool = False
-) -> LabelledTexts:
+def open_labels(where: str | Path, split: str, reader: str | None = None, bare: bool = False) -> LabelledTexts:
     """Sentences of a treebank, from its `# text` lines, or a corpus folder's words up to full stops.
 
-    Raises CorpusError where there is no such split, or no labels; with `bare` a raw text is read too, WikiText as `published` or joined.
+    Raises CorpusError where there is no such split, or no labels; with `bare` a raw text is read too, WikiText joined.
     """
     options = _options(where, split, reader)
     if _is_tokens(where, reader):
@@ -352,7 +350,7 @@ def open_labels(
             for words, run in _runs(corpus, split)
         )
         return LabelledTexts(name, tuple(corpus.labels), runs, notes, mark, options)
-    source, kind, part, joined = _open_part(where, split, reader, published)
+    source, kind, part, joined = _open_part(where, split, reader)
     name = f"{source.name}, {split}"
     if bare and not kind.columns:
         bare_texts = lambda: (  # noqa: E731
