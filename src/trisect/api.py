@@ -18,15 +18,15 @@ def function(command: Experiment[Any, Any] | Utility[Any]) -> Callable[..., Any]
     """The function of an experiment, which returns its Result, or of a utility, which returns its Reply."""
     parameters = signature(command)
 
-    def call(*args: Any, **named: Any) -> Result[Any] | Reply:
-        values = parameters.bind(*args, **named).arguments
+    def call(*args: Any, **keywords: Any) -> Result[Any] | Reply:
+        values = parameters.bind(*args, **keywords).arguments
         if isinstance(command, Utility):
             return command.reply(build(command.settings, values))
         from trisect.lab.jobs import screen
 
         out, quiet = values.pop("out", None), values.pop("quiet", False)
         with screen(f"trisect.{command.python}", quiet):
-            from trisect.lab.driver import run  # with PyTorch and polars, which `import trisect` does without
+            from trisect.lab.driver import run  # imported here, since it brings PyTorch and polars
 
             return run(command, build(command.settings, values), out, quiet)
 
@@ -38,9 +38,9 @@ def function(command: Experiment[Any, Any] | Utility[Any]) -> Callable[..., Any]
 
 
 def signature(command: Experiment[Any, Any] | Utility[Any]) -> inspect.Signature:
-    """The function's parameters: the argument and the `placed` setting by position or name, all others by name.
+    """The function's parameters: the argument and the `positional` setting by position or name, all others by name.
 
-    So a new setting between others changes no call.
+    Adding a setting therefore breaks no existing call.
     """
     fields = flat_settings(command.settings)
     by_place = [field for field in fields if field.option.argument or field.option.positional]
@@ -56,8 +56,10 @@ def signature(command: Experiment[Any, Any] | Utility[Any]) -> inspect.Signature
 
 
 def _parameter(field: Setting, kind: Any) -> inspect.Parameter:
-    item = get_args(field.item)[0] if get_origin(field.item) is Annotated else field.item  # without the bounds of each
-    annotation = item | Sequence[item] if field.is_many else field.kind  # a single value stands for itself
+    item = (
+        get_args(field.item)[0] if get_origin(field.item) is Annotated else field.item
+    )  # without the bounds on each item
+    annotation = item | Sequence[item] if field.is_many else field.kind  # a single value is accepted as a list of one
     annotation = annotation | None if field.optional and annotation is not Any else annotation
     default = inspect.Parameter.empty if field.default is MISSING else field.default
     return inspect.Parameter(field.name, kind, default=default, annotation=annotation)

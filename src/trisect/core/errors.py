@@ -1,4 +1,4 @@
-"""Errors: a root class and its children, in three parts (what you gave, what there is, what to do), and translation of system errors."""
+"""Errors, whose messages have three parts (what you gave, what there is, what to do), and translation of system errors."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from typing import Any
 
 LONGEST = 60  # characters of a name that are shown
 QUOTED = 200  # characters of any other input that are shown, such as a path
-ALIKE = 0.7  # cutoff of difflib: suggests test for tset, but not width for depth
+ALIKE = 0.7  # cutoff of difflib: 'tset' suggests 'test', 'depth' does not suggest 'width'
 
 
 class TrisectError(Exception):
@@ -52,7 +52,7 @@ class StudyError(TrisectError):
 
 
 class DamagedFileError(StudyError):
-    """A file written by trisect has other content than was written."""
+    """A file was changed after trisect wrote it."""
 
 
 class ModelError(TrisectError):
@@ -60,7 +60,7 @@ class ModelError(TrisectError):
 
 
 class TheoryError(TrisectError):
-    """A construction of attention by hand is outside what can be built or computed."""
+    """A construction of attention by hand cannot be built or computed."""
 
 
 def check_name(kind: str, name: object) -> None:
@@ -72,10 +72,10 @@ def check_name(kind: str, name: object) -> None:
 
 def unknown_name(kind: str, name: object, names: Iterable[str]) -> str:
     """The first part of an error about an unknown name, with the closest known one."""
-    shown = repr(name)
-    if len(shown) > LONGEST:
-        shown = f"{shown[:LONGEST]}…"
-    return f"Unknown {kind} {shown}{suggest_closest(name, names)}"
+    quoted = repr(name)
+    if len(quoted) > LONGEST:
+        quoted = f"{quoted[:LONGEST]}…"
+    return f"Unknown {kind} {quoted}{suggest_closest(name, names)}"
 
 
 def suggest_closest(name: object, names: Iterable[str]) -> str:
@@ -89,9 +89,9 @@ def join_words(words: Sequence[str]) -> str:
     return " and ".join([", ".join(words[:-1]), words[-1]] if len(words) > 1 else words)
 
 
-def require(ok: bool, problem: str, reason: str, todo: str) -> None:
-    """Raise a SpecError of these three parts unless `ok`."""
-    if not ok:
+def require(condition: bool, problem: str, reason: str, todo: str) -> None:
+    """Raise a SpecError with these three parts unless `condition` holds."""
+    if not condition:
         raise SpecError(problem, reason, todo)
 
 
@@ -105,7 +105,7 @@ def _holds_arrays(value: object) -> bool:
 
 def shorten(value: object, limit: int = LONGEST) -> str:
     """A value for an error message, shortened if long."""
-    if isinstance(value, int) and abs(value) >= 10**limit:  # Python converts no integer of more than 4,300 digits
+    if isinstance(value, int) and abs(value) >= 10**limit:  # Python refuses to write integers of more than 4,300 digits
         return f"a number of over {limit} digits"
     if _holds_arrays(value):
         return f"a {type(value).__name__} of numbers"
@@ -130,12 +130,12 @@ def is_out_of_memory(error: BaseException) -> bool:
 
 
 def is_panic(error: BaseException) -> bool:
-    """Whether an error is a panic of Rust code (tokenizers, polars, safetensors), which is no Exception."""
+    """Whether an error is a panic of Rust code (tokenizers, polars, safetensors), which does not derive from Exception."""
     return type(error).__module__ == "pyo3_runtime"
 
 
 def reraise_out_of_memory(error: BaseException) -> None:
-    """Raise an error again if it reports insufficient memory, which says nothing about what was tried."""
+    """Raise an error again if it reports insufficient memory, since that does not depend on what was being checked."""
     if is_out_of_memory(error):
         raise error
 
@@ -148,7 +148,7 @@ _NUMBER = re.compile(r"\(os error (\d+)\)")
 
 @contextmanager
 def translate_system_errors() -> Iterator[None]:
-    """Decorator and context for every command and call: errors of the system are raised as TrisectError.
+    """Decorator and context of every command and every function of the API: errors of the system are raised as TrisectError.
 
     These are OSErrors (no permission, a name that is too long, a full disk, a broken link, …), also those that a compiled
     library wraps in an exception of its own; paths with a NUL character; and out-of-memory errors. BrokenPipeError is
@@ -174,7 +174,7 @@ def translate_system_errors() -> Iterator[None]:
             raise file_error(os_error) from error
         if is_out_of_memory(error):
             message = " ".join(str(error).split())[:QUOTED]
-            reason = f"The system says: {message}" if message else "The system gave no more memory."
+            reason = f"The system says: {message}" if message else "The system is out of memory."
             todo = "Use a smaller model, shorter texts or fewer points, or a machine with more memory."
             raise StudyError("The memory of this machine does not suffice.", reason, todo) from error
         if isinstance(error, ValueError) and "embedded null" in str(error):
@@ -184,7 +184,7 @@ def translate_system_errors() -> Iterator[None]:
 
 
 def find_os_error(error: BaseException) -> OSError | None:
-    """The OSError behind an error: the error itself, or one with the number that the message of a Rust library has; else None.
+    """The OSError behind an error: the error itself, or one made of the number in the message of a Rust library; else None.
 
     safetensors and tokenizers raise exceptions of their own, whose message ends in '(os error 13)', for example.
     """
@@ -206,7 +206,7 @@ def translate_temporary_errors(content: str) -> Iterator[None]:
         with suppress(OSError):  # the system may have no such folder
             folder += f", {tempfile.gettempdir()}"
         raise StudyError(
-            f"{content} cannot be kept in {folder}.",
+            f"{content} cannot be stored in {folder}.",
             "It is full." if error.errno in FULL else f"The system says: {error.strerror or error}.",
             "Free some space there, or set TMPDIR to a folder with more of it, and run the same command again.",
         ) from raised
@@ -230,7 +230,7 @@ def file_error(error: OSError) -> StudyError:
 
 
 def check_access(path: Path, error: BaseException) -> None:
-    """Raise StudyError for a file that may not be read, for lack of permission: such a file is not damaged, and must not be deleted."""
+    """Raise StudyError for a file that could not be opened (permissions, limits): it is not damaged, and must not be deleted."""
     os_error = find_os_error(error)
     if os_error is not None and os_error.errno in UNOPENED:
         raise file_error(OSError(os_error.errno, os_error.strerror, str(path))) from error
@@ -239,16 +239,16 @@ def check_access(path: Path, error: BaseException) -> None:
 _LISTENER: ContextVar[Callable[[str], object] | None] = ContextVar("listener", default=None)
 
 
-def report_step(words: str) -> None:
+def report_step(message: str) -> None:
     """Report that a step begins; does nothing if no progress is shown."""
-    if (show := _LISTENER.get()) is not None:
-        show(words)
+    if (callback := _LISTENER.get()) is not None:
+        callback(message)
 
 
 @contextmanager
-def on_step(show: Callable[[str], object]) -> Iterator[None]:
-    """Context in which `show` is called with the words of every step that begins."""
-    token = _LISTENER.set(show)
+def on_step(callback: Callable[[str], object]) -> Iterator[None]:
+    """Context in which `callback` gets a message for every step that begins."""
+    token = _LISTENER.set(callback)
     try:
         yield
     finally:
@@ -265,7 +265,7 @@ def is_installed(package: str) -> bool:
 
 
 def import_optional(package: str) -> Any:
-    """Import the package that the method to_PACKAGE needs; raises SpecError if it is not installed."""
+    """Import the package that a method such as to_pandas needs; raises SpecError if it is not installed."""
     if not is_installed(package):
         todo = f"Run: pip install {package}."
         raise SpecError(f"to_{package} needs the package {package}.", "It is not installed here.", todo)

@@ -766,8 +766,8 @@ def read_with_gradients(subject: Pretrained, texts: Readable | list[Readable]) -
 def input_gradients(subject: Pretrained, batch: Batch, places: Int[Tensor, " B"]) -> Float[Tensor, "B T"]:
     """‖g_j ⊙ x_j‖ of every position; x_j enters the first layer.
 
-    g_j is the gradient of the largest logit at position `places` of each row. Raises ModelError if the first layer has no residual stream. Source: gradient × input, Denil et
-    al. 2014.
+    g_j is the gradient of the largest logit at position `places` of each row. Raises ModelError if the first layer has no residual
+    stream. Source: gradient × input, Denil et al. 2014.
     """
     proved, streams = subject._with_proof, list[Tensor]()
 

@@ -1,7 +1,7 @@
-"""Rewinding: evaluation of a trained model with one site's weights replaced, from the site's layer on.
+"""Rewinding: evaluation of a trained model with the weights of one site reset to earlier values.
 
-All variants of a site share everything below its lowest layer, so that part is run once; from there on the variants
-are the members of a fleet whose other weights are shared, and their losses are found together.
+All variants of a site share everything below its lowest layer, so that part runs once. From there on the variants run side by
+side with all other weights in common, and their losses are computed together.
 """
 
 from __future__ import annotations
@@ -35,12 +35,12 @@ from trisect.lm.fleet import (
 )
 from trisect.lm.loss import Scores, extend_decoder, slices, token_scores, variant_scores
 
-# tokens × variants run at once: on a CPU what stays in a core's own cache, on a GPU few launches
+# tokens × variants in one pass: what stays in a core's cache on a CPU, few kernel launches on a GPU
 TOGETHER = {"cpu": 1_800, "cuda": 400_000}
 
 
 class Curve(NamedTuple):
-    """Mean loss in nats and accuracy of each variant, over n tokens; and the summed loss of each row of each piece."""
+    """Mean loss in nats and accuracy of each variant, over n tokens; and the summed loss of each row (a sequence of window length) of each piece."""
 
     loss_nats: Float[np.ndarray, " A"]
     accuracy: Float[np.ndarray, " A"]
@@ -50,21 +50,21 @@ class Curve(NamedTuple):
 
 
 class Variants(NamedTuple):
-    """Variants of a site's weights: mixtures of at least P sets of weights, without a member axis."""
+    """Variants of a site's weights: mixtures of P sets of weights with the coefficients `shares`."""
 
     weights: Sequence[Mapping[str, Tensor]]
     shares: Float[Tensor, "A P"]
 
     def mix(self, name: str, part: slice | Index, which: slice = slice(None)) -> Float[Tensor, "A ..."]:
         """The named parameter's part of the site under each variant."""
-        ends = torch.stack([w[name][part] for w in self.weights])
-        return torch.tensordot(self.shares[which].to(ends), ends, 1)
+        weights = torch.stack([w[name][part] for w in self.weights])
+        return torch.tensordot(self.shares[which].to(weights), weights, 1)
 
 
 def blend(initial: Mapping[str, Tensor], final: Mapping[str, Tensor], alphas: Sequence[float]) -> Variants:
     """Convex rewinding (definitions A5): (1 − α)·θ⁰ + α·θᶠ."""
-    rising = torch.tensor(alphas, dtype=torch.float64)
-    return Variants((initial, final), torch.stack([1 - rising, rising], 1))
+    final_share = torch.tensor(alphas, dtype=torch.float64)
+    return Variants((initial, final), torch.stack([1 - final_share, final_share], 1))
 
 
 def stages(epochs: Sequence[Mapping[str, Tensor]]) -> Variants:
@@ -75,8 +75,8 @@ def stages(epochs: Sequence[Mapping[str, Tensor]]) -> Variants:
 def draw_rows(pieces: Sequence[Piece], tokens: int, *key: object) -> list[Piece]:
     """Random whole rows with about `tokens` tokens, without replacement; determined by `key` alone.
 
-    A row is one stretch of a window's length in one column: what the model reads at once. At least two are drawn
-    where there are two; a larger draw holds the smaller one.
+    A row is one sequence of window length: what the model reads at once. At least two are drawn if there are two; a larger
+    draw contains the smaller one.
     """
     rows = [(p, r) for p, piece in enumerate(pieces) for r in range(piece.inputs.shape[0])]
     count = max(2, round(tokens * len(rows) / sum(piece.targets.numel() for piece in pieces)))
@@ -95,8 +95,8 @@ def evaluate_variants(
     """
     needed = [f"layers.{n}.{name}" for n in site.layers or () for name, _ in weights_of(site, model, n)]
     if missing := [name for name in needed if any(name not in weights for weights in variants.weights)]:
-        reason = f"Kept are {', '.join(sorted({name.split('.')[-2] for name in variants.weights[0]}))}."
-        todo = "Delete the baseline's folder and call 'trisect study' again: it is trained again and keeps them."
+        reason = f"The run kept only {', '.join(sorted({name.split('.')[-2] for name in variants.weights[0]}))}."
+        todo = "Delete the baseline's folder and call 'trisect study' again: the baseline is then trained again and its weights are kept."
         problem = f"The site '{site}' cannot be rewound: {missing[0]} is needed at every epoch."
         raise SpecError(problem, reason, todo)
     count, limit = len(variants.shares), TOGETHER[final["decoder.bias"].device.type]
@@ -120,13 +120,13 @@ def evaluate_variants(
 
 
 def _curve(parts: Iterable[tuple[Piece, Scores]]) -> Curve:
-    """Sums of each row, collected in one copy, so that a GPU is waited for once."""
-    rows, right, tokens = list[Tensor](), list[Tensor](), list[int]()
+    """Sums of each row, collected in one copy, so that a GPU is synchronised once."""
+    rows, correct_sums, tokens = list[Tensor](), list[Tensor](), list[int]()
     for piece, (loss, correct) in parts:
         rows.append(loss.double().view(len(loss), len(piece.inputs), -1).sum(2))
-        right.append(correct.double().sum(1))
+        correct_sums.append(correct.double().sum(1))
         tokens += [piece.tokens // len(piece.inputs)] * len(piece.inputs)
-    table = torch.cat([*rows, torch.stack(right).sum(0)[:, None]], 1).cpu().numpy()
+    table = torch.cat([*rows, torch.stack(correct_sums).sum(0)[:, None]], 1).cpu().numpy()
     row_nats, n = np.ascontiguousarray(table[:, :-1]), sum(tokens)
     return Curve(row_nats.sum(1) / n, table[:, -1] / n, n, row_nats, np.array(tokens))
 
@@ -139,13 +139,13 @@ def _above(
     variants: Variants,
     which: slice,
 ) -> Float[Tensor, "A B T D"]:
-    """The last hidden states of the variants; `mixed` has their weights above the lowest layer."""
+    """The last hidden states of the variants; `mixed` holds the mixed weights, all but those that project the lowest layer's input."""
     lowest, shares = min(site.layers or (1,)), variants.shares[which].to(x)
     mask = causal(x.shape[2], x.dtype, x.device)
     rows = [part[0] if part else slice(None) for name, part in weights_of(site, model, lowest) if name == "in.weight"]
     for n in range(lowest, model.layers + 1):
         qkv = project(mixed, n, x)
-        if n == lowest and rows:  # its input is shared, so each variant's are mixtures of P projections
+        if n == lowest and rows:  # the input is shared: q, k and v of each variant are mixtures of those of the P sets
             qkv = qkv.expand(len(shares), -1, -1, -1).clone()
             for part in rows:
                 kinds = ("weight", "bias")
@@ -161,23 +161,23 @@ def _above(
 def _upper(
     final: Mapping[str, Tensor], model: Model, site: Site, variants: Variants, which: slice
 ) -> dict[str, Tensor]:
-    """All weights with the site's replaced by each variant's, except for the lowest layer's in-projection."""
+    """All weights, those of the site replaced by each variant's, except for the lowest layer's in-projection."""
     mixed = dict(final)
     for n in site.layers or (1,):
         for kind, part in weights_of(site, model, n):
             if n == min(site.layers or (1,)) and kind.startswith("in."):
                 continue
             name = f"layers.{n}.{kind}"
-            # a head of o has no bias of its own, but weights and biases go into a product with one leading axis
-            for full in (f"{name.rsplit('.', 1)[0]}.{each}" for each in ("weight", "bias")):
-                if mixed[full] is final[full]:
-                    mixed[full] = final[full].expand(len(variants.shares[which]), *final[full].shape[1:]).clone()
+            # weights and biases need the same leading axis for the batched product, even where a bias has no variants
+            for key in (f"{name.rsplit('.', 1)[0]}.{suffix}" for suffix in ("weight", "bias")):
+                if mixed[key] is final[key]:
+                    mixed[key] = final[key].expand(len(variants.shares[which]), *final[key].shape[1:]).clone()
             mixed[name][(slice(None), *part)] = variants.mix(name, part, which)
     return mixed
 
 
 def parts_of(sites: Iterable[Site], model: Model) -> tuple[str, ...]:
-    """The matrices of a layer whose weights of every epoch are needed to rewind the resolved sites."""
+    """The matrices of a layer whose weights have to be saved after every epoch to rewind the resolved sites."""
     names = {name.split(".")[0] for s in sites for n in s.layers or () for name, _ in weights_of(s, model, n)}
     return tuple(part for part in ("in", "out", "up", "down") if part in names)
 
@@ -192,7 +192,7 @@ def self_only_loss(final: Mapping[str, Tensor], model: Model, pieces: Sequence[P
                 causal(piece.inputs.shape[1], final["embed.weight"].dtype, piece.inputs.device), -math.inf
             )
             hidden = forward(final, piece.inputs, model, mask=mask.fill_diagonal_(0.0)).hidden
-            counted = piece.target_states(hidden.flatten(1, 2))
-            yield piece, token_scores(counted, final["decoder.weight"], final["decoder.bias"], piece.gold)
+            target_states = piece.target_states(hidden.flatten(1, 2))
+            yield piece, token_scores(target_states, final["decoder.weight"], final["decoder.bias"], piece.gold)
 
     return _curve(scores())

@@ -1,4 +1,4 @@
-"""What pretraining adds (an assignment's questions): the citation, and four claims about a model's answers."""
+"""Claims of CS 224N's assignment 5 on what pretraining adds, and its citation."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ MATCHES = {
 }
 
 WHY_BAR = "The source's own bar."
-WHY_LEAD = "Ten of 500 questions: with a smaller lead over one fixed answer, a model is not said to know more than that answer."
+WHY_LEAD = "Ten of 500 questions: a smaller gain over always giving one answer is not counted."
 WHY_CHANCE = "Shown a right and a wrong answer, one would pick the right one in fewer than three of five cases."
 WHY_DIRECTION = "Only the direction is claimed."
 

@@ -1,4 +1,4 @@
-"""The bootstrap over units, alone or crossed with seeds, with intervals and p-values as wide as Student's t."""
+"""The bootstrap over units, alone or crossed with seeds, with intervals and p-values expanded to match Student's t."""
 
 from __future__ import annotations
 
@@ -38,10 +38,10 @@ SeedStatistic: TypeAlias = Callable[[int, Float[np.ndarray, "R N"]], Float[np.nd
 def resample_counts(
     rng: Generator, units: int, draws: int, method: ResamplingMethod = "counts", size: int | None = None
 ) -> Float[np.ndarray, "R N"]:
-    """Multiplicities of units in draws of as many units (or of `size`) with replacement.
+    """How often each unit occurs in each draw of as many units (or of `size`) with replacement.
 
     'counts' draws the multiplicities (multinomial), 'indices' the unit at each position; the distribution is the same,
-    the random numbers are not.
+    the random numbers differ.
     """
     if method == "counts":
         return rng.multinomial(units if size is None else size, np.full(units, 1 / units), size=draws).astype(float)
@@ -53,28 +53,28 @@ def resample_counts(
 def bootstrap_ratios(
     sums: Float[np.ndarray, "N C"], counts: Float[np.ndarray, " N"], seed: int, draws: int = DRAWS
 ) -> Float[np.ndarray, "R C"]:
-    """Sums over counts (ratios.ratios) in every draw of N units; all columns share the draws, which keeps pairs.
+    """Sums divided by counts (ratios.ratios) in every draw of N units; all columns share the draws, so that they stay paired.
 
     Source: Efron & Tibshirani 1993, An Introduction to the Bootstrap, chapter 6.
     """
     rng, ratios = np.random.default_rng(seed), []
     size = max(1, _BLOCK_NUMBERS // len(counts))
     for start in range(0, draws, size):
-        times = resample_counts(rng, len(counts), min(size, draws - start), "indices")
+        multiplicities = resample_counts(rng, len(counts), min(size, draws - start), "indices")
         # a NaN sum or a count of 0 makes the replicate NaN or infinite
         with np.errstate(invalid="ignore", divide="ignore"):
-            ratios.append((times @ sums) / (times @ counts)[:, None])
+            ratios.append((multiplicities @ sums) / (multiplicities @ counts)[:, None])
     return np.concatenate(ratios)
 
 
 def bootstrap_means(values: Float[np.ndarray, "*R N"], rng: Generator, draws: int = DRAWS) -> Float[np.ndarray, " R"]:
-    """Means of N values in every draw; with a row of values for each draw, of values that were drawn too."""
+    """Means of N values in every draw; of values [R N], row r is resampled in draw r."""
     indices = rng.integers(values.shape[-1], size=(draws, values.shape[-1]))
     return np.take_along_axis(np.broadcast_to(values, indices.shape), indices, 1).mean(1)
 
 
 def percentile_interval(replicates: Reals, n: int, level: float = 1 - ALPHA) -> Interval:
-    """Two-sided expanded percentile interval at `level` of numbers [R …] drawn over `n` units; NaN if there is none.
+    """Two-sided expanded percentile interval at `level` of numbers [R …] drawn over `n` units.
 
     NaN with fewer than two units, or if a replicate is not finite. Source: Hesterberg 2015, What Teachers Should Know
     About the Bootstrap, section 5.3.
@@ -89,15 +89,15 @@ def percentile_interval(replicates: Reals, n: int, level: float = 1 - ALPHA) -> 
 
 def value_rows(values: Reals, replicates: Reals, n: int) -> list[dict[str, float | None]]:
     """Columns value, low, high and n of several numbers [C], drawn [R C] over `n` units: see `percentile_interval`."""
-    ends = percentile_interval(replicates, n)
-    return [value_row(value, Interval(*both), n) for value, *both in zip(values, ends.low, ends.high, strict=True)]
+    bounds = percentile_interval(replicates, n)
+    return [value_row(value, Interval(*pair), n) for value, *pair in zip(values, bounds.low, bounds.high, strict=True)]
 
 
 def _percentile_test(replicates: Reals, n: int, direction: str, bound: float) -> PValues:
-    """p-values for and against "the number lies above (below) `bound`" or "within ±`bound`", of replicates [R] over n units.
+    """p-values for and against a statement on replicates [R] over n units: above or below `bound`, or within ±`bound`.
 
-    Each is the share of draws on the wrong side, widened as by Student's t with n − 1 degrees of freedom (`expand_p`);
-    NaN draws count as on the wrong side for both.
+    Each is the share of draws on the side that contradicts the statement, expanded as by Student's t with n − 1 degrees of freedom (`expand_p`);
+    NaN draws contradict both.
     """
     return by_direction(
         lambda b: expand_p(int(np.count_nonzero(~(replicates > b))), len(replicates), n),
@@ -107,13 +107,13 @@ def _percentile_test(replicates: Reals, n: int, direction: str, bound: float) ->
     )
 
 
-def expand_p(reached: int, draws: int, n: int) -> Reals:
-    """A share of draws as a p-value, with Student's t in place of the normal distribution of percentiles."""
-    share = float(monte_carlo_p(reached, draws))
+def expand_p(count: int, draws: int, n: int) -> Reals:
+    """The p-value of `count` of the draws, expanded as by Student's t over n units (see percentile_interval)."""
+    share = float(monte_carlo_p(count, draws))
     return np.asarray(special.stdtr(n - 1, special.ndtri(share) * np.sqrt((n - 1) / n)) if share < 1 else 1.0)
 
 
-def draws_spread(replicates: Reals) -> float:
+def draws_deviation(replicates: Reals) -> float:
     """Standard deviation of the finite replicates; 0 if rounding alone could cause it, NaN with fewer than two."""
     numbers = replicates[np.isfinite(replicates)]
     if len(numbers) < 2:
@@ -142,7 +142,7 @@ def percentile_result(
     return EffectTest(
         effect,
         n,
-        nan_to_none(draws_spread(replicates) * n**0.5),
+        nan_to_none(draws_deviation(replicates) * n**0.5),
         _percentile_test(replicates, groups, direction, bound) if reason is None else NO_TEST,
         nan_to_none(low),
         nan_to_none(high),
@@ -160,9 +160,9 @@ class DrawnEstimate(NamedTuple):
 
 
 class CrossedEstimate(NamedTuple):
-    """Means over a model's seeds of several numbers, the same in every draw, the number of units, and degrees of freedom.
+    """Means over a model's seeds of several numbers, on all units and in every draw, and their degrees of freedom.
 
-    `value` [*S] is the mean over `seeds` models, `draws` [R *S] the same in every draw of the `units`. `groups` [*S] is the
+    `value` [*S] is the mean over `seeds` models, `draws` [R *S] that mean in every draw of the `units`. `groups` [*S] is the
     degrees of freedom plus one: `units` with one seed, fewer if seeds differ.
     """
 
@@ -177,7 +177,7 @@ class CrossedEstimate(NamedTuple):
         return CrossedEstimate(self.value[index], self.draws[:, index], self.units, self.groups[index], self.seeds)
 
     def minus(self, constant: float) -> CrossedEstimate:
-        """The numbers less a constant."""
+        """The numbers minus a constant."""
         return self._replace(value=self.value - constant, draws=self.draws - constant)
 
     def row(self) -> dict[str, float | None]:
@@ -188,7 +188,7 @@ class CrossedEstimate(NamedTuple):
 
 
 class CrossedBootstrap:
-    """Numbers in draws of units with replacement, crossed with draws of seeds; the same units share draws.
+    """Numbers in draws of units with replacement, crossed with draws of seeds; estimates over the same number of units share draws.
 
     Each draw has S − 1 of the S seeds, since drawing S of S underestimates the variance by the factor (S − 1)/S. Sources: Owen 2007,
     The Pigeonhole Bootstrap; Rao & Wu 1988, Resampling Inference with Complex Survey Data, section 2.
@@ -196,7 +196,7 @@ class CrossedBootstrap:
 
     def __init__(self, seed: int = 0, draws: int = DRAWS) -> None:
         self.seed, self.draws = seed, draws
-        self._times: dict[int, Float[np.ndarray, "R N"]] = {}
+        self._multiplicities: dict[int, Float[np.ndarray, "R N"]] = {}
 
     def __call__(self, units: Sequence[Sequence[Hashable]], statistic: SeedStatistic) -> CrossedEstimate:
         """The statistic of each seed's answers, on all of them and in every draw of their units.
@@ -208,25 +208,25 @@ class CrossedBootstrap:
         values, draws = [], []
         for seed, answers in enumerate(units):
             columns = [index[unit] for unit in answers]
-            if len(distinct) not in self._times:
-                self._times[len(distinct)] = resample_counts(
+            if len(distinct) not in self._multiplicities:
+                self._multiplicities[len(distinct)] = resample_counts(
                     np.random.default_rng(self.seed), len(distinct), self.draws
                 )
-            blocks = np.array_split(self._times[len(distinct)], -(-self.draws // _BLOCK_DRAWS))
+            blocks = np.array_split(self._multiplicities[len(distinct)], -(-self.draws // _BLOCK_DRAWS))
             values.append(np.asarray(statistic(seed, np.ones((1, len(columns)))))[0])
             draws.append(np.concatenate([statistic(seed, block[:, columns]) for block in blocks]))
-        share = np.ones((self.draws, 1))  # weight [R S] of each seed in every draw
+        seed_weights = np.ones((self.draws, 1))  # weight [R S] of each seed in every draw
         if (seeds := len(units)) > 1:
-            share = resample_counts(np.random.default_rng([self.seed, 1]), seeds, self.draws, size=seeds - 1) / (
+            seed_weights = resample_counts(np.random.default_rng([self.seed, 1]), seeds, self.draws, size=seeds - 1) / (
                 seeds - 1
             )
-        share = share.reshape(-1, len(units), *[1] * values[0].ndim)
-        means = np.where(share > 0, share * np.stack(draws, 1), 0.0).sum(1)
+        seed_weights = seed_weights.reshape(-1, len(units), *[1] * values[0].ndim)
+        means = np.where(seed_weights > 0, seed_weights * np.stack(draws, 1), 0.0).sum(1)
         groups = _groups(np.array(values), means, len(distinct))
         return CrossedEstimate(np.mean(values, 0), means, len(distinct), groups, len(units))
 
     def share(self, units: Sequence[Sequence[Hashable]], statistic: SeedStatistic, stream: int = 0) -> CrossedEstimate:
-        """The same for a share of the units, which is not certain even if it is 0 or 1.
+        """As `__call__`, for a share of the units, which is not certain even if it is 0 or 1.
 
         A share of 0 or 1 has no bootstrap spread, so its draws are from Jeffreys' posterior (shares.jeffreys_draws). Shares that
         are compared each need a `stream` of random numbers of their own.
@@ -251,5 +251,5 @@ def _groups(values: Float[np.ndarray, "S ..."], draws: Float[np.ndarray, "R ..."
     within = np.maximum(draws.var(0, ddof=1) - between, 0.0)
     denominator = between**2 / (seeds - 1) + within**2 / (units - 1)
     with np.errstate(divide="ignore", invalid="ignore"):
-        freedom = np.where(denominator > 0, (between + within) ** 2 / denominator, units - 1)
-    return np.clip(np.floor(freedom).astype(int) + 1, 2, units)
+        degrees = np.where(denominator > 0, (between + within) ** 2 / denominator, units - 1)
+    return np.clip(np.floor(degrees).astype(int) + 1, 2, units)

@@ -1,4 +1,4 @@
-"""What a number of units can decide, before any data: the smallest possible p, and numbers of units or draws needed."""
+"""Power before any data: the smallest possible p-value, and how many units or draws a decision needs."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ ClaimPart: TypeAlias = tuple[Sample, str, float]  # the sample of a part, its di
 def smallest_p(method: Literal["bootstrap", "permutation"], n: int, draws: int | None = None) -> float:
     """The smallest possible two-sided p-value of a test over `n` units (or groups); 1 with fewer than two.
 
-    'bootstrap': all of `draws` draws (default DRAWS) lie on one side, widened as by t with n − 1 degrees of freedom.
+    'bootstrap': all of `draws` draws (default DRAWS) lie on one side, expanded as by Student's t with n − 1 degrees of freedom.
     'permutation': over all n! orders of n units, or over `draws` random ones (default PERMUTATIONS) if these are fewer.
     """
     if n < 2:
@@ -33,16 +33,15 @@ def smallest_p(method: Literal["bootstrap", "permutation"], n: int, draws: int |
     return float(bonferroni(one_sided, 2))
 
 
-def fewest_draws(tests: int, spare: float = 1.0) -> int:
-    """The number of draws of a null with which one test of a family can be significant after Holm on either side, times `spare`."""
-    return int(spare * 2 * tests / ALPHA)
+def fewest_draws(tests: int, factor: float = 1.0) -> int:
+    """The number of draws of a null with which one test of a family can be significant, two-sided and Holm-corrected, times `factor`."""
+    return int(factor * 2 * tests / ALPHA)
 
 
 def is_decided(p: float, draws: int, tests: int) -> bool:
-    """Whether a p-value from so many draws of a null is clearly on one side of ALPHA after a correction for `tests`.
+    """Whether a p-value from `draws` draws of a null is clearly on one side of ALPHA after a correction for `tests`.
 
-    That is, whether three standard errors of the count leave it on that side; the smallest possible p, 1 / (draws + 1), is not
-    enough by itself.
+    That is, whether p ± 3 standard errors stays on one side. That p is the smallest possible, 1 / (draws + 1), does not suffice.
     """
     error = 3 * (p / (draws + 1)) ** 0.5
     return tests * (p + error) < ALPHA or tests * (p - error) >= ALPHA
@@ -54,10 +53,10 @@ def fewest_counts(
     family: int,
     min_errors: Sequence[float] | None = None,
 ) -> int | None:
-    """The first of ascending `counts` of units that would decide a claim whose parts keep their means and spreads.
+    """The smallest number of units in `counts` (ascending) at which a claim would be decided, with the same means and deviations.
 
     A claim is decided if its two-sided p < ALPHA / family, Holm's first step. None if no count is enough. `min_errors` is the
-    standard error of each part that more units do not reduce.
+    part of the standard error that more units do not reduce, for each part of the claim.
     """
     p_values = [
         t_test(
@@ -67,12 +66,12 @@ def fewest_counts(
         )
         for (s, direction, bound), error in zip(parts, min_errors or [0.0] * len(parts), strict=True)
     ]
-    enough = np.flatnonzero(two_sided(conjunction(p_values)) < ALPHA / family)
-    return int(counts[enough[0]]) if len(enough) else None
+    sufficient = np.flatnonzero(two_sided(conjunction(p_values)) < ALPHA / family)
+    return int(counts[sufficient[0]]) if len(sufficient) else None
 
 
 def fewest_seeds(parts: Sequence[ClaimPart], family: int, min_errors: Sequence[float] | None = None) -> int | None:
-    """The fewest seeds that would decide the claim at these means, spreads and least errors (see `fewest_counts`).
+    """The fewest seeds that would decide the claim at these means, deviations and `min_errors` (see `fewest_counts`).
 
     None if more than MOST_SEEDS − 1 seeds are needed, or if a part has fewer than two. A part without a spread never supports the
     claim, so that the other parts can then only refute it.

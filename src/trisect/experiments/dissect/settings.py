@@ -20,16 +20,17 @@ RECORD = "dissect.json"
 
 @record
 class DissectSettings:
-    """Settings of a dissection: all four sources at a small size; in Python also other studies or recipes.
+    """Settings of a dissection: the experiments of all four sources at a small size; in Python also other studies or recipes.
 
-    `model` is a pretrained model to profile; else one that was just trained is. `corpus` is the text that models learn to look up in.
+    `model` is a pretrained model to profile; without it, one that was trained here is profiled. `corpus` is the text for the models
+    that learn to look up.
     """
 
     seeds: (
         Annotated[
             tuple[int, ...],
             Field(description="Seeds of the training study: how many, or which, as in 1,2,7 or 3-6."),
-            Option(many="seeds", metavar="SEEDS", unset="those of the training study, 5"),
+            Option(many="seeds", metavar="SEEDS", unset="5 seeds"),
         ]
         | None
     ) = None
@@ -42,14 +43,14 @@ class DissectSettings:
     corpus: Annotated[
         str | Path,
         Field(
-            description="The text that models learn to look up in: a raw folder with a train and a valid split, hf:NAME[:CONFIG], or "
+            description="The text for the models that learn to look up: a raw folder with a train and a valid split, hf:NAME[:CONFIG], or "
             "'embedded'."
         ),
         Option(metavar="CORPUS"),
     ] = "embedded"
     lookup: Annotated[
         Mapping[str, SettingValue] | None,
-        Field(description="Other values for settings of their recipe."),
+        Field(description="Other values for settings of the look-up models' recipe."),
         Option(name="", many="pairs"),
     ] = None
     study: Annotated[
@@ -88,8 +89,8 @@ class PartFacts:
 
 @record
 class DissectFacts:
-    """Every part in order, how many models were trained for them, and the pages of the explorer and the tutorial; `lookup` says what
-    the models are that look up, and what they read.
+    """Every part in order, how many models were trained for them, and the pages of the explorer and the tutorial; `lookup` describes
+    the models that look up, and their text.
     """
 
     parts: tuple[PartFacts, ...]

@@ -51,7 +51,7 @@ PATHS = ("all", "direct")
 HOW = ("denoise", "noise", "both")
 BY = ("patch", "gradient")
 COUNT = 100  # pairs by default
-SAME_PAIRS = 0.05  # components are alike if the shares of their own answers differ by less
+SAME_PAIRS = 0.05  # components count as alike if their shares of own answers differ by less
 
 
 @record
@@ -79,7 +79,7 @@ class PatchSettings:
     per: Annotated[
         str,
         Field(
-            description="What is patched at a time: a layer, a head, or all that a site names (v@all: the values of every layer)."
+            description="What is patched at a time: a layer, a head, or a whole site (v@all: the values of every layer)."
         ),
         Option(choices=("layer", "head", "site"), metavar="PER"),
     ] = "layer"
@@ -90,30 +90,32 @@ class PatchSettings:
                 description="Positions that are patched: all, last (of the answer; keys and values of a source as it reads them), differ "
                 "(where the texts do), or numbers such as 3,5-7."
             ),
-            Option(metavar="WHERE", grammar=read_positions, unset="all, and in the table of predictions last"),
+            Option(metavar="WHERE", grammar=read_positions, unset="all; last in the table of predictions"),
         ]
         | None
     ) = None
     path: Annotated[
         str,
-        Field(description="all, or direct: q, k and v of all later layers stay as without the patch."),
+        Field(description="all, or direct: q, k and v of all later layers are held as without the patch."),
         Option(choices=PATHS, metavar="PATH"),
     ] = "all"
     how: Annotated[
         str,
-        Field(description="denoise (the donor's into the base), noise (the base's into the donor), or both."),
+        Field(
+            description="denoise (the donor's activations in the base's pass), noise (the base's in the donor's), or both."
+        ),
         Option(choices=HOW, metavar="HOW"),
     ] = "denoise"
     by: Annotated[
         str,
         Field(
-            description="patch (one pass for each site), or gradient: every head at every position estimated in three passes, the "
-            "largest twenty patched."
+            description="patch (one pass for each site), or gradient: every head at every position estimated in three passes, then the "
+            "twenty largest patched."
         ),
         Option(choices=BY, metavar="BY"),
     ] = "patch"
     answered: Annotated[
-        bool, Field(description="Count only pairs for which the model answers both texts as stated.")
+        bool, Field(description="Count only pairs for which the model gives the expected answer to both texts.")
     ] = False
     batch: BatchSize = 16
     seed: Seed = 0
@@ -124,9 +126,9 @@ class PatchSettings:
         """Raise SpecError unless pairs come from one source, and the options fit each other; no model is opened."""
         check_source(self, COUNT)
         if self.by == "gradient" and (self.path, self.how, self.per) != ("all", "denoise", "layer"):
-            problem = f"By gradient, with path {self.path}, how {self.how} and per {self.per}."
+            problem = f"by='gradient' was given with path {self.path!r}, how {self.how!r} and per {self.per!r}."
             requirement = "An estimate is of one head at one position, from the donor into the base, along all paths."
-            raise SpecError(problem, requirement, "Leave these out, or patch.")
+            raise SpecError(problem, requirement, "Leave these options out, or use by='patch'.")
 
 
 @record
@@ -134,7 +136,8 @@ class PatchFacts:
     """Model, pairs and settings of a run.
 
     `objective` is the model's; `scored` is what is measured: answers, or output if the model gives none. `pairs` is the number of
-    pairs read, `counted` of those that shares and changes are computed over. `predicted` are components with a known own answer.
+    pairs read, `counted` that of the pairs which shares and changes are computed over. `predicted` are the components whose own
+    answer is known.
     """
 
     subject: str

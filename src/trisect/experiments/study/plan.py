@@ -1,4 +1,4 @@
-"""The plan of a study: its runs, which are trained side by side, what is left to do, and expected time, memory and disk."""
+"""The plan of a study: its runs, how they are grouped for training, what is left to do, and expected time, memory and disk."""
 
 from __future__ import annotations
 
@@ -29,20 +29,22 @@ from trisect.text.corpus import Corpus, check_windows, sample_steps, steps
 from trisect.text.sources import absolute_name, load_text
 from trisect.text.worlds import world_of
 
-# members trained side by side, kept in the ledger since sums must come out the same on resuming: on a CPU more would
+# members trained side by side, stored in the ledger so that resumed runs are equal bit for bit: on a CPU more would
 # leave the caches, on a GPU fewer would leave most of it idle
 FLEET = {"cpu": 8, "cuda": 32}
 
-PRODUCT = 120e9  # float32 operations a second of one core in the larger products
+PRODUCT = 120e9  # float32 operations per second of one core in the larger matrix products
 # seconds per token and unit of width, score and logit, fitted to two sizes on one 2.6 GHz core
 WIDTH, SCORE, LOGIT = 8e-8, 6e-9, 4e-9
 PROBE = 0.5  # seconds of one probe of 20,000 tokens at width 100, fitted once
 BASE = 400_000_000  # bytes of a process with PyTorch that has trained nothing yet
-ERASED = 30_000  # tokens of one erasure, those it is fitted on with them
-# of one GPU in float32, fitted to what an H200 did in recorded passes (docs/how-to/gpu.md)
-GPU_OPERATIONS = 26e12  # operations a second in the products of a fleet, where memory is as much the limit as they are
+ERASED = 30_000  # tokens of one erasure, including those that it is fitted on
+# of one GPU in float32, fitted to an H200 with CUDA graphs (docs/how-to/gpu.md)
+GPU_OPERATIONS = (
+    26e12  # operations per second in the matrix products of a fleet, limited by memory as much as by arithmetic
+)
 GPU_STEP = 2.5e-3  # seconds that a step takes however small it is
-GPU_ATTACK = 1.2  # times as long under attack
+GPU_ATTACK = 1.2  # factor on the time of a run under attack
 
 
 @dataclass(frozen=True)
@@ -50,8 +52,8 @@ class Task:
     """A unit of work: train a fleet, or evaluate one trained run.
 
     A baseline is evaluated with its attention cut, one site rewound or replaced by its mean, or a label erased at a site; it
-    and attacked runs are probed for a label. `runs` are a fleet's run ids, or the one; an empty `site` is every one, an empty
-    `label` none; `seconds` is the expected cost on one core, which tells no task from another.
+    and attacked runs are probed for a label. `runs` are a fleet's run ids, or the one; an empty `site` stands for all
+    sites, an empty `label` for none; `seconds` is the expected cost on one core and does not count in comparisons.
     """
 
     kind: str
@@ -92,16 +94,16 @@ def evaluations(experiments: Iterable[Design], corpus: str) -> dict[Task, tuple[
         probes = [("probe", "", label) for label in (design.probe.labels if design.probe else ())]
         kinds = [("cut", str(Site(("attn",), None)), "")]
         if rewind:
-            ways = ("rewind", "midstage") if rewind.midstage else ("rewind",)
-            kinds += [(kind, str(site), "") for kind in ways for site in rewind.sites]
+            rewind_kinds = ("rewind", "midstage") if rewind.midstage else ("rewind",)
+            kinds += [(kind, str(site), "") for kind in rewind_kinds for site in rewind.sites]
         kinds += probes
         for kind, method in (("ablate", design.ablate), ("interchange", design.interchange)):
             kinds += [(kind, str(site), "") for site in (method.sites if method else ())]
         if erase:
             kinds += [("erase", str(site), label) for label in erase.labels for site in erase.sites]
         for run in design.runs(corpus):
-            of_run = kinds if run.edit is None else [probe for probe in probes if probe[2] == run.edit.column]
-            for kind, site, label in of_run:
+            run_kinds = kinds if run.edit is None else [probe for probe in probes if probe[2] == run.edit.column]
+            for kind, site, label in run_kinds:
                 tasks.setdefault(Task(kind, (run.id,), site, label), (design, run))
     return tasks
 
@@ -111,16 +113,16 @@ def fleets(runs: Iterable[Run], size: int = FLEET["cpu"]) -> list[list[Run]]:
     groups: dict[tuple[object, ...], list[Run]] = {}
     for run in runs:
         groups.setdefault((run.seed, run.training.epochs, run.edit.column if run.edit else None), []).append(run)
-    cut = []
+    batches = []
     for group in groups.values():
         count = -(-len(group) // size)
-        edges = [round(i * len(group) / count) for i in range(count + 1)]
-        cut += [group[a:b] for a, b in itertools.pairwise(edges)]
-    return sorted(cut, key=lambda fleet: all(run.edit for run in fleet))
+        bounds = [round(i * len(group) / count) for i in range(count + 1)]
+        batches += [group[a:b] for a, b in itertools.pairwise(bounds)]
+    return sorted(batches, key=lambda fleet: all(run.edit for run in fleet))
 
 
 def _fleet_ids(runs: Iterable[Run], size: int) -> tuple[tuple[str, ...], ...]:
-    """The same by run ids."""
+    """The run ids of each fleet."""
     return tuple(tuple(run.id for run in fleet) for fleet in fleets(runs, size))
 
 
@@ -135,7 +137,7 @@ def join_ledger(
 ) -> Ledger:
     """The folder's ledger with the experiments added and new runs grouped into fleets; written before any work.
 
-    `corpus` is the fingerprint of their text as cut; `fleet` is how many runs a new study trains side by side, which the
+    `corpus` is the fingerprint of their text with its vocabulary; `fleet` is how many runs a new study trains side by side, which the
     `device` decides where it is None.
     Raises StudyError, showing the difference, when the folder belongs to a study of another text, model, training,
     precision or size of fleets: nothing is written then.
@@ -145,14 +147,14 @@ def join_ledger(
         ledger = folder.read_ledger()
         if ledger.precision != precision:
             raise StudyError(
-                f"{folder.path} belongs to a study trained with {ledger.precision} products.",
+                f"{folder.path} belongs to a study trained with {ledger.precision} matrix products.",
                 f"Here {precision} ones are asked for, and the runs of a study are compared with one another.",
                 f"Give --precision {ledger.precision}, or choose another folder with --out.",
             )
         if fleet not in (None, ledger.fleet):
             raise StudyError(
                 f"{folder.path} belongs to a study with fleets of up to {ledger.fleet} runs.",
-                f"Here --fleet {fleet} is asked for; which runs are trained side by side decides a study's last bits.",
+                f"Here --fleet {fleet} is asked for; which runs are trained side by side changes results in their last bits.",
                 "Leave --fleet out, or choose another folder with --out.",
             )
     else:
@@ -162,19 +164,19 @@ def join_ledger(
             size = fleet or FLEET[device]
             ledger = Ledger(corpus, (design,), _fleet_ids(design.runs(corpus), size), size, precision, STEP)
             continue
-        other = [f"corpus (there {ledger.corpus!r}, here {corpus!r})"] if corpus != ledger.corpus else []
-        if other := [*other, *differences(ledger.experiment, design)]:
+        changes = [f"corpus (there {ledger.corpus!r}, here {corpus!r})"] if corpus != ledger.corpus else []
+        if changes := [*changes, *differences(ledger.experiment, design)]:
             raise StudyError(
                 f"{folder.path} belongs to another study.",
-                "It differs in " + "; ".join(other) + ".",
+                "It differs in " + "; ".join(changes) + ".",
                 "Choose another folder with --out, or the same text, model and training: seeds, sites and experiments may be added.",
             )
         new = [run for run in design.runs(corpus) if run.id not in ledger.runs]
-        more = new or evaluations([design], corpus).keys() - evaluations(ledger.asked, corpus)
+        has_work = new or evaluations([design], corpus).keys() - evaluations(ledger.asked, corpus)
         # the text is the same by its fingerprint, and may have moved
-        before = tuple(replace(earlier, text=design.text) for earlier in ledger.asked)
+        previous = tuple(replace(asked, text=design.text) for asked in ledger.asked)
         grouped = (*ledger.fleets, *_fleet_ids(new, ledger.fleet))
-        ledger = replace(ledger, asked=(*before, design) if more else before, fleets=grouped)
+        ledger = replace(ledger, asked=(*previous, design) if has_work else previous, fleets=grouped)
     assert ledger is not None, "a study has a design"
     for path in (folder.ledger, folder.copy) if write else ():
         try:  # a process that was killed between two writes leaves an old copy
@@ -187,10 +189,10 @@ def join_ledger(
 
 
 def repeating(ledger: Ledger) -> Design | tuple[Design, ...]:
-    """Arguments of `trisect study` that repeat it bit for bit: one experiment, or those of each call.
+    """The designs with which `trisect study` repeats a study bit for bit.
 
-    One experiment where it makes the same runs in the same fleets and the same evaluations; after a study was
-    extended unevenly, or by sites, several.
+    One design if it makes the same runs in the same fleets and the same evaluations, otherwise one for each call (after a study was
+    extended unevenly, or by sites).
     """
     design, corpus = ledger.experiment, ledger.corpus
     same = set(_fleet_ids(design.runs(corpus), ledger.fleet)) == set(ledger.fleets)
@@ -199,8 +201,8 @@ def repeating(ledger: Ledger) -> Design | tuple[Design, ...]:
     return ledger.asked
 
 
-def _products(run: Run, vocabulary: int) -> float:
-    """Operations for one token's products in a forward pass of one run."""
+def _forward_operations(run: Run, vocabulary: int) -> float:
+    """Operations of the matrix products for one token in a forward pass of one run."""
     m, window = run.model, run.training.window
     layer = 8 * m.width**2 + 4 * m.width * m.feedforward + 4 * window * m.width
     return m.layers * layer + 2 * m.width * vocabulary
@@ -209,8 +211,8 @@ def _products(run: Run, vocabulary: int) -> float:
 def token_seconds(run: Run, vocabulary: int, training: bool) -> float:
     """Seconds of one core for a token of a run, forward and (in training) backward."""
     m, window = run.model, run.training.window
-    rest = m.layers * (WIDTH * m.width + SCORE * m.heads * window) + LOGIT * vocabulary
-    step = 3 * _products(run, vocabulary) / PRODUCT + rest
+    overhead = m.layers * (WIDTH * m.width + SCORE * m.heads * window) + LOGIT * vocabulary
+    step = 3 * _forward_operations(run, vocabulary) / PRODUCT + overhead
     if not training:
         return step / 3
     return step + (run.edit.token_seconds(m.width) if run.edit else 0.0)
@@ -218,9 +220,9 @@ def token_seconds(run: Run, vocabulary: int, training: bool) -> float:
 
 def _training_seconds(run: Run, corpus: Corpus) -> float:
     """Seconds of one core for a run's training, evaluated after each epoch."""
-    step, pass_ = (token_seconds(run, len(corpus.vocabulary), trains) for trains in (True, False))
+    step, forward = (token_seconds(run, len(corpus.vocabulary), trains) for trains in (True, False))
     epochs, tokens = run.training.epochs, len(corpus.splits["train"].tokens)
-    return epochs * tokens * step + (epochs + 1) * _evaluation_tokens(corpus, run) * pass_
+    return epochs * tokens * step + (epochs + 1) * _evaluation_tokens(corpus, run) * forward
 
 
 def _evaluation_tokens(corpus: Corpus, run: Run) -> int:
@@ -247,7 +249,7 @@ def _evaluation_tasks(experiments: Sequence[Design], corpus: Corpus) -> list[Tas
         elif task.kind == "probe" and (probe := design.probe):
             sites = [site.resolve(run.model.layers, run.model.heads) for site in probe.sites or ()]
             probed = (len(sites) or 3 * run.model.layers) + probe.random_maps * len(layers_with_heads(sites))
-            # as many folds as FOLDS, of less text each
+            # cross-validation fits several times, on less text each
             seconds = 2 * PROBE * len(probe.kinds) * probed * run.model.width / 100
         tasks.append(replace(task, seconds=seconds))
     return tasks
@@ -256,7 +258,7 @@ def _evaluation_tasks(experiments: Sequence[Design], corpus: Corpus) -> list[Tas
 def memory_bytes(experiment: Design, vocabulary: int, members: int) -> int:
     """The approximate memory in bytes of a worker process that trains `members` runs side by side.
 
-    Of every member the weights, gradients, moments and initial weights; of a step what the backward pass needs.
+    Counts the weights, gradients, moments and initial weights of every member, and what the backward pass of a step needs.
     """
     m, t = experiment.model, experiment.training
     positions = t.columns * t.window
@@ -265,9 +267,9 @@ def memory_bytes(experiment: Design, vocabulary: int, members: int) -> int:
     return BASE + members * (5 * 4 * count_parameters(m, vocabulary) + step)
 
 
-def makespan(jobs: Sequence[float], places: int) -> float:
+def makespan(jobs: Sequence[float], workers: int) -> float:
     """The end of the last job if each starts, in order, on the first free worker."""
-    ends = [0.0] * places
+    ends = [0.0] * workers
     for seconds in jobs:
         heapq.heappush(ends, heapq.heappop(ends) + seconds)
     return max(ends)
@@ -277,7 +279,7 @@ def gpu_seconds(fleet: Sequence[Run], corpus: Corpus) -> float:
     """Expected seconds of one GPU for the steps of one fleet's training."""
     run, tokens = fleet[0], len(corpus.splits["train"].tokens)
     positions = run.training.columns * run.training.window
-    step = GPU_STEP + len(fleet) * 3 * _products(run, len(corpus.vocabulary)) * positions / GPU_OPERATIONS
+    step = GPU_STEP + len(fleet) * 3 * _forward_operations(run, len(corpus.vocabulary)) * positions / GPU_OPERATIONS
     attacked = any(member.edit is not None and member.edit.column is not None for member in fleet)
     return run.training.epochs * tokens / positions * step * (GPU_ATTACK if attacked else 1.0)
 
@@ -287,7 +289,7 @@ class Plan:
     """A plan of runs. Memory is a rough estimate for one worker process; `disk_bytes` is the size of results.
 
     `training` and `evaluation` are the expected seconds of every job on one core, `on_gpu` those of training on one GPU; up to
-    `fleet` runs are trained in one job. Label columns that are `missing` from the text are planned for all the same.
+    `fleet` runs are trained in one job. Label columns that are `missing` from the text are planned anyway.
     """
 
     experiments: tuple[Design, ...]
@@ -458,27 +460,27 @@ def make_plan(*experiments: Design, fleet: int | None = None, without_labels: bo
             f"All {len(tokens):,} of its train tokens are {corpus.vocabulary[int(tokens[0])]!r}.",
             "Give another text, or a smaller min_count.",
         )
-    every = (run for design in experiments for run in design.runs(corpus.fingerprint))
-    runs = tuple(dict.fromkeys(itertools.islice(every, MAX_RUNS + 1)))
+    all_runs = (run for design in experiments for run in design.runs(corpus.fingerprint))
+    runs = tuple(dict.fromkeys(itertools.islice(all_runs, MAX_RUNS + 1)))
     if len(runs) > MAX_RUNS:
         raise SpecError(
             f"More than {MAX_RUNS:,} runs are asked for.",
             f"One study holds up to {MAX_RUNS:,}.",
             "Name fewer seeds, sites, labels or strengths.",
         )
-    members, words = fleet or FLEET["cpu"], len(corpus.vocabulary)
+    members, vocabulary = fleet or FLEET["cpu"], len(corpus.vocabulary)
     # every run's final weights stay, and the baselines' in-projections of every epoch
-    disk = 4 * sum(count_parameters(run.model, words) for run in runs)
+    disk = 4 * sum(count_parameters(run.model, vocabulary) for run in runs)
     for model, epochs in ((run.model, run.training.epochs) for run in runs if run.edit is None):
         disk += 4 * (epochs + 1) * model.layers * 3 * model.width * (model.width + 1)
-    teams = fleets(runs, members)
+    groups = fleets(runs, members)
     return Plan(
-        *(experiments, corpus, runs, count_parameters(experiments[0].model, words), disk),
-        max(memory_bytes(design, words, min(members, len(runs))) for design in experiments),
+        *(experiments, corpus, runs, count_parameters(experiments[0].model, vocabulary), disk),
+        max(memory_bytes(design, vocabulary, min(members, len(runs))) for design in experiments),
         members,
-        tuple(sum(_training_seconds(run, corpus) for run in team) for team in teams),
+        tuple(sum(_training_seconds(run, corpus) for run in group) for group in groups),
         tuple(task.seconds for task in _evaluation_tasks(experiments, corpus) if task.kind != "cut"),
-        tuple(gpu_seconds(team, corpus) for team in teams),
+        tuple(gpu_seconds(group, corpus) for group in groups),
         Machine().cores(),
         tuple(missing),
     )
@@ -488,8 +490,8 @@ def make_tasks(plan: Plan, folder: Folder, ledger: Ledger) -> list[Task]:
     """All unfinished tasks of the plan: fleets in the ledger's order, then evaluations."""
     by_id, tasks = {run.id: run for run in plan.runs}, list[Task]()
     for fleet in ledger.fleets:
-        if planned := [by_id[i] for i in fleet if i in by_id]:
-            cost = sum(_training_seconds(run, plan.corpus) for run in planned) * len(fleet) / len(planned)
+        if planned_runs := [by_id[i] for i in fleet if i in by_id]:
+            cost = sum(_training_seconds(run, plan.corpus) for run in planned_runs) * len(fleet) / len(planned_runs)
             tasks.append(Task("train", fleet, seconds=cost))
     tasks += _evaluation_tasks(plan.experiments, plan.corpus)
     pending = [task for task in tasks if not task.is_done(folder)]
