@@ -25,7 +25,7 @@ from trisect.lab.experiment import Experiment, Result, Utility
 
 ROOT = Path(__file__).parents[1]
 SRC = ROOT / "src" / "trisect"
-KINDS = {"TEXT": "text", "REAL": "real number", "WHOLE": "whole number", "pl.Boolean": "true or false"}
+KINDS = {"TEXT": "text", "REAL": "real number", "INTEGER": "whole number", "pl.Boolean": "true or false"}
 FULL = ("Reading", "Site", "Trace")  # classes whose whole docstring the API shows
 SHARED = 2  # commands that have the same option, from which on it is explained once
 RESULTS = """## Where results go

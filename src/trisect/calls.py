@@ -17,7 +17,7 @@ from trisect.core.trace import Reading
 from trisect.lab.experiment import Experiment, Result
 from trisect.lab.inputs import open_any
 from trisect.lab.jobs import screen
-from trisect.lab.run_folder import DELETE, RunFolder, check_files, has_tables, is_study
+from trisect.lab.run_folder import DELETE_ADVICE, RunFolder, check_files, has_tables, is_study
 from trisect.lab.subject import check_folder, load
 from trisect.lm.reading import edit_own
 from trisect.text.corpus import Corpus, is_corpus
@@ -365,13 +365,13 @@ def _check_begun(folder: Path) -> list[StudyError]:
     studies = {path.parent for path in folder.rglob("study*.json") if is_study(path.parent)}
     plans = [experiment.plan for experiment in EXPERIMENTS if experiment.plan]
     errors = [error for place in sorted(studies) for error in check(place)] + check_files(
-        folder, DELETE, plans, studies
+        folder, DELETE_ADVICE, plans, studies
     )
     for place in (path.parent for path in sorted(folder.rglob("config.json")) if is_model(path.parent)):
         try:
             check_model(place)
         except ModelError as error:
-            errors.append(DamagedFileError(error.problem, error.reason, DELETE.format(place)))
+            errors.append(DamagedFileError(error.problem, error.reason, DELETE_ADVICE.format(place)))
     return errors
 
 

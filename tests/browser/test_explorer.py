@@ -76,10 +76,10 @@ def shown(tmp_path_factory) -> dict[str, Shown]:
     for name, make in READINGS.items():
         reading = make()
         with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(page, "FINE", 0 if name == "long" else page.FINE)
+            patch.setattr(page, "MAX_FINE_NUMBERS", 0 if name == "long" else page.MAX_FINE_NUMBERS)
             if name == "trimmed":  # as the longest texts are packed
-                patch.setattr(page, "DENSE", 0)
-                patch.setattr(page, "STORED", 300)
+                patch.setattr(page, "MAX_DENSE_WEIGHTS", 0)
+                patch.setattr(page, "STORED_WEIGHTS", 300)
             picture = replace(take_picture(reading), logits=logits() if name == "says" else None)
             path = write_document(folder / f"{name}.html", Document(name, page.html(picture)))
         found[name] = Shown(reading, path.as_uri())

@@ -280,7 +280,7 @@ def test_another_pipeline_or_text_is_another_statement_and_changed_files_are_ope
 def test_a_long_paragraph_is_shown_in_pieces(source, tagger, monkeypatch):
     from trisect.text.readers import WIKITEXT
 
-    monkeypatch.setattr(room, "LONGEST", 3)
+    monkeypatch.setattr(room, "MAX_WORDS", 3)
     pieces = [list(room._pieces(WIKITEXT, part, "Unk")) for part in WIKITEXT.find(source).values()]
     assert [len(found) for found in pieces] == [1, 1, 1]
     assert pieces[0][0][:3] == [["The", "cat", "sees"], ["the", "Unk", "nothing"], ["."]]

@@ -59,7 +59,7 @@ def parts(two, tmp_path_factory):
     settings = asked(two, corpus, what=("erase", "profile", "patch"), pairs=pairs)
     with pytest.MonkeyPatch.context() as patched:
         own = compare_run.measure_unit
-        patched.setattr("trisect.text.labels.USUAL", ("word", "pos", "previous"))  # of eight
+        patched.setattr("trisect.text.labels.USUAL_LABELS", ("word", "pos", "previous"))  # of eight
         patched.setattr(compare_run, "measure_unit", lambda *asked: [units.append(own(*asked)), units[-1]][1])
         done = run(experiment("compare"), settings, place / "out", quiet=True)
     return done, dict(zip(("erase", "profile", "patch"), zip(units[::2], units[1::2], strict=True), strict=True))

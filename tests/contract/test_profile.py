@@ -46,7 +46,7 @@ from trisect.lab.subject import load, read_epochs
 from trisect.lab.word_labels import WordTexts
 from trisect.lm.reading import OwnModel
 from trisect.measure.profile import MapScores, WordClasses
-from trisect.text.labels import USUAL, WordLabeller, _position_bin, frequent_classes, make_labeller
+from trisect.text.labels import USUAL_LABELS, WordLabeller, _position_bin, frequent_classes, make_labeller
 from trisect.text.sources import Labelled, open_labels
 
 LABELS = ("position", "pos", "dep")
@@ -269,7 +269,7 @@ def test_a_raw_text_has_words_and_its_articles_or_runs_of_texts_are_groups_and_r
 def test_labels_of_a_text_and_heads_that_are_unknown_where_a_sentence_lacks_one(bank, tmp_path):
     texts = open_labels(bank, "train", bare=True)
     one = next(texts.texts())
-    assert make_labeller(texts, None, None).labels == USUAL
+    assert make_labeller(texts, None, None).labels == USUAL_LABELS
     label = make_labeller(texts, ("word", "position", "pos", "previous", "next", "head", "next.dep"), None)
     names = label(one)
     tags = one.labels["pos"]

@@ -137,8 +137,8 @@ def test_components_keep_their_colours_and_shapes(charts):
     scale = '"domain": ["q", "k", "v"], "range": {}'
     assert scale.format('["#0072B2", "#D55E00", "#009E73"]') in spec_of_answer
     assert scale.format('["circle", "square", "triangle-up"]') in spec_of_answer
-    assert len({m.colour for m in render.GROUPS.values()} | {render.OTHER.colour}) == len(render.GROUPS) + 1
-    assert len({m.shape for m in render.GROUPS.values()} | {render.OTHER.shape}) == len(render.GROUPS) + 1
+    assert len({m.colour for m in render.GROUPS.values()} | {render.OTHER_MARK.colour}) == len(render.GROUPS) + 1
+    assert len({m.shape for m in render.GROUPS.values()} | {render.OTHER_MARK.shape}) == len(render.GROUPS) + 1
 
 
 def test_the_page_is_one_whole_file(written):
@@ -294,7 +294,7 @@ def test_attacks_and_what_probes_find_at_whole_width_are_not_ranked(study):
     rows = StudyRows.of(*study)
     found = {(one.measure, one.groups): one for one in study_words.findings(rows)}
     assert found["attack", ("pos",)].compared is None
-    assert study_words.WIDE in found["attack", ("pos",)].words
+    assert study_words.FULL_WIDTH_NOTE in found["attack", ("pos",)].words
     assert found["freezing", ()].compared is not None
     assert "Attack" not in study_words.lead(rows)
 

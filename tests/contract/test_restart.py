@@ -13,7 +13,15 @@ from trisect.core.subject import Batch, SharingSubject
 from trisect.core.trace import Side
 from trisect.hf import batches
 from trisect.hf.batches import IGNORED, row_scores
-from trisect.hf.forward import APART, MIN_CACHE_BYTES, WHOLE, Prefix, PrefixReuse, SharedPasses, hash_tensor
+from trisect.hf.forward import (
+    FULL_PASS_NOTE,
+    MIN_CACHE_BYTES,
+    SEPARATE_NOTE,
+    Prefix,
+    PrefixReuse,
+    SharedPasses,
+    hash_tensor,
+)
 from trisect.hf.hooks.calls import Call, Calls
 from trisect.hf.hooks.interface_hook import record_interface
 from trisect.hf.load import Pretrained, load
@@ -120,7 +128,7 @@ def test_edits_are_made_one_at_a_time_where_rows_of_a_batch_are_not_independent(
         made = passes.score_each(batch, writers, address, None, clean)
         whole = [single.score(batch, {address: writer}, None, clean) for writer in writers]
         assert all(torch.equal(a.total, b.total) for a, b in zip(made, whole, strict=True))
-    assert passes.notes == (APART,)
+    assert passes.notes == (SEPARATE_NOTE,)
 
 
 def spared(subject: Pretrained, passes: SharedPasses, batch: Any) -> list[int]:
@@ -193,8 +201,8 @@ def test_a_model_that_gives_other_numbers_is_run_whole_and_said_so():
     model.transformer.h[1].counted = True
     passes.score(batch)
     passes.score(batch, writing(edit))
-    assert passes.notes == (WHOLE,)
-    assert shared(subject).notes == (WHOLE,)  # for good
+    assert passes.notes == (FULL_PASS_NOTE,)
+    assert shared(subject).notes == (FULL_PASS_NOTE,)  # for good
     ran = model.transformer.h[1].runs
     passes.score(batch)
     passes.score(batch, writing(edit))

@@ -25,8 +25,8 @@ from trisect.experiments.similarity import SIMILARITY, page
 from trisect.experiments.similarity.run import (
     AFFINE,
     ELSEWHERE,
-    ONCE,
     SCORES,
+    SHARED_NOTE,
     Nulls,
     compare_with_nulls,
     measure_weights,
@@ -357,8 +357,8 @@ def test_matrices_that_all_layers_share_count_once_on_texts_too(tmp_path, pagele
     one, other = (made.tables["measures"].filter(of_weights & ~on_texts) for made in (shared, alone))
     assert one.equals(other)
     assert set(shared.tables["measures"].filter(on_texts)["layer"]) == set(range(1, 7))  # each reads other vectors
-    assert {"Layers 1–6 share one set of weights.", ONCE} <= set(shared.notes)
-    assert not [note for note in alone.notes if "share" in note or note == ONCE]
+    assert {"Layers 1–6 share one set of weights.", SHARED_NOTE} <= set(shared.notes)
+    assert not [note for note in alone.notes if "share" in note or note == SHARED_NOTE]
     first = [made.tables["claims"].filter(claim="D-1").drop("runs") for made in (shared, alone)]
     assert first[0].equals(first[1])
     (whole,) = value(shared.tables["claims"], claim="D-3", part=None)["n"].to_list()
@@ -383,7 +383,7 @@ def test_keys_values_or_one_matrix_that_are_shared_count_once_beside_what_is_not
         assert len(value(table, component=pair)) == 4 * layers, pair
     parts = made.tables["claims"].filter(claim="D-1", decides=True).filter(pl.col("part").is_not_null())
     assert dict(zip(("q-k", "k-v", "q-v"), parts["n"], strict=True)) == {"q-k": 16, "k-v": 4, "q-v": 16}
-    assert {"Layers 1–4 share one k and v.", ONCE} <= set(made.notes)
+    assert {"Layers 1–4 share one k and v.", SHARED_NOTE} <= set(made.notes)
     p = random_projections(0, heads=4, width=12, bias=False)
     made = run(Made(bias=False, layers=(Address("plain", 1),), changes={"w_q": p.w_q, "w_k": p.w_q}), tmp_path / "one")
     assert "Layer 1: q and k are one matrix." in made.notes

@@ -17,7 +17,7 @@ from trisect.core.errors import CorpusError, SpecError
 from trisect.core.site import Site
 from trisect.core.spec import Run
 from trisect.lm import adversary
-from trisect.lm.adversary import NEAR, _divergence, _Weighted, control_labels
+from trisect.lm.adversary import MAX_DISTANCE, _divergence, _Weighted, control_labels
 from trisect.lm.edits import AttackEdit, FreezeEdit
 from trisect.lm.feed import Windows, evaluation_pieces
 from trisect.lm.fleet import (
@@ -503,7 +503,7 @@ def test_control_labels_are_as_frequent_as_reported_and_close_to_the_prior(parts
     shares = [np.bincount(x, minlength=classes) / len(seen) for x in (seen, given_)]
     distance = sum(max(0.0, a - b) for a, b in zip(*shares, strict=True))
     assert chance[1] == pytest.approx(distance, abs=1e-12)
-    assert chance[1] < NEAR == 0.05
+    assert chance[1] < MAX_DISTANCE == 0.05
     again = control_labels(corpus, "kind", seed)
     assert np.array_equal(again[0], chance[0])
     assert again[1] == chance[1]
@@ -663,7 +663,7 @@ def test_the_prior_of_a_bounded_attack_on_control_labels_is_theirs():
         labels = of[split.labels["pos"] >= 0].tolist()
         counted = [sum(label == c for label in labels) / len(labels) for c in range(CLASSES)]
         np.testing.assert_allclose(group.prior.numpy(), counted, rtol=0, atol=1e-12)
-    assert 0 < float((drawn.prior - true.prior).abs().sum()) / 2 < NEAR
+    assert 0 < float((drawn.prior - true.prior).abs().sum()) / 2 < MAX_DISTANCE
 
 
 def test_a_site_attack_of_several_layers_trains_each_by_its_own_part_of_the_gradient():

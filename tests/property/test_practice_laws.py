@@ -86,7 +86,7 @@ def test_a_batch_in_pieces_is_the_batch(seed, rows):
     for pieces, least in ((1, 1), (5, 2)):
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(gpt, "PIECES", pieces)
-            patch.setattr(gpt, "LEAST", least)
+            patch.setattr(gpt, "MIN_ROWS", least)
             module = model().double()
             optimizer = torch.optim.SGD(module.parameters(), lr=1.0)
             total, predicted = practice()._step(module, optimizer, batch)

@@ -224,7 +224,7 @@ def test_chunks_of_any_size_give_the_same_curve(monkeypatch):
     site, alphas = Site.parse("q@1"), [i / 6 for i in range(7)]
     shared = {n: v[None] for n, v in final.items()}
     whole = evaluate_variants(shared, tiny.MODEL, PIECES, site, blend(first, final, alphas))
-    monkeypatch.setitem(rewind.TOGETHER, "cpu", 1)
+    monkeypatch.setitem(rewind.TOKENS_PER_PASS, "cpu", 1)
     cut = evaluate_variants(shared, tiny.MODEL, PIECES, site, blend(first, final, alphas))
     np.testing.assert_allclose(cut.loss_nats, whole.loss_nats, rtol=0, atol=1e-12)
 

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
-from trisect.claims.verdicts import CONTROLS, NOT, NOTHING, SURVIVES, reading
+from trisect.claims.verdicts import CONTROLS, LOST_EFFECT, NO_EFFECT, SURVIVES, reading
 from trisect.core.claim import LossChange, Part
 from trisect.stats.paired import compare, summary, t_interval, t_test
 from trisect.stats.power import fewest_seeds
@@ -175,13 +175,13 @@ def test_a_mirrored_claim_of_mirrored_effects_reads_the_same(pairs, control):
 @given(pairs=SEEDS, control=st.sampled_from(CONTROLS))
 def test_there_is_something_to_survive_iff_the_attack_has_the_effect(pairs, control):
     mean = float(np.mean([a for a, _ in pairs]))
-    assert (read(PART, control, pairs) == NOTHING) == (not mean > PART.bound)
+    assert (read(PART, control, pairs) == NO_EFFECT) == (not mean > PART.bound)
 
 
 @given(pairs=st.lists(st.tuples(NATS, st.just(0.0)), min_size=3, max_size=6))
 def test_a_control_that_does_just_as_much_is_never_survived(pairs):
     same = [(a, a + 0.001 * (i % 2)) for i, (a, _) in enumerate(pairs)]
-    assert read(PART, "control", same) in (NOT, NOTHING)
+    assert read(PART, "control", same) in (LOST_EFFECT, NO_EFFECT)
 
 
 @given(pairs=SEEDS, shift=st.integers(100, 500).map(lambda n: n / 1000))

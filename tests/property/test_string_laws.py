@@ -16,7 +16,7 @@ from trisect.core.errors import CorpusError, SiteError, TrisectError
 from trisect.core.site import COMPONENTS, Site
 from trisect.core.spec import to_json_data
 from trisect.text.corpus import Corpus
-from trisect.text.lines import UNSHOWN
+from trisect.text.lines import XML_FORBIDDEN
 from trisect.text.sources import open_corpus
 
 many = settings(max_examples=300, deadline=None, suppress_health_check=[HealthCheck.too_slow])
@@ -179,7 +179,7 @@ def words_by_hand(rows):
             end = int(place[4])
         elif place[3] is None:
             features = [] if cells[5] == "_" else [feature.split("=") for feature in cells[5].split("|")]
-            bad_features = any(len(pair) != 2 or not all(pair) for pair in features) or set(cells[5]) & UNSHOWN
+            bad_features = any(len(pair) != 2 or not all(pair) for pair in features) or set(cells[5]) & XML_FORBIDDEN
             head = cells[6] == "_" or (re.fullmatch(r"[0-9]{1,9}", cells[6]) and cells[6] != cells[0])
             if not all((cells[1], cells[3], cells[4], cells[5], cells[7])) or bad_features or not head:
                 return None

@@ -28,7 +28,7 @@ from trisect.experiments.recall.settings import RecallRecipe
 from trisect.experiments.study import plan as planning
 from trisect.experiments.study.plan import join_ledger
 from trisect.experiments.translate.settings import TranslationRecipe
-from trisect.hf.files.model_errors import LESS, SMALLER, ModelOutOfMemoryError, memory_guard
+from trisect.hf.files.model_errors import LOAD_ADVICE, MEMORY_ADVICE, ModelOutOfMemoryError, memory_guard
 from trisect.hf.load import Pretrained, load
 from trisect.lab.folder import Folder
 from trisect.text import birth_places, pairs
@@ -499,7 +499,7 @@ def test_reading_and_running_without_enough_memory_say_what_makes_a_pass_smaller
         assert "input_ids of 2×7" in given
         assert "needs more memory than there is" in given
         assert known.startswith("The system ")
-        assert todo == LESS
+        assert todo == MEMORY_ADVICE
         assert all(option in todo for option in ("--batch", "--window", "--dtype"))
         assert "failed with the inputs" not in str(found.value)
 
@@ -527,8 +527,8 @@ def test_loading_names_what_loads_less():
     refused = pytest.raises(ModelOutOfMemoryError, match="Loading M needs more memory")
     with refused as found, memory_guard("M", "Loading"):
         gpu()
-    assert found.value.todo == SMALLER
-    assert "--dtype" in SMALLER
+    assert found.value.todo == LOAD_ADVICE
+    assert "--dtype" in LOAD_ADVICE
 
 
 def test_other_errors_pass_as_they_are():

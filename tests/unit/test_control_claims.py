@@ -13,7 +13,15 @@ from tests.planted import every
 from trisect.claims import evidence as room
 from trisect.claims.evidence import read
 from trisect.claims.reasons import Reason
-from trisect.claims.verdicts import NOT, NOTHING, READINGS, SURVIVAL_UNDECIDED, SURVIVES, judge_controls, reading
+from trisect.claims.verdicts import (
+    LOST_EFFECT,
+    NO_EFFECT,
+    READINGS,
+    SURVIVAL_UNDECIDED,
+    SURVIVES,
+    judge_controls,
+    reading,
+)
 from trisect.core.claim import LossChange
 from trisect.core.methods import VARIANTS
 from trisect.core.tables import frame
@@ -52,17 +60,22 @@ def said(part, control, attack, other):
     ("part", "attack", "other", "expected"),
     [
         (OVERFITS, [0.30, 0.31, 0.29], [0.00, 0.01, 0.02], SURVIVES),
-        (OVERFITS, [0.30, 0.31, 0.29], [0.301, 0.312, 0.290], NOT),  # the same within 0.02 nats
-        (OVERFITS, [0.300, 0.311, 0.290], [0.295, 0.305, 0.285], NOT),  # distinguished, and the same within 0.02 nats
-        (OVERFITS, [0.30, 0.31, 0.29], [0.50, 0.52, 0.51], NOT),  # the control hurts more
+        (OVERFITS, [0.30, 0.31, 0.29], [0.301, 0.312, 0.290], LOST_EFFECT),  # the same within 0.02 nats
+        (
+            OVERFITS,
+            [0.300, 0.311, 0.290],
+            [0.295, 0.305, 0.285],
+            LOST_EFFECT,
+        ),  # distinguished, and the same within 0.02 nats
+        (OVERFITS, [0.30, 0.31, 0.29], [0.50, 0.52, 0.51], LOST_EFFECT),  # the control hurts more
         (OVERFITS, [0.30, 0.31, 0.29], [0.00, 0.60, 0.10], SURVIVAL_UNDECIDED),
         (OVERFITS, [0.30], [0.00], SURVIVAL_UNDECIDED),  # one seed
-        (OVERFITS, [-0.3, -0.3, -0.31], [0.00, 0.01, 0.02], NOTHING),
-        (OVERFITS, [0.015, 0.016, 0.014], [0.00, 0.001, 0.0], NOTHING),  # short of the margin
+        (OVERFITS, [-0.3, -0.3, -0.31], [0.00, 0.01, 0.02], NO_EFFECT),
+        (OVERFITS, [0.015, 0.016, 0.014], [0.00, 0.001, 0.0], NO_EFFECT),  # short of the margin
         (ROBUST, [-0.30, -0.31, -0.29], [0.00, 0.01, 0.02], SURVIVES),
-        (ROBUST, [-0.30, -0.31, -0.29], [-0.50, -0.52, -0.51], NOT),
+        (ROBUST, [-0.30, -0.31, -0.29], [-0.50, -0.52, -0.51], LOST_EFFECT),
         (INITIAL, [0.05, 0.04, 0.05], [0.90, 0.93, 0.91], SURVIVES),
-        (LEARNED, [0.65, 0.64, 0.65], [0.66, 0.645, 0.655], NOT),
+        (LEARNED, [0.65, 0.64, 0.65], [0.66, 0.645, 0.655], LOST_EFFECT),
     ],
 )
 def test_control_labels_are_not_to_have_the_effect(part, attack, other, expected):
@@ -74,9 +87,9 @@ def test_control_labels_are_not_to_have_the_effect(part, attack, other, expected
     ("attack", "other", "expected"),
     [
         ([0.30, 0.31, 0.29], [0.10, 0.11, 0.12], SURVIVES),  # weaker, and there
-        ([0.30, 0.31, 0.29], [0.00, 0.005, 0.002], NOT),
+        ([0.30, 0.31, 0.29], [0.00, 0.005, 0.002], LOST_EFFECT),
         ([0.30, 0.31, 0.29], [0.00, 0.20, 0.05], SURVIVAL_UNDECIDED),
-        ([0.01, 0.00, 0.01], [0.10, 0.11, 0.12], NOTHING),
+        ([0.01, 0.00, 0.01], [0.10, 0.11, 0.12], NO_EFFECT),
     ],
 )
 def test_other_attacks_on_the_label_are_to_have_the_effect(control, attack, other, expected):
@@ -87,7 +100,11 @@ def test_planted_effects_are_found_and_paired_by_seed(study):
     rows = study[0]["controls"].filter(pl.col("claim") == "A-1")
     assert rows.height == 2 * len(VARIANTS[1:])
     valid = {row["control"]: row for row in rows.iter_rows(named=True) if "valid" in row["part"]}
-    assert {c: row["reading"] for c, row in valid.items()} == {"control": SURVIVES, "bounded": SURVIVES, "site": NOT}
+    assert {c: row["reading"] for c, row in valid.items()} == {
+        "control": SURVIVES,
+        "bounded": SURVIVES,
+        "site": LOST_EFFECT,
+    }
     row = valid["control"]
     assert row["difference"] == pytest.approx(row["effect"] - row["control_effect"])
     assert row["low"] < row["difference"] < row["high"]
@@ -104,7 +121,7 @@ def test_a_part_is_compared_at_those_of_its_sites_that_have_the_control(study):
     ]
     # q@3, which has no control, is far off and does not enter
     assert rows["effect"].to_list() == pytest.approx([0.5, -0.5], abs=0.01)
-    assert rows["reading"].to_list() == [NOT, NOT]
+    assert rows["reading"].to_list() == [LOST_EFFECT, LOST_EFFECT]
 
 
 def test_what_claims_no_change_or_has_no_control_has_no_row(study):

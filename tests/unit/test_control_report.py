@@ -92,7 +92,11 @@ def test_controls_are_drawn_at_their_sites_beside_the_attack(drawn):
     # of six sites one differs, by 0.2 nats
     assert "control labels +0.03" in figure.caption
     assert f"{len(SEEDS)} seeds, 6 sites" in figure.caption
-    assert [c for c, (_, how) in figures.HOW.items() if how in figure.caption] == ["control", "bounded", "site"]
+    assert [c for c, (_, how) in figures.CONTROL_WORDS.items() if how in figure.caption] == [
+        "control",
+        "bounded",
+        "site",
+    ]
 
 
 def test_attacks_and_controls_are_compared_at_the_sites_that_both_have_in_a_seed():
@@ -111,7 +115,11 @@ def test_a_combined_control_has_a_panel_and_a_sentence_of_its_own(study):
     rows = StudyRows.of({**tables, "runs": tables["runs"].with_columns(both)}, described)
     figure = next(iter(figures.control_figures(rows)))
     assert [panel.title for panel in figure.panels][-1] == "Bounded, gradient limited to this projection"
-    assert [c for c, (_, how) in figures.HOW.items() if how in figure.caption] == ["control", "bounded", "bounded+site"]
+    assert [c for c, (_, how) in figures.CONTROL_WORDS.items() if how in figure.caption] == [
+        "control",
+        "bounded",
+        "bounded+site",
+    ]
 
 
 def test_panels_of_probes_fit_a_narrow_screen(rows):
@@ -264,4 +272,4 @@ def test_findings_of_probes_and_erasure_have_a_number_for_each_component(rows):
     assert found["erasure"].comparison == "v largest"
     # what a probe finds at whole width ranks nothing; what erasing it costs may
     assert [found[m].compared is None for m in ("probe", "information", "erasure")] == [True, True, False]
-    assert all(study_words.WIDE in found[m].words for m in ("probe", "information"))
+    assert all(study_words.FULL_WIDTH_NOTE in found[m].words for m in ("probe", "information"))

@@ -10,7 +10,7 @@ from tests import tiny, tinyhf, zoo
 import trisect
 from trisect.core.errors import ModelError, SiteError, SpecError
 from trisect.core.trace import Address
-from trisect.hf.hooks.edit import OPEN
+from trisect.hf.hooks.edit import EDITABLE_MODELS
 from trisect.hf.load import load
 from trisect.lm.fleet import initial, layout, views
 from trisect.lm.reading import OwnModel
@@ -82,7 +82,7 @@ def test_an_identity_changes_nothing_bit_for_bit_and_a_function_does(kind):
     with trisect.edit(subject, {f"{first}.h2": halved}) as model:
         assert not torch.equal(answer(model, inputs), clean)
     assert torch.equal(answer(subject.model, inputs), clean)
-    assert subject.model not in OPEN
+    assert subject.model not in EDITABLE_MODELS
     assert not any("_compiled_call_impl" in module.__dict__ for module in subject.model.modules())
 
 
@@ -259,7 +259,7 @@ def test_what_a_function_returns_is_like_what_it_was_given(gpt, function, words)
     with pytest.raises(ModelError, match=words) as error, trisect.edit(gpt, {"v@1": function}) as model:
         model(input_ids=IDS)
     assert "[2, 4, 6, 8], torch.float32, cpu" in error.value.reason
-    assert gpt.model not in OPEN
+    assert gpt.model not in EDITABLE_MODELS
 
 
 def test_a_function_may_write_into_what_it_is_given(gpt):
@@ -385,7 +385,7 @@ def test_what_cannot_be_edited_is_said_before_anything_runs(gpt, edits, kind):
     with pytest.raises(kind) as error, trisect.edit(gpt, edits):
         raise AssertionError
     assert error.value.todo
-    assert gpt.model not in OPEN
+    assert gpt.model not in EDITABLE_MODELS
 
 
 @pytest.mark.parametrize("kind", ["gpt2", "bloom", "longformer"])

@@ -30,7 +30,7 @@ from trisect.experiments.study.run import PreparedStudy, _add_numerics
 from trisect.experiments.study.settings import DesignSource, StudySettings
 from trisect.experiments.study.tasks import StudyJob
 from trisect.lab.folder import Folder
-from trisect.lm.matmul import STEP, check_numerics, numerics
+from trisect.lm.matmul import STEP_REVISION, check_numerics, numerics
 
 
 def order(tmp_path, **more):
@@ -142,7 +142,7 @@ def _walked(tmp_path, name: str) -> tuple[int, dict[str, str]]:
 
 
 def _kept() -> list[processes._Worker]:
-    kept = processes._KEPT.get()
+    kept = processes._IDLE_WORKERS.get()
     assert kept
     return kept[1]
 
@@ -190,12 +190,10 @@ def test_workers_take_the_gpus_in_turn_and_a_new_one_that_of_the_worker_that_die
 
 @pytest.mark.parametrize(("visible", "seen"), [(None, ["0", "1"]), ("4,GPU-7", ["4", "GPU-7"])])
 def test_each_worker_sees_one_gpu_of_those_that_this_process_sees(visible, seen, tmp_path, monkeypatch):
-    monkeypatch.delenv(processes.VISIBLE, raising=False)
+    monkeypatch.delenv(processes.VISIBLE_DEVICES, raising=False)
     if visible:
-        monkeypatch.setenv(processes.VISIBLE, visible)
-    code = (
-        f"import os, sys; sys.stdin.readline(); print(os.environ['{processes.VISIBLE}'], file=sys.stderr); sys.exit(3)"
-    )
+        monkeypatch.setenv(processes.VISIBLE_DEVICES, visible)
+    code = f"import os, sys; sys.stdin.readline(); print(os.environ['{processes.VISIBLE_DEVICES}'], file=sys.stderr); sys.exit(3)"
     monkeypatch.setattr(processes, "COMMAND", ("-c", code))
     lost = []
     engine = Processes(2, tmp_path / "a", gpus=2)
@@ -320,8 +318,8 @@ ONEDNN, OTHER = "step 2, float32 products by oneDNN (medium)", "step 2, float32 
 def test_what_trains_a_run_names_step_precision_library_setting_and_device(monkeypatch):
     monkeypatch.setattr(torch.backends.cpu, "get_cpu_capability", lambda: "AVX2")
     monkeypatch.setattr(torch.cuda, "get_device_name", lambda: "Abacus 9")
-    narrow = f"step {STEP}, bfloat16 (revision 2) products"
-    assert numerics("cpu", "float32", "medium") == f"step {STEP}, float32 products by oneDNN (medium) on AVX2"
+    narrow = f"step {STEP_REVISION}, bfloat16 (revision 2) products"
+    assert numerics("cpu", "float32", "medium") == f"step {STEP_REVISION}, float32 products by oneDNN (medium) on AVX2"
     assert numerics("cpu", "bfloat16", "highest") == f"{narrow} by oneDNN (highest) on AVX2"
     assert numerics("cuda", "bfloat16", "highest") == f"{narrow} by cuBLAS (highest) on Abacus 9"
     for said, library in (
@@ -331,7 +329,10 @@ def test_what_trains_a_run_names_step_precision_library_setting_and_device(monke
         ("", "BLAS"),
     ):
         monkeypatch.setattr(torch.__config__, "show", lambda said=said: said)
-        assert numerics("cpu", "float32", "highest") == f"step {STEP}, float32 products by {library} (highest) on AVX2"
+        assert (
+            numerics("cpu", "float32", "highest")
+            == f"step {STEP_REVISION}, float32 products by {library} (highest) on AVX2"
+        )
 
 
 def test_a_node_without_narrow_products_refuses_to_train_with_them(monkeypatch):

@@ -35,7 +35,7 @@ FLOAT = 1e-6  # float32's own rounding, of values below 100
 def coarse(request, monkeypatch):
     """Coarse: as a long text is packed, weights in 255 steps and vectors in 8 bits."""
     if request.param == "coarse":
-        monkeypatch.setattr(page, "FINE", 0)
+        monkeypatch.setattr(page, "MAX_FINE_NUMBERS", 0)
     return request.param == "coarse"
 
 
@@ -136,7 +136,7 @@ def test_contributions_take_less_than_a_third_of_what_is_there_without_them(toke
 
 
 def test_fewer_steps_where_there_is_less_room(monkeypatch):
-    monkeypatch.setattr(page, "FINE", 0)
+    monkeypatch.setattr(page, "MAX_FINE_NUMBERS", 0)
     picture = take_picture(pictures.encoder(64, layers=2, heads=4))
     whole = sum(map(len, pack(picture).chunks))
     sizes = {}
@@ -150,15 +150,15 @@ def test_fewer_steps_where_there_is_less_room(monkeypatch):
 
 
 def test_contributions_are_left_out_where_vectors_take_too_much(monkeypatch):
-    monkeypatch.setattr(page, "FINE", 0)
+    monkeypatch.setattr(page, "MAX_FINE_NUMBERS", 0)
     picture = take_picture(READINGS["encoder"])
     for limit, lacking in ((10_000, [""] * 2), (2_000, [page.TOO_LONG] * 2)):
-        monkeypatch.setattr(page, "VECTORS", limit)
+        monkeypatch.setattr(page, "MAX_VECTOR_NUMBERS", limit)
         layers: Any = pack(picture).manifest["layers"]
         assert [layer["lacking"] for layer in layers] == lacking
         assert [layer["sources"] > 0 for layer in layers] == [not text for text in lacking]
         assert all(layer["values"] and "stored" not in layer for layer in layers)
-    monkeypatch.setattr(page, "VECTORS", 1_000)
+    monkeypatch.setattr(page, "MAX_VECTOR_NUMBERS", 1_000)
     layers = pack(picture).manifest["layers"]
     assert all(layer["stored"] and not layer["values"] for layer in layers)
 
@@ -176,8 +176,8 @@ def test_a_text_that_no_page_holds_is_refused():
 
 @pytest.mark.parametrize("name", READINGS)
 def test_of_a_long_text_the_largest_weights_of_each_query_are_stored(monkeypatch, name):
-    monkeypatch.setattr(page, "DENSE", 0)
-    monkeypatch.setattr(page, "STORED", 450)
+    monkeypatch.setattr(page, "MAX_DENSE_WEIGHTS", 0)
+    monkeypatch.setattr(page, "STORED_WEIGHTS", 450)
     picture, rows = take_picture(READINGS[name]), page.LONG_LEVELS
     packed = pack(picture)
     manifest: Any = packed.manifest
@@ -354,7 +354,7 @@ def test_a_long_text_is_read_with_one_layer_in_memory_at_a_time(monkeypatch, tmp
 
     whole = manifest(Fake(), "a.html")
     for module in (page, run):
-        monkeypatch.setattr(module, "DENSE", 0)
+        monkeypatch.setattr(module, "MAX_DENSE_WEIGHTS", 0)
     long = manifest(Layerwise(), "b.html")
     assert whole.keys() == long.keys()
     for before, after in zip(whole["layers"], long["layers"], strict=True):
@@ -387,7 +387,7 @@ def test_a_text_becomes_a_page(tmp_path):
 
 
 def test_a_text_that_no_page_holds_is_refused_before_it_is_read(tmp_path, monkeypatch):
-    monkeypatch.setattr(page, "MOST", 10)
+    monkeypatch.setattr(page, "MAX_WEIGHTS", 10)
     monkeypatch.setattr(Fake, "trace", Fake.each)
     with pytest.raises(CorpusError, match="attention weights in 'tiny/encoder'"):
         trisect.explore_page(cast(Subject, Fake()), "a text", out=tmp_path)

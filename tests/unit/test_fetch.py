@@ -149,7 +149,7 @@ def test_a_hub_without_an_answer_is_asked_once_and_said_to_be_silent(monkeypatch
     monkeypatch.setattr(files_fetch, "_NO_ANSWER", {})
     with on_step(said.append):
         assert [files_fetch._reachable("nobody/nothing", None) for _ in range(3)] == [False] * 3
-    assert asked == [files_fetch.ANSWER]
+    assert asked == [files_fetch.HUB_TIMEOUT]
     assert [words.split(" http")[0] for words in said] == ["Asking", "No answer from"]
     error = refused("nobody/nothing-of-this-name")
     assert error.reason.startswith(f"{HfApi().endpoint} gave no answer, and is not asked again for 60 seconds.")

@@ -112,7 +112,7 @@ def read_by(model, texts):
     marker = WordLabels(model, {"pos": {name: i for i, name in enumerate("ABCD")}}, ahead=False)
     (batch,) = marker.batches(texts.texts(), 4)
     labels = marker.at(batch, Address("plain", 1), "v", "pos")[0].tolist()
-    return batch.source.tokens[0], labels, [(place.position, place.word) for place in marker.words(batch, last=True)]
+    return batch.source.tokens[0], labels, [(position, word) for _, position, _, word in marker.words(batch, last=True)]
 
 
 def test_labels_after_a_multiword_token_stay_with_their_words_in_a_model_of_our_own(own, tmp_path):
@@ -147,7 +147,7 @@ def test_labels_of_neighbours_positions_and_frequencies_are_of_what_is_written(t
 def test_passages_hold_a_multiword_token_once(tmp_path, monkeypatch):
     rows = [*MARKET[:-1], *((str(i), "mot", "NOUN", 2) for i in range(6, PASSAGE + 2))]
     texts = open_labels(bank(tmp_path, sentence(rows)), "test")
-    monkeypatch.setattr("trisect.text.pairs.LEAST", 1)
+    monkeypatch.setattr("trisect.text.pairs.MIN_WORDS", 1)
     usable = induction_words(lambda asked: [tuple(map(hash, text.split())) for text in asked], texts)
     assert usable.words.count("du") == 1
     assert usable.passages == (("Je", "viens", "du", "marché", *["mot"] * (PASSAGE - 4)),)

@@ -14,7 +14,7 @@ from trisect.cli import main
 from trisect.core.errors import on_step, report_step
 from trisect.hf.load import load
 from trisect.lab import jobs
-from trisect.lab.jobs import SETTLED, STEADY, Pace, bar, clock, remaining_words, screen, track_jobs
+from trisect.lab.jobs import STEADY_SECONDS, STEADY_SHARE, Pace, bar, clock, remaining_words, screen, track_jobs
 
 
 class Clock:
@@ -55,7 +55,7 @@ def test_the_rest_takes_what_is_expected_at_first_and_then_as_long_as_until_now(
 
 def test_the_time_left_is_hidden_until_the_pace_is_steady():
     assert remaining_words(90, 0.5, 30) == f", about {clock(90)} left"
-    assert remaining_words(90, STEADY / 2, 30) == remaining_words(90, 0.5, SETTLED / 2) == ""
+    assert remaining_words(90, STEADY_SHARE / 2, 30) == remaining_words(90, 0.5, STEADY_SECONDS / 2) == ""
     time = Clock()
     pace = Pace({"a": 30.0, "b": 60.0}, time)
     pace.begin("a")

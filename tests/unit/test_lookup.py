@@ -13,7 +13,7 @@ from safetensors.torch import load_file
 import trisect
 from trisect.core.errors import CorpusError, SpecError, TrisectError
 from trisect.core.files import read_json, write_json
-from trisect.experiments.lookup.settings import RECIPES, SMALL, LookupRecipe
+from trisect.experiments.lookup.settings import RECIPES, SMALL_RECIPE, LookupRecipe
 from trisect.hf.load import load
 from trisect.hf.small import gpt
 from trisect.hf.small.gpt import save
@@ -135,7 +135,10 @@ def test_a_recipe_that_cannot_be(change, given):
 
 
 def test_a_recipe_says_whether_it_has_feed_forward_networks():
-    assert ["with feed-forward networks" in recipe.words() for recipe in (SMALL, RECIPES["deep"])] == [False, True]
+    assert ["with feed-forward networks" in recipe.words() for recipe in (SMALL_RECIPE, RECIPES["deep"])] == [
+        False,
+        True,
+    ]
 
 
 @pytest.fixture(scope="module")

@@ -81,7 +81,7 @@ class Pretended:
 @pytest.mark.parametrize("name", FLEETS)
 def test_on_another_device_a_step_mixes_no_devices_and_reads_no_numbers(name, monkeypatch):
     """Tensors of the device 'meta' have no numbers: whatever asks for one, or mixes them with a CPU's, is an error."""
-    for sizes in (fleet.TOGETHER, loss.BLOCK, loss.TALL, loss.FEW):
+    for sizes in (fleet.SCORES_PER_BLOCK, loss.BLOCK, loss.MEMBER_LOGITS, loss.BLOCK_LOGITS):
         monkeypatch.setitem(sizes, "meta", sizes["cuda"])
     for module in (fleet, train):
         monkeypatch.setattr(module, "torch", Pretended())
@@ -157,7 +157,7 @@ def test_rewinding_waits_for_few_numbers_and_with_fewer_looks_finds_the_same_bit
     given = final, trainer.model, trainer.pieces["valid"], Site.parse("q@1").resolve(2, 2), made
     found, counts = [], []
     for looks in (1, 8):
-        monkeypatch.setitem(loss.LOOK, "cpu", looks)
+        monkeypatch.setitem(loss.DIRECTIONS_PER_CHECK, "cpu", looks)
         with pytest.MonkeyPatch.context() as own:
             waits = Waits(own)
             with waits:

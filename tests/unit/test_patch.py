@@ -15,7 +15,7 @@ from trisect.hf.small.gpt import GptShape, make_model, make_tokenizer, save
 from trisect.lab.pairs import recall_pairs
 from trisect.text.pairs import (
     ANSWERS,
-    BETWEEN,
+    GAP_WORDS,
     Bound,
     TextPair,
     _BindingTemplate,
@@ -303,7 +303,7 @@ def sentences(*texts):
     return LabelledTexts("sentences", (), lambda: iter(made), (), "", ())
 
 
-@pytest.mark.parametrize("between", BETWEEN)
+@pytest.mark.parametrize("between", GAP_WORDS)
 def test_pairs_of_induction_ask_what_came_after_a_word_and_are_a_function_of_the_seed(between):
     letters = tuple("abcdefghijklmno")
     ids = ids_of({*TWELVE})

@@ -25,7 +25,7 @@ from trisect.experiments.study.probing import (
     read_folds,
     read_places,
 )
-from trisect.experiments.study.removal import MAPS, OTHERS, OWN
+from trisect.experiments.study.removal import MAPS, OTHER_HEADS, SITE_HEADS
 from trisect.experiments.study.rows import StudyRows
 from trisect.lm.feed import evaluation_pieces
 from trisect.lm.fleet import initial, layout, views
@@ -436,12 +436,12 @@ def test_heads_and_maps_are_means_of_a_layer(rows):
 def test_what_an_attack_takes_is_paired_by_seed_and_kept_apart_by_whose_heads(rows):
     found = removal.information_loss_in_heads(rows, "pos")
     single = {"q@1", "k@1", "v@1"}
-    assert single <= {p.site for p in found[OWN]}
+    assert single <= {p.site for p in found[SITE_HEADS]}
     for points, whose in zip(found.values(), ("own", "others", "maps"), strict=True):
         assert {p.seed for p in points} == set(SEEDS)
         taken = [p.value for p in points if p.site in single]
         assert taken == pytest.approx([TAKEN[whose]] * len(taken))
-    assert "q+k+v@1" not in {p.site for p in found[OTHERS]}  # there are no others
+    assert "q+k+v@1" not in {p.site for p in found[OTHER_HEADS]}  # there are no others
 
 
 def test_the_page_compares_heads_with_random_maps(rows):
@@ -450,7 +450,7 @@ def test_the_page_compares_heads_with_random_maps(rows):
     before, after = (drawn[name] for name in NAMES)
     assert [panel.title for panel in before.panels] == ["Heads", "Random maps"]
     assert "show what any map of that width holds" in before.caption
-    assert [panel.title for panel in after.panels][:3] == [OWN, OTHERS, MAPS]
+    assert [panel.title for panel in after.panels][:3] == [SITE_HEADS, OTHER_HEADS, MAPS]
     assert (
         "Attacked there: bits lost by heads of the attacked site less those of other heads of the layer +0.18"
         in after.caption
@@ -478,9 +478,9 @@ def test_one_head_that_is_attacked_is_compared_with_every_other(study):
         assert means(removal.in_heads(kept, "pos", "linear", kept.baselines)).keys() == {"q@1", "k@1", "v@1"}
         assert removal.in_maps(kept, "pos", "linear", kept.baselines)
     found = removal.information_loss_in_heads(headed.heads, "pos")
-    assert means(found[OWN]) == pytest.approx({"q@1.h2": TAKEN["own"]})
+    assert means(found[SITE_HEADS]) == pytest.approx({"q@1.h2": TAKEN["own"]})
     # four heads of k and v, and one of q that its attack, made at all of q in these rows, took as much from
-    assert means(found[OTHERS]) == pytest.approx({"q@1.h2": (4 * TAKEN["others"] + TAKEN["own"]) / 5})
+    assert means(found[OTHER_HEADS]) == pytest.approx({"q@1.h2": (4 * TAKEN["others"] + TAKEN["own"]) / 5})
     assert means(found[MAPS]) == pytest.approx({"q@1.h2": TAKEN["maps"]})
 
 
@@ -500,6 +500,6 @@ def test_heads_of_attacks_that_collapsed_are_not_compared(study):
     assert set(lost) <= rows.collapses
     _, one = removal.head_figures(rows)
     assert "runs collapsed" in one.caption
-    kept = [p for p in removal.information_loss_in_heads(rows, "pos")[OWN] if p.site == "q@1"]
+    kept = [p for p in removal.information_loss_in_heads(rows, "pos")[SITE_HEADS] if p.site == "q@1"]
     assert kept  # drawn all the same
     assert not rows.readable(kept)

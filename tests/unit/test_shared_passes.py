@@ -13,7 +13,7 @@ from trisect.core.errors import ModelError
 from trisect.core.subject import Batch, StreamPoint
 from trisect.hf import forward
 from trisect.hf.files.model_errors import ModelOutOfMemoryError
-from trisect.hf.forward import APART, FAILED, NO_ROWS, SharedPasses, near
+from trisect.hf.forward import ERROR_NOTE, NO_ROWS, SEPARATE_NOTE, SharedPasses, near
 from trisect.hf.load import Pretrained, load, sampled_laws
 from trisect.hf.verify import agreement
 from trisect.hf.verify.laws import Checker
@@ -85,11 +85,11 @@ def fail(rows: int) -> None:
 
 def test_a_model_that_fails_and_inputs_without_rows_are_called_so(subject):
     passes, _ = edited(subject, of(subject), fail)
-    assert passes.notes == (FAILED.format("RuntimeError"),)
+    assert passes.notes == (ERROR_NOTE.format("RuntimeError"),)
     assert "raised an error in this model (RuntimeError)" in passes.notes[0]
     passes, _ = edited(subject, of(subject, position_ids=torch.arange(7)[None]), fail)
     assert passes.notes == (NO_ROWS,)
-    assert APART not in passes.notes
+    assert SEPARATE_NOTE not in passes.notes
 
 
 def change_weights(model: Any) -> None:
@@ -149,7 +149,7 @@ def test_answers_that_are_more_than_rounding_apart_are_not_the_same(kind, most):
 
 @pytest.mark.parametrize(
     ("begun", "left"),
-    [(True, (False, "", (forward.WHOLE,))), (False, (True, APART, (APART,)))],
+    [(True, (False, "", (forward.FULL_PASS_NOTE,))), (False, (True, SEPARATE_NOTE, (SEPARATE_NOTE,)))],
     ids=["later", "at the bottom"],
 )
 def test_changes_of_the_stream_that_are_not_those_of_one_at_a_time_are_made_again(monkeypatch, begun, left):

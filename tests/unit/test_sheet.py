@@ -19,7 +19,7 @@ from trisect.report import render
 from trisect.report import sheet as report_sheet
 from trisect.report.charts import Figure, LegendEntry, Panel
 from trisect.report.sheet import (
-    SHORT,
+    UNFOLDED_ROWS,
     Bullets,
     Code,
     Document,
@@ -65,7 +65,7 @@ def sheet() -> Sheet:
         40,
         {},
     )
-    rows = (Table((NASTY, NASTY), ((NASTY, NASTY),), NASTY), Table(("a",), (("b",),) * (SHORT + 1)))
+    rows = (Table((NASTY, NASTY), ((NASTY, NASTY),), NASTY), Table(("a",), (("b",),) * (UNFOLDED_ROWS + 1)))
     section = Section(NASTY, (NASTY,), (figure(),), rows, table)
     return Sheet(NASTY, NASTY, NASTY, (section, Section("Bare")), ((NASTY, NASTY),), (NASTY,))
 

@@ -20,7 +20,7 @@ from trisect.core.site import Site
 from trisect.core.spec import Design, Model, Run, Text, Training, narrow_heads, read_experiment, to_json_data
 from trisect.core.tables import read_table
 from trisect.experiments.recall.settings import COURSE, RECIPES
-from trisect.experiments.study.presets import BEYOND, DECIDING, PRESETS, find_experiments, is_preset, only
+from trisect.experiments.study.presets import BEYOND, CONTROL_SITES, PRESETS, find_experiments, is_preset, only
 from trisect.hf.small.gpt import GptShape, Schedule
 from trisect.lab.inputs import choose_recipe
 
@@ -356,7 +356,7 @@ def test_worlds_have_a_cell_for_each_component_and_attribute(name: str):
 
 def test_a_preset_is_known_by_its_name():
     assert all(is_preset(name) for name in ("quick", "beyond", Path("paper")))
-    assert not any(is_preset(what) for what in ("quik", PRESETS[0], None, DECIDING))
+    assert not any(is_preset(what) for what in ("quik", PRESETS[0], None, CONTROL_SITES))
     with pytest.raises(
         SpecError, match="Presets are quick, wikitext2-small, paper, all-layers, beyond, roles, roles-quick"
     ):

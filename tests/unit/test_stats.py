@@ -11,13 +11,13 @@ import numpy as np
 import pytest
 from scipy import stats as scipy_stats
 
-from trisect.claims.models import LEAST
+from trisect.claims.models import MIN_UNITS
 from trisect.experiments.align.settings import DRAWS as ALIGN_DRAWS
 from trisect.experiments.norms.run import DRAWS as NORMS_DRAWS
-from trisect.experiments.profile.settings import FEWEST as MAPS
+from trisect.experiments.profile.settings import MIN_DRAWS as MAPS
 from trisect.experiments.recall.rows import DRAWS as RECALL_DRAWS
 from trisect.experiments.similarity.run import PAIRS, Nulls
-from trisect.experiments.similarity.settings import FEWEST as MATRICES
+from trisect.experiments.similarity.settings import MIN_DRAWS as MATRICES
 from trisect.papers import SOURCES, matrices
 from trisect.stats import significance
 from trisect.stats.bootstrap import (
@@ -425,7 +425,7 @@ def test_the_fewest_draws_let_one_test_survive_and_one_less_do_not(tests):
     draws = fewest_draws(tests)
     assert survives(draws)
     assert not survives(draws - 1)
-    assert fewest_draws(tests, spare=1.25) == int(1.25 * 2 * tests / 0.05)
+    assert fewest_draws(tests, factor=1.25) == int(1.25 * 2 * tests / 0.05)
 
 
 def test_the_fewest_counts_are_the_first_of_those_given():
@@ -443,7 +443,7 @@ def test_every_source_that_draws_is_one_of_these():
     assert {source.key for source in SOURCES if source.unit not in ("seed", "trained model")} == set(RESAMPLED)
 
 
-@pytest.mark.parametrize("n", [LEAST, *(n for n in SIZES if n > LEAST)])
+@pytest.mark.parametrize("n", [MIN_UNITS, *(n for n in SIZES if n > MIN_UNITS)])
 @pytest.mark.parametrize(
     "source", [source for source in SOURCES if source.key in RESAMPLED], ids=lambda source: source.key
 )

@@ -208,7 +208,7 @@ def test_the_explorer_holds_what_each_head_says_and_the_lens(monkeypatch):
     table = trisect.logit_lens(model, TEXT, top=3)
     assert words[count:] == table["prediction"].to_list()
     assert values[count:] == pytest.approx(table["probability"].to_numpy(), rel=1e-3)
-    monkeypatch.setattr(run, "LOGITS", 3 * 8)  # of a long text the last positions
+    monkeypatch.setattr(run, "MAX_LOGIT_ROWS", 3 * 8)  # of a long text the last positions
     last = with_logits(take_picture(reading), model, batch, reading).logits
     assert last is not None
     assert (last.first, last.heads[1].shape, last.lens.shape) == (4, (3, 4, 8), (3, 3, 3))

@@ -15,10 +15,10 @@ from trisect.core.errors import CorpusError, DamagedFileError, SpecError
 from trisect.core.schema import build
 from trisect.core.subject import SiteTarget
 from trisect.experiments.translate import TRANSLATE
-from trisect.experiments.translate.settings import EMBEDDED, RECIPES, SMALL, TranslateSettings
+from trisect.experiments.translate.settings import EMBEDDED, RECIPES, SMALL_RECIPE, TranslateSettings
 from trisect.hf.load import load
 from trisect.hf.small.gpt import (
-    STRANGE,
+    UNKNOWN_PIECE,
     Answerer,
     GptShape,
     Practice,
@@ -170,9 +170,9 @@ def test_no_pair_is_short_enough(files, tmp_path):
 def test_recipes_follow_the_data_and_take_settings():
     assert choose_recipe(RECIPES, None, embedded=True) == EMBEDDED
     changed = choose_recipe(RECIPES, None, embedded=False, changes={"epochs": "20", "pieces": 6000})
-    assert changed == replace(SMALL, epochs=20, pieces=6000)
+    assert changed == replace(SMALL_RECIPE, epochs=20, pieces=6000)
     assert list(RECIPES) == ["embedded", "small"]
-    schedule = SMALL.schedule(100)  # 4 steps of 32 pairs an epoch
+    schedule = SMALL_RECIPE.schedule(100)  # 4 steps of 32 pairs an epoch
     assert (schedule.warmup_tokens, schedule.decay_tokens) == (32_000, 9 * 4 * 32)
     for settings, given in (({"longest": 0}, "longest is 0."), ({"batch": 0}, "batch is 0.")):
         with pytest.raises(SpecError) as raised:
@@ -364,7 +364,7 @@ def plainly(model, tokenizer, question, steps=32):
         if ids[-1] == mask:
             break
     said = ids[start:-1] if ids[-1] == mask else ids[start:]
-    text = "".join(t if len(t) == 1 else STRANGE for t in tokenizer.convert_ids_to_tokens(said))
+    text = "".join(t if len(t) == 1 else UNKNOWN_PIECE for t in tokenizer.convert_ids_to_tokens(said))
     return text, np.array(numbers)
 
 

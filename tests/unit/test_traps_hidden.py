@@ -678,7 +678,7 @@ def test_the_share_is_the_same_in_one_batch_and_half_by_half(most, monkeypatch):
         return a.o_proj(main) + 0.5 * a.o_proj(other)
 
     if not most:
-        monkeypatch.setattr(output_projection, "SHORT", 0)
+        monkeypatch.setattr(output_projection, "MAX_BATCHED_INPUT", 0)
     assert two(beside).proof.weights[0].share == pytest.approx(1 / 3, rel=0.02)
     assert max(rows) == (8 if most else 2)
 

@@ -26,10 +26,10 @@ from trisect.hf.batches import first_tensor
 from trisect.hf.files.checkpoints import cuts_of
 from trisect.hf.hooks.calls import without_recompute
 from trisect.hf.hooks.interface_hook import record_interface
-from trisect.hf.hooks.product_hook import MIXED, REMIXED
+from trisect.hf.hooks.product_hook import FURTHER_PRODUCT, MIXED
 from trisect.hf.load import load
 from trisect.hf.verify import examples
-from trisect.hf.verify.proof import BEHIND
+from trisect.hf.verify.proof import SUM_BELOW_ONE
 from trisect.hf.verify.sources import EnteredFloats
 
 NEAR = 1e-5  # float32, numbers of order one
@@ -309,7 +309,7 @@ def test_heads_that_are_mixed_by_a_map_are_the_reason_given(behind, by_sum):
     model: Any = Fooling()
     attention = model.attention
     attention.__class__, attention.behind, attention.by_sum = Talking, behind, by_sum
-    assert loaded(model).notes == (f"Left out, layers.0.attn: {REMIXED if behind else MIXED}.",)
+    assert loaded(model).notes == (f"Left out, layers.0.attn: {FURTHER_PRODUCT if behind else MIXED}.",)
 
 
 def spoil(model: nn.Module, module: str, row: int, position: int) -> None:
@@ -640,7 +640,7 @@ class Router(ByMap):
 def test_a_sink_stands_in_the_softmax_and_a_gate_behind_it_is_none(kind):
     law = loaded(made(kind), 9).proof.laws[0]
     assert law.sink == kind.__name__.startswith("Sink")
-    assert law.failure == ("" if law.sink else BEHIND)
+    assert law.failure == ("" if law.sink else SUM_BELOW_ONE)
 
 
 class Between(fooling.Attention):

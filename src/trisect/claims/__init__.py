@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from trisect.claims.evidence import MARGIN, REPEATED_NATS, Check, preconditions
-from trisect.claims.models import LEAST, judge_by_draws
+from trisect.claims.models import MIN_UNITS, judge_by_draws
 from trisect.claims.verdicts import EPSILON, judge
 from trisect.core.claim import MIN_SEEDS, REVISION, Claim, claim_data
 from trisect.core.files import canonical, digest
@@ -54,6 +54,6 @@ def claims_hash(unit: str = "seed") -> str:
     rule |= (
         {"precondition_margin": MARGIN, "epsilon": EPSILON, "noise_nats": REPEATED_NATS}
         if unit == "seed"
-        else {"least": LEAST}
+        else {"least": MIN_UNITS}
     )
     return digest(canonical({"rule": rule, "claims": listing(unit)}), 8)

@@ -19,9 +19,9 @@ from trisect.stats.paired import Sample, summary, t_result
 from trisect.stats.power import fewest_counts, fewest_seeds, smallest_p
 from trisect.stats.significance import ALPHA, NO_TEST, EffectTest, PValues, Reals, conjunction, nan_to_none
 
-LEAST = 30  # units; with fewer, bootstrap intervals are too narrow
+MIN_UNITS = 30  # units; with fewer, bootstrap intervals are too narrow
 LEAST_LAYERS = 3  # layers of one model for a t test over layers
-MOST = 1_000_000
+MAX_UNITS = 1_000_000
 
 
 class ResampledUnits(NamedTuple):
@@ -121,8 +121,8 @@ def _has_number(part: Part, estimates: Mapping[str, float], replicates: Mapping[
 
 def _rule_against(values: Reals, sample: ResampledUnits, level: float, test: UnitTest | None) -> Reason | None:
     """Why a measured statistic cannot decide, or None."""
-    if sample.n < LEAST:
-        return Reason("few resampled", sample.n, sample.unit, LEAST)
+    if sample.n < MIN_UNITS:
+        return Reason("few resampled", sample.n, sample.unit, MIN_UNITS)
     if sample.seeds is not None and sample.seeds < MIN_SEEDS:
         return SINGLE_SEED if sample.seeds == 1 else Reason("few trained", sample.seeds, "seed", MIN_SEEDS)
     if test is not None:
@@ -162,7 +162,7 @@ def _units_to_decide(deciding: Sequence[_SampledPart], family: int) -> int | Non
         ahead.append((sample, test.part.direction, test.part.bound))
     if seeds is not None:
         return fewest_seeds(ahead, family) if seeds > 1 else None
-    return fewest_counts(ahead, np.unique(np.geomspace(LEAST, MOST, 500).round()), family)
+    return fewest_counts(ahead, np.unique(np.geomspace(MIN_UNITS, MAX_UNITS, 500).round()), family)
 
 
 SINGLE_SEED, SINGLE_MODEL = Reason("single", unit="seed"), Reason("single", unit="model")
@@ -356,8 +356,8 @@ def judge_heads(
         barred = None
         if not np.isfinite(value.effect):
             barred = NOT_MEASURED
-        elif value.n < LEAST:
-            barred = Reason("few resampled", value.n, value.unit, LEAST)
+        elif value.n < MIN_UNITS:
+            barred = Reason("few resampled", value.n, value.unit, MIN_UNITS)
         tested = percentile_result(
             nan_to_none(value.effect), value.replicates, value.n, value.n, part.direction, part.bound, family, barred
         )

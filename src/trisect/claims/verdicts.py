@@ -414,10 +414,10 @@ def _mean_of(readings: Sequence[EffectReading | None]) -> float | None:
 
 
 CONTROLS = (*VARIANTS[1:], "bounded+site")
-SURVIVES, NOT, SURVIVAL_UNDECIDED, NOTHING = "survives", "does not survive", "undecided", "no such effect"
-READINGS = (SURVIVES, NOT, SURVIVAL_UNDECIDED, NOTHING)
+SURVIVES, LOST_EFFECT, SURVIVAL_UNDECIDED, NO_EFFECT = "survives", "does not survive", "undecided", "no such effect"
+READINGS = (SURVIVES, LOST_EFFECT, SURVIVAL_UNDECIDED, NO_EFFECT)
 # Differences up to this size are none, where a part's own margin is not of that kind.
-SAME = {"nats": MARGIN, "of what the baseline learned": 0.10}
+EQUIVALENCE_MARGINS = {"nats": MARGIN, "of what the baseline learned": 0.10}
 
 LabelledSite = tuple[str, str]  # label and site
 
@@ -482,21 +482,21 @@ def reading(part: Part, control: str, attack: Sample, other: Sample, difference:
     """
     sign = 1.0 if part.direction == "above" else -1.0
     if not sign * (float(attack.mean) - part.bound) > 0:
-        return NOTHING
+        return NO_EFFECT
     match control:
         case "bounded" | "site" | "bounded+site":
             test = t_test(other, part.direction, part.bound)
-            return SURVIVES if test.p_for < ALPHA else NOT if test.p_against < ALPHA else SURVIVAL_UNDECIDED
+            return SURVIVES if test.p_for < ALPHA else LOST_EFFECT if test.p_against < ALPHA else SURVIVAL_UNDECIDED
         case "control":
             pass
         case _:
             raise AssertionError(f"no rule reads the control {control!r}")
     low, high = t_interval(difference)
     near, far = (low, high) if sign > 0 else (-high, -low)
-    margin = SAME.get(part.unit)
+    margin = EQUIVALENCE_MARGINS.get(part.unit)
     same = margin is not None and bool(t_test(difference, "within", margin).p_for < ALPHA)
     if same or far < 0:
-        return NOT
+        return LOST_EFFECT
     return SURVIVES if near > 0 else SURVIVAL_UNDECIDED
 
 

@@ -16,7 +16,14 @@ from typing import Any
 
 import click
 
-from trisect.core.errors import FULL, SpecError, StudyError, TrisectError, file_error, translate_system_errors
+from trisect.core.errors import (
+    DISK_FULL_ERRORS,
+    SpecError,
+    StudyError,
+    TrisectError,
+    file_error,
+    translate_system_errors,
+)
 from trisect.core.machine import versions
 from trisect.core.printable import safe
 
@@ -61,7 +68,7 @@ def _print(text: str, err: bool = False) -> None:
 def _output_error(error: OSError) -> StudyError:
     """The error for a failed standard output, to which nothing more is printed."""
     sys.stdout = open(os.devnull, "w")  # noqa: SIM115  else flushing at exit would fail again
-    full = error.errno in FULL
+    full = error.errno in DISK_FULL_ERRORS
     return StudyError(
         "The results could not be printed.",
         "The disk that standard output is on is full." if full else f"The system says: {error.strerror or error}.",
@@ -119,7 +126,7 @@ class _Group(click.Group):
         try:
             return super().main(args, *rest, **named)
         except OSError as error:  # from click's own reading and printing; `invoke` handles those of commands
-            is_stream_error = error.filename is None and error.errno in (*FULL, *STREAM_ERRORS)
+            is_stream_error = error.filename is None and error.errno in (*DISK_FULL_ERRORS, *STREAM_ERRORS)
             say(f"trisect: {_output_error(error) if is_stream_error else file_error(error)}", err=True)
             sys.exit(2)
 

@@ -17,7 +17,7 @@ from trisect.core.finding import FAILED, NOT_TESTED, Finding
 from trisect.core.schema import MAX_SEEDS, Setting, build, flat_settings, read_word
 from trisect.lab.experiment import Command, Experiment, Utility
 
-OPEN = click.Option(["--open", "opens"], is_flag=True, help="Open the page in a browser at the end.")
+OPEN_OPTION = click.Option(["--open", "opens"], is_flag=True, help="Open the page in a browser at the end.")
 QUIET = click.Option(["--quiet"], is_flag=True, help="Show no progress.")
 RANGE_PATTERN = re.compile(r"(\d+)(?:-(\d+))?", re.ASCII)
 TYPES = {int: click.INT, float: click.FLOAT, str: click.STRING}
@@ -77,7 +77,7 @@ def experiment_command(experiment: Experiment[Any, Any]) -> click.Command:
     parameters = [
         *parameters_of(experiment.settings),
         click.Option(["--out"], help=f"{experiment.leaves}.  [default: {experiment.where}]"),
-        *([OPEN] if experiment.paged else []),
+        *([OPEN_OPTION] if experiment.paged else []),
         click.Option(["--json", "as_json"], is_flag=True, help="Print the result as JSON."),
         click.Option(["--quiet"], is_flag=True, help="Show no progress, and print only where the results are."),
     ]

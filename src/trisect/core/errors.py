@@ -16,9 +16,9 @@ from difflib import get_close_matches
 from pathlib import Path
 from typing import Any
 
-LONGEST = 60  # characters of a name that are shown
-QUOTED = 200  # characters of any other input that are shown, such as a path
-ALIKE = 0.7  # cutoff of difflib: 'tset' suggests 'test', 'depth' does not suggest 'width'
+MAX_NAME_CHARACTERS = 60  # characters of a name that are shown
+MAX_QUOTE_CHARACTERS = 200  # characters of any other input that are shown, such as a path
+MATCH_CUTOFF = 0.7  # cutoff of difflib: 'tset' suggests 'test', 'depth' does not suggest 'width'
 
 
 class TrisectError(Exception):
@@ -73,14 +73,14 @@ def check_name(kind: str, name: object) -> None:
 def unknown_name(kind: str, name: object, names: Iterable[str]) -> str:
     """The first part of an error about an unknown name, with the closest known one."""
     quoted = repr(name)
-    if len(quoted) > LONGEST:
-        quoted = f"{quoted[:LONGEST]}…"
+    if len(quoted) > MAX_NAME_CHARACTERS:
+        quoted = f"{quoted[:MAX_NAME_CHARACTERS]}…"
     return f"Unknown {kind} {quoted}{suggest_closest(name, names)}"
 
 
 def suggest_closest(name: object, names: Iterable[str]) -> str:
     """The end of a sentence that quotes a name: a full stop, or the closest known name."""
-    close = get_close_matches(name.lower(), list(names), 1, ALIKE) if isinstance(name, str) else []
+    close = get_close_matches(name.lower(), list(names), 1, MATCH_CUTOFF) if isinstance(name, str) else []
     return f"; did you mean {close[0]!r}?" if close else "."
 
 
@@ -103,7 +103,7 @@ def _holds_arrays(value: object) -> bool:
     return hasattr(value, "shape") and (package == "torch" or (package == "numpy" and bool(getattr(value, "ndim", 0))))
 
 
-def shorten(value: object, limit: int = LONGEST) -> str:
+def shorten(value: object, limit: int = MAX_NAME_CHARACTERS) -> str:
     """A value for an error message, shortened if long."""
     if isinstance(value, int) and abs(value) >= 10**limit:  # Python refuses to write integers of more than 4,300 digits
         return f"a number of over {limit} digits"
@@ -140,10 +140,10 @@ def reraise_out_of_memory(error: BaseException) -> None:
         raise error
 
 
-FULL = (errno.ENOSPC, errno.EDQUOT)
+DISK_FULL_ERRORS = (errno.ENOSPC, errno.EDQUOT)
 # errors on opening a file that say nothing about its content
-UNOPENED = (errno.EACCES, errno.EPERM, errno.EMFILE, errno.ENFILE, errno.ENOMEM)
-_NUMBER = re.compile(r"\(os error (\d+)\)")
+ACCESS_ERRORS = (errno.EACCES, errno.EPERM, errno.EMFILE, errno.ENFILE, errno.ENOMEM)
+_OS_ERROR_NUMBER = re.compile(r"\(os error (\d+)\)")
 
 
 @contextmanager
@@ -165,7 +165,7 @@ def translate_system_errors() -> Iterator[None]:
         raise
     except BaseException as error:
         if is_panic(error):
-            message = " ".join(str(error).split())[:QUOTED]
+            message = " ".join(str(error).split())[:MAX_QUOTE_CHARACTERS]
             todo = "Check the files that were given: one of them is probably damaged."
             raise StudyError("A compiled library stopped.", f"It says: {message}", todo) from error
         if not isinstance(error, Exception):
@@ -173,7 +173,7 @@ def translate_system_errors() -> Iterator[None]:
         if (os_error := find_os_error(error)) is not None:
             raise file_error(os_error) from error
         if is_out_of_memory(error):
-            message = " ".join(str(error).split())[:QUOTED]
+            message = " ".join(str(error).split())[:MAX_QUOTE_CHARACTERS]
             reason = f"The system says: {message}" if message else "The system is out of memory."
             todo = "Use a smaller model, shorter texts or fewer points, or a machine with more memory."
             raise StudyError("The memory of this machine does not suffice.", reason, todo) from error
@@ -190,7 +190,7 @@ def find_os_error(error: BaseException) -> OSError | None:
     """
     if isinstance(error, OSError):
         return error
-    match = None if isinstance(error, TrisectError) else _NUMBER.search(str(error))
+    match = None if isinstance(error, TrisectError) else _OS_ERROR_NUMBER.search(str(error))
     return None if match is None else OSError(int(match[1]), os.strerror(int(match[1])))
 
 
@@ -207,18 +207,18 @@ def translate_temporary_errors(content: str) -> Iterator[None]:
             folder += f", {tempfile.gettempdir()}"
         raise StudyError(
             f"{content} cannot be stored in {folder}.",
-            "It is full." if error.errno in FULL else f"The system says: {error.strerror or error}.",
+            "It is full." if error.errno in DISK_FULL_ERRORS else f"The system says: {error.strerror or error}.",
             "Free some space there, or set TMPDIR to a folder with more of it, and run the same command again.",
         ) from raised
 
 
 def file_error(error: OSError) -> StudyError:
     """An error of the system about a file, in three parts."""
-    names = [str(name)[:QUOTED] for name in (error.filename, error.filename2) if name is not None]
+    names = [str(name)[:MAX_QUOTE_CHARACTERS] for name in (error.filename, error.filename2) if name is not None]
     problem = f"{' and '.join(names)} cannot be read or written." if names else "A file cannot be read or written."
-    reason = "The disk is full." if error.errno in FULL else f"The system says: {error.strerror or error}."
+    reason = "The disk is full." if error.errno in DISK_FULL_ERRORS else f"The system says: {error.strerror or error}."
     todo = "Check the path, or choose another place."
-    if error.errno in FULL:
+    if error.errno in DISK_FULL_ERRORS:
         todo = "Free some space and run the same command again."
     elif isinstance(error, PermissionError):
         todo = "Change its permissions or those of the folders above it, or choose another place."
@@ -232,27 +232,27 @@ def file_error(error: OSError) -> StudyError:
 def check_access(path: Path, error: BaseException) -> None:
     """Raise StudyError for a file that could not be opened (permissions, limits): it is not damaged, and must not be deleted."""
     os_error = find_os_error(error)
-    if os_error is not None and os_error.errno in UNOPENED:
+    if os_error is not None and os_error.errno in ACCESS_ERRORS:
         raise file_error(OSError(os_error.errno, os_error.strerror, str(path))) from error
 
 
-_LISTENER: ContextVar[Callable[[str], object] | None] = ContextVar("listener", default=None)
+_STEP_LISTENER: ContextVar[Callable[[str], object] | None] = ContextVar("listener", default=None)
 
 
 def report_step(message: str) -> None:
     """Report that a step begins; does nothing if no progress is shown."""
-    if (callback := _LISTENER.get()) is not None:
+    if (callback := _STEP_LISTENER.get()) is not None:
         callback(message)
 
 
 @contextmanager
 def on_step(callback: Callable[[str], object]) -> Iterator[None]:
     """Context in which `callback` gets a message for every step that begins."""
-    token = _LISTENER.set(callback)
+    token = _STEP_LISTENER.set(callback)
     try:
         yield
     finally:
-        _LISTENER.reset(token)
+        _STEP_LISTENER.reset(token)
 
 
 PYPI_NAMES = {"PIL": "pillow"}  # of packages that are installed under another name

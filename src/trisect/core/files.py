@@ -13,7 +13,14 @@ from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from trisect.core.errors import FULL, DamagedFileError, StudyError, TrisectError, check_access, find_os_error
+from trisect.core.errors import (
+    DISK_FULL_ERRORS,
+    DamagedFileError,
+    StudyError,
+    TrisectError,
+    check_access,
+    find_os_error,
+)
 from trisect.core.schema import MAX_JSON_BYTES, read
 
 if TYPE_CHECKING:
@@ -91,14 +98,14 @@ def digest_path(path: Path) -> str:
     return digest(canonical([path.is_file(), [[p.relative_to(path).as_posix(), digest_file(p)] for p in files]]))
 
 
-LONGEST = 220  # bytes of a file's name: the limit of file systems less the part that a scratch file's name adds
+MAX_NAME_BYTES = 220  # bytes of a file's name: the limit of file systems less the part that a scratch file's name adds
 _SCRATCH = re.compile(r"\..+\.[0-9]+-[0-9a-f]{8}\.trisect-part", re.DOTALL)
 
 
 def is_file_name(text: str) -> bool:
     """Whether a text can be the name of one file or folder: no separator, nothing unprintable, no leading dot."""
     plain = text.isprintable() and not text.startswith(".") and "/" not in text and "\\" not in text
-    return bool(text) and plain and len(text.encode()) <= LONGEST
+    return bool(text) and plain and len(text.encode()) <= MAX_NAME_BYTES
 
 
 def file_name(text: str) -> str:
@@ -110,7 +117,7 @@ def safe_join(folder: Path, *names: str) -> Path:
     """A path below a folder; raises StudyError if a name could lead out of it."""
     for name in names:
         if not is_file_name(name):
-            reason = f"A name there is 1 to {LONGEST} bytes without '/', '\\' or control characters, and does not begin with a dot."
+            reason = f"A name there is 1 to {MAX_NAME_BYTES} bytes without '/', '\\' or control characters, and does not begin with a dot."
             raise StudyError(f"{name!r} cannot be a file's name in {folder}.", reason, "Use another name.")
     return folder.joinpath(*names)
 
@@ -148,7 +155,9 @@ def replace_file(path: Path, write: Callable[[Path], object], durable: bool = Tr
         if (error := find_os_error(raised)) is None:
             raise
         # NumPy's error for a short write has no errno
-        full = error.errno in FULL or any(words in str(error) for words in ("No space left", "requested and"))
+        full = error.errno in DISK_FULL_ERRORS or any(
+            words in str(error) for words in ("No space left", "requested and")
+        )
         raise StudyError(
             f"{path} could not be written.",
             "The disk is full." if full else f"The system says: {error}",

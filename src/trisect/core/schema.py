@@ -44,10 +44,13 @@ MAX_SEEDS = 10_000
 # validators are built on first use, since the help of commands needs none
 STRICT = ConfigDict(strict=True, extra="forbid", allow_inf_nan=False, arbitrary_types_allowed=True, defer_build=True)
 BOUNDS = ("greater_than", "greater_than_equal", "less_than", "less_than_equal")
-WHOLES, NUMBERS = ("int_type", "int_from_float", "int_parsing"), ("float_type", "float_parsing", "finite_number")
+INTEGER_ERRORS, NUMBER_ERRORS = (
+    ("int_type", "int_from_float", "int_parsing"),
+    ("float_type", "float_parsing", "finite_number"),
+)
 NOUNS = {
-    **dict.fromkeys(WHOLES, "a whole number"),
-    **dict.fromkeys(NUMBERS, "a number"),
+    **dict.fromkeys(INTEGER_ERRORS, "a whole number"),
+    **dict.fromkeys(NUMBER_ERRORS, "a number"),
     "string_type": "a text",
     "bool_type": "true or false",
     "tuple_type": "a list",
@@ -436,10 +439,10 @@ def _describe(error: Mapping[str, Any], info: FieldInfo | None) -> str:
     """What a value has to be; the bound of whole numbers is named only for values above it."""
     if error["type"] == "is_instance_of":
         return f"a {error['ctx']['class'].lower()}"
-    if error["type"] not in (*WHOLES, *NUMBERS, *BOUNDS):
+    if error["type"] not in (*INTEGER_ERRORS, *NUMBER_ERRORS, *BOUNDS):
         return NOUNS.get(error["type"]) or error["msg"].removeprefix("Input should be ")
     kinds: Iterable[Any] = (info.annotation, *get_args(info.annotation)) if info else ()
-    noun = NOUNS["float_type" if float in kinds or error["type"] in NUMBERS[:2] else "int_type"]
+    noun = NOUNS["float_type" if float in kinds or error["type"] in NUMBER_ERRORS[:2] else "int_type"]
     limits = {type(m): m for m in (info.metadata if info else ())}
     above, low, below, high = (limits.get(kind) for kind in (Gt, Ge, Lt, Le))
     is_above = error["type"].startswith("less")

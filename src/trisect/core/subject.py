@@ -6,7 +6,7 @@ import functools
 import inspect
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol, TypeAlias, cast, runtime_checkable
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeAlias, cast, runtime_checkable
 
 from trisect.core.errors import ModelError, SiteError, SpecError, shorten
 from trisect.core.site import Site, format_spans
@@ -403,7 +403,10 @@ class EditedPasses(Protocol):
     `score` and `outputs` return the model's own numbers, bit for bit.
     """
 
-    notes: Final[tuple[str, ...]]  # for readers: how the numbers were computed
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """Notes for readers on how the numbers were computed."""
+        ...
 
     def begin(self, batch: Batch, hold: WeightsByAddress | None = None) -> None:
         """Read a batch unedited, with these weights held, for the following passes over it."""
@@ -485,7 +488,7 @@ def as_sample(text: Readable) -> TextOrPair:
 
 
 NAMED = 24  # unknown words that the notes of one reading name in all
-BRIEF = 60  # characters of a word that are shown
+MAX_WORD_CHARACTERS = 60  # characters of a word that are shown
 
 
 def note_unknown(lead: str, rest: str, words: Iterable[str], named: set[str]) -> list[str]:
@@ -499,7 +502,7 @@ def note_unknown(lead: str, rest: str, words: Iterable[str], named: set[str]) ->
 def quote_words(words: Sequence[str], limit: int) -> str:
     """The first words in quotes, and the number of others."""
     more = f" and {len(words) - limit} more" if len(words) > limit else ""
-    return ", ".join(repr(word[:BRIEF]) for word in words[:limit]) + more
+    return ", ".join(repr(word[:MAX_WORD_CHARACTERS]) for word in words[:limit]) + more
 
 
 def check_text(name: str, number: int, text: object, paired: bool) -> tuple[str, str]:

@@ -14,9 +14,9 @@ import polars as pl
 from trisect.core.errors import DamagedFileError, check_access
 from trisect.core.files import digest, replace_file, safe_join
 
-TEXT, REAL, WHOLE = pl.String, pl.Float64, pl.Int64
-UNSIGNED = b"trisect-checksum:" + b"0" * 32  # Parquet has no checksum of its own that polars writes or reads
-SIGNED = re.compile(rb"trisect-checksum:([0-9a-f]{32})")
+TEXT, REAL, INTEGER = pl.String, pl.Float64, pl.Int64
+EMPTY_CHECKSUM = b"trisect-checksum:" + b"0" * 32  # Parquet has no checksum of its own that polars writes or reads
+CHECKSUM = re.compile(rb"trisect-checksum:([0-9a-f]{32})")
 RUN = re.compile(rb"trisect-run:([0-9a-f]{32})")
 
 Scalar: TypeAlias = str | float | int | bool | None
@@ -31,21 +31,21 @@ SCHEMAS: dict[str, dict[str, type[pl.DataType]]] = {
         "label": TEXT,  # of an attack: the column that it removes
         "strength": REAL,  # λ of an attack
         "variant": TEXT,  # of an attack: plain, or the controls that it is, joined by +
-        "seed": WHOLE,  # of weights, batches and dropout
-        "epochs": WHOLE,  # that it was to be trained for
+        "seed": INTEGER,  # of weights, batches and dropout
+        "epochs": INTEGER,  # that it was to be trained for
         "status": TEXT,  # finished, diverged
-        "diverged_step": WHOLE,  # None where it finished
-        "parameters": WHOLE,  # that it trains: what is tied counts once, what is frozen never
+        "diverged_step": INTEGER,  # None where it finished
+        "parameters": INTEGER,  # that it trains: what is tied counts once, what is frozen never
         "corpus": TEXT,  # the text's name and fingerprint
         "device": TEXT,  # cpu or cuda
         "wall_seconds": REAL,  # of its training
         "versions": TEXT,  # of the packages that trained it, as JSON
         "claims_hash": TEXT,  # of the claims that were listed before it
-        "revision": WHOLE,  # of the rules that were in force when it was trained
+        "revision": INTEGER,  # of the rules that were in force when it was trained
     },
     "metrics": {
         "run": TEXT,  # its id
-        "epoch": WHOLE,  # 0 is before training
+        "epoch": INTEGER,  # 0 is before training
         "split": TEXT,  # train and valid in evaluation mode; train_running with dropout, while training
         "name": TEXT,  # such as loss_nats or accuracy
         "value": REAL,  # in the unit that the name ends in; accuracy is a share
@@ -58,13 +58,13 @@ SCHEMAS: dict[str, dict[str, type[pl.DataType]]] = {
         "at": REAL,  # alpha, epoch, draw, or None
         "split": TEXT,  # train, valid, test
         "value": REAL,  # in the measure's unit, which its name ends in where it has one
-        "n": WHOLE,  # how many tokens, texts or pairs the value is of
+        "n": INTEGER,  # how many tokens, texts or pairs the value is of
     },
     "measures": {
         "subject": TEXT,  # a model's name
         "stack": TEXT,  # plain, enc, dec, cross
-        "layer": WHOLE,  # None: of the whole model
-        "head": WHOLE,  # None: of the whole layer
+        "layer": INTEGER,  # None: of the whole model
+        "head": INTEGER,  # None: of the whole layer
         "component": TEXT,  # q, k, v, a pair such as q-k, or None
         "measure": TEXT,  # such as cv_a or overlap
         "group": TEXT,  # a category of tokens, a kind of edit, or None
@@ -72,11 +72,11 @@ SCHEMAS: dict[str, dict[str, type[pl.DataType]]] = {
         "value": REAL,  # in the measure's unit
         "low": REAL,  # of the 95 % interval
         "high": REAL,  # of the 95 % interval
-        "n": WHOLE,  # how many units the value is of
+        "n": INTEGER,  # how many units the value is of
     },
     "answers": {
         "model": TEXT,  # plain, pretrained, left-out
-        "seed": WHOLE,  # of the model
+        "seed": INTEGER,  # of the model
         "name": TEXT,  # whom the question is about
         "split": TEXT,  # train, valid, test, invented
         "category": TEXT,  # where the name occurred: pretraining and fine-tuning, pretraining only, …, neither
@@ -89,7 +89,7 @@ SCHEMAS: dict[str, dict[str, type[pl.DataType]]] = {
         "entropy": REAL,  # of the next character, mean over the answer, nats
         "margin": REAL,  # the smallest lead over the second choice, nats
         "known_place": pl.Boolean,  # whether the answer is a place of the fine-tuning text
-        "place_count": WHOLE,  # how often the answer is one in the fine-tuning text
+        "place_count": INTEGER,  # how often the answer is one in the fine-tuning text
         "nearest": TEXT,  # the name of the fine-tuning text that is most alike
         "nearest_place": TEXT,  # that name's place
     },
@@ -103,12 +103,12 @@ SCHEMAS: dict[str, dict[str, type[pl.DataType]]] = {
         "difference": REAL,  # effect less that of the control, paired by seed
         "low": REAL,  # of the 95 % interval of the difference
         "high": REAL,  # of the 95 % interval of the difference
-        "n": WHOLE,  # seeds
+        "n": INTEGER,  # seeds
         "reading": TEXT,  # survives, does not survive, undecided
     },
     "translations": {
         "run": TEXT,  # translation/SEED
-        "pair": WHOLE,  # from 1, in the order of the text
+        "pair": INTEGER,  # from 1, in the order of the text
         "source": TEXT,  # the sentence
         "target": TEXT,  # as the text has it
         "made": TEXT,  # the model's translation
@@ -131,19 +131,19 @@ SCHEMAS: dict[str, dict[str, type[pl.DataType]]] = {
         "decides": pl.Boolean,  # false where a part is shown and does not enter the verdict
         "p": REAL,  # two-sided, uncorrected
         "p_holm": REAL,  # after Holm over the source's claims; null of a part
-        "n": WHOLE,  # units: seeds, texts, heads or models
+        "n": INTEGER,  # units: seeds, texts, heads or models
         "verdict": TEXT,  # supported, refuted, inconclusive, not tested
         "reason": TEXT,  # why it is inconclusive or cannot be tested, else None
         "spread": REAL,  # standard deviation over units
-        "seeds_needed": WHOLE,  # units that would decide at this spread
+        "seeds_needed": INTEGER,  # units that would decide at this spread
         "effect_best_valid": REAL,  # the effect at the epoch of the best validation loss
         "effect_matched_train": REAL,  # the effect at matched train loss
         "early_stopping": pl.Boolean,  # whether an earlier reading lies on the bound's other side
         "above_unigram": REAL,  # of a learned fraction: the same, counted from the unigram loss
-        "diverged": WHOLE,  # runs of it that diverged
+        "diverged": INTEGER,  # runs of it that diverged
         "runs": TEXT,  # those that the verdict rests on
-        "revision": WHOLE,  # of the rules
-        "collapsed": WHOLE,  # runs of it whose attack stopped all learning
+        "revision": INTEGER,  # of the rules
+        "collapsed": INTEGER,  # runs of it whose attack stopped all learning
         "over": TEXT,  # what n counts where it is not the source's own unit: model
     },
 }
@@ -396,7 +396,7 @@ class MeasureName(StrEnum):
 ROW = ("stack", "layer", "head", "component", "measure", "group", "at")  # what names a number of the table `measures`
 
 # columns that tables of earlier versions lack
-LATER = {"runs": ("variant", "revision"), "sites": ("label",), "claims": ("revision", "collapsed", "over")}
+ADDED_COLUMNS = {"runs": ("variant", "revision"), "sites": ("label",), "claims": ("revision", "collapsed", "over")}
 LATER_TABLES = ("controls",)  # tables that studies of earlier versions lack
 # what a study holds; pretrained models have rows of "measures"
 STUDY_TABLES = tuple(name for name in SCHEMAS if name not in ("measures", "answers", "translations"))
@@ -419,10 +419,10 @@ def write_table(folder: Path, name: str, table: pl.DataFrame, run: str = "") -> 
     """
     path = safe_join(folder, f"{name}.parquet")
     stream = io.BytesIO()
-    table.write_parquet(stream, metadata={"trisect": UNSIGNED.decode() + (f" trisect-run:{run}" if run else "")})
+    table.write_parquet(stream, metadata={"trisect": EMPTY_CHECKSUM.decode() + (f" trisect-run:{run}" if run else "")})
     content = stream.getvalue()
-    assert content.count(UNSIGNED) == 1
-    signed = content.replace(UNSIGNED, UNSIGNED[:-32] + digest(content).encode())
+    assert content.count(EMPTY_CHECKSUM) == 1
+    signed = content.replace(EMPTY_CHECKSUM, EMPTY_CHECKSUM[:-32] + digest(content).encode())
     replace_file(path, lambda scratch: scratch.write_bytes(signed))
     return path
 
@@ -447,7 +447,7 @@ def read_table(folder: Path, name: str, again: str = "") -> pl.DataFrame:
     todo = again or f"Delete {path} and call 'trisect report' on the study: tables are made again from its runs."
     try:
         content = path.read_bytes()
-        if (mark := SIGNED.search(content)) and digest(SIGNED.sub(UNSIGNED, content)).encode() != mark[1]:
+        if (mark := CHECKSUM.search(content)) and digest(CHECKSUM.sub(EMPTY_CHECKSUM, content)).encode() != mark[1]:
             raise ValueError("its content does not match its checksum")
         table = pl.read_parquet(io.BytesIO(content))
     except (Exception, pl.exceptions.PanicException) as error:
@@ -456,7 +456,7 @@ def read_table(folder: Path, name: str, again: str = "") -> pl.DataFrame:
     if schema is None:
         return table
     schema = {"model": TEXT, **schema} if "model" in table.columns else schema
-    later = {column: kind for column, kind in schema.items() if column in LATER.get(name, ())}
+    later = {column: kind for column, kind in schema.items() if column in ADDED_COLUMNS.get(name, ())}
     table = table.with_columns(pl.lit(None, kind).alias(c) for c, kind in later.items() if c not in table.columns)
     table = table.select(list(schema)) if set(table.columns) == set(schema) else table
     if dict(table.schema) != dict(pl.Schema(schema)):

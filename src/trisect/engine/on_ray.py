@@ -34,8 +34,8 @@ from trisect.engine.jobs import JobOrder, JobProgress, OrderMessage, failure, re
 from trisect.engine.ray_connect import jobs_per_gpu
 
 POLL = 0.02  # seconds between two looks for messages
-ALONE = 600.0  # seconds without any node before a command stops; it goes on later from what is kept
-AGAIN = "run the same command again: it goes on from what is kept."
+MAX_SECONDS_ALONE = 600.0  # seconds without any node before a command stops; it goes on later from what is kept
+RERUN_ADVICE = "run the same command again: it goes on from what is kept."
 SWEEPING = 10.0  # seconds that closing waits for nodes
 _VALUES: dict[str, object] = {}  # what jobs have read in this process of a node
 
@@ -136,7 +136,11 @@ class RayEngine:
     """The driver's side: Ray places each job; at most `workers` at a time (None: no limit)."""
 
     def __init__(self, workers: int | None, uses_gpus: bool, is_own_cluster: bool) -> None:
-        self._workers, self._uses_gpus, self._patience = workers, uses_gpus, 0.0 if is_own_cluster else ALONE
+        self._workers, self._uses_gpus, self._patience = (
+            workers,
+            uses_gpus,
+            0.0 if is_own_cluster else MAX_SECONDS_ALONE,
+        )
         self._name, self._versions = secrets.token_hex(8), _node_versions()
         strategy = NodeAffinitySchedulingStrategy(ray.get_runtime_context().get_node_id(), soft=False)
         self._queue = Queue(actor_options={"num_cpus": 0, "scheduling_strategy": strategy})
@@ -160,7 +164,7 @@ class RayEngine:
             if self._left_out:
                 node, reason = f"{node} that can be used", "; ".join(self._left_out.values())
                 todo = "Have the same trisect and packages on every node"
-            raise StudyError(f"The cluster has no {node}.", f"{reason}.", f"{todo}, and {AGAIN}")
+            raise StudyError(f"The cluster has no {node}.", f"{reason}.", f"{todo}, and {RERUN_ADVICE}")
 
     def slots(self) -> int:
         """The number of jobs for which nodes have room; it changes in `events`."""
@@ -192,7 +196,7 @@ class RayEngine:
                 time.sleep(POLL)
             messages = self._queue.get_nowait_batch(count)
         except RayError as error:
-            todo = f"Look at the memory of this machine, and {AGAIN}"
+            todo = f"Look at the memory of this machine, and {RERUN_ADVICE}"
             raise StudyError("Ray ended on this machine.", f"{type(error).__name__}: {error}", todo) from error
         for (number, attempt), message in messages:
             job = self._open.get(number)

@@ -21,24 +21,24 @@ from trisect.engine.drive import JobEnd, JobLoss, OnEvent
 from trisect.engine.jobs import JobOrder, JobProgress, failure, read_failure, run_job
 
 COMMAND = ("-P", "-W", "ignore", "-m", "trisect.engine.processes")  # what Python runs in each of them
-VISIBLE = "CUDA_VISIBLE_DEVICES"
+VISIBLE_DEVICES = "CUDA_VISIBLE_DEVICES"
 
 Lines = queue.Queue[tuple["_Worker", dict[str, Any] | None]]  # what workers write; None when there will be no more
-_KEPT: ContextVar[tuple[Lines, list[_Worker]] | None] = ContextVar("kept", default=None)
+_IDLE_WORKERS: ContextVar[tuple[Lines, list[_Worker]] | None] = ContextVar("kept", default=None)
 
 
 @contextlib.contextmanager
 def reuse_workers() -> Iterator[None]:
     """Context in which closed engines leave idle workers to the next; all of them end with it."""
-    if _KEPT.get() is not None:
+    if _IDLE_WORKERS.get() is not None:
         yield
         return
     idle: list[_Worker] = []
-    token = _KEPT.set((queue.Queue(), idle))
+    token = _IDLE_WORKERS.set((queue.Queue(), idle))
     try:
         yield
     finally:
-        _KEPT.reset(token)
+        _IDLE_WORKERS.reset(token)
         for worker in idle:
             worker.stop()
 
@@ -52,7 +52,7 @@ class Processes:
     def __init__(self, workers: int, folder: Path, gpus: int = 0) -> None:
         self._workers, self._folder, self._gpus = workers, folder, gpus
         self._team: list[_Worker] = []
-        self._lines, self._idle = _KEPT.get() or (queue.Queue(), None)
+        self._lines, self._idle = _IDLE_WORKERS.get() or (queue.Queue(), None)
 
     def slots(self) -> int:
         """The largest number of workers."""
@@ -122,7 +122,9 @@ class _Worker:
     def __init__(self, lines: Lines, number: int, gpu: int | None = None) -> None:
         variables = {f"{library}_NUM_THREADS": "1" for library in ("OMP", "MKL", "OPENBLAS")}
         if gpu is not None:
-            variables[VISIBLE] = os.environ[VISIBLE].split(",")[gpu] if os.environ.get(VISIBLE) else str(gpu)
+            variables[VISIBLE_DEVICES] = (
+                os.environ[VISIBLE_DEVICES].split(",")[gpu] if os.environ.get(VISIBLE_DEVICES) else str(gpu)
+            )
         paths = [str(Path(__file__).resolve().parents[2]), *filter(None, [os.environ.get("PYTHONPATH")])]
         try:
             self._complaints: IO[bytes] = tempfile.TemporaryFile()  # noqa: SIM115 (lives as long as the worker)

@@ -31,7 +31,7 @@ WITH_TOKEN = (
     "firewall: docs/how-to/ray.md."
 )
 OWN_TOKEN = secrets.token_hex(32)  # of clusters of our own: Ray keeps the first that a process shows
-KNOCK = 120.0  # seconds that a cluster has to turn a wrong token away
+CONNECT_SECONDS = 120.0  # seconds that a cluster has to turn a wrong token away
 
 
 def jobs_per_gpu(workers: int | None, gpus: int) -> int:
@@ -63,9 +63,13 @@ def check_token(address: str) -> None:
     status = [sys.executable, "-P", "-m", "ray.scripts.scripts", "status", "--address", address]
     wrong = os.environ | {MODE: "token", TOKEN: secrets.token_hex(32)}
     try:
-        answer = subprocess.run(status, env=wrong, stdin=subprocess.DEVNULL, capture_output=True, timeout=KNOCK)
+        answer = subprocess.run(
+            status, env=wrong, stdin=subprocess.DEVNULL, capture_output=True, timeout=CONNECT_SECONDS
+        )
     except subprocess.TimeoutExpired as error:
-        raise _connection_error(address, TimeoutError(f"it does not answer within {KNOCK:.0f} seconds")) from error
+        raise _connection_error(
+            address, TimeoutError(f"it does not answer within {CONNECT_SECONDS:.0f} seconds")
+        ) from error
     words = answer.stderr.decode(errors="replace").strip()
     if answer.returncode == 0:
         reason = "It let a wrong one in: whoever reaches one of its ports can run code on all of it."

@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from trisect.core.errors import ModelError
 from trisect.core.subject import Batch, ModelInputs, RowScores, TextOrPair, check_text, note_unknown
 from trisect.core.trace import Address, Projections, ResidualBlock, Side, Trace, crosses, key_side_of, keys_of, side_of
-from trisect.hf.files.fetch import TAKES, takes_no_text
+from trisect.hf.files.fetch import MEDIA, takes_no_text
 from trisect.hf.files.tokenizers import tokenize
 from trisect.hf.hooks.calls import Call, tensors_in
 from trisect.measure.intervention import relative_change
@@ -76,7 +76,7 @@ class TextBatcher:
 
     def batches(self, texts: Iterable[tuple[int, TextOrPair]], size: int, scored: bool) -> Iterator[Batch]:
         """Yield batches of at most `size` windows, in the order of `texts`, which are (number, text) pairs."""
-        if self.main in TAKES:
+        if self.main in MEDIA:
             raise takes_no_text(self.name, self.main)
         if self.tokenizer is None:
             reason = "It has no tokenizer, or does not read text."
@@ -385,7 +385,7 @@ def _real_or_all(real: Tensor, part: Tensor) -> Tensor:
 
 
 LOGIT_ROWS = 1 << 21  # size of a block of logits whose losses are computed at once
-UNSCORED = "The model's loss cannot be computed."
+NO_LOSS = "The model's loss cannot be computed."
 
 
 def first_tensor(answer: Any) -> Tensor:
@@ -438,7 +438,7 @@ def row_scores(model_answer: Any, batch: Batch, objective: str, clean: RowScores
         if ids is None or ids.shape != answer.shape[:2] or real.shape != ids.shape:
             shape = "none" if ids is None else str(tuple(ids.shape))
             reason = f"Its output is of shape {tuple(answer.shape)}. Rows and positions of its token ids, of shape {shape}, have to agree."
-            raise ModelError(UNSCORED, reason, "Give input_ids with one token per position.")
+            raise ModelError(NO_LOSS, reason, "Give input_ids with one token per position.")
         if labels is not None and labels.shape != ids.shape:
             problem = f"Labels of shape {tuple(labels.shape)} were given."
             reason = f"The token ids are of shape {tuple(ids.shape)}, and each of them has one label."
@@ -447,10 +447,10 @@ def row_scores(model_answer: Any, batch: Batch, objective: str, clean: RowScores
         return _sums(answer[:, :-1], torch.where(real[:, :-1] & real[:, 1:], predicted[:, 1:], IGNORED))
     if labels is None:
         reason = "The batch has no labels."
-        raise ModelError(UNSCORED, reason, "Make the batch with batches(texts, scored=True).")
+        raise ModelError(NO_LOSS, reason, "Make the batch with batches(texts, scored=True).")
     if labels.shape != answer.shape[:2]:
         reason = f"Its output is of shape {tuple(answer.shape)}."
-        raise ModelError(UNSCORED, reason, "Load it with its language-model head.")
+        raise ModelError(NO_LOSS, reason, "Load it with its language-model head.")
     return _sums(answer, labels)
 
 

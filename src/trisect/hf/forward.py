@@ -23,7 +23,7 @@ from trisect.hf.batches import first_tensor, output_at, row_scores
 from trisect.hf.files.checkpoints import State, check_state, check_writes
 from trisect.hf.files.model_errors import ModelOutOfMemoryError, check_ids, memory_guard
 from trisect.hf.hooks.calls import (
-    NOTHING,
+    NO_EDITS,
     Call,
     Calls,
     Edits,
@@ -281,7 +281,7 @@ def _run_clean(proved: ProvedModel, inputs: ModelInputs, prefix: Prefix | None) 
         return outline(call)
 
     with torch.no_grad(), checking(proved.model, proved.name, laws, proof.addresses, inputs) as checker:
-        calls, answer = run_forward(proved, inputs, NOTHING, meet, prefix, looks=looks)
+        calls, answer = run_forward(proved, inputs, NO_EDITS, meet, prefix, looks=looks)
     check_after(proved, looks)
     confirm(proved, inputs, calls, answer)
     return calls, answer
@@ -398,7 +398,7 @@ def _head_gradients(
 
         (joint,) = torch.autograd.grad(part, stream, gradient, retain_graph=True)
         by_head = [narrow(head) for head in range(part.shape[1])]
-        bound = max(ROUNDED[joint.dtype], 1e-6) * float(joint.abs().max())  # some norms round to float32
+        bound = max(TOLERANCES[joint.dtype], 1e-6) * float(joint.abs().max())  # some norms round to float32
         if float((sum(by_head) - joint).abs().max()) <= bound:
             return by_head
     return [through(part, stream, head) for head in range(part.shape[1])]
@@ -433,15 +433,20 @@ def stream_parts(
     return [QKV(*parts) for parts in zip(*(part.chunk(count) for part in seen[0]), strict=True)]
 
 
-WHOLE = "Every edited pass ran from the first layer: restarted at the edited layer, this model gives other numbers."
-APART = "Edits were made one at a time: several in one pass gave other numbers, since the rows of this model's batch are not independent."
+FULL_PASS_NOTE = (
+    "Every edited pass ran from the first layer: restarted at the edited layer, this model gives other numbers."
+)
+SEPARATE_NOTE = (
+    "Edits were made one at a time: several in one pass gave other numbers, since the rows of this model's batch are not "
+    "independent."
+)
 NO_ROWS = (
     "Edits were made one at a time: this model's inputs or outputs have no row for each text of a batch, so that copies of a batch "
     "cannot share a pass."
 )
-FAILED = "Edits were made one at a time: a pass with several of them raised an error in this model ({})."
+ERROR_NOTE = "Edits were made one at a time: a pass with several of them raised an error in this model ({})."
 # relative tolerance of outputs whose sums run in another order
-ROUNDED = {torch.float64: 1e-9, torch.float32: 1e-4, torch.bfloat16: 5e-2, torch.float16: 1e-2}
+TOLERANCES = {torch.float64: 1e-9, torch.float32: 1e-4, torch.bfloat16: 5e-2, torch.float16: 1e-2}
 K = TypeVar("K")
 ON_GPU = 8  # edits that share a pass on a GPU; on a CPU as many as the two limits below allow
 MAX_STREAM_NUMBERS = 1 << 20  # numbers of the residual stream in a pass of several edits
@@ -474,7 +479,7 @@ class SharedPasses:
     @property
     def notes(self) -> tuple[str, ...]:
         """Which shortcuts were not used, and why."""
-        return (*(() if self.restarts.works else (WHOLE,)), *filter(None, (self.restarts.apart,)))
+        return (*(() if self.restarts.works else (FULL_PASS_NOTE,)), *filter(None, (self.restarts.apart,)))
 
     @synchronized
     def begin(self, batch: Batch, hold: HeldWeights = None) -> ModelOutput:
@@ -579,10 +584,10 @@ class SharedPasses:
             except (RuntimeError, ValueError, IndexError, TypeError) as error:
                 reraise_out_of_memory(error)
                 fits = all(t.dim() and t.shape[0] == rows for t in tensors_in(batch.inputs.values()))
-                answer, fault = torch.empty(0), FAILED.format(type(error).__name__) if fits else NO_ROWS
+                answer, fault = torch.empty(0), ERROR_NOTE.format(type(error).__name__) if fits else NO_ROWS
             if not fault and key not in restarts.compared:
                 reference = run_forward(self.proved, batch.inputs, edits_at(addresses, writes[-1], hold))[1]
-                fault = "" if near(output_at(answer[-rows:], places), output_at(reference, places)) else APART
+                fault = "" if near(output_at(answer[-rows:], places), output_at(reference, places)) else SEPARATE_NOTE
             if not fault:
                 self._note_lowest(edits)
                 restarts.compared.add(key)
@@ -632,13 +637,13 @@ class SharedPasses:
             except (RuntimeError, ValueError, IndexError, TypeError) as error:
                 if not shares:
                     raise
-                self.restarts.apart = FAILED.format(type(error).__name__)
+                self.restarts.apart = ERROR_NOTE.format(type(error).__name__)
                 continue
             if shares and key not in self.restarts.compared and (start is not None or len(group) > 1):
                 (stream,) = stream_parts(self.proved, batch, group[-1:], address, None)
                 if not all(near(*both) for both in zip(group_parts[-1], stream, strict=True)):
                     if start is None:
-                        self.restarts.apart = APART
+                        self.restarts.apart = SEPARATE_NOTE
                     else:
                         self.restarts.works, self._prefix = False, None
                     continue
@@ -711,4 +716,4 @@ def near(answer: Tensor, reference: Tensor) -> bool:
     is_finite = reference.isfinite() & answer.isfinite()
     size = float(reference[is_finite].abs().max()) if bool(is_finite.any()) else 0.0
     same = bool((reference.isfinite() == answer.isfinite()).all())
-    return same and bool(((answer - reference)[is_finite].abs() <= ROUNDED[reference.dtype] * size).all())
+    return same and bool(((answer - reference)[is_finite].abs() <= TOLERANCES[reference.dtype] * size).all())

@@ -106,7 +106,7 @@ class _LazyProjections(Sequence[Projections]):
 ANY = "MODEL"  # on a command line, for a model without a name that can be downloaded
 PLAIN_NAMES = ("model", "checkpoint", "final", "best", "latest", "weights")
 PLACEHOLDERS = ("image", "video", "audio")
-MOST = 1_000  # windows in one Reading, all of them in memory
+MAX_WINDOWS = 1_000  # windows in one Reading, all of them in memory
 
 
 Take = Callable[[RecordedCall], object]
@@ -133,9 +133,13 @@ class Pretrained:
     processor: Processor | None = field(default=None, repr=False)
     others: dict[frozenset[str], Pretrained] = field(default_factory=dict, repr=False)
 
-    @functools.cached_property
+    @property
     def fingerprint(self) -> str:
         """Hex digits of the weights: the same for the same weights."""
+        return self._weights_hash
+
+    @functools.cached_property
+    def _weights_hash(self) -> str:
         return hash_weights(self.model)
 
     @property
@@ -249,10 +253,10 @@ class Pretrained:
         samples = [cast(TextOrPair, texts)] if isinstance(texts, (str, tuple)) else list(texts)
         if not samples:
             raise ModelError("No text was given.", "A Reading is of at least one.", "Give a text.")
-        batches = list(self.batches(samples, MOST))
+        batches = list(self.batches(samples, MAX_WINDOWS))
         if len(batches) != 1:
             problem = f"{len(samples):,} texts were given."
-            reason = f"A Reading holds at most {MOST:,} windows, all in memory."
+            reason = f"A Reading holds at most {MAX_WINDOWS:,} windows, all in memory."
             raise ModelError(problem, reason, "Use batches and trace, one batch at a time.")
         return self.trace(batches[0])
 
@@ -749,7 +753,7 @@ def single_batch(subject: Pretrained, texts: Readable | list[Readable]) -> tuple
     samples = [as_sample(text) for text in (texts if isinstance(texts, list) else [texts])]
     if len(samples) == 1 and isinstance(samples[0], InputSample):
         subject = subject.for_sample(samples[0])
-    batches = list(subject.batches(samples, MOST))
+    batches = list(subject.batches(samples, MAX_WINDOWS))
     if len(batches) != 1:
         reason = f"A reading with gradients or with the residual stream takes one batch; they make {len(batches)}."
         raise ModelError(f"{len(samples)} texts were given.", reason, "Read them one by one.")

@@ -23,7 +23,7 @@ from trisect.hf.files.model_errors import summarize_error, translate_errors
 from trisect.hf.files.tokenizers import tokenize
 
 FILES = ("processor_config.json", "preprocessor_config.json")
-LONGEST = 3_600  # seconds of one sound
+MAX_SECONDS = 3_600  # seconds of one sound
 SAVE = "Save it beside the model, as AutoProcessor.from_pretrained(NAME).save_pretrained(FOLDER), or give its outputs to read."
 SOUND = "Give a sound file, such as WAV or FLAC."
 SAMPLES = "Samples are numbers from -1 to 1."
@@ -150,9 +150,9 @@ def open_sound(sound: object, rate: int) -> tuple[Float[np.ndarray, " S"], tuple
         with translate_errors(lambda error: ModelError(words, summarize_error(error, 200), SOUND)):
             about = soundfile.info(place, verbose=True)
             length, own_rate = about.frames / about.samplerate, about.samplerate
-            wave = soundfile.read(place, dtype="float32", always_2d=True)[0] if length <= LONGEST else None
+            wave = soundfile.read(place, dtype="float32", always_2d=True)[0] if length <= MAX_SECONDS else None
         if wave is None or not len(wave):
-            reason = f"It lasts {length:.0f} s; at least one sample and at most {LONGEST:,} s are read."
+            reason = f"It lasts {length:.0f} s; at least one sample and at most {MAX_SECONDS:,} s are read."
             raise ModelError(words, reason, "Cut it into parts, or give another.")
         # libsndfile's wording for a length in the header that is not the file's
         notes += [f"{name} is not as long as its header says."] if "should be" in about.extra_info else []

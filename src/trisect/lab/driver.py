@@ -34,8 +34,8 @@ from trisect.lab.records import (
     record_of,
 )
 from trisect.lab.run_folder import (
+    CHANGE_MESSAGES,
     COPY_AGAIN,
-    GONE,
     RunFolder,
     check_output_path,
     has_tables,
@@ -51,11 +51,11 @@ from trisect.report.sheet import Document, Sheet, StudyLink, write_document, wri
 BEGINS = '<!DOCTYPE html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n'  # as every page of ours
 QUESTION = '<meta name="question" content="'  # how the line of a page that marks its question begins
 LINES = 6  # at the top of a page, one of which is that line
-DEEPEST = 4  # folders below a study's or a run's own that its files lie in
+MAX_DEPTH = 4  # folders below a study's or a run's own that its files lie in
 TODO = "Choose another name with --out."
 # What a page raises over tables that lack a table or column that it reads, or rows, or a value in one.
 MISSING = (KeyError, pl.exceptions.ColumnNotFoundError)
-UNREADABLE = (*MISSING, IndexError, StopIteration, TypeError, ValueError, ArithmeticError, pl.exceptions.PolarsError)
+READ_ERRORS = (*MISSING, IndexError, StopIteration, TypeError, ValueError, ArithmeticError, pl.exceptions.PolarsError)
 # what a record's question says of a run, and how a difference in it is named
 PARTS = {"models": "a model with other weights", "texts": "other texts", "files": "other files", "data": "other data"}
 S = TypeVar("S")
@@ -202,7 +202,7 @@ def check_page(path: Path, command: str, part: bool = False, question: Mapping[s
     A page that is `part` of a dissection lies among its files, and takes the place of whatever that part gave before.
     """
     place, problem = path.absolute(), f"{path} was given for a page of 'trisect {command}'."
-    for above in tuple(place.parents)[:DEEPEST]:
+    for above in tuple(place.parents)[:MAX_DEPTH]:
         manifest = RunFolder(above).find_manifest()
         if manifest is not None and place.relative_to(above).as_posix() in manifest["files"]:
             reason = f"It is a file of a run of 'trisect {manifest['experiment']}', which lies in {above}."
@@ -390,7 +390,7 @@ def render(experiment: Experiment[S, F], folder: Path) -> Result[F]:
 
     def check() -> None:  # pages and figures may be gone or altered
         page_files = {*RunFolder(folder).manifest()["files"]} - {*drawn_from()}
-        expected = {f"{folder / name} {words}" for name in page_files for words in GONE}
+        expected = {f"{folder / name} {words}" for name in page_files for words in CHANGE_MESSAGES}
         if wrong := [error for error in RunFolder(folder).check() if error.problem not in expected]:
             raise wrong[0]
 
@@ -409,7 +409,7 @@ def _redrawn(experiment: Experiment[S, F], folder: Path, place: Path) -> Result[
     about, tables = read_about(experiment, folder), read_tables(folder)
     try:
         return _make_result(experiment, place, tables, about, {}, _read_links(folder / experiment.record))
-    except UNREADABLE as error:
+    except READ_ERRORS as error:
         version = about.versions.get("trisect", "an earlier version")
         words = (str(error).splitlines() or ["rows that are not there"])[0]
         reads = f"reads {words} too" if isinstance(error, MISSING) else f"cannot be made of them ({words})"

@@ -21,8 +21,11 @@ from trisect.engine.drive import JobWork, Show, drive
 from trisect.engine.start import open_engine
 
 SCRATCH = ".trisect-jobs"  # in an experiment's own folder, so that files move home without being copied
-FEW = 0.02  # of the whole, below which its pace is not known yet
-STEADY, SETTLED = 0.05, 10.0  # of the whole, and seconds, before the time left is shown: earlier guesses are off by far
+MIN_SHARE = 0.02  # of the whole, below which its pace is not known yet
+STEADY_SHARE, STEADY_SECONDS = (
+    0.05,
+    10.0,
+)  # of the whole, and seconds, before the time left is shown: earlier guesses are off by far
 
 
 @dataclass
@@ -68,7 +71,7 @@ class Pace:
     def seconds_left(self) -> float:
         """The remaining seconds: as expected at first, then at the present pace."""
         share, total = self.fraction(), sum(self.costs.values()) - self.left_out
-        return (1 - share) * (total if share < FEW else (self.clock() - self.began) / share)
+        return (1 - share) * (total if share < MIN_SHARE else (self.clock() - self.began) / share)
 
     def words(self) -> str:
         """In a few words."""
@@ -218,7 +221,7 @@ def live(tasks: Sequence[JobWork], workers: int, quiet: bool) -> Iterator[Show]:
 
 def remaining_words(seconds: float, share: float, elapsed: float) -> str:
     """The remaining time at the end of a line; empty until the pace is steady."""
-    return f", about {clock(seconds)} left" if share >= STEADY and elapsed >= SETTLED else ""
+    return f", about {clock(seconds)} left" if share >= STEADY_SHARE and elapsed >= STEADY_SECONDS else ""
 
 
 def clock(seconds: float) -> str:

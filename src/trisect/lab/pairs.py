@@ -23,8 +23,8 @@ from trisect.measure.patching import UNKNOWN
 from trisect.text.birth_places import QUESTION
 from trisect.text.pairs import (
     ANSWERS,
-    BETWEEN,
     CONTENT,
+    GAP_WORDS,
     SPOKEN_KINDS,
     SpokenText,
     TextPair,
@@ -172,7 +172,7 @@ class _NamesData(TypedDict):
     names: dict[str, tuple[bool, bool, str | None]]
 
 
-TOGETHER = 64  # texts that are tokenized at once
+TOKENIZER_BATCH = 64  # texts that are tokenized at once
 
 
 class _TokenizedText(NamedTuple):
@@ -428,7 +428,7 @@ def _tokenize(
     one that is longer than a window.
     """
     tokenized: list[_TokenizedText] = []
-    for batch in subject.batches(texts, TOGETHER):
+    for batch in subject.batches(texts, TOKENIZER_BATCH):
         if notes is not None:
             notes.update(dict.fromkeys(batch.notes))
         if any(side is not None and side.ids is None for side in (batch.source, batch.target)):
@@ -469,7 +469,7 @@ def _tokenize_readable(subject: Subject, texts: Sequence[TextOrPair]) -> list[_T
         return tokenized
 
 
-DOES = {
+TASK_WORDS = {
     "causal": "goes on with a text",
     "masked": "fills in masked tokens",
     "seq2seq": "is an encoder-decoder",
@@ -485,7 +485,7 @@ def _task_pairs(settings: PairSettings, subject: AnsweringSubject) -> tuple[tupl
     objective = "seq2seq" if task == "translation" else "causal"
     if subject.objective != objective:
         for_whom = "encoder-decoders" if task == "translation" else "models that go on with a text"
-        reason = f"{subject.name} {DOES[subject.objective]}; the task is for {for_whom}."
+        reason = f"{subject.name} {TASK_WORDS[subject.objective]}; the task is for {for_whom}."
         raise SpecError(f"The task {task!r} was asked for.", reason, "Give pairs of your own with --pairs.")
     if getattr(subject, "tokenizer", subject) is None:
         reason = f"Its texts are for a tokenizer, and {subject.name} comes with none."
@@ -509,9 +509,9 @@ def _task_pairs(settings: PairSettings, subject: AnsweringSubject) -> tuple[tupl
         between_words, notes = f"runs of words of {labels.name}", labels.notes
     words = induction_words(ids, labels)
     note = f"A and B are drawn from {len(words.words)} words that are one token each; what stands between them are {between_words}."
-    pairs = draw_induction(ids, words, count, seed, BETWEEN[0])
-    for between in BETWEEN[1:]:  # as much as the model reads at once; the shortest where it reads none of them
-        rows = (row for batch in subject.batches([pair.base for pair in pairs], TOGETHER) for row in batch.rows)
+    pairs = draw_induction(ids, words, count, seed, GAP_WORDS[0])
+    for between in GAP_WORDS[1:]:  # as much as the model reads at once; the shortest where it reads none of them
+        rows = (row for batch in subject.batches([pair.base for pair in pairs], TOKENIZER_BATCH) for row in batch.rows)
         if not any(start for _, start in rows):
             break
         pairs = draw_induction(ids, words, count, seed, between)
@@ -534,7 +534,7 @@ def _spoken_pairs(settings: PairSettings, subject: AnsweringSubject) -> tuple[tu
 
     folder, rate = Path(settings.corpus or ""), getattr(getattr(subject, "processor", None), "rate", None)
     if rate is None or subject.objective != "seq2seq":
-        reason = f"{subject.name} {DOES[subject.objective]}, and takes {'text' if rate is None else 'sound'}."
+        reason = f"{subject.name} {TASK_WORDS[subject.objective]}, and takes {'text' if rate is None else 'sound'}."
         todo = "Give a model of speech with a decoder, such as Whisper."
         raise SpecError("The task 'audio-words' was asked for.", reason, todo)
     tokenizer: Any = getattr(subject, "tokenizer", None)

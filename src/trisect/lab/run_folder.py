@@ -36,17 +36,17 @@ from trisect.core.tables import read_table, run_of_table
 MANIFEST = "manifest.json"  # the run of a folder's files and their checksums; written last
 STATEMENT = "experiment.json"  # an experiment as written by a user, without a checksum
 LONGEST_STATEMENT = 1_000_000  # bytes; a ledger may be longer
-OPENED = (".html", "corpus.json")  # entry points: removed before a new run's files are written, and written last
-GONE = ("is missing.", "was altered.")  # messages about listed files that have changed
+ENTRY_FILES = (".html", "corpus.json")  # entry points: removed before a new run's files are written, and written last
+CHANGE_MESSAGES = ("is missing.", "was altered.")  # messages about listed files that have changed
 UNIT = ".unit-"  # prefix of the folders of finished units, until all are finished
-DELETE = "Delete {} and run the same command again: it computes what is missing."
-MOVE = "Move {} away and run the same command again: the plan cannot be recovered from the other files."
-AGAIN = "Delete it and run the same command again: it computes what is missing."
+DELETE_ADVICE = "Delete {} and run the same command again: it computes what is missing."
+MOVE_ADVICE = "Move {} away and run the same command again: the plan cannot be recovered from the other files."
+RERUN_ADVICE = "Delete it and run the same command again: it computes what is missing."
 COPY_AGAIN = "Copy it again from the folder that the command wrote, or run that command again."
 WRITABLE = "Choose a folder that can be written, with --out."
-ELSEWHERE = "Choose another folder with --out."
+FOLDER_ADVICE = "Choose another folder with --out."
 # names of scratch and unit folders
-_MADE = re.compile(r"\.(run|unit)\.[0-9]+-[0-9a-f]{8}\.trisect-part|\.unit-[0-9a-f]{32}")
+_SCRATCH_NAMES = re.compile(r"\.(run|unit)\.[0-9]+-[0-9a-f]{8}\.trisect-part|\.unit-[0-9a-f]{32}")
 
 
 class _ManifestData(TypedDict):
@@ -110,10 +110,10 @@ class RunFolder:
         problem = f"{self.path} was given for results of 'trisect {command}'."
         if is_study(self.path):
             raise StudyError(
-                problem, "It is the folder of a study, whose report and tables would be overwritten.", ELSEWHERE
+                problem, "It is the folder of a study, whose report and tables would be overwritten.", FOLDER_ADVICE
             )
         if (finished := self.command) and finished != command:
-            raise StudyError(problem, f"It holds results of 'trisect {finished}'.", ELSEWHERE)
+            raise StudyError(problem, f"It holds results of 'trisect {finished}'.", FOLDER_ADVICE)
         if (request := self.units_command) and request != command:
             reason = f"It has partial results of 'trisect {request}', which was interrupted or is running."
             todo = "Call that command again to resume it, or choose another folder with --out."
@@ -123,7 +123,7 @@ class RunFolder:
     def check_empty(self, holds: str) -> None:
         """Raise StudyError if the folder has any file but the lock, scratch files and units."""
         paths = list(self.path.iterdir()) if self.path.is_dir() else []
-        paths = [p for p in paths if not is_scratch(p.name) and not (_MADE.fullmatch(p.name) and p.is_dir())]
+        paths = [p for p in paths if not is_scratch(p.name) and not (_SCRATCH_NAMES.fullmatch(p.name) and p.is_dir())]
         names = sorted(p.name for p in paths if p.name != ".lock" or not p.is_file() or p.stat().st_size)
         if names:
             reason, todo = f"There is {', '.join(names[:5])}.", "Choose an empty or a new folder with --out."
@@ -198,7 +198,11 @@ class RunFolder:
     def _ours(self, pattern: str) -> list[Path]:
         """Folders inside that were created by this class, in any process."""
         places = sorted(self.path.glob(pattern)) if self.path.is_dir() else []
-        return [place for place in places if _MADE.fullmatch(place.name) and place.is_dir() and not place.is_symlink()]
+        return [
+            place
+            for place in places
+            if _SCRATCH_NAMES.fullmatch(place.name) and place.is_dir() and not place.is_symlink()
+        ]
 
     # --- units of a command that can be resumed; the folder has to be locked
 
@@ -253,14 +257,16 @@ class RunFolder:
         for name, mark in sorted(manifest["files"].items()):
             path = self.path / name
             if not path.is_file():
-                errors.append(DamagedFileError(f"{path} {GONE[0]}", reason.replace("not ", "part of ", 1), again))
+                errors.append(
+                    DamagedFileError(f"{path} {CHANGE_MESSAGES[0]}", reason.replace("not ", "part of ", 1), again)
+                )
                 continue
             run_of_file = run_of_table(path.read_bytes()) if path.suffix == ".parquet" else None
             if run_of_file is not None and run_of_file != manifest["run"]:
                 words = f"It is a table of run {run_of_file[:8]}, and this folder has run {manifest['run'][:8]}."
                 errors.append(DamagedFileError(f"{path} belongs to another run.", words, again))
             elif mark and digest_file(path) != mark:
-                errors.append(DamagedFileError(f"{path} {GONE[1]}", reason, again))
+                errors.append(DamagedFileError(f"{path} {CHANGE_MESSAGES[1]}", reason, again))
         for path in sorted((self.path / "tables").glob("*.parquet")):
             if path.relative_to(self.path).as_posix() not in manifest["files"]:
                 words = f"Run {manifest['run'][:8]} of 'trisect {manifest['experiment']}' wrote no such table."
@@ -305,10 +311,10 @@ def _move(stage: Path, folder: Path) -> None:
     files, old = RunFolder(stage).manifest()["files"], dict[str, str]()
     with suppress(DamagedFileError):
         old = RunFolder(folder).manifest()["files"]
-    for name in {n: None for n in (*old, *files) if n.endswith(OPENED)}:
+    for name in {n: None for n in (*old, *files) if n.endswith(ENTRY_FILES)}:
         if (stage / name).exists() or (name not in files and _is_as_written(folder / name, old[name])):
             (folder / name).unlink(missing_ok=True)
-    for name in sorted(files, key=lambda n: n.endswith(OPENED)):
+    for name in sorted(files, key=lambda n: n.endswith(ENTRY_FILES)):
         if (stage / name).exists():
             (folder / name).parent.mkdir(parents=True, exist_ok=True)
             (stage / name).replace(folder / name)
@@ -350,7 +356,7 @@ def join_plan(path: Path, kind: str, request: Mapping[str, Json], seeds: Sequenc
     if not path.exists():
         RunFolder(path.parent).check_empty(kind)
         return ResumePlan(request, tuple(sorted(set(seeds))))
-    todo = MOVE.format(path.parent)
+    todo = MOVE_ADVICE.format(path.parent)
     calls, old = read_record(path, todo, _CallsData), read_json(path, todo)
     if differing := [
         _difference(name, old.get(name), request[name]) for name in request if old.get(name) != request[name]
@@ -438,7 +444,7 @@ def check_files(
             pass  # its own checksum is checked below
     runs = dict[Path, tuple[Path, str]]()
     for path in (p for p in paths if p.suffix in (".json", ".parquet") and p not in listed and p.is_file()):
-        again = MOVE.format(path.parent) if path.name in plans else todo.format(path)
+        again = MOVE_ADVICE.format(path.parent) if path.name in plans else todo.format(path)
         try:
             if path.suffix == ".parquet":
                 read_table(path.parent, path.stem, again)

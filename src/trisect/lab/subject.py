@@ -31,8 +31,8 @@ MODEL = "MODEL"  # on a command line, for what only its owner can name
 CONFIGS = ("config.json", "adapter_config.json")  # a model's folder has one of them
 WEIGHTS = (".safetensors", ".bin")  # and files that end so
 DEPTH = 3  # levels of folders that are looked at for models
-LOOKED = 2_000  # folders at most are looked into
-SHOWN = 6  # models are named
+MAX_FOLDERS = 2_000  # folders at most are looked into
+MAX_NAMES = 6  # models are named
 
 
 class FetchOptions(TypedDict):
@@ -289,7 +289,7 @@ def check_folder(model: Any) -> None:
     # the folders of models and of studies below a folder, those nearest to it first; links are not followed
     models, level, looked = list[Path](), [place], 0
     for _ in range(DEPTH):
-        below, looked = level[: max(0, LOOKED - looked)], looked + len(level)
+        below, looked = level[: max(0, MAX_FOLDERS - looked)], looked + len(level)
         level = []
         for folder in below:
             with suppress(OSError):
@@ -298,8 +298,8 @@ def check_folder(model: Any) -> None:
                         (models if _is_model(inner) else level).append(inner)
     if not models:
         return
-    listed = ", ".join(str(path.relative_to(place)) for path in models[:SHOWN])
-    listed += f" and {len(models) - SHOWN} more" if len(models) > SHOWN else ""
+    listed = ", ".join(str(path.relative_to(place)) for path in models[:MAX_NAMES])
+    listed += f" and {len(models) - MAX_NAMES} more" if len(models) > MAX_NAMES else ""
     reason = f"It has models in it: {listed}."
     raise ModelError(f"{place} is no model's folder.", reason, f"Give one of them, such as {models[0]}.")
 

@@ -19,7 +19,7 @@ from trisect.hf.small.gpt import Practice, is_model, save
 from trisect.lab.experiment import F, Measured, RunContext
 from trisect.lab.inputs import R
 from trisect.lab.jobs import run_jobs
-from trisect.lab.run_folder import DELETE, ResumePlan, join_plan, run_plan
+from trisect.lab.run_folder import DELETE_ADVICE, ResumePlan, join_plan, run_plan
 from trisect.text.birth_places import People
 from trisect.text.bitext import Bitext
 from trisect.text.pairs import TrainingText
@@ -77,7 +77,7 @@ class ModelFiles:
     def loss_rows(self, stage: str, run: str, name: str) -> list[dict[str, Json]]:
         """Rows of the table `metrics` with the loss of every epoch of a training; raises DamagedFileError."""
         path = self.losses(stage)
-        losses = enumerate(read_json_list(path, DELETE.format(path)), start=1)
+        losses = enumerate(read_json_list(path, DELETE_ADVICE.format(path)), start=1)
         return [{"run": run, "epoch": epoch, "split": "train", "name": name, "value": loss} for epoch, loss in losses]
 
     def train(

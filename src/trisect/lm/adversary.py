@@ -51,9 +51,9 @@ def _weigh_labels(x: Float[Tensor, "A I N"], y: Int[Tensor, " N"], labelled: Ten
     return _Weighted(x, y, weight / weight.sum())
 
 
-NEAR = 0.05  # total variation distance that control labels stay under (definitions A4)
+MAX_DISTANCE = 0.05  # total variation distance that control labels stay under (definitions A4)
 ROUNDS = 40  # draws of all types
-REDRAWS = 5_000  # of single types in each round
+ROUND_DRAWS = 5_000  # of single types in each round
 
 
 def _labelled_tokens(corpus: Corpus, column: str) -> tuple[Int[np.ndarray, " N"], Int[np.ndarray, " N"]]:
@@ -83,9 +83,9 @@ def control_labels(corpus: Corpus, column: str, seed: int) -> tuple[Int[np.ndarr
         labels = _pick(prior, draw.random(len(weights)))
         gap = np.bincount(labels, weights, len(prior)) - prior
         distance = float(np.abs(gap).sum() / 2)
-        types, fresh = _pick(weights, draw.random(REDRAWS)), _pick(prior, draw.random(REDRAWS))
+        types, fresh = _pick(weights, draw.random(ROUND_DRAWS)), _pick(prior, draw.random(ROUND_DRAWS))
         for word, label in zip(types.tolist(), fresh.tolist(), strict=True):
-            if distance < NEAR:
+            if distance < MAX_DISTANCE:
                 break
             changed = gap.copy()
             changed[labels[word]] -= weights[word]
@@ -95,12 +95,12 @@ def control_labels(corpus: Corpus, column: str, seed: int) -> tuple[Int[np.ndarr
                 labels[word], gap, distance = label, changed, closer
         # counted again: sums of many small steps round
         distance = float(np.abs(np.bincount(labels, weights, len(prior)) - prior).sum() / 2)
-        if distance < NEAR:
+        if distance < MAX_DISTANCE:
             return labels, distance
         nearest = min(nearest, distance)
     top = int(weights.argmax())
     reason = (
-        f"The nearest to the true labels' shares had a total variation distance of {nearest:.2f}, and under {NEAR} is "
+        f"The nearest to the true labels' shares had a total variation distance of {nearest:.2f}, and under {MAX_DISTANCE} is "
         f"needed; {corpus.vocabulary[top]!r} alone is {percent(weights[top])} of the labelled train tokens."
     )
     todo = "Leave out the variant 'control', or use a longer text with more word types."

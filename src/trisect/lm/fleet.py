@@ -22,7 +22,7 @@ from trisect.core.site import Site
 from trisect.core.spec import Model
 
 # scores worked on at once: on a CPU 1 MB in float32, about what stays in a core's own cache; on a GPU few launches
-TOGETHER = {"cpu": 250_000, "cuda": 100_000_000}
+SCORES_PER_BLOCK = {"cpu": 250_000, "cuda": 100_000_000}
 
 
 def attend(
@@ -46,7 +46,7 @@ def attend(
 
 def _chunks(qkv: Float[Tensor, "F B T W"], heads: int) -> Iterator[slice]:
     members, batch, length, _ = qkv.shape
-    size = max(1, TOGETHER[qkv.device.type] // (batch * heads * length * length))
+    size = max(1, SCORES_PER_BLOCK[qkv.device.type] // (batch * heads * length * length))
     for start in range(0, members, size):
         yield slice(start, start + size)
 

@@ -14,8 +14,8 @@ from trisect.lm.matmul import add_at
 # logits held at once: on a CPU 17 MB in float32, about what stays in a cache; on a GPU 2 GB
 BLOCK = {"cpu": 4_200_000, "cuda": 500_000_000}
 # those of one member in training, whose three products gain more from many rows than from a cache
-TALL = {"cpu": 10_500_000, "cuda": 500_000_000}
-FEW = {"cpu": 300_000, "cuda": 500_000_000}  # logits that softmax and sums go over at once: a core's own cache
+MEMBER_LOGITS = {"cpu": 10_500_000, "cuda": 500_000_000}
+BLOCK_LOGITS = {"cpu": 300_000, "cuda": 500_000_000}  # logits that softmax and sums go over at once: a core's own cache
 
 
 class Scores(NamedTuple):
@@ -35,7 +35,7 @@ class _Gradients(NamedTuple):
 
 def workspace(rows: int, vocabulary: int, like: Tensor) -> Float[Tensor, " S"]:
     """Memory for a block of logits, reused by all calls: on a CPU new pages cost more than the sums."""
-    limit = max(BLOCK[like.device.type], TALL[like.device.type])
+    limit = max(BLOCK[like.device.type], MEMBER_LOGITS[like.device.type])
     return like.new_empty(max(min(limit, rows * vocabulary), vocabulary))
 
 
@@ -80,7 +80,7 @@ def loss_and_gradients(
     scaled = h / count
     db.zero_()
     with torch.no_grad():
-        for members, rows in _blocks(h.shape[0], count, w.shape[1], BLOCK[kind], TALL[kind]):
+        for members, rows in _blocks(h.shape[0], count, w.shape[1], BLOCK[kind], MEMBER_LOGITS[kind]):
             z = _room(h[members, rows], w.shape[1], work)
             torch.bmm(h[members, rows], w[members].transpose(1, 2), out=z)
             loss[members, rows], correct[members, rows] = _scores_in_place(z, b[members], y[rows], db[members], True)
@@ -102,7 +102,7 @@ def _scores_in_place(
     products narrower than the biases are widened, and p narrowed again, within the same rows.
     """
     loss, correct = b.new_empty(z.shape[:2]), torch.empty(z.shape[:2], dtype=torch.bool, device=z.device)
-    limit, wide = FEW[z.device.type], None
+    limit, wide = BLOCK_LOGITS[z.device.type], None
     for members, rows in _blocks(z.shape[0], z.shape[1], z.shape[2], limit, limit):
         block = z[members, rows]
         if z.dtype != b.dtype:
@@ -179,7 +179,7 @@ class NarrowDecoder:
                 thin = self._room("w", (size, *w.shape[1:]), w).copy_(w[chosen])
                 p = self._room("p", (size, count, vocabulary), h)
                 low = h[chosen].to(self.dtype)
-                for _, rows in _blocks(1, count, vocabulary, TALL[kind], TALL[kind]):
+                for _, rows in _blocks(1, count, vocabulary, MEMBER_LOGITS[kind], MEMBER_LOGITS[kind]):
                     # each product is narrow; softmax and its sums are taken in the precision of h
                     z = torch.bmm(low[:, rows], thin.transpose(1, 2), out=p[:, rows] if size == 1 else None)
                     loss[chosen, rows], correct[chosen, rows] = _scores_in_place(
@@ -209,7 +209,10 @@ ROUNDING = 64  # times the float's own step (8e-6 in float32): what of a variant
 STATES = {"cpu": 330_000, "cuda": 200_000_000}  # floats of hidden states factored at once
 TOKENS = {"cpu": 32, "cuda": 1_024}  # tokens of like rank scored at once
 LOGITS = {"cpu": 1_200_000, "cuda": 60_000_000}  # logits worked on at once
-LOOK = {"cpu": 1, "cuda": 8}  # directions found before one looks whether they suffice, for which a GPU is waited for
+DIRECTIONS_PER_CHECK = {
+    "cpu": 1,
+    "cuda": 8,
+}  # directions found before one looks whether they suffice, for which a GPU is waited for
 PROBE = 64  # the most frequent words; the largest of their logits is subtracted from all before exp
 SAFE = (1e-25, 1e30)  # sums of exp outside which a token is scored the plain way
 
@@ -236,7 +239,7 @@ def _span(
     largest, row = torch.einsum("nad,nad->na", rest, rest).max(-1)
     for k in range(max_count):
         lacking = ~(largest <= limit)
-        if k % LOOK[h.device.type] == 0 and not bool(lacking.any()):
+        if k % DIRECTIONS_PER_CHECK[h.device.type] == 0 and not bool(lacking.any()):
             break  # directions found beyond that are zeros
         rank += lacking
         q = rest[tokens, row] * (lacking * largest.clamp_min(torch.finfo(h.dtype).tiny).rsqrt())[:, None]

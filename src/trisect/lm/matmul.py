@@ -11,8 +11,8 @@ from torch import Tensor
 
 from trisect.core.errors import StudyError
 
-STEP = 2  # of the training step: raised when results change in the last bits of float32
-NARROW = "bfloat16 (revision 2)"  # revision of the bfloat16 decoder, which does not concern float32 runs
+STEP_REVISION = 2  # of the training step: raised when results change in the last bits of float32
+BFLOAT16_NAME = "bfloat16 (revision 2)"  # revision of the bfloat16 decoder, which does not concern float32 runs
 TOLERANCE = 1e-5  # oneDNN in float32 is within 6e-7; bfloat16 products err by 3e-3
 
 
@@ -56,8 +56,8 @@ def numerics(device: str, precision: str, setting: str) -> str:
     else:
         names = {"Math Kernel Library": "MKL", "BLAS_INFO=open": "OpenBLAS", "BLAS_INFO=accelerate": "Accelerate"}
         library = next((name for marker, name in names.items() if marker in torch.__config__.show()), "BLAS")
-    products = NARROW if precision == "bfloat16" else precision
-    return f"step {STEP}, {products} products by {library} ({setting}) on {unit}"
+    products = BFLOAT16_NAME if precision == "bfloat16" else precision
+    return f"step {STEP_REVISION}, {products} products by {library} ({setting}) on {unit}"
 
 
 def check_numerics(recorded: str | None, current: str) -> None:

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from trisect.lm.training_edit import Objective
 
 TOLERANCE = 1e-3  # between a replayed gradient and an eager one; sums by atomic adds differ in their last digits
-WARM = 3  # passes before recording, so that libraries have chosen their kernels and workspaces
+WARMUP_PASSES = 3  # passes before recording, so that libraries have chosen their kernels and workspaces
 
 _Work = Callable[[], tuple[Tensor, ...]]
 
@@ -34,7 +34,7 @@ class CudaGraph:
         side = torch.cuda.Stream()
         side.wait_stream(torch.cuda.current_stream())
         with torch.cuda.stream(side):
-            for _ in range(WARM):
+            for _ in range(WARMUP_PASSES):
                 work()
         torch.cuda.current_stream().wait_stream(side)
         graph = torch.cuda.CUDAGraph()

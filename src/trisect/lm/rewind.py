@@ -36,11 +36,14 @@ from trisect.lm.fleet import (
 from trisect.lm.loss import Scores, extend_decoder, slices, token_scores, variant_scores
 
 # tokens × variants in one pass: what stays in a core's cache on a CPU, few kernel launches on a GPU
-TOGETHER = {"cpu": 1_800, "cuda": 400_000}
+TOKENS_PER_PASS = {"cpu": 1_800, "cuda": 400_000}
 
 
 class Curve(NamedTuple):
-    """Mean loss in nats and accuracy of each variant, over n tokens; and the summed loss of each row (a sequence of window length) of each piece."""
+    """Mean loss in nats and accuracy of each variant, over n tokens; and the summed loss of each row of each piece.
+
+    A row is one sequence of window length.
+    """
 
     loss_nats: Float[np.ndarray, " A"]
     accuracy: Float[np.ndarray, " A"]
@@ -99,7 +102,7 @@ def evaluate_variants(
         todo = "Delete the baseline's folder and call 'trisect study' again: the baseline is then trained again and its weights are kept."
         problem = f"The site '{site}' cannot be rewound: {missing[0]} is needed at every epoch."
         raise SpecError(problem, reason, todo)
-    count, limit = len(variants.shares), TOGETHER[final["decoder.bias"].device.type]
+    count, limit = len(variants.shares), TOKENS_PER_PASS[final["decoder.bias"].device.type]
     wide = extend_decoder(final["decoder.weight"][0], final["decoder.bias"][0])
     size = min(count, max(1, limit // pieces[0].inputs.shape[1]))
     chunks = [(which, _upper(final, model, site, variants, which)) for which in slices(count, size)]

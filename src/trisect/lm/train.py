@@ -150,7 +150,7 @@ class _RunningMeans:
         return [("train_running", name, value) for name, value in means]
 
 
-LARGEST = 31 * 2**20  # bytes: glibc adapts to freed blocks of at most 32 MiB
+MAX_FREED_BYTES = 31 * 2**20  # bytes: glibc adapts to freed blocks of at most 32 MiB
 
 
 def _raise_trim_threshold() -> None:
@@ -160,7 +160,7 @@ def _raise_trim_threshold() -> None:
     returned; each page then costs a page fault when it is next written. The threshold follows the largest freed block (mallopt(3)).
     Without effect on other allocators, and on numbers.
     """
-    torch.empty(LARGEST, dtype=torch.uint8)
+    torch.empty(MAX_FREED_BYTES, dtype=torch.uint8)
 
 
 SlotRows = dict[int, list[tuple[str, str, float]]]  # slot -> (split, name, value)
@@ -217,7 +217,7 @@ def restore_moments(optimizer: torch.optim.Optimizer | None, flat: Tensor, state
             value.zero_()
 
 
-AHEAD = 50  # steps that a GPU is given before it is waited for
+STEPS_AHEAD = 50  # steps that a GPU is given before it is waited for
 Row = tuple[int, str, str, float]  # epoch, split, name, value
 
 
@@ -298,7 +298,7 @@ class Trainer:
         self.steps_done = 0
         self.steps_per_epoch = steps(corpus.splits["train"], self.training.columns, self.training.window)
         self.windows = Windows(corpus, self.training, self.labels, device)
-        self.ahead = AHEAD if self.flat.is_cuda else 1
+        self.ahead = STEPS_AHEAD if self.flat.is_cuda else 1
         self.pieces = {s: evaluation_pieces(corpus, self.training, s, self.labels, device) for s in ("train", "valid")}
         sizes = [piece.targets.numel() for pieces in self.pieces.values() for piece in pieces]
         largest = max(*sizes, self.training.columns * self.training.window)

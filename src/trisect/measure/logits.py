@@ -9,20 +9,20 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from trisect.core.tables import REAL, TEXT, WHOLE, NewRow
+from trisect.core.tables import INTEGER, REAL, TEXT, NewRow
 from trisect.core.trace import StreamWriter, Unembedding, WrittenStream
 from trisect.measure.norms import rescale_parts
 
 CONSTANT = "constant"  # contribution of the final norm's β and the output's bias to a logit
 DIRECT = {
     **{"token": TEXT, "against": TEXT},  # the token of the logit, and the token whose logit is subtracted
-    **{"writer": TEXT, "layer": WHOLE, "head": WHOLE},
-    **{"source": WHOLE, "source_token": TEXT},  # a position from 0; None: the head's total
+    **{"writer": TEXT, "layer": INTEGER, "head": INTEGER},
+    **{"source": INTEGER, "source_token": TEXT},  # a position from 0; None: the head's total
     "logit": REAL,
 }
 LENS = {
-    **{"layer": WHOLE, "position": WHOLE, "token": TEXT},  # layer 0 is the embedding; positions count from 0
-    **{"rank": WHOLE, "prediction": TEXT, "probability": REAL},
+    **{"layer": INTEGER, "position": INTEGER, "token": TEXT},  # layer 0 is the embedding; positions count from 0
+    **{"rank": INTEGER, "prediction": TEXT, "probability": REAL},
     "kl_nats": REAL,  # KL(model's own distribution ‖ this layer's)
 }
 

@@ -178,7 +178,7 @@ def freeze_later_layers(
 
 
 BASE = "base"  # the answer of the run that is patched, as it is without
-OTHER = "other"  # an answer that nothing predicted
+OTHER_ANSWER = "other"  # an answer that nothing predicted
 UNKNOWN = -1  # a prediction that is not known
 
 
@@ -233,7 +233,7 @@ def hit_share(hits: Bool[np.ndarray, " N"]) -> _PairShare:
 def match_prediction(answers: ArrayLike, predictions: Mapping[str, ArrayLike]) -> tuple[str, ...]:
     """For each pair the first name in `predictions` whose answer came, or OTHER."""
     numbers = np.asarray(answers)
-    matched = np.full(len(numbers), OTHER, dtype=object)
+    matched = np.full(len(numbers), OTHER_ANSWER, dtype=object)
     for name in reversed(list(predictions)):
         predicted = np.asarray(predictions[name])
         matched[(numbers == predicted) & (predicted >= 0)] = name

@@ -169,7 +169,7 @@ def _edges(values: Float[Tensor, "S N"], bins: int) -> Float[Tensor, "S E"]:
 
 
 CATEGORIES = ("cls", "sep", "first", "punctuation", "other")
-OTHER = CATEGORIES.index("other")
+OTHER_CATEGORY = CATEGORIES.index("other")
 MARKED_CATEGORIES = tuple(map(CATEGORIES.index, ("cls", "sep", "punctuation")))  # what claim C-2 is about
 WORD_MARKERS = ("Ġ", "▁", "##")  # how tokenizers write the start, or the inside, of a word
 
@@ -181,7 +181,7 @@ def find_categories(side: Side, causal: bool = False) -> Int[Tensor, "B S"]:
     </s>). Where attention is `causal`, the first token of a window is 'first', special or not. Science C2.
     """
     real, special = side.real.cpu(), (side.special & side.real).cpu()
-    categories = torch.full(real.shape, OTHER)
+    categories = torch.full(real.shape, OTHER_CATEGORY)
     for row, tokens in enumerate(side.tokens):
         marks = [place for place, token in enumerate(tokens) if strip_markers(token) in (".", ",")]
         categories[row, marks] = CATEGORIES.index("punctuation")
@@ -190,7 +190,7 @@ def find_categories(side: Side, causal: bool = False) -> Int[Tensor, "B S"]:
     categories[special & start] = CATEGORIES.index("cls")
     if causal:
         categories[start & real] = CATEGORIES.index("first")
-    return categories.masked_fill(~real, OTHER)
+    return categories.masked_fill(~real, OTHER_CATEGORY)
 
 
 def _starts(real: Bool[Tensor, "B S"]) -> Bool[Tensor, "B S"]:

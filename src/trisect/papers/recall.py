@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from trisect.core.claim import Claim, Combination, Part, Source, Statistic
 
-BAR = 0.10
-LEAD = 0.02
-CHANCE = 0.10
+MIN_ACCURACY = 0.10
+MIN_GAIN = 0.02
+AUROC_MARGIN = 0.10
 SCORES = {
     "probability": "the answer's probability",
     "mean_log_probability": "the mean log-probability of its characters",
@@ -37,7 +37,7 @@ CLAIMS: tuple[Claim, ...] = (
                 "accuracy without pretraining",
                 Statistic("accuracy_plain"),
                 "below",
-                BAR,
+                MIN_ACCURACY,
                 _QUESTIONS,
                 WHY_BAR,
             ),
@@ -45,7 +45,7 @@ CLAIMS: tuple[Claim, ...] = (
                 "accuracy without pretraining less that of always answering the commonest place",
                 Combination(((1.0, Statistic("plain_alone_right")), (-1.0, Statistic("baseline_alone_right")))),
                 "below",
-                LEAD,
+                MIN_GAIN,
                 _QUESTIONS,
                 WHY_LEAD,
             ),
@@ -53,7 +53,7 @@ CLAIMS: tuple[Claim, ...] = (
                 "accuracy with pretraining",
                 Statistic("accuracy_pretrained"),
                 "above",
-                BAR,
+                MIN_ACCURACY,
                 _QUESTIONS,
                 WHY_BAR,
             ),
@@ -69,7 +69,7 @@ CLAIMS: tuple[Claim, ...] = (
                 "is known",
                 Statistic("auroc_answer_string_excess"),
                 "within",
-                CHANCE,
+                AUROC_MARGIN,
                 _AUROC,
                 WHY_CHANCE,
             ),
@@ -84,7 +84,7 @@ CLAIMS: tuple[Claim, ...] = (
                 f"right against wrong answers by {words}",
                 Statistic(f"auroc_{score}_excess"),
                 "within",
-                CHANCE,
+                AUROC_MARGIN,
                 _AUROC,
                 WHY_CHANCE,
                 decides=score == "probability",

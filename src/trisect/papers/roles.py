@@ -6,7 +6,7 @@ from trisect.core.claim import Claim, Part, SiteMean, Source
 
 LAYER = 2  # the layer that reads, in every world
 READS = f"q+k+v@{LAYER}"  # the site under which a study's tables hold what is of all three there
-OWN, OTHER = 0.90, 0.05
+MIN_OWN, MAX_OTHER = 0.90, 0.05
 
 WHY_OWN = "Nine of ten pairs: the component does this and, up to errors of the model itself, nothing else."
 WHY_OTHER = "One of twenty pairs: what the component would do in another's role is no more than an error."
@@ -23,9 +23,9 @@ CLAIMS: tuple[Claim, ...] = (
         "Queries select, keys are matched, and values are passed on.",
         "our own, on worlds with planted roles",
         (
-            *(_share(f"donor's {c}: answers by {c}", c, "own", "above", OWN, WHY_OWN) for c in "qkv"),
+            *(_share(f"donor's {c}: answers by {c}", c, "own", "above", MIN_OWN, WHY_OWN) for c in "qkv"),
             *(
-                _share(f"donor's {c}: answers by {other}", c, f"as_{other}", "below", OTHER, WHY_OTHER)
+                _share(f"donor's {c}: answers by {other}", c, f"as_{other}", "below", MAX_OTHER, WHY_OTHER)
                 for c in "qkv"
                 for other in "qkv"
                 if other != c

@@ -154,7 +154,7 @@ def _all_layers(title: str, effect: Callable[[tuple[str, ...]], Leaf]) -> tuple[
 
 _ALL_K, _ALL_Q, _ALL_V = (_sites(c, *LAYERS) for c in "kqv")
 _UPPER_V = _sites("v", 2, 3, 4, 5)
-_OTHERS = tuple(site for site in _sites(COMPONENTS, *LAYERS) if site not in _UPPER_V)
+_OTHER_SITES = tuple(site for site in _sites(COMPONENTS, *LAYERS) if site not in _UPPER_V)
 _AREA = _contrasts("rewind_area", "rewinding area", "nats", MARGIN, WHY_AREA)
 _SHARE = "of the final train loss"
 
@@ -255,13 +255,20 @@ CLAIMS: tuple[Claim, ...] = (
         (
             Part(
                 "rise of the loss at α = 0, v@2–5 minus the other 11 sites",
-                _minus(RewindRise(_UPPER_V), RewindRise(_OTHERS)),
+                _minus(RewindRise(_UPPER_V), RewindRise(_OTHER_SITES)),
                 "above",
                 0.01,
                 _SHARE,
                 WHY_EPSILON,
             ),
-            Part("rise of the loss at α = 0, other 11 sites", RewindRise(_OTHERS), "below", 0.01, _SHARE, WHY_EPSILON),
+            Part(
+                "rise of the loss at α = 0, other 11 sites",
+                RewindRise(_OTHER_SITES),
+                "below",
+                0.01,
+                _SHARE,
+                WHY_EPSILON,
+            ),
         ),
         floored=True,
     ),

@@ -10,37 +10,47 @@ from typing import Any, NamedTuple
 import polars as pl
 from markupsafe import Markup
 
-from trisect.claims.models import MOST
+from trisect.claims.models import MAX_UNITS
 from trisect.claims.reasons import read_reason
-from trisect.claims.verdicts import CONTROLS, NOT, NOTHING, SURVIVAL_UNDECIDED, SURVIVES
+from trisect.claims.verdicts import CONTROLS, LOST_EFFECT, NO_EFFECT, SURVIVAL_UNDECIDED, SURVIVES
 from trisect.core.claim import REVISION
 from trisect.papers import source_of
 from trisect.report import format as words
 from trisect.report.format import Mean, count, number, quantity, why_open
-from trisect.stats.power import MOST_SEEDS
+from trisect.stats.power import MAX_SEEDS
 
-TOO = ("does it too", "does not do it")
+ALSO_WORDS = ("does it too", "does not do it")
 CONTROL_WORDS = {  # of each control its name, who is compared, and what that one does where a claim survives, and where not
     "control": ("Control labels", "a label drawn by chance", "does not do as much", "does as much"),
-    "bounded": ("Bounded attack", "an attack whose loss has a floor", *TOO),
+    "bounded": ("Bounded attack", "an attack whose loss has a floor", *ALSO_WORDS),
     "site": (
         "Gradient limited to this projection",
         "an attack that trains the site's own projection alone",
-        *TOO,
+        *ALSO_WORDS,
     ),
     "bounded+site": (
         "Bounded, gradient limited to this projection",
         "a bounded attack that trains the site's own projection alone",
-        *TOO,
+        *ALSO_WORDS,
     ),
 }
 NAMES = {control: name for control, (name, *_) in CONTROL_WORDS.items()}
-OPEN = {
+OPEN_WORDS = {
     SURVIVAL_UNDECIDED: "undecided at these seeds",
-    NOTHING: "nothing to survive: the attack has no such effect here",
+    NO_EFFECT: "nothing to survive: the attack has no such effect here",
 }
-HEADS = {SURVIVES: "survive", NOT: "do not", SURVIVAL_UNDECIDED: "undecided", NOTHING: "no such effect to begin with"}
-RANK = (NOT, NOTHING, SURVIVAL_UNDECIDED, SURVIVES)  # the reading of a claim is the first of its parts' in this order
+HEADS = {
+    SURVIVES: "survive",
+    LOST_EFFECT: "do not",
+    SURVIVAL_UNDECIDED: "undecided",
+    NO_EFFECT: "no such effect to begin with",
+}
+RANK = (
+    LOST_EFFECT,
+    NO_EFFECT,
+    SURVIVAL_UNDECIDED,
+    SURVIVES,
+)  # the reading of a claim is the first of its parts' in this order
 
 
 class _Survival(NamedTuple):
@@ -65,7 +75,7 @@ def survivals(controls: pl.DataFrame, source: str, claim: str) -> tuple[_Surviva
         name, who, survives, fails = CONTROL_WORDS[control]
         reading = _joint_reading(group["reading"].to_list())
         clear = f"survives: {who} {survives}" if reading == SURVIVES else f"does not survive: {who} {fails}"
-        results.append((CONTROLS.index(control), _Survival(name, OPEN.get(reading, clear), tuple(parts))))
+        results.append((CONTROLS.index(control), _Survival(name, OPEN_WORDS.get(reading, clear), tuple(parts))))
     return tuple(survival for _, survival in sorted(results, key=lambda pair: pair[0]))
 
 
@@ -96,8 +106,8 @@ def survival_sentence(control: str, sorts: Mapping[str, Sequence[str]]) -> str:
 
 
 WIDTH, HEIGHT, EDGE = 220, 34, 8
-MIDDLE, FOOT, TIGHT = 11, 22, 36
-TRAINED = ("seed", "model")  # units that are trained, whose differences are paired
+MIDDLE, FOOT, TIGHT_PITCH = 11, 22, 36
+TRAINING_UNITS = ("seed", "model")  # units that are trained, whose differences are paired
 PLACES = {"name": 3}  # decimals, fixed where the effects are shares of such units
 VERDICTS = ("supported", "refuted", "inconclusive", "not tested")
 
@@ -194,7 +204,7 @@ def _card(rows: Sequence[Mapping[str, Any]]) -> Card:
         facts=(
             (f"{varies.capitalize()}s (n)", count(claim["n"])),
             (f"{needs.capitalize()}s needed", _units_needed(claim, parts, varies)),
-            ("Paired spread" if varies in TRAINED else "Spread", spread),
+            ("Paired spread" if varies in TRAINING_UNITS else "Spread", spread),
             ("p (Holm)", words.p_value(claim["p_holm"])),
         ),
         reasons=tuple(dict.fromkeys(r["margin_reason"] for r in parts if r["margin_reason"])),
@@ -222,10 +232,10 @@ def _units_needed(claim: Mapping[str, Any], parts: Sequence[Mapping[str, Any]], 
     match reason.kind:
         case "few trained" if reason.unit != "layer":
             return str(reason.need)
-        case "undecided" if varies in TRAINED:
-            return f"more than {MOST_SEEDS - 1}"
+        case "undecided" if varies in TRAINING_UNITS:
+            return f"more than {MAX_SEEDS - 1}"
         case "undecided" if varies != "head" and all(r["spread"] for r in parts if r["decides"]):
-            return f"more than {count(MOST)}"
+            return f"more than {count(MAX_UNITS)}"
         case "undecided" | "undecided over" | "few resampled" | "single" | "single seed":
             return "not known"
         case "no spread" if reason.unit != "layer":
@@ -300,12 +310,12 @@ def _forest(row: Mapping[str, Any], span: tuple[float, float]) -> Markup:
     for bound in _bounds(row):
         marks.append(f'<line class="bound" x1="{at(bound)}" x2="{at(bound)}" y1="0" y2="{FOOT}"/>')
     ticks = {value: f"{value:+g}".replace("-", "−") if value else "0" for value in (*_bounds(row), 0.0)}
-    if len(ticks) == 3 and at(max(ticks)) - at(0.0) < TIGHT:
+    if len(ticks) == 3 and at(max(ticks)) - at(0.0) < TIGHT_PITCH:
         ticks = {0.0: f"±{max(ticks):g}"}
     places: list[float] = []
     for value, text in ticks.items():  # less those that would run into their neighbour
         x = min(max(at(value), EDGE + 10), WIDTH - EDGE - 10)
-        if all(abs(x - other) >= TIGHT for other in places):
+        if all(abs(x - other) >= TIGHT_PITCH for other in places):
             places.append(x)
             marks.append(f'<text x="{x}" y="{HEIGHT - 2}" text-anchor="middle"><tspan>{text}</tspan></text>')
     for kind, first, last in (("family", "low_family", "high_family"), ("ci", "low", "high")):

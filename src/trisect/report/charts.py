@@ -587,9 +587,25 @@ def heat_panel(title: str, cells: Sequence[Point], low: float, high: float, meas
 
 
 MarkFields = Mapping[str, Json]
-DRAWN = ("point", "rect", "bar", "line")
-LOOKS = {"colour", "fill", "shape", "dash", "slot", "line", "order", "x", "y", "x2", "y2", "from", "to", "low", "high"}
-APART = ("color", "detail", "strokeDash")  # encodings that split the rows of a layer into several lines
+VISIBLE_MARKS = ("point", "rect", "bar", "line")
+CHANNELS = {
+    "colour",
+    "fill",
+    "shape",
+    "dash",
+    "slot",
+    "line",
+    "order",
+    "x",
+    "y",
+    "x2",
+    "y2",
+    "from",
+    "to",
+    "low",
+    "high",
+}
+SPLIT_ENCODINGS = ("color", "detail", "strokeDash")  # encodings that split the rows of a layer into several lines
 
 
 class _Channel(NamedTuple):
@@ -667,7 +683,7 @@ def _strokes(title: str, layer: _Layer, key: Sequence[LegendEntry]) -> Iterator[
         return Measure(": ".join(dict.fromkeys(filter(None, (title, unit)))) or "value", "", signed)
 
     if kind == "line":
-        fields = [channels[name].field for name in APART if name in channels and not channels[name].number]
+        fields = [channels[name].field for name in SPLIT_ENCODINGS if name in channels and not channels[name].number]
         along = channels["order" if "order" in channels else "x"].field
         groups: dict[str, list[MarkFields]] = {}
         for row in rows:
@@ -684,7 +700,7 @@ def _strokes(title: str, layer: _Layer, key: Sequence[LegendEntry]) -> Iterator[
             yield Stroke(legend_name(line[0]), series, 0, len(at))
         return
     for row in rows:
-        if value is None or kind not in DRAWN:
+        if value is None or kind not in VISIBLE_MARKS:
             yield Stroke(legend_name(row))
             continue
         field, subtracted, unit = value
@@ -724,7 +740,7 @@ def _position(row: MarkFields, channels: Mapping[str, _Channel], excluded: set[s
     for field, value in row.items():
         counted = field in ("layer", "head")
         named = isinstance(value, str) or field in axes or counted
-        if field in excluded or value is None or not named or (field in LOOKS and field not in axes):
+        if field in excluded or value is None or not named or (field in CHANNELS and field not in axes):
             continue
         plain = f"{value:.4g}" if isinstance(value, float) else str(value)
         # names of fields are shown for layers and heads only

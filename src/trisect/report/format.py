@@ -151,9 +151,9 @@ COMPONENT_NAMES = {
     "ffn": "feed-forward network",
 }
 GROUP = {"q": "q: queries", "k": "k: keys", "v": "v: values"}
-FEW, NOTHING = 3, 1e-12
+FEW_UNITS, ZERO_TOLERANCE = 3, 1e-12
 _RUN = re.compile(r"(.+)-s([0-9]+)-[0-9a-f]{8}")  # the id of a study's run
-TRAINED = {
+MODEL_WORDS = {
     "plain": " without pretraining",
     "pretrained": " with pretraining",
     "left-out": " pretrained with names left out",
@@ -161,7 +161,9 @@ TRAINED = {
 }
 # A folder whose name says nothing, below one whose name does.
 _FOLDER = re.compile(r"(.+)/(?:model|checkpoint|final|best|latest|weights)")
-_OWN = re.compile(rf"({'|'.join(TRAINED)})-([0-9]+)")  # the folder of a model that recall or translate trained
+_MODEL_FOLDER = re.compile(
+    rf"({'|'.join(MODEL_WORDS)})-([0-9]+)"
+)  # the folder of a model that recall or translate trained
 
 
 def number(value: float | None, signed: bool = False, places: int | None = None) -> str:
@@ -172,7 +174,7 @@ def number(value: float | None, signed: bool = False, places: int | None = None)
     if value is None:
         return "–"
     size, sign = abs(value), "+" if signed else ""
-    if places is None and NOTHING < size < 0.1:
+    if places is None and ZERO_TOLERANCE < size < 0.1:
         form = f".{2 - math.floor(math.log10(size))}f" if size >= 1e-6 else ".2e"
     else:
         form = f".{3 if places is None else places}f" if size < 1000 else ".3g"
@@ -220,7 +222,7 @@ def share(value: float) -> str:
 
 def decimals(values: Sequence[float]) -> int:
     """The number of decimals for a column of a table: three, and up to five for small numbers."""
-    sizes = [abs(v) for v in values if abs(v) > NOTHING]
+    sizes = [abs(v) for v in values if abs(v) > ZERO_TOLERANCE]
     return min(5, max(3, 1 - math.floor(math.log10(min(sizes))))) if sizes else 3
 
 
@@ -256,10 +258,10 @@ def display_name(name: str, command: str = "") -> str:
     if "MODEL" in command.split() and (plain := _FOLDER.fullmatch(name)):
         return plain[1]
     names = name.split(", ")
-    parsed = [match for part in names if (match := _OWN.fullmatch(part))]
+    parsed = [match for part in names if (match := _MODEL_FOLDER.fullmatch(part))]
     if len(parsed) < len(names) or len({match[1] for match in parsed}) > 1:
         return name
-    kind, seeds = TRAINED[parsed[0][1]], join_words([match[2] for match in parsed])
+    kind, seeds = MODEL_WORDS[parsed[0][1]], join_words([match[2] for match in parsed])
     return f"model{kind}, seed {seeds}" if len(parsed) == 1 else f"models{kind}, seeds {seeds}"
 
 
@@ -305,7 +307,7 @@ def verdict_lines(claims: pl.DataFrame) -> list[tuple[ClaimRow, str]]:
 
 
 # units that are shares of what can be counted
-COUNTED = ("of pairs", "of the questions", "of the queries", "of the names")
+COUNT_UNITS = ("of pairs", "of the questions", "of the queries", "of the names")
 
 
 def weakest_parts(claims: pl.DataFrame) -> Iterator[tuple[ClaimRow, str]]:
@@ -323,7 +325,7 @@ def weakest_parts(claims: pl.DataFrame) -> Iterator[tuple[ClaimRow, str]]:
         numbers, bound = [row["effect"], row["low"], row["high"]], f"{row['bound']:g}".replace("-", "−")
         if row["unit"] == "of pairs":  # no difference, so that neither end is beyond what a share can be
             numbers = [min(max(value, 0.0), 1.0) for value in numbers]
-        if row["unit"] in COUNTED:
+        if row["unit"] in COUNT_UNITS:
             (effect, low, high), bound = map(share, numbers), percent(row["bound"])
         else:
             effect, low, high = (number(value, True) for value in numbers)

@@ -42,8 +42,8 @@ GROUPS: dict[str, Mark] = {
 # attention by its weights and by its norms
 KINDS = {"weight": Mark("#56B4E9", "diamond"), "norm": Mark("#7B4EA3", "square")}
 VIEWS = KINDS | {"contribution": Mark("#E69F00", "circle")}  # where contribution weights stand beside both
-OTHER = Mark("#8C6D46", "triangle-right")
-BLOCKS = {"o": OTHER, "attn": Mark("#5B5F97", "square"), "ffn": Mark("#A63D6B", "circle")}  # beyond q, k and v
+OTHER_MARK = Mark("#8C6D46", "triangle-right")
+BLOCKS = {"o": OTHER_MARK, "attn": Mark("#5B5F97", "square"), "ffn": Mark("#A63D6B", "circle")}  # beyond q, k and v
 
 # Sentinels: plain colours in the stored files, re-coloured by the page's style sheet for light and dark.
 INK, SOFT, RULE, PAPER, BASELINE = "#1f2328", "#57606a", "#d8dee4", "#ffffff", "#80868b"
@@ -60,7 +60,7 @@ DIVERGING = (
 
 
 # Second channel of curves: a shape per layer, beside its colour.
-LAYER_SHAPES = tuple(m.shape for m in (*GROUPS.values(), OTHER))
+LAYER_SHAPES = tuple(m.shape for m in (*GROUPS.values(), OTHER_MARK))
 
 
 def layer_shape(position: int) -> str:
@@ -73,7 +73,7 @@ def mark(group: str) -> Mark:
 
     A pair that is compared, such as `q-k`, has those of both together.
     """
-    return GROUPS.get(group.replace("-", "+")) or BLOCKS.get(group, OTHER)
+    return GROUPS.get(group.replace("-", "+")) or BLOCKS.get(group, OTHER_MARK)
 
 
 def ramp(share: float, stops: Sequence[str] = VIRIDIS) -> str:
@@ -177,7 +177,7 @@ _EMPTY = re.compile(
     r'<path class="(?:fore|back)ground"[^>]*/>| role="graphics-[^"]*"| aria-[a-z]+="[^"]*"| pointer-events="none"| opacity="1"'
     r'| font-family="[^"]*"| font-weight="normal"| stroke-dasharray=""| display="none"| version="1.1"'
 )
-_LONG = re.compile(r"(?<![\d.])-?\d+\.\d{3,}(?![\de])")
+_LONG_NUMBER = re.compile(r"(?<![\d.])-?\d+\.\d{3,}(?![\de])")
 
 
 def svg(chart: alt.ConcatChart | alt.LayerChart, name: str, legend: bool = True) -> str:
@@ -216,7 +216,7 @@ def stable(text: str, name: str) -> str:
         return seen.setdefault(match[0], f"{name}-{len(seen) + 1}")
 
     def shorten(tag: re.Match[str]) -> str:
-        return _LONG.sub(lambda number: f"{float(number[0]):.2f}".rstrip("0").rstrip("."), tag[0])
+        return _LONG_NUMBER.sub(lambda number: f"{float(number[0]):.2f}".rstrip("0").rstrip("."), tag[0])
 
     return re.sub(r"<[^>]*>", shorten, _IDS.sub(rename, text))  # inside tags alone: words keep their numbers
 

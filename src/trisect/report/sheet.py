@@ -35,7 +35,7 @@ from trisect.report.charts import (
 from trisect.report.measures import Bar, cut_ends, frame_of, layer_key, layer_panel, near, sort_components
 
 T = TypeVar("T")
-SHORT = 12  # rows of a table that is shown unfolded
+UNFOLDED_ROWS = 12  # rows of a table that is shown unfolded
 
 
 def present(*items: T | None) -> tuple[T, ...]:
@@ -113,7 +113,7 @@ class Table:
     @property
     def is_folded(self) -> bool:
         """Whether the page shows it folded."""
-        return len(self.rows) > SHORT if self.folded is None else self.folded
+        return len(self.rows) > UNFOLDED_ROWS if self.folded is None else self.folded
 
 
 @dataclass(frozen=True)
@@ -193,7 +193,7 @@ def read(path: Path) -> str:
 
 
 HERE = Path(__file__).parent
-LISTED = 6  # verdicts that are listed unfolded; of more there is a strip of signs
+UNFOLDED_VERDICTS = 6  # verdicts that are listed unfolded; of more there is a strip of signs
 SCRIPTS = ("plot.js", "picture.js", "page.js")
 RULE = (
     "A claim holds when all of its deciding parts do. Only the p that is corrected over the claims of one source (Holm) "
@@ -330,7 +330,7 @@ def _blocks(section: Section) -> list[PageBlock]:
         rules = Section("How claims are tested", (*section.words, RULE, READING))
         listed = Verdicts(section.cards, "")
         blocks = [TextBlock(words.tally(cards.tally(verdicts))), listed, rules]
-        if len(verdicts) > LISTED:
+        if len(verdicts) > UNFOLDED_VERDICTS:
             blocks[1:2] = [Strip(section.cards), Section("Claim by claim", blocks=(listed,))]
         return [
             *blocks,
@@ -379,7 +379,9 @@ DEFINITIONS = (
     ("Key k = x W_K", "made from every word that can be read: softmax(q·k / √E) is how much each is attended to"),
     ("Value v = x W_V", "made from the same words: what is added up, in those shares, and passed on"),
 )
-LED = "Attention lets a word read others. Each word x is multiplied by three matrices. What does each of the three do?"
+INTRODUCTION = (
+    "Attention lets a word read others. Each word x is multiplied by three matrices. What does each of the three do?"
+)
 
 
 def answers_of(findings: Iterable[Finding]) -> tuple[Finding, ...]:
@@ -404,7 +406,9 @@ def opening(
         blocks += [Bullets(tuple(items), look="findings answers")]
     else:
         blocks += [TextBlock(none, "notice")]
-    blocks.append(Section("What are query, key and value?", (LED,), blocks=(Facts(DEFINITIONS), *map(TextBlock, more))))
+    blocks.append(
+        Section("What are query, key and value?", (INTRODUCTION,), blocks=(Facts(DEFINITIONS), *map(TextBlock, more)))
+    )
     return Section(title, blocks=tuple(blocks), id="short-answer")
 
 

@@ -96,8 +96,8 @@ def value_rows(values: Reals, replicates: Reals, n: int) -> list[dict[str, float
 def _percentile_test(replicates: Reals, n: int, direction: str, bound: float) -> PValues:
     """p-values for and against a statement on replicates [R] over n units: above or below `bound`, or within ±`bound`.
 
-    Each is the share of draws on the side that contradicts the statement, expanded as by Student's t with n − 1 degrees of freedom (`expand_p`);
-    NaN draws contradict both.
+    Each is the share of draws on the side that contradicts the statement, expanded as by Student's t with n − 1 degrees of freedom
+    (`expand_p`); NaN draws contradict both.
     """
     return by_direction(
         lambda b: expand_p(int(np.count_nonzero(~(replicates > b))), len(replicates), n),

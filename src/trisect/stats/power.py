@@ -13,7 +13,7 @@ from trisect.stats.null import PERMUTATIONS, monte_carlo_p
 from trisect.stats.paired import Sample, t_test
 from trisect.stats.significance import ALPHA, Reals, bonferroni, conjunction, two_sided
 
-MOST_SEEDS = 1000
+MAX_SEEDS = 1000
 ClaimPart: TypeAlias = tuple[Sample, str, float]  # the sample of a part, its direction and its bound
 
 
@@ -78,4 +78,4 @@ def fewest_seeds(parts: Sequence[ClaimPart], family: int, min_errors: Sequence[f
     """
     if any(int(sample.n) < 2 for sample, _, _ in parts):
         return None
-    return fewest_counts(parts, np.arange(2, MOST_SEEDS, dtype=float), family, min_errors)
+    return fewest_counts(parts, np.arange(2, MAX_SEEDS, dtype=float), family, min_errors)

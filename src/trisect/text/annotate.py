@@ -32,16 +32,16 @@ if TYPE_CHECKING:
 
 
 COLUMNS = {"pos": "part of speech", "tag": "fine-grained tag", "dep": "dependency relation", "ent": "entity type"}
-NEEDS = {
+REQUIREMENTS = {
     "pos": "a morphologizer (or a tagger with an attribute_ruler)",
     "tag": "a tagger",
     "dep": "a parser",
     "ent": "a named entity recogniser (or an entity_ruler)",
 }
-OUTSIDE = "O"  # the class of a word outside every entity
+NO_ENTITY = "O"  # the class of a word outside every entity
 BATCH = 32  # paragraphs that the pipeline is shown at once
 PIECE = 20_000  # words that a process labels at once: about two seconds' work
-LONGEST = 1_000  # words of a paragraph shown to the pipeline at once; a longer one is shown in pieces
+MAX_WORDS = 1_000  # words of a paragraph shown to the pipeline at once; a longer one is shown in pieces
 
 AnnotationProgress = Callable[[int, int], None]
 # per column its classes in the order of first use, and a class number for each word
@@ -106,7 +106,8 @@ def describe_pipeline(name: str, columns: Sequence[str] | None = None) -> _Pipel
         "ent": bool(sets & {"token.ent_type", "doc.ents"}),
     }
     reasons = {
-        c: f"Its parts are {', '.join(nlp.pipe_names) or 'none'}; '{c}' needs {need}." for c, need in NEEDS.items()
+        c: f"Its parts are {', '.join(nlp.pipe_names) or 'none'}; '{c}' needs {need}."
+        for c, need in REQUIREMENTS.items()
     }
     for column in required:
         if not able[column]:
@@ -137,7 +138,7 @@ def label_inputs(raw: sources.RawSource, placeholder: str, about: _PipelineFacts
         "columns": list(about.columns),
         "pipeline": about.pipeline,
         "pipeline_digest": about.digest,
-        "sizes": [PIECE, LONGEST],
+        "sizes": [PIECE, MAX_WORDS],
     }
 
 
@@ -181,7 +182,7 @@ def label_text(
         f"The {label_names} of each token is that of the spaCy pipeline {about.pipeline}, shown the tokens with their case."
     )
     if "ent" in about.columns:
-        notes.append(f"A token outside every entity has the entity type '{OUTSIDE}'.")
+        notes.append(f"A token outside every entity has the entity type '{NO_ENTITY}'.")
     notes += [
         f"There is no column '{c}': the pipeline sets no {COLUMNS[c]}. {reason}" for c, reason in about.missing.items()
     ]
@@ -197,7 +198,7 @@ def _pieces(kind: Reader, part: SplitText, placeholder: str) -> Iterator[list[li
     texts, words = list[list[str]](), 0
     for paragraph in kind.paragraphs(part):
         shown = [placeholder if word.lower() in kind.hidden else word for word in paragraph.words]
-        texts += [shown[i : i + LONGEST] for i in range(0, len(shown), LONGEST)]
+        texts += [shown[i : i + MAX_WORDS] for i in range(0, len(shown), MAX_WORDS)]
         words += len(shown)
         if words >= PIECE:
             yield texts
@@ -263,7 +264,7 @@ def _label(pipeline: str, texts: Sequence[Sequence[str]], columns: Sequence[str]
         "pos": lambda token: token.pos_,
         "tag": lambda token: token.tag_,
         "dep": lambda token: token.dep_,
-        "ent": lambda token: token.ent_type_ or OUTSIDE,
+        "ent": lambda token: token.ent_type_ or NO_ENTITY,
     }
     nlp = _open_pipeline(pipeline)
     numbers: dict[str, dict[str, int]] = {column: {} for column in columns}

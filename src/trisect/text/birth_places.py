@@ -20,7 +20,7 @@ PATTERN = re.compile(r"Where was (\S.*\S|\S) born\?")
 FILES = {"train": "birth_places_train.tsv", "valid": "birth_dev.tsv", "test": "birth_test_inputs.tsv"}
 WIKI = "wiki.txt"
 LEFT_OUT = 100
-INVENTED = 200
+INVENTED_NAMES = 200
 LONGEST_NAME = 80
 
 
@@ -116,7 +116,7 @@ def name_in(question: str) -> str:
     return match[1]
 
 
-def open_people(folder: str | Path, seed: int = 0, left_out: int = LEFT_OUT, invented: int = INVENTED) -> People:
+def open_people(folder: str | Path, seed: int = 0, left_out: int = LEFT_OUT, invented: int = INVENTED_NAMES) -> People:
     """Read a folder of birth places (WIKI, FILES), with `left_out` names of dev questions (not asked in train) drawn with `seed`.
 
     Raises CorpusError for a missing or empty file, a line that is not `question, tab, place`, and where there are not so many names.
@@ -193,8 +193,8 @@ def _lines(path: Path) -> list[tuple[int, str]]:
     return [(number, line) for number, line in enumerate(lines, start=1) if line.strip()]
 
 
-SHORTEST = 4  # characters that a text is never cut below
-KEPT = 7 / 8  # of the block, the longest that a text is cut to
+MIN_CHARACTERS = 4  # characters that a text is never cut below
+BLOCK_SHARE = 7 / 8  # of the block, the longest that a text is cut to
 SPAN = 1 / 4  # of what is left of the text, on average, the length of the span
 IGNORED = -100
 
@@ -228,8 +228,8 @@ def draw_span(
     size: int,
     block: int,
     draw: np.random.Generator,
-    shortest: int = SHORTEST,
-    longest: float = KEPT,
+    shortest: int = MIN_CHARACTERS,
+    longest: float = BLOCK_SHARE,
     span: float = SPAN,
 ) -> _CutSpan:
     """A random cut of a text of `size` characters for a model with context `block`.

@@ -24,8 +24,8 @@ LONGEST_NUMBER = 9  # digits; no sentence has so many words
 SIDES = ("source", "target")
 TALP = ".talp"
 FORM = "A line has links such as 3-4, a sure one, and 3p4, a possible one, with spaces between."
-TOGETHER = "Check that the links and the sentences, source first, belong together."
-ASK = "Give --base 0 or --base 1."
+LINK_ADVICE = "Check that the links and the sentences, source first, belong together."
+BASE_ADVICE = "Give --base 0 or --base 1."
 
 
 # a link of a file: its line, its text, the words that it joins, and whether it is sure
@@ -41,7 +41,7 @@ def read_links(
     note on how that is known. Raises CorpusError for a malformed link, one outside its sentence, and what contradicts itself.
     """
     if base not in (None, 0, 1):
-        raise CorpusError(f"A base of {base}.", "The first word counts as 0 or as 1.", ASK)
+        raise CorpusError(f"A base of {base}.", "The first word counts as 0 or as 1.", BASE_ADVICE)
     lines, own_ids = _without_ids(read_lines(path))
     if len(lines) != len(lengths):
         problem = f"{path} has {_plural(len(lines), 'line')}."
@@ -85,14 +85,14 @@ def _detect_base(path: Path, marks: Sequence[_Mark], lengths: Sequence[Link], ba
         if index > words:
             problem = f"{path}, line {line}: {text} links {side} word {index}."
             reason = f"The {side} sentence of that line has {_plural(words, 'word')}."
-            raise CorpusError(problem, reason, TOGETHER)
+            raise CorpusError(problem, reason, LINK_ADVICE)
     zero = next((end for end in ends if end[3] == 0), None)
     last = next((end for end in ends if end[3] == end[4]), None)  # can only be the last word, counted from 1
     if zero and last:
         line, text, side, _, words = last
         problem = f"{path} counts from 0 in line {zero[0]} ({zero[1]}) and from 1 in line {line} ({text})."
         reason = f"The {side} of line {line} has {_plural(words, 'word')}: its last, from 0, is {words - 1}."
-        raise CorpusError(problem, reason, TOGETHER)
+        raise CorpusError(problem, reason, LINK_ADVICE)
     if first := zero or last:
         shown, sign = (0, "an index 0") if zero else (1, "an index as large as the sentence")
         if base not in (None, shown):
@@ -105,7 +105,7 @@ def _detect_base(path: Path, marks: Sequence[_Mark], lengths: Sequence[Link], ba
     if not marks or path.suffix == TALP:
         return 1, "so the form says, and nothing in it says otherwise" if marks else "it has no links"
     reason = "No index is 0, and none is as large as its sentence has words."
-    raise CorpusError(f"{path} does not show whether its first word counts as 0 or as 1.", reason, ASK)
+    raise CorpusError(f"{path} does not show whether its first word counts as 0 or as 1.", reason, BASE_ADVICE)
 
 
 def _format_links(links: Iterable[Link], possible: Iterable[Link] = (), base: int = 0) -> str:
@@ -134,7 +134,7 @@ def _plural(count: int, word: str) -> str:
 TRAIN, TEST = "train", "test"
 TRIAL = ("trial", "valid", "dev")  # what the middle split is called by those who share bitexts
 GOLD = (TALP, ".pharaoh", ".align", ".links", ".gold")
-OTHERS = (*GOLD, ".md", ".txt", ".json")
+OTHER_SUFFIXES = (*GOLD, ".md", ".txt", ".json")
 
 
 class SentencePair(NamedTuple):
@@ -321,7 +321,7 @@ def _check_ids(path: Path, own_ids: Sequence[str], ids: Sequence[str]) -> None:
     for number, (this, other) in enumerate(zip(own_ids, ids, strict=False), start=1):
         if this != other:
             reason = f"It begins with the ID {this[:LONGEST_NUMBER]}, the source's with {other[:LONGEST_NUMBER]}."
-            raise CorpusError(f"{path}, line {number}, is of another pair.", reason, TOGETHER)
+            raise CorpusError(f"{path}, line {number}, is of another pair.", reason, LINK_ADVICE)
 
 
 def _words(line: str) -> list[str]:
@@ -390,7 +390,7 @@ def _endings(folder: Path) -> list[str]:
     """The endings of a folder's train files; twice the same for one file with both sides."""
     names = sorted(path.name for path in folder.iterdir()) if folder.is_dir() else []
     ends = [name.removeprefix(f"{TRAIN}.") for name in names if name.startswith(f"{TRAIN}.")]
-    languages = [end for end in ends if f".{end}" not in OTHERS]
+    languages = [end for end in ends if f".{end}" not in OTHER_SUFFIXES]
     if len(ends) == 1 and f".{ends[0]}" not in GOLD and (folder / f"{TRAIN}.{ends[0]}").is_file():
         with open_text(folder / f"{TRAIN}.{ends[0]}", MAX_LINE_BYTES, MAX_TEXT_BYTES) as file:
             return ends * 2 if SEPARATOR.search(file.readline()) else languages

@@ -18,7 +18,7 @@ import numpy.typing as npt
 from trisect.core.errors import CorpusError, DamagedFileError
 from trisect.core.files import Json, as_record, canonical, digest, read_json, replace_file, safe_join, write_json
 from trisect.core.spec import Text
-from trisect.text.lines import SPLITS, UNKNOWN, UNSHOWN
+from trisect.text.lines import SPLITS, UNKNOWN, XML_FORBIDDEN
 
 CHUNK = 1 << 22
 
@@ -416,7 +416,7 @@ def _tokens(n: int) -> str:
 
 def _check_columns(corpus: str, labels: Mapping[str, tuple[str, ...]]) -> None:
     for label in labels:
-        if not UNSHOWN.isdisjoint(label) or any("\ud800" <= c <= "\udfff" for c in label):
+        if not XML_FORBIDDEN.isdisjoint(label) or any("\ud800" <= c <= "\udfff" for c in label):
             problem = f"The corpus '{corpus}' has a label column {label!r}."
             raise CorpusError(problem, "Control characters cannot be shown on a page.", "Rename that column.")
 

@@ -144,7 +144,7 @@ def _mix(topical: list[T], general: list[T]) -> _WeightedChoice[T]:
 NAME = "embedded"
 VERSION = 1
 SIZES = {TRAIN: 4000, "valid": 60, TEST: 200}
-LARGEST = 20_000  # pairs in total; the grammar generates many more
+MAX_PAIRS = 20_000  # pairs in total; the grammar generates many more
 BITEXT_NOTE = (
     f"The embedded bitext is generated (version {VERSION}), and so are its links: the target puts its verb last and its "
     "adjectives and determiners behind the noun; some words become two, together or apart, two become one, and some "
@@ -299,10 +299,10 @@ def bitext_corpus(
     Raises CorpusError if a split would be empty or the pairs are too many.
     """
     sizes = (train, valid, test)
-    if min(sizes) < 1 or sum(sizes) > LARGEST:
+    if min(sizes) < 1 or sum(sizes) > MAX_PAIRS:
         problem = f"A bitext of {train} + {valid} + {test} pairs."
         raise CorpusError(
-            problem, f"Each split has at least one, and all together {LARGEST:,} at most.", "Give others."
+            problem, f"Each split has at least one, and all together {MAX_PAIRS:,} at most.", "Give others."
         )
     generator = _PairGenerator(Random(f"pairs {VERSION} {seed}"))
     pairs_by_source: dict[tuple[str, ...], SentencePair] = {}
@@ -348,9 +348,9 @@ def _pick(draw: Random, items: Sequence[T]) -> T:
 
 REGIONS, PLACES, FAMILIES = 6, 6, 6  # regions, and places and family names per region
 LOCAL = 0.5  # share of people who are born in their family's region for sure
-BOTH = 0.5  # share of people in the pretraining text and in fine-tuning
-READ = 0.4  # share of people in the text only; the rest are in fine-tuning only
-LEAST, MOST = 20, 400
+BOTH_SHARE = 0.5  # share of people in the pretraining text and in fine-tuning
+PRETRAINING_SHARE = 0.4  # share of people in the text only; the rest are in fine-tuning only
+MIN_NAMES, MAX_NAMES = 20, 400
 PEOPLE_NOTE = (
     f"The embedded people are generated (version {VERSION}): names and places are invented, and for "
     f"{percent(LOCAL + (1 - LOCAL) / REGIONS)} of people the last name says in which of {REGIONS} regions their birth place lies."
@@ -375,9 +375,9 @@ def people_corpus(seed: int = 0, people: int = 150, unseen: int = 60) -> People:
     Half of the people appear in the text and in the questions of train, 40 % in the text and in the questions of valid, 10 % in the
     questions of train only. Raises CorpusError if a number is out of range.
     """
-    if not LEAST <= people <= MOST or not 1 <= unseen <= MOST:
+    if not MIN_NAMES <= people <= MAX_NAMES or not 1 <= unseen <= MAX_NAMES:
         problem = f"A world of {people} people and {unseen} unseen ones."
-        reason = f"There are {LEAST} to {MOST} people, and 1 to {MOST} unseen ones."
+        reason = f"There are {MIN_NAMES} to {MAX_NAMES} people, and 1 to {MAX_NAMES} unseen ones."
         raise CorpusError(problem, reason, "Give numbers within these.")
     draw = Random(f"world {VERSION} {seed}")
 
@@ -399,7 +399,7 @@ def people_corpus(seed: int = 0, people: int = 150, unseen: int = 60) -> People:
         place, job = births[origin].pick(draw), jobs.pick(draw)
         questions_of_people.append(Question(name, ask(name), place))
         lines_of.append([PretrainingLine(name, t.format(name=name, place=place, job=job)) for t in TEMPLATES])
-    both, read = round(BOTH * people), round((BOTH + READ) * people)
+    both, read = round(BOTH_SHARE * people), round((BOTH_SHARE + PRETRAINING_SHARE) * people)
     train = _shuffle([*questions_of_people[:both], *questions_of_people[read:people]], draw)
     lines = _shuffle([line for lines in lines_of[:read] for line in lines], draw)
     invented = recombine([q.name for q in questions_of_people], unseen, draw)

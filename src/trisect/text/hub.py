@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 PREFIX = "hf:"
 NAMES = {"train": ("train",), "valid": ("validation", "valid", "dev"), "test": ("test",)}
 BATCH = 100  # rows in memory at once
-SHOWN = 300  # characters of the library's own words in a message
+MAX_MESSAGE = 300  # characters of the library's own words in a message
 FAILURES = (  # of the library, the first that applies: what is wrong, and what to do
     (ConnectionError, "cannot be reached", "Check name and network; what was fetched once, and hf:FOLDER, need none."),
     (FileNotFoundError, "is not there", "Check its name (a private one needs 'hf auth login'), or the folder's path."),
@@ -132,5 +132,5 @@ def _load(where: str, name: str, config: str | None) -> tuple[Mapping[str, Any],
     except Exception as error:  # foreign code and foreign files: anything may go wrong in it
         problem, todo = next((problem, todo) for kind, problem, todo in FAILURES if isinstance(error, kind))
         words = " ".join(str(error).split()) or type(error).__name__
-        reason = f"The library says: {words if len(words) <= SHOWN else f'{words[:SHOWN]}…'}"
+        reason = f"The library says: {words if len(words) <= MAX_MESSAGE else f'{words[:MAX_MESSAGE]}…'}"
         raise CorpusError(f"The dataset '{where}' {problem}.", reason, todo) from error

@@ -14,12 +14,12 @@ from trisect.text.generated import NAME, bitext_corpus
 from trisect.text.lines import UNKNOWN
 from trisect.text.sources import Labelled, LabelledTexts, check_split
 
-OWN = ("word", "position", "frequency")  # what every text has
-OTHERS = ("previous", "next", "head")  # of another word, its column 'pos' or the one named after a dot
+TEXT_LABELS = ("word", "position", "frequency")  # what every text has
+NEIGHBOUR_LABELS = ("previous", "next", "head")  # of another word, its column 'pos' or the one named after a dot
 PART = "pos"
-USUAL = ("word", "position", "frequency", "pos", "dep", "previous", "next", "head")
+USUAL_LABELS = ("word", "position", "frequency", "pos", "dep", "previous", "next", "head")
 STEP, STEPS = 3, 8  # a bin of positions is so many words wide, the last one open
-OTHER = "(other)"
+OTHER_CLASS = "(other)"
 
 Names = tuple[str | None, ...]
 
@@ -40,9 +40,9 @@ class WordLabeller:
 
         def classes(label: str) -> Names:
             which, _, column = label.partition(".")
-            if label in OWN:
+            if label in TEXT_LABELS:
                 return _own_classes(label, words, places, self.counts)
-            if which not in OTHERS:
+            if which not in NEIGHBOUR_LABELS:
                 return text.labels[label]
             names = text.labels[column or PART]
             if which == "head":
@@ -77,7 +77,9 @@ def make_labeller(texts: LabelledTexts, labels: Sequence[str] | None, limit: int
         counts.update(text.text[slice(*text.spans[i])].lower() for i in text.leading_words())
         headed = headed or bool(text.heads)
     available = _label_names(texts, headed)
-    chosen = tuple(dict.fromkeys(labels if labels is not None else (label for label in USUAL if label in available)))
+    chosen = tuple(
+        dict.fromkeys(labels if labels is not None else (label for label in USUAL_LABELS if label in available))
+    )
     check_labels(texts, chosen, headed)
     return WordLabeller(chosen, counts)
 
@@ -87,15 +89,17 @@ def check_labels(texts: LabelledTexts, labels: Sequence[str], headed: bool = Tru
     available = _label_names(texts, headed)
     for label in labels:
         which, _, column = label.partition(".")
-        if label not in available and not (which in OTHERS and column in texts.columns and (which != "head" or headed)):
+        if label not in available and not (
+            which in NEIGHBOUR_LABELS and column in texts.columns and (which != "head" or headed)
+        ):
             reason = f"There is {', '.join(available)}; previous, next and head may name a column, as in previous.dep."
             raise CorpusError(f"{texts.name} has no label '{label}'.", reason, "Use labels that there are.")
 
 
 def _label_names(texts: LabelledTexts, headed: bool) -> tuple[str, ...]:
     """The labels that all words of the texts can have."""
-    others = tuple(o for o in OTHERS if o != "head" or headed) if PART in texts.columns else ()
-    return (*OWN, *texts.columns, *others)
+    others = tuple(o for o in NEIGHBOUR_LABELS if o != "head" or headed) if PART in texts.columns else ()
+    return (*TEXT_LABELS, *texts.columns, *others)
 
 
 def is_unknown(word: str) -> bool:
@@ -107,7 +111,7 @@ def frequent_classes(names: Sequence[str | None], limit: int, least: int) -> tup
     """The kept classes: the `limit` most frequent ones with `least` words or more, and one for all others if there are any."""
     counts = Counter(name for name in names if name is not None)
     frequent = sorted((n for n, c in counts.items() if c >= least), key=lambda n: (-counts[n], n))[:limit]
-    return (*frequent, OTHER) if len(frequent) < len(counts) else tuple(frequent)
+    return (*frequent, OTHER_CLASS) if len(frequent) < len(counts) else tuple(frequent)
 
 
 LINKED, PLACE = "linked", "linked.position"
@@ -131,7 +135,7 @@ class PairTexts:
     @property
     def labels(self) -> tuple[str, ...]:
         """The labels that its words can have."""
-        return (*OWN, *LINKS) if self.has_links else OWN
+        return (*TEXT_LABELS, *LINKS) if self.has_links else TEXT_LABELS
 
 
 @dataclass(frozen=True)
@@ -151,7 +155,7 @@ class PairLabeller:
                 ends[link[side]].append(link[1 - side])
             linked = [linked_words[0] if len(linked_words) == 1 else None for linked_words in ends]
             for label in self.labels:
-                if label in OWN:
+                if label in TEXT_LABELS:
                     classes[side][label] = _own_classes(label, words, range(len(words)), self.counts[side])
                 else:
                     linked_classes = others if label == LINKED else [_position_bin(j) for j in range(len(others))]

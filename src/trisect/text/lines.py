@@ -15,7 +15,7 @@ from trisect.core.schema import MAX_LINE_BYTES, MAX_LINES, MAX_TEXT_BYTES
 
 SPLITS = ("train", "valid", "test")
 UNKNOWN = "<unk>"
-UNSHOWN = frozenset(map(chr, {*range(32), 0xFFFE, 0xFFFF} - {9, 10, 13}))  # not in XML, and so in no figure
+XML_FORBIDDEN = frozenset(map(chr, {*range(32), 0xFFFE, 0xFFFF} - {9, 10, 13}))  # not in XML, and so in no figure
 BLOCK = 2**20  # bytes that are read at once
 SPECIAL = {stat.S_ISDIR: "a folder", stat.S_ISFIFO: "a pipe", stat.S_ISSOCK: "a socket"}
 

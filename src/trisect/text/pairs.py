@@ -212,19 +212,21 @@ CITIES = _words(
 )
 ANIMALS = _words("dog cat horse cow bird fish lion bear wolf fox mouse sheep pig goat duck rabbit tiger snake")
 ROOMS = _words("kitchen garage garden office library basement bedroom yard hall attic barn street")
-HERE, LOOK = "Here they are:", "Look at them:"
+HERE, LOOK_PROMPT = "Here they are:", "Look at them:"
 TEMPLATES = (
     _BindingTemplate("who has what", HERE, " {key} has the {value}.", " So {key} has the", NAMES, THINGS),
     _BindingTemplate(
         "what is in which box",
-        LOOK,
+        LOOK_PROMPT,
         " The {key} box holds the {value}.",
         " So the {key} box holds the",
         COLOURS,
         THINGS,
     ),
     _BindingTemplate("who lives where", HERE, " {key} lives in {value}.", " So {key} lives in", NAMES, CITIES),
-    _BindingTemplate("who is where", LOOK, " The {key} is in the {value}.", " So the {key} is in the", ANIMALS, ROOMS),
+    _BindingTemplate(
+        "who is where", LOOK_PROMPT, " The {key} is in the {value}.", " So the {key} is in the", ANIMALS, ROOMS
+    ),
 )
 
 
@@ -330,12 +332,12 @@ def _shuffle(draw: np.random.Generator, words: Sequence[str]) -> tuple[str, ...]
 
 
 # words of the passage before each pair, and before the one that comes again; fewer for short windows
-BETWEEN = (3, 2, 1)
-PASSAGE = BETWEEN[0] * (BINDINGS + 1)
-LEAST = 2 * BINDINGS + 1  # words: so that a text never begins with one of the As, which is another token there
-MOST = 300  # words of a text that are tried, the most frequent ones
-READ = 20_000  # texts that are read for them, at most
-KEPT = 2_000  # passages that are drawn from, at most
+GAP_WORDS = (3, 2, 1)
+PASSAGE = GAP_WORDS[0] * (BINDINGS + 1)
+MIN_WORDS = 2 * BINDINGS + 1  # words: so that a text never begins with one of the As, which is another token there
+MAX_WORDS = 300  # words of a text that are tried, the most frequent ones
+MAX_TEXTS = 20_000  # texts that are read for them, at most
+MAX_PASSAGES = 2_000  # passages that are drawn from, at most
 TRIES = 50  # at a pair in passages of the text, and as often among other words
 ENGLISH = tuple(dict.fromkeys((*THINGS, *ANIMALS, *COLOURS, *ROOMS, *NAMES, *CITIES)))
 
@@ -357,12 +359,12 @@ def induction_words(ids: TokenIds, texts: LabelledTexts | None) -> _InductionWor
     candidates, passages = ENGLISH, list[tuple[str, ...]]()
     if texts is not None:  # words that are letters alone, as they are written there, and runs of words
         counts: Counter[str] = Counter()
-        for text in islice(texts.texts(), READ):
+        for text in islice(texts.texts(), MAX_TEXTS):
             words = [text.text[slice(*text.spans[i])] for i in text.leading_words()]
             counts.update(word for word in words if word.isalpha() and len(word) > 1)
-            if len(words) >= PASSAGE and len(passages) < KEPT:
+            if len(words) >= PASSAGE and len(passages) < MAX_PASSAGES:
                 passages.append(tuple(words[:PASSAGE]))
-        most_frequent = sorted(counts.items(), key=lambda item: (-item[1], item[0]))[:MOST]
+        most_frequent = sorted(counts.items(), key=lambda item: (-item[1], item[0]))[:MAX_WORDS]
         candidates = tuple(word for word, _ in most_frequent)
     first: dict[tuple[int, ...], str] = {}  # of 'The' and 'the' where the tokenizer puts all in lower case
     for word, row in zip(candidates, ids([f" {word}" for word in candidates]), strict=True):
@@ -371,9 +373,9 @@ def induction_words(ids: TokenIds, texts: LabelledTexts | None) -> _InductionWor
     pairs = _BindingTemplate("induction", "", " {key} {value}", " {key}", distinct_words, distinct_words)
     keys, values = (_word_tokens(ids, pairs, slot) for slot in ("key", "value"))
     tokens = {word: token for word, token in keys.items() if values.get(word) == token}
-    if len(tokens) < LEAST or (texts is not None and not passages):
+    if len(tokens) < MIN_WORDS or (texts is not None and not passages):
         which = "English words" if texts is None else "words of two letters or more, which alone were tried,"
-        has = f"{len(tokens)} of {len(candidates)} {which} are one token of their own, and {LEAST} are needed"
+        has = f"{len(tokens)} of {len(candidates)} {which} are one token of their own, and {MIN_WORDS} are needed"
         runs = "" if texts is None else f"; {texts.name} has {len(passages)} runs of {PASSAGE} words in one text"
         todo = "Name a text in the model's own words with --corpus, or give pairs of your own with --pairs."
         raise CorpusError("The task 'induction' has too few words.", f"{has}{runs}.", todo)
@@ -381,7 +383,7 @@ def induction_words(ids: TokenIds, texts: LabelledTexts | None) -> _InductionWor
 
 
 def draw_induction(
-    ids: TokenIds, usable: _InductionWords, count: int, seed: int, between: int = BETWEEN[0]
+    ids: TokenIds, usable: _InductionWords, count: int, seed: int, between: int = GAP_WORDS[0]
 ) -> tuple[TextPair, ...]:
     """Draw pairs: four times two words (A B) in a passage, and one of the As again, to be followed by B.
 
@@ -495,7 +497,7 @@ def draw_spoken(
     return pairs
 
 
-DRAWN = 4000  # sentences that pairs are made from
+MAX_SENTENCES = 4000  # sentences that pairs are made from
 TRANSLATION_TRIES = 20_000  # draws for each pair that is asked for
 AT_ONCE = 10_000  # draws at a time
 # texts -> ids of both sides
@@ -526,7 +528,7 @@ def draw_translations(ids: BothSides, count: int, seed: int) -> tuple[TextPair, 
     A query asks a role, a key says at which place of the source it stands, a value says what is there; the answers of the base and those
     that q, k and v from the donor predict differ. Raises CorpusError where the tokenizer has too few words of one token.
     """
-    roled = list(islice(sentences(seed), DRAWN))
+    roled = list(islice(sentences(seed), MAX_SENTENCES))
     source_words, usable = (_single_token_words(ids, roled, side) for side in (0, 1))
     texts = [read_roles(sentence, usable) for sentence in roled if source_words.issuperset(sentence.pair.source)]
     draw = np.random.default_rng([seed, 13])
@@ -614,7 +616,7 @@ def _single_token_words(ids: BothSides, roled: Sequence[RoledSentence], side: in
 
 
 START = "▁"  # in front of a word's first piece
-FIRST = 4  # positions of a window that nothing is asked about
+FIRST_POSITION = 4  # positions of a window that nothing is asked about
 ANSWERED = ("base", "q", "k", "v", "k+v", "donor")  # what is from the donor, where an answer is known
 WINDOWS = 30  # windows for each pair that is asked for
 LOOKUP_TRIES = 4000  # draws of two windows for each pair that is asked for
@@ -728,7 +730,7 @@ def _single_words(window: Int[np.ndarray, " T"], begins: Bool[np.ndarray, " U"])
     return {
         int(value): int(place)
         for value, place, many in zip(values, places, counts, strict=True)
-        if many == 1 and FIRST <= place < len(window) - 2 and is_word[place] and is_word[place + 1]
+        if many == 1 and FIRST_POSITION <= place < len(window) - 2 and is_word[place] and is_word[place + 1]
     }
 
 

@@ -14,7 +14,7 @@ from typing import NamedTuple, TextIO
 from trisect.core.errors import CorpusError, unknown_name
 from trisect.core.schema import MAX_CORPUS_BYTES, MAX_CORPUS_LINE_BYTES
 from trisect.text.hub import DatasetTexts
-from trisect.text.lines import SPLITS, UNKNOWN, UNSHOWN, open_text
+from trisect.text.lines import SPLITS, UNKNOWN, XML_FORBIDDEN, open_text
 
 LINE = 1 << 20  # characters read at once: a text without line ends is read in pieces of this size
 SplitText = Path | DatasetTexts  # the text of one split: a file, or the rows of a dataset
@@ -148,7 +148,7 @@ def _pieces(file: TextIO) -> Iterator[str]:
         yield rest
 
 
-_APART = str.maketrans({c: f" {c} " for c in "'.,()!?"} | {'"': "", ";": " ", ":": " "})
+_SPACED_SIGNS = str.maketrans({c: f" {c} " for c in "'.,()!?"} | {'"': "", ";": " ", ":": " "})
 _BREAK = re.compile("<br />", re.IGNORECASE)
 _WORD = re.compile(r"['.,()!?]|[^\s'.,()!?;:]+")
 BASIC_ENGLISH = (
@@ -160,7 +160,7 @@ MARKS = re.compile(r"<unk>|@[-,.]@|^ ?= .+ =\s*$", re.MULTILINE)
 HEADING = re.compile(r"^ ?(= )+.+( =)+\s*$")
 ARTICLE = re.compile(r"^ ?= [^=]+ = *$")
 # what WikiText set apart, in the order in which it is joined again
-JOINS = tuple(
+JOINING_RULES = tuple(
     (re.compile(pattern), replacement)
     for pattern, replacement in (
         (r" @([-,.])@ ", r"\1"),
@@ -181,7 +181,7 @@ def basic_english(line: str) -> list[str]:
     ' . , ( ) ! ? stand alone; " is deleted; ; : and <br /> become a space (definitions A1).
     """
     bare = line.replace('"', "")
-    return (_BREAK.sub(" ", bare) if "<" in bare else bare).translate(_APART).split()
+    return (_BREAK.sub(" ", bare) if "<" in bare else bare).translate(_SPACED_SIGNS).split()
 
 
 def basic_english_spans(line: str) -> list[tuple[int, int]]:
@@ -194,7 +194,7 @@ def basic_english_spans(line: str) -> list[tuple[int, int]]:
 def detokenise(line: str) -> tuple[str, int]:
     """A line of WikiText in normal spelling, and the number of places that were joined."""
     joined = 0
-    for pattern, replacement in JOINS:
+    for pattern, replacement in JOINING_RULES:
         line, count = pattern.subn(replacement, line)
         joined += count
     return line, joined
@@ -263,7 +263,7 @@ PLAIN = Reader(
 )
 
 
-READ = {"FORM": 1, "UPOS": 3, "XPOS": 4, "FEATS": 5, "DEPREL": 7}  # the columns of a word that are used
+COLUMN_NUMBERS = {"FORM": 1, "UPOS": 3, "XPOS": 4, "FEATS": 5, "DEPREL": 7}  # the columns of a word that are used
 MORPH = "morph"  # the column of whole bundles of features, and how those of single features begin
 TEXT = re.compile(r"#\s*text\s*=(.*)")
 NEW_DOCUMENT = re.compile(r"#\s*newdoc\b")
@@ -319,23 +319,23 @@ def _check_row(cells: list[str], last: int, end: int, where: str) -> None:
         raise wrong(f"the id is {cells[0]}", reason)
     if sign:
         return
-    if empty := [name for name, i in READ.items() if not cells[i]]:
+    if empty := [name for name, i in COLUMN_NUMBERS.items() if not cells[i]]:
         raise wrong(f"{empty[0]} is empty", "No column of a CoNLL-U word is empty: what is not known is '_'.")
-    features = cells[READ["FEATS"]]
+    features = cells[COLUMN_NUMBERS["FEATS"]]
     if not re.fullmatch(r"_|[^=|]+=[^=|]+(\|[^=|]+=[^=|]+)*", features):
         reason = "Features are written Name=Value with '|' between them, and '_' where there are none."
         raise wrong(f"{features[:60]!r} are no features", reason)
     if not re.fullmatch(r"_|[0-9]{1,9}", cells[6]) or cells[6] == cells[0]:
         reason = "A head is the number of another word of the sentence, 0 for a root, or '_' where it is not known."
         raise wrong(f"the head of word {cells[0]} is {cells[6][:40]!r}", reason)
-    if not UNSHOWN.isdisjoint(features):
+    if not XML_FORBIDDEN.isdisjoint(features):
         raise wrong(f"{features[:60]!r} holds a control character", "Features name label columns, which pages show.")
 
 
 def _sentence(rows: list[list[str]], text: str, article: int | None, where: str) -> Paragraph:
     """The words of a sentence; raises CorpusError if they are withheld."""
     words = [row for row in rows if row[0].isdigit()]
-    forms = [row[READ["FORM"]] for row in words]
+    forms = [row[COLUMN_NUMBERS["FORM"]] for row in words]
     if len(forms) > 1 and set(forms) == {"_"}:
         reason = "The treebank is shared without its words, whose rights are others': '_' stands for each of them."
         todo = (
@@ -346,8 +346,12 @@ def _sentence(rows: list[list[str]], text: str, article: int | None, where: str)
     def column(i: int) -> list[str | None]:
         return [None if row[i] == "_" else row[i] for row in words]
 
-    labels = {"pos": column(READ["UPOS"]), "tag": column(READ["XPOS"]), "dep": column(READ["DEPREL"])}
-    labels[MORPH] = column(READ["FEATS"])
+    labels = {
+        "pos": column(COLUMN_NUMBERS["UPOS"]),
+        "tag": column(COLUMN_NUMBERS["XPOS"]),
+        "dep": column(COLUMN_NUMBERS["DEPREL"]),
+    }
+    labels[MORPH] = column(COLUMN_NUMBERS["FEATS"])
     for i, bundle in enumerate(labels[MORPH]):
         for feature in bundle.split("|") if bundle else ():
             name, _, value = feature.partition("=")
@@ -362,7 +366,11 @@ def _sentence(rows: list[list[str]], text: str, article: int | None, where: str)
         else:
             end = int(last or 0)
             tokens.append(
-                Token(row[READ["FORM"]], 0 if last else 1, "SpaceAfter=No" not in map(str.strip, row[9].split("|")))
+                Token(
+                    row[COLUMN_NUMBERS["FORM"]],
+                    0 if last else 1,
+                    "SpaceAfter=No" not in map(str.strip, row[9].split("|")),
+                )
             )
     numbers = () if "_" in heads else tuple(map(int, heads))
     return Paragraph(forms, labels, text or join_tokens(tokens), numbers, article, tuple(tokens), joined=not text)

@@ -42,7 +42,7 @@ SAMPLE_NOTE = (
     "The sample is sentences of ordinary English that were written for trisect; parts of speech, relations and heads are those of "
     "Universal Dependencies, by a tagger trained on its English Web Treebank and corrected by reading."
 )
-COUNTED = 10_000  # texts that are looked through for what was joined
+SAMPLE_TEXTS = 10_000  # texts that are looked through for what was joined
 
 
 @dataclass(frozen=True)
@@ -161,7 +161,7 @@ def load_text(text: Text) -> Corpus:
 
 
 STOP = "."
-FEW = 3  # texts that a command is still written out with
+MAX_WRITTEN_TEXTS = 3  # texts that a command is still written out with
 LONGEST_SENTENCE = 128  # words, where a corpus folder has no sentence ends
 
 
@@ -178,7 +178,9 @@ def as_texts(texts: Iterable[TextOrPair]) -> Texts:
             if not (" ".join(text) if isinstance(text, tuple) else str(text)).strip():
                 reason = "A text has at least one character that is not white space."
                 raise CorpusError(f"Text {number} is {shorten(text)}.", reason, "Leave it out, or give its words.")
-        short = samples if len(samples) <= FEW and all(isinstance(text, str) for text in samples) else ("…",)
+        short = (
+            samples if len(samples) <= MAX_WRITTEN_TEXTS and all(isinstance(text, str) for text in samples) else ("…",)
+        )
         options = tuple(str(word) for text in short for word in ("--text", text))
         again = len(samples) - len(set(samples))
         notes = (f"{again:,} of {len(samples):,} texts repeat an earlier one; each counts as often as it was given.",)
@@ -199,7 +201,7 @@ def as_texts(texts: Iterable[TextOrPair]) -> Texts:
         for name, value in (sample.inputs or {}).items():
             numbers = value.detach().float().cpu().numpy() if hasattr(value, "detach") else np.asarray(value)
             marks.update(name.encode() + np.ascontiguousarray(numbers).tobytes())
-    options = tuple(words) if 0 < len(samples) <= FEW and words else ("--text", "…")
+    options = tuple(words) if 0 < len(samples) <= MAX_WRITTEN_TEXTS and words else ("--text", "…")
     name = f"{' and '.join(kinds) or 'inputs'} given by hand"
     return Texts(name, lambda: iter(samples), (), marks.hexdigest()[:8], options)
 
@@ -251,9 +253,9 @@ def _open_part(
     check_split(source.name, split, source.parts)
     kind, part = PUBLISHED if published and source.kind is WIKITEXT else source.kind, source.parts[split]
     count = joined = returns = 0
-    for text, paragraph in islice(kind.texts(part), COUNTED):
+    for text, paragraph in islice(kind.texts(part), SAMPLE_TEXTS):
         count, joined, returns = count + 1, joined + paragraph.joined, returns + text.count("\r")
-    those = f"the first {COUNTED:,} texts" if count == COUNTED else f"{count:,} texts"
+    those = f"the first {SAMPLE_TEXTS:,} texts" if count == SAMPLE_TEXTS else f"{count:,} texts"
     spacing = "spaces beside marks, quotes and brackets, and marks such as @-@"
     note = f"In {those} what WikiText sets apart was joined in {joined:,} places: {spacing}."
     if kind is CONLLU:
@@ -476,8 +478,10 @@ def describe(corpus: Corpus, columns: Mapping[str, int] | None = None) -> dict[s
 
 
 MARK = "="
-ENDS = frozenset(".!?)'\"")  # a paragraph ends so, or with a heading; after any other word a mark is part of a formula
-LONGEST = 25  # tokens of a title
+SENTENCE_ENDS = frozenset(
+    ".!?)'\""
+)  # a paragraph ends so, or with a heading; after any other word a mark is part of a formula
+MAX_TITLE_TOKENS = 25  # tokens of a title
 
 
 def article_starts(tokens: Int[np.ndarray, " N"], vocabulary: Sequence[str]) -> Int[np.ndarray, " A"]:
@@ -493,12 +497,12 @@ def article_starts(tokens: Int[np.ndarray, " N"], vocabulary: Sequence[str]) -> 
         start, many = int(run[0]), len(run)
         if opened is not None:
             opening, level = opened
-            if many >= level and start - opening - level <= LONGEST:
+            if many >= level and start - opening - level <= MAX_TITLE_TOKENS:
                 if level == 1:
                     starts.append(opening)
                 start, many = start + level, many - level
                 free, opened = start - 1, None
         # what precedes has to be able to be the end of a paragraph or of a heading
-        if many and (start == 0 or free == start - 1 or vocabulary[int(tokens[start - 1])] in ENDS):
+        if many and (start == 0 or free == start - 1 or vocabulary[int(tokens[start - 1])] in SENTENCE_ENDS):
             opened = (start, many)
     return np.array(starts, dtype=int)

@@ -393,7 +393,7 @@ def _along(letters: Float[np.ndarray, "4 D"], vector: Array) -> tuple[float, ...
 BLOCK = 1 << 18  # numbers drawn together, so that memory does not grow with samples times keys
 LARGEST_SAMPLE = 10**8  # samples, of which two numbers each are kept
 HALF = math.sqrt(0.5)  # the standard deviation of the stretch of k_a
-MOST = 600.0  # of an exponent
+MAX_EXPONENT = 600.0  # of an exponent
 
 
 class KeyDraws(NamedTuple):
@@ -454,7 +454,9 @@ def _two_head_rms(beta: float, variance: float, values: Float[np.ndarray, "N D"]
     n, noise = len(values), variance * beta**2
 
     def factor(times: float, halvings: int) -> float:
-        return math.exp(min(times * noise - halvings * beta, MOST)) / (1 + (n - 1) * math.exp(-beta)) ** halvings
+        return (
+            math.exp(min(times * noise - halvings * beta, MAX_EXPONENT)) / (1 + (n - 1) * math.exp(-beta)) ** halvings
+        )
 
     means, total, widest = [], 0.0, 0.0
     for target in (A, B):
@@ -486,7 +488,7 @@ def _stretched_head(
 
 
 MEANS = "Keys k_i ~ N(μ_i, αI) around orthonormal means"
-STRETCHED = (
+STRETCH_NOTE = (
     "Σ_a = αI + ½ μ_a μ_aᵀ, Σ_i = αI for every other i. Exact for α = 0, and a limit as α → 0 (√α ≪ 1), at any β. "
 )
 
@@ -585,7 +587,7 @@ def stretched_key_one_head(
         measured="Kolmogorov–Smirnov distance of α_a",
         relation="at most",
         law="α_a = e^{βγ} / (e^{βγ} + e^β + n − 2), γ ~ N(1, ½); two keys: σ(β(γ − 1)). Its log-odds are N(β − log(e^β + n − 2), ½β²)",
-        domain=f"{STRETCHED}Bound: the distance that samples of the law pass once in 1,000.",
+        domain=f"{STRETCH_NOTE}Bound: the distance that samples of the law pass once in 1,000.",
         errata=(
             Erratum(
                 "The covariance of the other keys is written with the index of a.",
@@ -631,7 +633,7 @@ def stretched_key_two_heads(
         measured="Kolmogorov–Smirnov distance of head 1's α_a",
         relation="at most",
         law="α_a = e^{βγ} / (e^{βγ} + n − 1) in head 1, γ ~ N(1, ½); α_b = e^β / (e^β + n − 1) in head 2. The variance of c is ¼ of c_1's",
-        domain=f"{STRETCHED}For orthonormal values two heads vary less than one at every "
+        domain=f"{STRETCH_NOTE}For orthonormal values two heads vary less than one at every "
         "β; for v_a and v_b that nearly coincide, others being elsewhere, it can turn round. Samples with q_1ᵀk_a < 0 "
         "(7.9 %) are counted apart.",
         errata=(

@@ -14,7 +14,7 @@ from numpy.random import Generator
 from trisect.core.errors import TheoryError
 
 Array = np.ndarray
-LARGEST = 1e300  # of a logit: differences of such logits are still finite
+MAX_LOGIT = 1e300  # of a logit: differences of such logits are still finite
 ROOM = 10**7  # numbers of one table, 80 MB
 A, B = 0, 1  # positions of the keys a and b
 
@@ -49,10 +49,10 @@ def attention_weights(logits: Float[np.ndarray, "... N"]) -> Float[np.ndarray, "
     Raises TheoryError where a logit is beyond ±1e300 or not a number.
     """
     largest = float(max(logits.max(), -logits.min()))  # NaN, if there is one, or the largest size
-    if not largest <= LARGEST:
+    if not largest <= MAX_LOGIT:
         raise TheoryError(
             f"A logit of size {largest:.3g} came up.",
-            f"Logits up to {LARGEST:.0e} in size are computed; beyond that differences of two are no numbers.",
+            f"Logits up to {MAX_LOGIT:.0e} in size are computed; beyond that differences of two are no numbers.",
             "Use a smaller beta, or smaller inputs.",
         )
     weights = np.exp(logits - logits.max(-1, keepdims=True))

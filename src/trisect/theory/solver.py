@@ -18,9 +18,9 @@ from trisect.core.errors import TheoryError
 from trisect.theory.constructions import self_attention
 from trisect.theory.helpers import Array, attention_weights
 
-SURE = 1e-9  # of the largest target: what a bound that is itself rounded has to exceed
+BOUND_TOLERANCE = 1e-9  # of the largest target: what a bound that is itself rounded has to exceed
 WORK = 1e8  # steps of elimination times bits of its numbers, up to which a rank is counted exactly
-MOST = sys.float_info.max
+MAX_FLOAT = sys.float_info.max
 
 
 def certificate(words: Float[np.ndarray, "N D"], targets: Float[np.ndarray, "N M"]) -> tuple[str, float] | None:
@@ -44,7 +44,7 @@ def certificate(words: Float[np.ndarray, "N D"], targets: Float[np.ndarray, "N M
     proofs = []
     rows = np.flatnonzero(active)
     equal = [
-        (min(helpers.length(targets[i] / 2 - targets[j] / 2), MOST), i + 1, j + 1)
+        (min(helpers.length(targets[i] / 2 - targets[j] / 2), MAX_FLOAT), i + 1, j + 1)
         for n, i in enumerate(rows)
         for j in rows[n + 1 :]
         if np.array_equal(words[i], words[j]) and not np.array_equal(targets[i], targets[j])
@@ -57,9 +57,9 @@ def certificate(words: Float[np.ndarray, "N D"], targets: Float[np.ndarray, "N M
         )
         proofs.append((proof, bound))
     for proof, bound in (_zero(words, scaled, active, rank), spanned):
-        if bound > SURE * size:
+        if bound > BOUND_TOLERANCE * size:
             fits = math.frexp(bound)[1] + power <= sys.float_info.max_exp
-            proofs.append((proof, math.ldexp(bound, power) if fits else MOST))
+            proofs.append((proof, math.ldexp(bound, power) if fits else MAX_FLOAT))
     return max(proofs, key=lambda pair: pair[1], default=None)
 
 
@@ -145,7 +145,7 @@ def _out_of_rank(targets: Array, rank: int) -> float:
 
 
 SOLVED, IMPOSSIBLE, NOT_FOUND = "solved", "impossible", "not found"
-CLOSE = 1e-6  # of the largest wanted number: how near outputs have to be to count as the wanted ones
+OUTPUT_TOLERANCE = 1e-6  # of the largest wanted number: how near outputs have to be to count as the wanted ones
 STARTS = 4  # of the search
 FINE = {"maxiter": 200, "ftol": 1e-18, "gtol": 1e-12}  # the loss is a square: its usual ends leave residuals of 1e-5
 
@@ -265,7 +265,7 @@ def _search(words: Array, targets: Array, active: Array, draw: Generator) -> tup
 
     def loss(flat: Array) -> tuple[float, Array]:
         scores = words @ flat.reshape(dim, dim) @ words.T
-        weights = attention_weights(np.clip(scores, -helpers.LARGEST, helpers.LARGEST))
+        weights = attention_weights(np.clip(scores, -helpers.MAX_LOGIT, helpers.MAX_LOGIT))
         mixed = (weights @ words)[active]
         value = np.linalg.lstsq(mixed, targets, rcond=1e-10)[0]
         off = mixed @ value - targets
@@ -294,6 +294,6 @@ def _finish(how: str, words: Array, targets: Array, active: Array, query: Array,
         outputs = self_attention(words, query, key, value).outputs
         off = (outputs - targets)[active]
     residual = max((helpers.length(row) for row in off), default=0.0)
-    close = CLOSE * (float(np.abs(targets[active]).max(initial=0.0)) or 1.0)
+    close = OUTPUT_TOLERANCE * (float(np.abs(targets[active]).max(initial=0.0)) or 1.0)
     status = SOLVED if residual <= close else NOT_FOUND
     return Solution(status, how, query, key, value, outputs, residual)

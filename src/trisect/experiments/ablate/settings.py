@@ -13,7 +13,7 @@ from trisect.core.finding import Json, ReadFacts
 from trisect.core.schema import Option, record
 from trisect.lab.inputs import BatchSize, Models, ModelWorkers, Per, Seed, Sites, TextSource, Units
 
-HOW = ("zero", "mean", "resample")
+REPLACEMENTS = ("zero", "mean", "resample")
 
 
 @record
@@ -34,7 +34,7 @@ class AblateSettings:
     how: Annotated[
         str,
         Field(description="zero, mean (over all tokens of the texts) or resample (from another text, place by place)."),
-        Option(choices=HOW, metavar="HOW"),
+        Option(choices=REPLACEMENTS, metavar="HOW"),
     ] = "mean"
     per: Per = "layer"
     hold: Annotated[
@@ -57,8 +57,8 @@ class AblateSettings:
             problem = "edits was given with sites or how." if self.edits else "edits is empty."
             raise SpecError(problem, "It says for each site what is done there.", 'Give for example {"v@3": fn} alone.')
         for site, how in self.edits.items():
-            if not callable(how) and how not in HOW:
-                ways = f"There are {', '.join(HOW)}, and functions of a tensor and of where it is."
+            if not callable(how) and how not in REPLACEMENTS:
+                ways = f"There are {', '.join(REPLACEMENTS)}, and functions of a tensor and of where it is."
                 raise SpecError(f"{site} is to be edited by {shorten(how)}.", ways, "Use one of them.")
 
 

@@ -34,9 +34,9 @@ from trisect.report.sheet import Section, Sheet, Table, notes_section, present, 
 if TYPE_CHECKING:
     from trisect.experiments.align.settings import AlignFacts, PicturedPair
 
-SHORT = {**{setting: setting.upper() for setting in SETTINGS}, **{way: way for way in DIRECTIONS}}
+SHORT_NAMES = {**{setting: setting.upper() for setting in SETTINGS}, **{way: way for way in DIRECTIONS}}
 
-CELL, WIDEST = 21.0, 225.0  # pixels: of a cell, and of a side's, so that it fits a telephone with its words
+CELL, SIDE_WIDTH = 21.0, 225.0  # pixels: of a cell, and of a side's, so that it fits a telephone with its words
 _FAINT = 0.3  # of a possible link's cell
 LABELS = 110, 170  # pixels of words beside the cells: room for them, and where longer ones are cut
 LETTER = 7.0  # pixels
@@ -50,7 +50,7 @@ def _panel(pair: PicturedPair) -> Panel:
     """The gold links of a pair as cells, its links by weight and by norm as marks in them."""
     source, target = pair["source"], pair["target"]
     room = min(LABELS[1], max(LABELS[0], LETTER * max(map(len, (*source, *target)))))
-    cell = min(CELL, (WIDEST + LABELS[0] - room) / max(len(source), len(target)))
+    cell = min(CELL, (SIDE_WIDTH + LABELS[0] - room) / max(len(source), len(target)))
     x = _axis(alt.X, "source", source, orient="top", labelAngle=-90)
     y = _axis(alt.Y, "target", target, orient="left", labelAngle=0)
 
@@ -148,7 +148,7 @@ def page(tables: Mapping[str, pl.DataFrame], about: About[AlignFacts]) -> Sheet:
     for row in sorted(pooled.where("agreement"), key=lambda row: (row.group, row.layer)):
         linked = [_first(pooled, "linked", f"{row.group} {kind}", row.layer) for kind in KINDS]
         cells = [words.share(value.value) if value else "–" for value in (row, *linked)]
-        lines.append((f"{SHORT[row.group or '']}, layer {row.layer}", *cells))
+        lines.append((f"{SHORT_NAMES[row.group or '']}, layer {row.layer}", *cells))
     caption = "Share of target words with the same link (or none) by weight and by norm, and share of those with a link"
     agreement = Table(("Layer", "same link", "linked by weight", "linked by norm"), tuple(lines), caption)
     sections = present(
@@ -250,7 +250,7 @@ def findings(tables: Mapping[str, pl.DataFrame], about: About[AlignFacts]) -> tu
             values = tuple(row.estimate(f"{setting} {kind}") for kind, row in rates.items())
             less = _first(rows, f"{measure}_difference", setting)
             order = {-1: "norm < weight", 1: "weight < norm", 0: ""}[less.side if less else 0]
-            text = f"AER, {SHORT[setting]}, {name}: {_by_kind(rates)}"
+            text = f"AER, {SHORT_NAMES[setting]}, {name}: {_by_kind(rates)}"
             results.append(Finding(measure, text, "AER", values, order, ALIGNMENT.key))
     return (*results, *verdict_findings(tables["claims"]))
 
@@ -345,7 +345,7 @@ def _layer_table(rows: Measures, facts: AlignFacts) -> Table:
     sds = {(row.layer, row.group): row.value for row in rows.where("aer_sd")}
 
     def line(name: str, setting: str, layer: int | None = None, measure: str = "aer") -> tuple[str, ...]:
-        cells = [f"{SHORT[setting]}, {name}"]
+        cells = [f"{SHORT_NAMES[setting]}, {name}"]
         for group in (*(f"{setting} {kind}" for kind in kinds), setting):
             text = _change if group == setting else lambda value: f"{100 * value:.1f}".replace("-", "−")
             row = _first(rows, f"{measure}_difference" if group == setting else measure, group, layer)
@@ -360,7 +360,7 @@ def _layer_table(rows: Measures, facts: AlignFacts) -> Table:
         lines += [line(f"layer {layer}", setting, layer) for layer in layers]
         lines.append(line("mean over layers", setting))
         lines += [line("best layer*", setting, None, "aer_best")] * bool(facts.chosen)
-    groups = [f"{SHORT[setting]} by {kind}" for setting in SETTINGS for kind in kinds]
+    groups = [f"{SHORT_NAMES[setting]} by {kind}" for setting in SETTINGS for kind in kinds]
     chosen = {m: ", ".join(f"{g} layer {layers[g]}" for g in groups) for m, layers in sorted(facts.chosen.items())}
     by_model = "; ".join(f"{model}: {layers}" if len(chosen) > 1 else layers for model, layers in chosen.items())
     star = (f"* chosen on {words.quantity(facts.trial, 'other pair')}: {by_model}.",) * bool(chosen)
@@ -375,11 +375,11 @@ def _heads(rows: Measures, n: str) -> Section | None:
     if not (rates := Measures(tuple(row for row in rows.where("aer") if row.head is not None))):
         return None
     caption = f"Alignment error rate of the links that each head gives by itself; all panels have one scale. {n}."
-    ordered = Measures(tuple(row for s in SHORT for kind in VIEWS for row in rates.where(group=f"{s} {kind}")))
+    ordered = Measures(tuple(row for s in SHORT_NAMES for kind in VIEWS for row in rates.where(group=f"{s} {kind}")))
 
     def title(row: MeasuredValue) -> str:
         setting, kind = (row.group or "").split()
-        return f"{SHORT[setting]}, by {kind}"
+        return f"{SHORT_NAMES[setting]}, by {kind}"
 
     figure = head_maps(("heads", "", "Error rate of single heads"), caption, ordered, "AER", title=title)
     best = min(rates, key=lambda row: row.value)
@@ -401,7 +401,7 @@ def _lengths(rows: Measures) -> Section | None:
         places[None] = f"{low} and more"
     if len(places) < 2:
         return None
-    settings = [setting for setting in SHORT if rates.where(group=f"{setting} weight")]
+    settings = [setting for setting in SHORT_NAMES if rates.where(group=f"{setting} weight")]
     panels = tuple(_rate_panel(setting, rates, _frame(rates.rows), "words", places=places) for setting in settings)
     counts = words.join_words([f"{rates.where(at=at).rows[0].n} of {name} words" for at, name in places.items()])
     caption = (
@@ -433,7 +433,7 @@ def _rate_panel(
                 values.append({"group": kind, "place": at, "slot": f"{kind}{tail}"} | ends)
         return values
 
-    main, single, title = mark_values(rows), mark_values(by_model, " alone"), SHORT[setting]
+    main, single, title = mark_values(rows), mark_values(by_model, " alone"), SHORT_NAMES[setting]
     kinds = _kinds(rows)
     slots = [slot for kind in kinds for slot in ((kind, f"{kind} alone") if single else (kind,))]
     at = list(dict.fromkeys(str(row["place"]) for row in main))

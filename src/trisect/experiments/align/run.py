@@ -18,7 +18,7 @@ from trisect.claims.models import judge_models
 from trisect.core.errors import CorpusError, ModelError
 from trisect.core.files import safe_join
 from trisect.core.finding import About
-from trisect.core.tables import TEXT, WHOLE, NewRow, frame
+from trisect.core.tables import INTEGER, TEXT, NewRow, frame
 from trisect.core.trace import Projections, crosses
 from trisect.experiments.align.settings import AlignFacts, AlignSettings, PicturedPair
 from trisect.lab.experiment import Measured, RunContext
@@ -95,7 +95,7 @@ class ModelLinks(NamedTuple):
     stack: str = "cross"
 
 
-BY = (*KINDS, "contribution")
+MEASURES = (*KINDS, "contribution")
 
 
 def _turn(links: Iterable[Link], mirrored: bool) -> set[Link]:
@@ -110,7 +110,7 @@ def _columns(projections: Iterable[Projections], settings: Iterable[str]) -> tup
         for p in projections
         if p.w_o is not None
         for setting in settings
-        for kind in BY
+        for kind in MEASURES
         for head in (None, *range(1, len(p.w_o) + 1))
     )
 
@@ -251,8 +251,8 @@ def _hits(linked: ModelLinks, pairs: Sequence[SentencePair], numbers: Sequence[i
 LINKING = "Word alignments are read from attention between a source and a target."
 LENGTHS = (10, 15, 20, 30)  # words of the longer side; the last group has all longer pairs
 DIAGONAL = "diagonal"
-ONCE = 2  # draws, if only the value itself is used
-WHERE = {"awi": "input", "awo": "output"}
+MIN_DRAWS = 2  # draws, if only the value itself is used
+SETTING_WORDS = {"awi": "input", "awo": "output"}
 Counts: TypeAlias = Float[np.ndarray, "N C 4"]
 Values: TypeAlias = Float[np.ndarray, "R ..."]
 
@@ -448,14 +448,14 @@ def judge_alignment(scored: AlignmentCounts | None, about: Mapping[str, object])
     barred = {}
     if scored is not None:
         for model in range(len(scored.models)):
-            for name, estimate in _statistics(scored.only(model), CrossedBootstrap(0, ONCE)).items():
+            for name, estimate in _statistics(scored.only(model), CrossedBootstrap(0, MIN_DRAWS)).items():
                 values.setdefault(name.replace("/", "_"), []).append(float(estimate.value))
         straight = float(error_rates(scored.diagonal.sum(0)))
         for setting, rate in product(SETTINGS, ("aer", "aer_best")):
             rates = [values[f"{rate}_{setting}_{kind}"] for kind in KINDS if f"{rate}_{setting}_{kind}" in values]
             if above := sum(min(sample) >= straight for sample in zip(*rates, strict=True)):
                 barred[f"{rate}_difference_{setting}"] = (
-                    f"the models do not align where the word is the decoder's {WHERE[setting]}: {above} of {len(rates[0])} "
+                    f"the models do not align where the word is the decoder's {SETTING_WORDS[setting]}: {above} of {len(rates[0])} "
                     f"are no better than the diagonal (AER {straight:.3f})"
                 )
     return judge_models(ALIGNMENT, values, about, barred)
@@ -500,12 +500,12 @@ def _link_rows(
     return [subject | row | shares.at(i).row() for i, row in enumerate(rows)]
 
 
-SHORTEST, LONGEST = 4, 14  # words of either side of a pair that can be shown
+MIN_WORDS, MAX_WORDS = 4, 14  # words of either side of a pair that can be shown
 RULE = (
-    f"Of the pairs with {SHORTEST} to {LONGEST} words on both sides, sorted by the error rate of norms less that of weights (AWI, "
+    f"Of the pairs with {MIN_WORDS} to {MAX_WORDS} words on both sides, sorted by the error rate of norms less that of weights (AWI, "
     "the first model): the first, the one in the middle, and the last."
 )
-FIRST = f"The first pairs with {SHORTEST} to {LONGEST} words on both sides."
+FIRST_PAIRS = f"The first pairs with {MIN_WORDS} to {MAX_WORDS} words on both sides."
 _EXAMPLE_COLUMNS = ("norms help most", "in the middle", "norms help least")
 
 
@@ -519,7 +519,7 @@ def choose_pictures(
 
     Links are those of the layers chosen on other pairs; without these, of the layer before the last.
     """
-    fitting = [n for n in numbers if all(SHORTEST <= len(side) <= LONGEST for side in pairs[n].sides)]
+    fitting = [n for n in numbers if all(MIN_WORDS <= len(side) <= MAX_WORDS for side in pairs[n].sides)]
     if not fitting:
         return []
     before_last = list(dict.fromkeys(c.layer for c in linked.columns))[-2:][0]
@@ -560,12 +560,12 @@ def _plain(links: Iterable[tuple[int, int]] | None) -> list[list[int]]:
 Chosen = tuple[Mapping[tuple[str, str], int], ...]  # a layer by setting and kind, for each model
 LINKS = {
     "subject": TEXT,
-    "pair": WHOLE,  # from 1, as the lines of the files
+    "pair": INTEGER,  # from 1, as the lines of the files
     "setting": TEXT,  # awi, awo
     "kind": TEXT,  # weight, norm, contribution
-    "layer": WHOLE,
-    "source": WHOLE,  # words from 1
-    "target": WHOLE,
+    "layer": INTEGER,
+    "source": INTEGER,  # words from 1
+    "target": INTEGER,
 }
 
 
@@ -719,7 +719,7 @@ def _facts(
             name: {f"{setting.upper()} by {kind}": layer for (setting, kind), layer in layers.items()}
             for name, layers in zip(names, chosen, strict=False)
         },
-        RULE if gold else FIRST,
+        RULE if gold else FIRST_PAIRS,
         tuple(pictures),
         settings.marker or ("spans" if settings.spans is not None else ""),
     )

@@ -25,7 +25,7 @@ from torch import Tensor
 from trisect.core.errors import SpecError, TrisectError, on_step, unknown_name
 from trisect.core.site import Site
 from trisect.core.subject import QKV, Batch, SiteTarget
-from trisect.core.tables import REAL, TEXT, WHOLE, NewRow
+from trisect.core.tables import INTEGER, REAL, TEXT, NewRow
 from trisect.core.trace import Address, Trace
 from trisect.experiments.bench.settings import BenchmarkFacts, BenchmarkSettings
 from trisect.hf.load import Pretrained, read_graph
@@ -40,13 +40,13 @@ from trisect.text.pairs import TextPair
 
 SCHEMAS = {
     "scores": {
-        **{"world": TEXT, "seed": WHOLE, "property": TEXT, "site": TEXT, "truth": pl.Boolean},  # true: positive
+        **{"world": TEXT, "seed": INTEGER, "property": TEXT, "site": TEXT, "truth": pl.Boolean},  # true: positive
         **{"method": TEXT, "score": REAL},  # in the method's own unit
     },
-    "seeds": {"world": TEXT, "method": TEXT, "seed": WHOLE, "auroc": REAL},
+    "seeds": {"world": TEXT, "method": TEXT, "seed": INTEGER, "auroc": REAL},
     # means over seeds with 95 % intervals; world 'all' is the mean over worlds
-    "auroc": {"world": TEXT, "method": TEXT, "value": REAL, "low": REAL, "high": REAL, "n": WHOLE},
-    "worlds": {"world": TEXT, "sentence": TEXT, "sites": WHOLE, "positive": WHOLE, "negative": WHOLE},
+    "auroc": {"world": TEXT, "method": TEXT, "value": REAL, "low": REAL, "high": REAL, "n": INTEGER},
+    "worlds": {"world": TEXT, "sentence": TEXT, "sites": INTEGER, "positive": INTEGER, "negative": INTEGER},
     "methods": {"method": TEXT, "sentence": TEXT, "source": TEXT},
 }
 

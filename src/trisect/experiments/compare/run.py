@@ -18,7 +18,7 @@ from trisect.lab.experiment import Experiment, LayerMeasure, Measured, Replicate
 from trisect.lab.inputs import ModelSource
 from trisect.lab.units.jobs import UnitMeasured, measure_unit, notes_by_model
 from trisect.lab.units.page import NO_MEANS, concat_tables
-from trisect.stats.bootstrap import draws_spread, percentile_interval
+from trisect.stats.bootstrap import draws_deviation, percentile_interval
 from trisect.stats.shares import paired_difference
 from trisect.stats.significance import finite
 
@@ -29,8 +29,8 @@ DIFFERENCES: dict[str, type[pl.DataType]] = {
     "n": pl.Int64,  # units, or groups of them, behind the interval
     "per": pl.String,  # what they are: text, article, head, or pair
 }
-APART = ("head", "pair")  # units that are the same however texts are split into tokens
-UNPAIRED = (
+COMMON_UNITS = ("head", "pair")  # units that are the same however texts are split into tokens
+UNPAIRED_REASON = (
     "{part}: the models do not have the same {unit}s behind their numbers, so that differences over {unit}s are unpaired and have no "
     "interval."
 )
@@ -179,7 +179,7 @@ def _pairing_notes(part: Experiment[Any, Any], first: UnitMeasured, second: Unit
     """A note on numbers whose units differ from model to model, by what they are."""
     both = [(r, second.replicates[key]) for key, r in first.replicates.items() if key in second.replicates]
     units = dict.fromkeys(r.unit for r, other in both if not _same_units(r, other))
-    return [UNPAIRED.format(part=part.name, unit=unit) for unit in units]
+    return [UNPAIRED_REASON.format(part=part.name, unit=unit) for unit in units]
 
 
 def _difference(
@@ -190,13 +190,13 @@ def _difference(
     A share's is Newcombe's for paired shares, and so is that of a mean of shares whose draws all have the same difference.
     """
     row: NewRow = {"first": first, "second": second, "value": second - first}
-    if draws is None or others is None or not _same_units(draws, others) or not (paired or draws.unit in APART):
+    if draws is None or others is None or not _same_units(draws, others) or not (paired or draws.unit in COMMON_UNITS):
         return row
     moved = others.values - draws.values
     ends: Any = percentile_interval(moved, draws.units)
     if draws.each is not None and others.each is not None:
         is_share = all(np.isin(hits, (0.0, 1.0)).all() for hits in (draws.each, others.each))
-        if is_share or draws_spread(moved) == 0:
+        if is_share or draws_deviation(moved) == 0:
             ends = paired_difference(draws.each, others.each)
     low, high = map(finite, ends)
     if low is None or high is None or draws.units < 2:

@@ -13,7 +13,7 @@ from trisect.lab.experiment import UnitsFacts
 from trisect.lab.inputs import BatchSize, ModelsSource, Seed, TextSource
 
 PARTS = ("norms", "similarity", "ablate", "erase", "profile", "patch")  # in this order on the page
-NEEDS = {  # what a part reads that texts given one by one do not have
+REQUIREMENTS = {  # what a part reads that texts given one by one do not have
     "erase": ("Erasing is of the labels of a corpus, and texts were given one by one.", "Name a corpus"),
     "profile": ("A profile is of the words of a corpus, and texts were given one by one.", "Name a corpus"),
     "patch": ("Interchange is over pairs of texts, and none are named.", "Add --pairs FILE or --task"),
@@ -64,8 +64,8 @@ class CompareSettings:
         if wrong := [name for name in self.what or () if name not in PARTS]:
             parts = f"There is {', '.join(PARTS)}."
             raise SpecError(f"{wrong[0]!r} cannot be compared.", parts, "Use some of them.")
-        for part in (part for part in self.what or () if part in NEEDS and not self._can(part)):
-            reads, todo = NEEDS[part]
+        for part in (part for part in self.what or () if part in REQUIREMENTS and not self._can(part)):
+            reads, todo = REQUIREMENTS[part]
             raise SpecError(f"--what {', '.join(self.what or ())} was given.", reads, f"{todo}, or leave {part} out.")
         if self.pairs is not None and self.task is not None:
             todo = "Leave one of them out."
@@ -92,7 +92,7 @@ class CompareSettings:
         """Whether the inputs of a part were given."""
         if part == "patch":
             return self.pairs is not None or self.task is not None
-        return part not in NEEDS or self.corpus is not None
+        return part not in REQUIREMENTS or self.corpus is not None
 
 
 @record

@@ -20,10 +20,10 @@ from trisect.report.sheet import Section, Sheet, Table, present, provenance, qui
 if TYPE_CHECKING:
     from trisect.experiments.compose.settings import ComposeFacts
 
-SHOWN = 20  # of the strongest paths
-DRAWN = 12  # paths of the drawing
+TABLE_PATHS = 20  # of the strongest paths
+DRAWING_PATHS = 12  # paths of the drawing
 ALL = "all writers"
-WHAT = "fall of the answer's log-probability, nats"
+EFFECT_WORDS = "fall of the answer's log-probability, nats"
 REFERENCES = (
     "Nelson Elhage et al. A Mathematical Framework for Transformer Circuits. 2021.",
     "Kevin Wang et al. Interpretability in the Wild. ICLR 2023.",
@@ -143,7 +143,7 @@ def _map(tables: Mapping[str, pl.DataFrame]) -> Figure | None:
 
 def _drawing(paths: pl.DataFrame) -> Figure | None:
     """The strongest paths as lines from the writer to the reading head."""
-    rows = paths.filter(pl.col("exact") & (pl.col("writer") != ALL) & (pl.col("direct").abs() > 0)).head(DRAWN)
+    rows = paths.filter(pl.col("exact") & (pl.col("writer") != ALL) & (pl.col("direct").abs() > 0)).head(DRAWING_PATHS)
     if not len(rows):
         return None
     lines, ends, largest = [], {}, float(rows["direct"].abs().max() or 1.0)  # type: ignore[arg-type]
@@ -180,7 +180,7 @@ def _drawing(paths: pl.DataFrame) -> Figure | None:
     words_of = ", ".join(f"{r['writer']} into {r['into']} {r['direct']:.3g}" for r in rows.iter_rows(named=True))
     panel = Panel(title, overlay(title, edges, dots, *names), f"{title}: {words_of} nats.", (), {})
     keys = tuple(LegendEntry(f"into {c}", render.mark(c).colour, render.mark(c).shape) for c in "qkv")
-    caption = f"From the writer below to the head above; the width of a line is its effect ({WHAT})."
+    caption = f"From the writer below to the head above; the width of a line is its effect ({EFFECT_WORDS})."
     return Figure("composition-paths", "Figure 2", title, caption, (panel,), keys)
 
 
@@ -203,7 +203,7 @@ def _reading_head(paths: pl.DataFrame) -> Section | None:
         cells.setdefault(row["writer"], {})[row["into"].partition("@")[0]] = number_words(value)
     components = sorted({c for row in cells.values() for c in row}, key="qkv".find)
     body = tuple((writer, *(row.get(c, "–") for c in components)) for writer, row in sorted(cells.items()))
-    table = Table(("writer", *components), body, f"{WHAT}, into @{place}", folded=False)
+    table = Table(("writer", *components), body, f"{EFFECT_WORDS}, into @{place}", folded=False)
     return Section(f"The head {place}", (), (), (table,))
 
 
@@ -219,7 +219,7 @@ def _strongest(tables: Mapping[str, pl.DataFrame]) -> tuple[Table, ...]:
             number_words(Estimate("", row["direct"], row["direct_low"], row["direct_high"])) if row["exact"] else "–",
             *("–" if row[name] is None else words.number(row[name], name != "weights_only") for name in plain),
         )
-        for row in paths.head(SHOWN).iter_rows(named=True)
+        for row in paths.head(TABLE_PATHS).iter_rows(named=True)
     )
     strongest = Table(columns, body, f"The strongest {len(body)} of {len(paths)} paths", wrap=False)
     for row in shifts.iter_rows(named=True):
@@ -227,7 +227,7 @@ def _strongest(tables: Mapping[str, pl.DataFrame]) -> tuple[Table, ...]:
         control = "" if row["unrelated_nats"] is None else f" ({words.number(row['unrelated_nats'], True)})"
         gains.setdefault((row["writer"], row["into"]), {})[row["hypothesis"]] = text + control
     names = tuple(dict.fromkeys(shifts["hypothesis"]))
-    shown = [path for path in tables["paths"].select("writer", "into").iter_rows() if path in gains][:SHOWN]
+    shown = [path for path in tables["paths"].select("writer", "into").iter_rows() if path in gains][:TABLE_PATHS]
     cells = tuple((*path, *(gains[path].get(name, "–") for name in names)) for path in shown)
     caption = "Shift of log-probability to each hypothesis' answer against the base's, nats (in brackets from an unrelated donor)"
     return (strongest, Table(("writer", "into", *names), cells, caption, wrap=False)) if cells else (strongest,)

@@ -14,7 +14,7 @@ from trisect.core.errors import ModelError, SpecError
 from trisect.core.files import Json
 from trisect.core.site import Site
 from trisect.core.subject import AnsweringSubject, EditedPasses, SiteTarget, Subject
-from trisect.core.tables import REAL, TEXT, WHOLE, NewRow, frame
+from trisect.core.tables import INTEGER, REAL, TEXT, NewRow, frame
 from trisect.core.trace import Address, StreamWriter
 from trisect.experiments.compose.page import ALL
 from trisect.experiments.compose.settings import ComposeFacts, ComposeSettings
@@ -27,18 +27,18 @@ from trisect.stats.describe import spearman
 from trisect.stats.paired import mean_interval
 from trisect.stats.significance import finite
 
-MOST = 400  # up to so many paths, all are patched exactly
+MAX_EXACT_PATHS = 400  # up to so many paths, all are patched exactly
 ROOM = 1 << 29  # numbers of writers' contributions that are cached until their paths are patched
 PATHS = {
     **{"writer": TEXT, "into": TEXT},
     **{"effect_nats": REAL, "low": REAL, "high": REAL},  # of the total effect, Student's t over pairs
     **{"direct": REAL, "direct_low": REAL, "direct_high": REAL},  # with everything in between held fixed
     **{"unrelated": REAL, "attributed": REAL},  # of the direct one: from another pair's donor, and to first order
-    **{"weights_only": REAL, "exact": pl.Boolean, "n": WHOLE},
+    **{"weights_only": REAL, "exact": pl.Boolean, "n": INTEGER},
 }
 SHIFTS = {
     **{"writer": TEXT, "into": TEXT, "hypothesis": TEXT},
-    **{"shift_nats": REAL, "low": REAL, "high": REAL, "unrelated_nats": REAL, "n": WHOLE},
+    **{"shift_nats": REAL, "low": REAL, "high": REAL, "unrelated_nats": REAL, "n": INTEGER},
 }
 
 
@@ -286,7 +286,7 @@ def _chosen(
     If paths are sampled, these go only into the reader of the strongest.
     """
     paths = [(w, r) for r in readers for w in writers if w.layer < r.layer]
-    if is_sample := settings.into is None and len(paths) > MOST:
+    if is_sample := settings.into is None and len(paths) > MAX_EXACT_PATHS:
         paths.sort(key=lambda path: -abs(effects.fall("attributed", path[0].name, path[1])[0] or 0.0))
         paths = paths[: settings.exact]
     into = list(dict.fromkeys(reader for _, reader in paths))

@@ -214,7 +214,7 @@ def section(lines: Sequence[Line], verdicts: Mapping[str, str]) -> sheet.Section
     return sheet.Section("Query, key and value together", texts, sheet.present(figure(lines)), (table,))
 
 
-OPEN = ("inconclusive", "not tested")  # verdicts
+OPEN_VERDICTS = ("inconclusive", "not tested")  # verdicts
 TITLE = "What do query, key and value each do?"
 LEDE = "Models that learnt to look up in generated text, beside controls; then four sources' questions, asked of models trained for it."
 NOT_FORMED = (
@@ -227,7 +227,7 @@ CALIBRATION = Markup(
 )
 EXPLORE = 'trisect explore MODEL "some words" --out page.html'
 # What decides the claims of a source that stay open at this size.
-DECIDES = {
+DECIDING_COMMANDS = {
     "submodules": "trisect study wikitext2-small --corpus CORPUS",
     "tying": "trisect study wikitext2-small --corpus CORPUS --only tie",
     "lookup": "trisect lookup --corpus CORPUS --seeds 5",
@@ -296,11 +296,11 @@ def _first_screen(
     )
     rests = [f"{fixed}: {sentences['G-1']}."] if "G-1" in sentences else []
     rests += [words.tally(cards.tally(cards.cards(claims)))] if len(claims) else []
-    whole_claims = claims.filter(pl.col("part").is_null() & pl.col("verdict").is_in(OPEN))
+    whole_claims = claims.filter(pl.col("part").is_null() & pl.col("verdict").is_in(OPEN_VERDICTS))
     commands = tuple(
-        (Markup("<code>{}</code>").format(DECIDES[source]), ", ".join(rows["claim"]))
+        (Markup("<code>{}</code>").format(DECIDING_COMMANDS[source]), ", ".join(rows["claim"]))
         for (source,), rows in whole_claims.group_by("source", maintain_order=True)
-        if str(source) in DECIDES
+        if str(source) in DECIDING_COMMANDS
     )
     columns = ("Command", "Claims that are open here")
     deciding = [sheet.Table(columns, commands, "What decides it", prose=True, folded=False)] * bool(commands)
@@ -341,7 +341,7 @@ def _answer(facts: DissectFacts, numbers: LookupNumbers, more: Sequence[Markup])
     also = tuple(map(sheet.TextBlock, texts))
     blocks.append(sheet.Section("What else says so, and where to see it at work", (formed,), blocks=also))
     definitions = (sheet.Facts(sheet.DEFINITIONS),)
-    blocks.append(sheet.Section("What are query, key and value?", (sheet.LED,), blocks=definitions))
+    blocks.append(sheet.Section("What are query, key and value?", (sheet.INTRODUCTION,), blocks=definitions))
     return sheet.Section("The answer", blocks=tuple(blocks), id="short-answer")
 
 
@@ -361,7 +361,7 @@ def _section(part: PartFacts, claims: pl.DataFrame) -> sheet.Section:
         for row, weakest in words.weakest_parts(judged)
     ]
     columns = ("claim", "what the source says", "verdict", "the part nearest its threshold", "why it is open")
-    if not any(row[2] in OPEN for row in rows):
+    if not any(row[2] in OPEN_VERDICTS for row in rows):
         columns = columns[:-1]
     caption = "Its claims, each judged by the rule that was fixed before, with the effect of the weakest part (95 %)"
     table = sheet.Table(columns, tuple(row[: len(columns)] for row in rows), caption, prose=True, folded=False)

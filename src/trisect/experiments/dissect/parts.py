@@ -47,7 +47,7 @@ from trisect.text.generated import bitext_corpus
 LOOKUP = LookupStudy(PATCH, COMPOSE)
 LOOKUP_PAIRS = 60
 ROLES = "roles-quick"
-FEW = 3  # of the trained models are read: for a look in minutes
+MAX_MODELS = 3  # of the trained models are read: for a look in minutes
 # of the study with known roles: what needs no attacks, which `trisect study roles-quick` adds
 CALIBRATION = {"seeds": (1, 2, 3), "only": ("rewind", "freeze", "erase", "ablate", "interchange")}
 TEXTS = 60  # texts that the trained models are read on: enough for claims that resample texts
@@ -112,7 +112,7 @@ def each_model(experiment: Experiment[S, Any], settings: Callable[[ModelSource, 
     """Return the `run` of a part that reads the first trained models over the same texts, in folders NAME/seed-1, NAME/seed-2, …"""
 
     def run_models(_: DissectSettings, run: RunStep, done: Mapping[str, Results]) -> Results:
-        models = list(baseline_models(done).items())[:FEW]
+        models = list(baseline_models(done).items())[:MAX_MODELS]
         texts, name = TextSource("embedded", limit=TEXTS), experiment.name
         return tuple(
             run(DissectStep(experiment, settings(ModelSource(model), texts), f"{name}/seed-{seed}", 1 / len(models)))

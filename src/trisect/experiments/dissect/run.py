@@ -22,7 +22,7 @@ from trisect.core.machine import Machine, versions
 from trisect.core.tables import frame
 from trisect.engine.processes import reuse_workers
 from trisect.experiments.dissect.page import Line, as_table
-from trisect.experiments.dissect.parts import FEW, PARTS, DissectPart, DissectStep, Results, baseline_models
+from trisect.experiments.dissect.parts import MAX_MODELS, PARTS, DissectPart, DissectStep, Results, baseline_models
 from trisect.experiments.dissect.settings import RECORD, DissectFacts, DissectSettings, PartFacts
 from trisect.experiments.explore import EXPLORE
 from trisect.experiments.explore.settings import ExploreSettings
@@ -146,7 +146,7 @@ class DissectWork:
 
 def page_links(settings: DissectSettings) -> PageLinks:
     """Titles and paths of all pages of a dissection: front page, parts, explorer."""
-    seeds = designs(DesignSource(settings.study, seeds=settings.seeds))[0].seeds[:FEW]
+    seeds = designs(DesignSource(settings.study, seeds=settings.seeds))[0].seeds[:MAX_MODELS]
     pages = [("The answer", {"": "report.html"})]
     for part in PARTS:
         place = part.page or f"{part.name}/report.html"

@@ -15,8 +15,8 @@ from trisect.lab.inputs import BatchSize, Models, ModelWorkers, Per, Seed, Sites
 from trisect.text.lines import SPLITS
 from trisect.text.readers import HELP
 
-WHOSE = ("own", "next")
-FITTED = 20_000
+LABEL_WORDS = ("own", "next")
+FIT_TOKENS = 20_000
 
 
 @record
@@ -50,7 +50,7 @@ class EraseSettings:
         Annotated[
             str,
             Field(description="Whose label a position has: own (its word's) or next (that of the next piece's word)."),
-            Option(choices=WHOSE, metavar="WHOSE", unset="next for causal models"),
+            Option(choices=LABEL_WORDS, metavar="WHOSE", unset="next for causal models"),
         ]
         | None
     ) = None
@@ -60,7 +60,7 @@ class EraseSettings:
             description="About how many labelled positions of the train split erasers are fitted to.", ge=2, le=MAX_INT
         ),
         Option(name=""),
-    ] = FITTED
+    ] = FIT_TOKENS
     shrinkage: Annotated[
         bool,
         Field(description="Shrink the covariance by which erasers whiten; --no-shrinkage uses the sample covariance."),

@@ -224,17 +224,17 @@ def readable(pieces: Sequence[str], special: Sequence[bool]) -> tuple[tuple[str,
     return tuple(texts)
 
 
-MOST_BYTES = 44_000_000  # bytes: in base64 a third more, which with the script leaves the page below 60 MB
-VECTORS = 30_000_000  # numbers of q, k and v, and twice those of f(x), that a page holds
-FINE = 3_000_000  # numbers up to which each takes two bytes
-DENSE = 250_000_000  # weights of a text up to which all are stored
-MOST = 2_500_000_000
-STORED = 12_000_000  # weights of a longer text, which take three bytes before they are squeezed
+MAX_BYTES = 44_000_000  # bytes: in base64 a third more, which with the script leaves the page below 60 MB
+MAX_VECTOR_NUMBERS = 30_000_000  # numbers of q, k and v, and twice those of f(x), that a page holds
+MAX_FINE_NUMBERS = 3_000_000  # numbers up to which each takes two bytes
+MAX_DENSE_WEIGHTS = 250_000_000  # weights of a text up to which all are stored
+MAX_WEIGHTS = 2_500_000_000
+STORED_WEIGHTS = 12_000_000  # weights of a longer text, which take three bytes before they are squeezed
 LONG_LEVELS = 255
 TOO_LONG = "the text is too long for them"
 EFFORT = 6
 LADDER = (255, 180, 127, 90, 63, 53, 45, 31, 22, 15)
-NEAR = 1.05  # how far the guess of a size may be off
+SIZE_TOLERANCE = 1.05  # how far the guess of a size may be off
 
 
 class _Packed(NamedTuple):
@@ -263,7 +263,7 @@ def to_steps(values: np.ndarray, bits: int) -> tuple[Int[np.ndarray, "H T E"], F
     return np.clip(ints, -top_level, top_level).astype(np.int8 if bits == 8 else np.int16), steps
 
 
-def pack(picture: ExplorerPicture, size: int = MOST_BYTES, effort: int = EFFORT) -> _Packed:
+def pack(picture: ExplorerPicture, size: int = MAX_BYTES, effort: int = EFFORT) -> _Packed:
     """Pack the picture in at most `size` bytes, in the finest steps that fit; `effort` is zlib's, from 0 to 9.
 
     Raises CorpusError where the text is too long for any page, or is empty.
@@ -276,10 +276,10 @@ def pack(picture: ExplorerPicture, size: int = MOST_BYTES, effort: int = EFFORT)
         check_length(picture.model, max(layer.weights.shape[2] for layer in layers), count)
     vectors = sum(part.size for layer in layers for part in (layer.q, layer.k, layer.v) if part is not None)
     sources = sum(layer.sources.size for layer in layers if layer.sources is not None)
-    if count > DENSE or vectors > VECTORS:
+    if count > MAX_DENSE_WEIGHTS or vectors > MAX_VECTOR_NUMBERS:
         keys, heads = count_keys(n.weights.shape[:2] for n in layers), sum(len(n.weights) for n in layers)
         picture = replace(picture, long_layers=[trim_layer(picture, layer, keys, heads) for layer in layers])
-    elif vectors + 2 * sources > VECTORS:
+    elif vectors + 2 * sources > MAX_VECTOR_NUMBERS:
         layers = [replace(n, sources=None, contributions=None, lacking=n.lacking or TOO_LONG) for n in layers]
         picture = replace(picture, layers=layers)
     manifest, small = _front(picture, effort)
@@ -297,7 +297,7 @@ def pack(picture: ExplorerPicture, size: int = MOST_BYTES, effort: int = EFFORT)
     if picture.long_layers:
         chunks = (small, *(chunk for layer in picture.long_layers for chunk in (layer.chunk, b"")), *last_chunk)
         return _Packed({**manifest, "levels": LONG_LEVELS, "bits": 8}, chunks, LONG_LEVELS)
-    fine = count + vectors <= FINE
+    fine = count + vectors <= MAX_FINE_NUMBERS
     with ThreadPoolExecutor(2) as pool:
         rest = list(pool.map(lambda layer: _deflate(_vectors(layer, 16 if fine else 8), effort), layers))
         fixed = sum(map(len, rest)) + len(small)
@@ -307,7 +307,7 @@ def pack(picture: ExplorerPicture, size: int = MOST_BYTES, effort: int = EFFORT)
                 places = {0, len(layers) // 2, len(layers) - 1}
                 chosen = [layers[i].weights[::5] for i in places]
                 sizes = [len(_deflate(levels_of(sample.transpose(0, 2, 1), levels))) / sample.size for sample in chosen]
-                if fixed + sum(sizes) / len(sizes) * count > size * NEAR:
+                if fixed + sum(sizes) / len(sizes) * count > size * SIZE_TOLERANCE:
                     continue
             maps = list(pool.map(lambda layer, levels=levels: _deflate(_maps(layer, levels), effort), layers))
             chunks = (small, *(chunk for pair in zip(maps, rest, strict=True) for chunk in pair), *last_chunk)
@@ -318,15 +318,17 @@ def pack(picture: ExplorerPicture, size: int = MOST_BYTES, effort: int = EFFORT)
 
 def check_length(model: str, tokens: int, count: int) -> None:
     """Raise CorpusError for a text with more attention weights in the model (`count`) than a page holds."""
-    if count > MOST:
-        limit = int(tokens * (MOST / count) ** 0.5)
+    if count > MAX_WEIGHTS:
+        limit = int(tokens * (MAX_WEIGHTS / count) ** 0.5)
         text = f"A text of {tokens:,} tokens has {count:,} attention weights in {model!r}."
-        raise CorpusError(text, f"A page holds {MOST:,}: {limit:,} tokens of this model.", "Give a shorter text.")
+        raise CorpusError(
+            text, f"A page holds {MAX_WEIGHTS:,}: {limit:,} tokens of this model.", "Give a shorter text."
+        )
 
 
 def count_keys(shapes: Iterable[tuple[int, int]]) -> int:
     """How many keys of each query a page of a long text stores, for the heads and the queries of every layer."""
-    return max(1, STORED // sum((heads + 1) * queries for heads, queries in shapes))
+    return max(1, STORED_WEIGHTS // sum((heads + 1) * queries for heads, queries in shapes))
 
 
 def trim_layer(picture: ExplorerPicture, layer: Layer, keys: int, heads: int) -> LongLayer:

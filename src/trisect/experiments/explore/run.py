@@ -13,7 +13,7 @@ from trisect.core.errors import CorpusError, ModelError, TrisectError
 from trisect.core.subject import Batch, SeeingSubject, StreamSubject, Subject
 from trisect.core.trace import Reading, Side, Trace
 from trisect.experiments.explore.page import (
-    DENSE,
+    MAX_DENSE_WEIGHTS,
     ExplorerPicture,
     Framed,
     Layer,
@@ -38,10 +38,10 @@ if TYPE_CHECKING:
     from trisect.hf.load import Pretrained
 
 # Rows of log a - scale·q·k that vary by less are constant: what float32 leaves of a softmax.
-FLAT = 0.02
-LOGITS = 6_000  # heads times positions whose words a page holds
-PRODUCTS = 100_000_000_000  # that are computed for them: some seconds
-RAISED, PREDICTED = 4, 3  # words of a head that are raised, and as many lowered; of a layer
+MAX_SPREAD = 0.02
+MAX_LOGIT_ROWS = 6_000  # heads times positions whose words a page holds
+MAX_PRODUCTS = 100_000_000_000  # that are computed for them: some seconds
+TOP_WORDS, LENS_WORDS = 4, 3  # words of a head that are raised, and as many lowered; of a layer
 
 
 def measure(settings: ExploreSettings, context: RunContext) -> Measured[ExploreFacts]:
@@ -70,7 +70,7 @@ def measure(settings: ExploreSettings, context: RunContext) -> Measured[ExploreF
         check_length(subject.name, max(source, target), weights)
         windows = sum(len(part.rows) for part in subject.batches([texts], size=8))
         note = (f"The text has {windows} windows; this is the first.",) * (windows > 1)
-        if weights > DENSE:
+        if weights > MAX_DENSE_WEIGHTS:
             keys = count_keys((heads, queries) for heads, queries, _ in shapes)
             picture = _long_picture(subject, batch, keys, sum(heads for heads, _, _ in shapes))
         else:
@@ -132,11 +132,11 @@ def with_logits(picture: ExplorerPicture, subject: Subject, batch: Batch, readin
     except ModelError as error:
         return replace(picture, notes=(*picture.notes, f"What heads say is not shown. {error.problem} {error.reason}"))
     heads, length = sum(trace.heads for trace in reading.traces), stream.output.shape[1]
-    limit = min(LOGITS // heads, PRODUCTS // (heads * unembedding.weight.numel()))
+    limit = min(MAX_LOGIT_ROWS // heads, MAX_PRODUCTS // (heads * unembedding.weight.numel()))
     first = max(0, length - max(1, limit))
-    raised = [(n.numpy(), v.numpy()) for n, v in head_tokens(stream, unembedding, first, RAISED)]
+    raised = [(n.numpy(), v.numpy()) for n, v in head_tokens(stream, unembedding, first, TOP_WORDS)]
     shares = [logits[0].softmax(-1) for _, logits in lens_logits(stream, unembedding, first)]
-    best = [share.topk(min(PREDICTED, share.shape[-1])) for share in shares]
+    best = [share.topk(min(LENS_WORDS, share.shape[-1])) for share in shares]
     lens = np.stack([b.indices.cpu().numpy() for b in best])
     likely = np.stack([b.values.float().cpu().numpy() for b in best])
     chosen = np.unique(np.concatenate([n.ravel() for n in (*(n for n, _ in raised), lens)]))
@@ -208,7 +208,7 @@ def _layer(trace: Trace, model: str, is_long: bool = False) -> Layer:
             rest, counted = (weights.clamp_min(1e-30).log() - q @ k.mT * trace.scale).numpy(), weights.numpy() > 1e-6
             high = np.where(counted, rest, -np.inf).max(axis=-1)
             low = np.where(counted, rest, np.inf).min(axis=-1)
-            plain = plain and bool(((high - low)[counted.any(axis=-1)] < FLAT).all())
+            plain = plain and bool(((high - low)[counted.any(axis=-1)] < MAX_SPREAD).all())
     norms = summed = sources = shares = None
     lacking = ""
     if trace.w_o is None:

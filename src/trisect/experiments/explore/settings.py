@@ -14,8 +14,8 @@ from trisect.lab.inputs import ModelSource, need_files
 if TYPE_CHECKING:
     from trisect.experiments.explore.page import ExplorerPicture
 
-MOST = 2  # texts: a source and a target
-TODO = "Put a text in quotes; --audio FILE and --image FILE give a sound or an image."
+MAX_TEXTS = 2  # texts: a source and a target
+MEDIA_ADVICE = "Put a text in quotes; --audio FILE and --image FILE give a sound or an image."
 
 
 @record
@@ -50,8 +50,10 @@ class ExploreSettings:
                 )
         if self.image and self.audio:
             raise SpecError("--image and --audio were given.", "A page shows one of them.", "Leave one of them out.")
-        if not (self.image or self.audio) and not 1 <= len(self.text) <= MOST:
-            raise SpecError(f"{message}.", "A page shows one text, a source and a target, a sound or an image.", TODO)
+        if not (self.image or self.audio) and not 1 <= len(self.text) <= MAX_TEXTS:
+            raise SpecError(
+                f"{message}.", "A page shows one text, a source and a target, a sound or an image.", MEDIA_ADVICE
+            )
 
 
 @dataclass(frozen=True, eq=False)

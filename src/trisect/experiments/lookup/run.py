@@ -28,7 +28,7 @@ from trisect.hf.small.lookup import InductionMeasure, learn_tokenizer, make_mode
 from trisect.lab.experiment import Experiment, Measured, RunContext, Tables
 from trisect.lab.inputs import ModelSource, changes_of, choose_recipe
 from trisect.lab.records import command
-from trisect.lab.run_folder import DELETE, ResumePlan
+from trisect.lab.run_folder import DELETE_ADVICE, ResumePlan
 from trisect.lab.training import ModelFiles, ModelJob, TrainingWork, begin
 from trisect.lab.units.jobs import find_experiment
 from trisect.lm.matmul import fast_products, one_thread
@@ -215,7 +215,7 @@ class LookupWork(TrainingWork[LookupSettings, LookupRecipe, TrainingText, Lookup
         text, losses = self.data, []
         records: dict[str, list[Any]] = {name: [] for name in TABLES}
         for model in jobs:
-            body: Any = read_json(model.files.results, DELETE.format(model.files.results))
+            body: Any = read_json(model.files.results, DELETE_ADVICE.format(model.files.results))
             for name, rows in records.items():
                 rows += [{"edit": "", **row} if name != "measures" else row for row in body[name]]
             run = f"lookup/{model.title.removeprefix('seed-')}"

@@ -127,11 +127,11 @@ class LookupRecipe(Recipe):
             raise SpecError(f"Segments of {self.shortest} to {self.longest} pieces.", requirement, "Give shorter ones.")
 
 
-SMALL = LookupRecipe(name="small")
+SMALL_RECIPE = LookupRecipe(name="small")
 # with segments of up to half a row, as in the random rows that induction is measured on, and a smaller initial spread and rate, and
 # more decay: with SMALL's the feed-forward networks learn pairs of pieces first, and induction heads only begin to form
-DEEP = replace(
-    SMALL,
+DEEP_RECIPE = replace(
+    SMALL_RECIPE,
     name="deep",
     layers=4,
     inner=256,
@@ -144,7 +144,7 @@ DEEP = replace(
 )
 # segments of half a row and longer, like the random rows that induction is measured on
 EMBEDDED = replace(
-    SMALL,
+    SMALL_RECIPE,
     name="embedded",
     heads=2,
     width=64,
@@ -156,4 +156,4 @@ EMBEDDED = replace(
     checkpoints=5,
     steps=200,
 )
-RECIPES = {recipe.name: recipe for recipe in (EMBEDDED, SMALL, DEEP)}
+RECIPES = {recipe.name: recipe for recipe in (EMBEDDED, SMALL_RECIPE, DEEP_RECIPE)}

@@ -35,7 +35,7 @@ from trisect.report.sheet import Section, Sheet, Table, notes_section, present, 
 if TYPE_CHECKING:
     from trisect.experiments.norms.settings import NormsFacts
 
-WHAT = {
+MEASURE_WORDS = {
     "attention": "of attention alone",
     "residual": "with the residual added",
     "full": "with residual and layer norm",
@@ -377,7 +377,7 @@ def _mixing(rows: Measures, n: str, block: str) -> _Part | None:
     ]
     caption = (
         "What comes from other positions, as a share of that and of what a position keeps of itself; for norms each is the length of "
-        f"a sum of vectors, {WHAT[block]}. Mean over queries, bars are 95 % intervals over texts. {n}."
+        f"a sum of vectors, {MEASURE_WORDS[block]}. Mean over queries, bars are 95 % intervals over texts. {n}."
     )
     title = "Mixing ratio"
     shown = [{k: row[k] for k in ("layer", "group", "value", "low", "high")} for row in layer_rows]

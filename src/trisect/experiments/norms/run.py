@@ -50,7 +50,7 @@ from trisect.stats.shares import ratios
 from trisect.stats.significance import finite, value_row
 
 Statistics = dict[str, DrawnEstimate]  # what the claims of papers.norms speak of
-SEP, FIRST = CATEGORIES.index("sep"), CATEGORIES.index("first")
+SEP, FIRST_TOKEN = CATEGORIES.index("sep"), CATEGORIES.index("first")
 KINDS = ("weight", "norm")
 DRAWS = 4_000
 # the facts that a verdict is bound to
@@ -145,8 +145,8 @@ def _shares(tally: StackTally, draws: TextDraws, statistics: Statistics) -> Iter
             yield {"measure": f"{kind}_share", "group": CATEGORIES[c]} | draws.row(mean, (c,))
         if set(present) & set(MARKED_CATEGORIES):
             statistics[f"special_share_{kind}"] = _each(lambda v: v[..., list(MARKED_CATEGORIES)].sum(-1), mean)
-        if FIRST in present:
-            statistics[f"first_share_{kind}"] = _each(lambda v: v[..., FIRST], mean)
+        if FIRST_TOKEN in present:
+            statistics[f"first_share_{kind}"] = _each(lambda v: v[..., FIRST_TOKEN], mean)
 
 
 def _cancelling(tally: StackTally, draws: TextDraws, statistics: Statistics) -> Iterator[NewRow]:
@@ -267,8 +267,8 @@ def _sinks(tally: StackTally, draws: TextDraws, statistics: Statistics) -> Itera
             yield {"measure": "sink_share", "group": CATEGORIES[c]} | draws.row(shares, (c,))
 
 
-WITHOUT = 64  # texts of which the loss without sinks is measured
-TAKEN = ("sinks", "other tokens")  # whose weight is set to 0
+SINK_LOSS_TEXTS = 64  # texts of which the loss without sinks is measured
+REMOVED_TOKENS = ("sinks", "other tokens")  # whose weight is set to 0
 
 
 @torch.no_grad()
@@ -283,7 +283,7 @@ def loss_without_sinks(
     """
     tally, any_sink = Tally(), False
     has_sink = list[bool]()
-    for batch in subject.batches(islice(texts.texts(), WITHOUT), size, scored=True):
+    for batch in subject.batches(islice(texts.texts(), SINK_LOSS_TEXTS), size, scored=True):
         without: tuple[dict[Address, torch.Tensor], ...] = ({}, {})
 
         def see(trace: Trace, without: tuple[dict[Address, torch.Tensor], ...] = without, batch: Batch = batch) -> None:
@@ -313,11 +313,11 @@ def loss_without_sinks(
     units = tally.articles(texts).sums(table, tally.indices)
     values, draws = ratios(units[:, 2:], units[:, 0]), bootstrap_ratios(units[:, 2:], units[:, 0], seed)
     place: NewRow = {"stack": next(iter(heads)).stack, "measure": "without_sinks"}
-    numbers = zip(TAKEN, value_rows(values, draws, len(units)), strict=True)
+    numbers = zip(REMOVED_TOKENS, value_rows(values, draws, len(units)), strict=True)
     return [place | {"group": group} | columns | {"n": len(table)} for group, columns in numbers]
 
 
-ROLLED = 64  # texts of which rollouts are compared with a gradient
+ROLLOUT_TEXTS = 64  # texts of which rollouts are compared with a gradient
 ROLLOUTS = (*KINDS, "contribution")
 
 
@@ -334,7 +334,7 @@ def _rollout_rows(subject: Subject, texts: Texts, seed: int) -> tuple[list[NewRo
     if not isinstance(subject, Pretrained) or not suits:
         return [], f"{no}: that needs a language model of Hugging Face's with one stack."
     correlations, steps = list[list[float]](), list[list[torch.Tensor]]()  # steps of one text, layer by layer
-    for batch in subject.batches(islice(texts.texts(), ROLLED), 1, scored=True):
+    for batch in subject.batches(islice(texts.texts(), ROLLOUT_TEXTS), 1, scored=True):
         real = batch.source.real[0]
         positions = real.nonzero()[:, 0]
         if len(positions) < MIN_TOKENS or batch.rows[0][1]:
@@ -382,7 +382,7 @@ BEHIND = (
     "A norm or a factor lies behind W_O at {where}: norms are of what is really added, each part scaled as its query is. ‖f(x)‖ is "
     "without that scale, which no token has by itself, and expansion rates are of W_V and W_O alone."
 )
-LOST = "What is added to the residual stream was not found at {where}: norms there are of what W_O makes."
+STREAM_NOTE = "What is added to the residual stream was not found at {where}: norms there are of what W_O makes."
 OTHER_INPUT = (
     "Values at {where} are not known to be W_V times the block's input x, so that no dispersion of ‖x‖ is given there."
 )
@@ -391,7 +391,7 @@ OF_LANGUAGE = ("special_share", "first_share", "spearman_rank")  # how the stati
 SAMPLE = 100  # texts whose script is looked at
 LONGEST_WORDS = 20  # letters of a word of a language, on average
 LATIN_END = "\u0250"
-OPENED = "A text opens with {tokens} here, which is counted as its first token: there is no category [CLS]."
+FIRST_TOKEN_NOTE = "A text opens with {tokens} here, which is counted as its first token: there is no category [CLS]."
 MISSING = {
     "cls": "No special token opens {what}: there is no category [CLS].",
     "sep": "No special token stands inside or after {what}: there is no category [SEP].",
@@ -528,17 +528,7 @@ def _read(
 ) -> None:
     """Read a batch and add it to the tallies; `around` collects what lies behind W_O."""
     numbers, causal = torch.tensor([text for text, _ in batch.rows]), subject.objective == "causal"
-    units = numbers if counted.articles is None else counted.articles[numbers]
-    group, fewer = (group_of(units, counted.units, groups) for groups in (GROUPS, LAYER_GROUPS))
-    owners: dict[str, TokenFacts] = {}
-    for stack in tallies:
-        keys = batch.keys(stack)
-        rank = torch.full(keys.real.shape, torch.nan, dtype=torch.float64)
-        if counted.ranks is not None and keys.ids is not None and keys is batch.source:
-            real = keys.real.cpu()
-            rank[real] = counted.ranks[keys.ids.cpu()[real]]
-        category = find_categories(keys, causal or stack == "dec")
-        owners[stack] = TokenFacts(category, rank, keys.special.cpu(), find_words(keys), group, fewer)
+    owners = {stack: _owners(batch, stack, numbers, counted, causal) for stack in tallies}
     seen: dict[str, list[TokenNorms]] = {stack: [] for stack in tallies}
 
     def see(trace: Trace) -> None:
@@ -550,12 +540,25 @@ def _read(
                 have = f"The texts have {tokens.category.shape[1]} tokens: which of them stands where is not known."
                 raise ModelError(sees, have, "Choose a model whose layers see the tokens of its texts, one a position.")
             if trace.block is None or trace.block.after is not None:
-                around[trace.address] = LOST if trace.block is None else BEHIND
+                around[trace.address] = STREAM_NOTE if trace.block is None else BEHIND
             seen[trace.stack].append(tally.layers[trace.address].add(trace, tokens, tally.model))
 
     subject.each(batch, see)
     for stack, tally in tallies.items():
         tally.model.add_frequency(seen[stack], owners[stack])
+
+
+def _owners(batch: Batch, stack: str, numbers: torch.Tensor, counted: Counted, causal: bool) -> TokenFacts:
+    """The tokens behind a stack's keys in a batch, with the `numbers` of the rows' texts."""
+    keys = batch.keys(stack)
+    rank = torch.full(keys.real.shape, torch.nan, dtype=torch.float64)
+    if counted.ranks is not None and keys.ids is not None and keys is batch.source:
+        real = keys.real.cpu()
+        rank[real] = counted.ranks[keys.ids.cpu()[real]]
+    units = numbers if counted.articles is None else counted.articles[numbers]
+    group, fewer = (group_of(units, counted.units, groups) for groups in (GROUPS, LAYER_GROUPS))
+    category = find_categories(keys, causal or stack == "dec")
+    return TokenFacts(category, rank, keys.special.cpu(), find_words(keys), group, fewer)
 
 
 def _layers(subject: Subject) -> tuple[tuple[str, ...], list[NewRow], dict[Address, int]]:
@@ -597,7 +600,7 @@ def _notes(tallies: Mapping[str, StackTally], around: Mapping[Address, str], ope
         if np.isnan(np.asarray(layer.x.rows)).any()
     }
     categories = [CATEGORIES[c] for c in _present(next(iter(tallies.values())))]
-    missing = MISSING | ({"cls": OPENED.format(tokens=" or ".join(sorted(opening)))} if opening else {})
+    missing = MISSING | ({"cls": FIRST_TOKEN_NOTE.format(tokens=" or ".join(sorted(opening)))} if opening else {})
     first = next(iter(tallies))
     what = "a text here" if len(tallies) == 1 else f"what {first} reads"
     absent = (note.replace("{what}", what) for name, note in missing.items() if name not in categories)

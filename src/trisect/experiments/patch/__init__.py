@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from trisect.experiments.patch.settings import SAME_PAIRS, PatchFacts, PatchSettings
+from trisect.experiments.patch.settings import SHARE_MARGIN, PatchFacts, PatchSettings
 from trisect.lab.experiment import Experiment, LayerMeasure, PageModule
 
 if TYPE_CHECKING:
@@ -32,7 +32,7 @@ class Patch(Experiment[PatchSettings, PatchFacts]):
     out = "patch-{model}"
     record = "patch.json"
     by_layer = (
-        LayerMeasure("own", "frequency of the predicted answer", "share of pairs", signed=False, margin=SAME_PAIRS),
+        LayerMeasure("own", "frequency of the predicted answer", "share of pairs", signed=False, margin=SHARE_MARGIN),
         LayerMeasure("logit_change", "change of the logit difference", "share of the way"),
         LayerMeasure("output_change", "change of the output", "share", signed=False),
     )

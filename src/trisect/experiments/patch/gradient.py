@@ -12,7 +12,7 @@ from jaxtyping import Float, Int
 
 from trisect.core.errors import ModelError, SpecError
 from trisect.core.subject import SiteTarget, Writer
-from trisect.core.tables import REAL, TEXT, WHOLE, NewRow, frame
+from trisect.core.tables import INTEGER, REAL, TEXT, NewRow, frame
 from trisect.core.trace import Address
 from trisect.experiments.patch.page import OF_RUN, TOP
 from trisect.experiments.patch.run import PatchedRuns, ReadText, facts_of, prepare, tables, token_rows
@@ -27,12 +27,14 @@ from trisect.stats.describe import spearman
 from trisect.stats.significance import finite
 
 ATTRIBUTIONS = {
-    **{"stack": TEXT, "layer": WHOLE, "head": WHOLE, "component": TEXT, "position": WHOLE},
+    **{"stack": TEXT, "layer": INTEGER, "head": INTEGER, "component": TEXT, "position": INTEGER},
     # fractions of the logit difference restored, the exact one with its 95 % interval; pairs that have the position
-    **{"estimate": REAL, "gradient": REAL, "exact": REAL, "low": REAL, "high": REAL, "n": WHOLE},
+    **{"estimate": REAL, "gradient": REAL, "exact": REAL, "low": REAL, "high": REAL, "n": INTEGER},
 }
 LayerPart = tuple[Address, str]  # a layer and its q, k or v
-NEEDS = "Attribution patching uses the gradient of the logit difference between the base's answer and the donor's."
+REQUIREMENT = (
+    "Attribution patching uses the gradient of the logit difference between the base's answer and the donor's."
+)
 
 
 def measure(settings: PatchSettings, context: RunContext) -> Measured[PatchFacts]:
@@ -42,7 +44,7 @@ def measure(settings: PatchSettings, context: RunContext) -> Measured[PatchFacts
     """
     subject, edits, prepared = prepare(settings, context.subject)
     if not isinstance(subject, Pretrained) or subject.objective == "output":
-        requirement = f"{NEEDS} This needs a pretrained model that predicts tokens."
+        requirement = f"{REQUIREMENT} This needs a pretrained model that predicts tokens."
         raise ModelError(f"{subject.name} was given.", requirement, "Leave --by gradient out.")
     runs = PatchedRuns.begin(prepared)
     estimates = _Estimates(settings, subject, runs, edits)
@@ -140,7 +142,7 @@ class _Estimates:
         if not all(alike) or places["base"] is None or places["donor"] is None:
             problem = "Base and donor of a pair differ in their number of tokens, or have no mask each."
             raise SpecError(
-                problem, f"{NEEDS} Positions of both have to be the same.", "Give texts of the same length."
+                problem, f"{REQUIREMENT} Positions of both have to be the same.", "Give texts of the same length."
             )
         addresses = dict.fromkeys(address for address, _ in self.heads)
         donor = record(self.subject, batches["donor"], addresses, places["donor"])

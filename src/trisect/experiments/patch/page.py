@@ -23,14 +23,14 @@ if TYPE_CHECKING:
     from trisect.experiments.patch.settings import PatchFacts
 
 COLUMNS = 5  # tokens beside each other, so that a telephone shows them; fewer where a token is longer than a cell
-LINE, HIGH, APART = 270.0, 19.0, 9.0  # pixels: of a line, of a token's cell, and between two lines
-LONGEST = 40  # characters of a token; longer ones are cut
-MOST = 80  # tokens of one side; later ones are not drawn
-SHOWN = 8  # pairs of the table
+LINE_WIDTH, TOKEN_HEIGHT, LINE_GAP = 270.0, 19.0, 9.0  # pixels: of a line, of a token's cell, and between two lines
+MAX_TOKEN_CHARACTERS = 40  # characters of a token; longer ones are cut
+MAX_SIDE_TOKENS = 80  # tokens of one side; later ones are not drawn
+TABLE_PAIRS = 8  # pairs of the table
 SAME_ANSWER = "base and donor of every counted pair have the same answer"
 FEW_ANSWERED = 0.5  # share of texts answered correctly, below which the page has a warning
 PREDICTED = ("base", "q", "k", "v", "donor")  # answers that the table of pairs shows
-DOES = {
+EFFECTS = {
     "q": ("what is looked for", "from its own text (the base) the question of the other"),
     "k": ("what a token is matched on", "what its own text (the base) has where the other has the thing asked for"),
     "v": ("what is passed on", "what the other text has where its own (the base) has the thing asked for"),
@@ -44,7 +44,7 @@ NUMBERS = {  # description, title and unit of each measure
     ),
     "output_change": ("change of the output, share", "change of the output", "share"),
 }
-LARGEST = {  # around the largest number
+LARGEST_WORDS = {  # around the largest number
     "own": ("the answer predicted for them comes in", "of pairs"),
     "logit_change": ("the logit difference moves by", "of the way to the donor's"),
     "output_change": ("the output changes by", "of its squared length"),
@@ -250,9 +250,9 @@ def strongest(tables: Mapping[str, pl.DataFrame]) -> tuple[HypothesisRow, ...]:
         if hypotheses and row.hypothesis not in hypotheses:
             continue
         before = best.get(row.component)
-        if row.component in DOES and (before is None or (row.shift_nats or 0.0) > (before.shift_nats or 0.0)):
+        if row.component in EFFECTS and (before is None or (row.shift_nats or 0.0) > (before.shift_nats or 0.0)):
             best[row.component] = row
-    return tuple(best[name] for name in DOES if name in best and best[name].exceeds)
+    return tuple(best[name] for name in EFFECTS if name in best and best[name].exceeds)
 
 
 def _share_words(row: HypothesisRow) -> str:
@@ -335,7 +335,7 @@ def _opening(
     if facts.predicted and facts.how != "noise":
         best = {place_of(site).component: site for site in _best(_by_direction(sites).get("denoise", []), "own")}
     clear = {row.site for row in strongest(tables)}  # sites that exceed their controls
-    for component, (role, answer) in DOES.items():
+    for component, (role, answer) in EFFECTS.items():
         if component in best and place_of(best[component]).site in clear:
             site = best[component]
             share = percent(mean(site, "own") or 0.0)
@@ -349,7 +349,7 @@ def _opening(
         distinct = [e for e in distinct if e.name in clear]
     if not lead and largest is not None and distinct and not _is_seldom_answered(tables):
         strongest_value = max(distinct, key=lambda e: abs(e.mean or 0.0))
-        before, after = LARGEST[largest.measure.removeprefix("largest_")]
+        before, after = LARGEST_WORDS[largest.measure.removeprefix("largest_")]
         lead.append(
             f"Patched in from another text (the donor), the largest effect is that of {words.site_words(strongest_value.name)}: {before} "
             f"{number_words(strongest_value, largest.signed)} {after}."
@@ -474,7 +474,7 @@ def _pair_section(tables: Mapping[str, pl.DataFrame], sites: Sequence[SiteNumber
     predicted = [n for n in PREDICTED if pairs[f"answer_{n}"].is_not_null().any()]
     answered = bool(pairs["own_base"].is_not_null().any())
     lines = []
-    for row in pairs.head(SHOWN).iter_rows(named=True):
+    for row in pairs.head(TABLE_PAIRS).iter_rows(named=True):
         cells = {"pair": str(row["pair"]), "base": row["base"], "donor": row["donor"]}
         if predicted:
             cells["predicted"] = "; ".join(f"{name}: {_shown(row[f'answer_{name}'])}" for name in predicted)
@@ -501,29 +501,31 @@ def _shown(answer: str | None) -> str:
 def _token_panel(title: str, rows: Sequence[Mapping[str, Any]]) -> Panel:
     """Two boxes for each position, the base's token above the donor's, with marks where it is patched or the answer is read."""
     boxes, texts, marks, ends = [], [], [], []
-    shown = rows[:MOST]
-    longest = min(LONGEST, max((len(_plain(row[side])) for row in shown for side in ("base", "donor")), default=0))
-    columns = max(1, min(COLUMNS, int(LINE / (12 + 4.6 * longest))))
-    wide = LINE / columns
+    shown = rows[:MAX_SIDE_TOKENS]
+    longest = min(
+        MAX_TOKEN_CHARACTERS, max((len(_plain(row[side])) for row in shown for side in ("base", "donor")), default=0)
+    )
+    columns = max(1, min(COLUMNS, int(LINE_WIDTH / (12 + 4.6 * longest))))
+    wide = LINE_WIDTH / columns
     for number, row in enumerate(shown):
         line, column = divmod(number, columns)
-        left, top = column * wide, line * (2 * HIGH + APART)
+        left, top = column * wide, line * (2 * TOKEN_HEIGHT + LINE_GAP)
         fill = render.PAPER if row["base"] == row["donor"] else render.RULE
         for i, (side, ink) in enumerate((("base", render.INK), ("donor", render.SOFT))):
             token = _plain(row[side]).replace("Ċ", "⏎").removesuffix("</w>")
-            token = token if len(token) <= LONGEST else f"{token[: LONGEST - 1]}…"
-            y, y2 = top + i * HIGH, top + (i + 1) * HIGH - 1
+            token = token if len(token) <= MAX_TOKEN_CHARACTERS else f"{token[: MAX_TOKEN_CHARACTERS - 1]}…"
+            y, y2 = top + i * TOKEN_HEIGHT, top + (i + 1) * TOKEN_HEIGHT - 1
             boxes.append(
                 {"x": left, "x2": left + wide - 2, "y": y, "y2": y2} | {"token": token, "fill": fill, "colour": ink}
             )
             texts.append({"x": left + 11, "y": (y + y2) / 2, "token": token, "colour": ink})
         if row["patched"]:
             look = render.mark(row["patched"])
-            marks.append({"x": left + 5, "y": top + HIGH / 2 - 0.5, "colour": look.colour, "shape": look.shape})
+            marks.append({"x": left + 5, "y": top + TOKEN_HEIGHT / 2 - 0.5, "colour": look.colour, "shape": look.shape})
         if row["answers"]:
-            ends.append({"x": left, "x2": left + wide - 2, "y": top + HIGH - 2.5})
-    height = (-(-len(shown) // columns)) * (2 * HIGH + APART)
-    x = alt.X("x:Q", scale=alt.Scale(domain=[0, LINE], nice=False), axis=None)
+            ends.append({"x": left, "x2": left + wide - 2, "y": top + TOKEN_HEIGHT - 2.5})
+    height = (-(-len(shown) // columns)) * (2 * TOKEN_HEIGHT + LINE_GAP)
+    x = alt.X("x:Q", scale=alt.Scale(domain=[0, LINE_WIDTH], nice=False), axis=None)
     y = alt.Y("y:Q", scale=alt.Scale(domain=[0, height], nice=False, reverse=True), axis=None)
     x2, colour = alt.X2("x2"), alt.Color("colour:N", scale=None)
     cells = chart_of("cells", boxes).mark_rect(stroke=render.RULE, strokeWidth=0.7, opacity=1)
@@ -541,7 +543,7 @@ def _token_panel(title: str, rows: Sequence[Mapping[str, Any]]) -> Panel:
     patched = [str(row["position"]) for row in rows if row["patched"]]
     where = "all positions" if len(patched) == len(rows) else f"positions {', '.join(patched)}"
     alternative = f"{title}. Base: {base}. Donor: {donor}. Patched: {where if patched else 'none'}."
-    return Panel(title, overlay(title, *layers, width=LINE, height=height), alternative, (), {})
+    return Panel(title, overlay(title, *layers, width=LINE_WIDTH, height=height), alternative, (), {})
 
 
 def _plain(token: str | None) -> str:

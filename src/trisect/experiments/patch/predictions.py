@@ -13,7 +13,7 @@ from trisect.claims.models import ResampledUnits, judge_by_draws
 from trisect.core.files import Json
 from trisect.core.finding import About
 from trisect.core.site import Site
-from trisect.core.tables import REAL, TEXT, WHOLE, NewRow
+from trisect.core.tables import INTEGER, REAL, TEXT, NewRow
 from trisect.papers.lookup import SPEECH
 from trisect.stats.bootstrap import bootstrap_ratios
 from trisect.stats.paired import mean_interval
@@ -31,7 +31,7 @@ PREDICTIONS = {
     **{"share": REAL, "low": REAL, "high": REAL},  # of the answered pairs, with Wilson's interval
     # over all pairs that are used, with Student's t interval
     **{"shift_nats": REAL, "shift_low": REAL, "shift_high": REAL},
-    **{"n": WHOLE, "kept": REAL, "used": WHOLE},  # answered pairs, as a share of those that are used, and these
+    **{"n": INTEGER, "kept": REAL, "used": INTEGER},  # answered pairs, as a share of those that are used, and these
     **dict.fromkeys(CONTROLS, REAL),  # the share under each control
     **{f"{name}_nats": REAL for name in CONTROLS},  # the shift under each
 }

@@ -30,7 +30,7 @@ from trisect.core.subject import (
     Subject,
     Writer,
 )
-from trisect.core.tables import REAL, ROW, TEXT, WHOLE, NewRow, frame
+from trisect.core.tables import INTEGER, REAL, ROW, TEXT, NewRow, frame
 from trisect.core.trace import Address
 from trisect.experiments.patch.page import few_pairs
 from trisect.experiments.patch.predictions import (
@@ -76,27 +76,27 @@ from trisect.text.pairs import ANSWERS, CONTENT
 # which text is patched, and which it is patched from
 ROLES = {"denoise": ("base", "donor"), "noise": ("donor", "base")}
 DONOR = "donor"
-SINGLE = ("q", "k", "v")
+COMPONENTS_ALONE = ("q", "k", "v")
 # components taken from the donor -> those taken from the donor when base and donor change places
 COMPLEMENT: dict[str, str] = dict(zip(ANSWERS, ("donor", "k+v", "q+v", "q+k", "v", "k", "q", "base"), strict=True))
 PAIRS = {
-    **{"pair": WHOLE, "kind": TEXT, "base": TEXT, "donor": TEXT},
+    **{"pair": INTEGER, "kind": TEXT, "base": TEXT, "donor": TEXT},
     **{f"answer_{name}": TEXT for name in ANSWERS},
     **{"own_base": TEXT, "own_donor": TEXT, "counted": pl.Boolean},  # what the model answers unpatched
 }
 TOKENS = {
-    **{"pair": WHOLE, "side": TEXT, "position": WHOLE, "base": TEXT, "donor": TEXT},
+    **{"pair": INTEGER, "side": TEXT, "position": INTEGER, "base": TEXT, "donor": TEXT},
     # components that are patched there, and whether the answer is read there
     **{"patched": TEXT, "answers": pl.Boolean},
 }
 CHANGES = {
-    **{"pair": WHOLE, "stack": TEXT, "layer": WHOLE, "head": WHOLE, "component": TEXT, "group": TEXT},
+    **{"pair": INTEGER, "stack": TEXT, "layer": INTEGER, "head": INTEGER, "component": TEXT, "group": TEXT},
     **{"came": TEXT, "answer": TEXT},  # whose prediction it was (of the patched text's answers), and the token
     **{"logit_difference": REAL, "output_change": REAL},
 }
 REPLICATED = ("own", DONOR, "logit_change", "output_change")  # measures that are compared between models
 ROOM = 64 * 2**20  # bytes of another text's q, k and v in memory at a time; at least one layer's
-FEW = 2  # up to so many edits of a batch, a shared pass to start from costs more than it saves
+MAX_UNSHARED_EDITS = 2  # up to so many edits of a batch, a shared pass to start from costs more than it saves
 DRAWS = 20  # random subspaces beside that of a label
 STREAM = "stream"  # the input of an edit: the residual stream; for k and v of cross-attention "cross"
 
@@ -324,7 +324,7 @@ def facts_of(
         prepared.fingerprint,
         len(prepared.pairs),
         int(counted.sum()),
-        tuple(name for name in SINGLE if name in prepared.answers),
+        tuple(name for name in COMPONENTS_ALONE if name in prepared.answers),
         None if settings.sites is None else tuple(map(str, settings.sites)),
         *options,
     )
@@ -343,10 +343,12 @@ def _planned_sites(
     # q, k and v of each site together, unless that is patched anyway or the three have different heads
     for edit in edits if answers and "denoise" in directions else ():
         counts = [subject.shape.heads[address] for address in edit.addresses]
-        joint = Site(SINGLE, tuple(address.layer for address in edit.addresses), edit.site.heads, edit.site.stack)
+        joint = Site(
+            COMPONENTS_ALONE, tuple(address.layer for address in edit.addresses), edit.site.heads, edit.site.stack
+        )
         if str(joint) not in seen and (joint.heads is None or all(heads.query == heads.key for heads in counts)):
             seen.add(str(joint))
-            targets = tuple(SiteTarget(a, c, joint.heads) for a in edit.addresses for c in SINGLE)
+            targets = tuple(SiteTarget(a, c, joint.heads) for a in edit.addresses for c in COMPONENTS_ALONE)
             joint_edits.append(EditedPass(joint, edit.address, targets))
     first, *other = (settings.positions or "all",) if settings.positions or not answers else ("all", "last")
 
@@ -400,7 +402,7 @@ def _patch_pairs(
             scored = how == "denoise" and texts[run].places is not None and texts[donor].places is not None
             for question in control.questions if scored else [None]:
                 batch = texts[run].batch if question is None else question.batch
-                if len(edits) > FEW:
+                if len(edits) > MAX_UNSHARED_EDITS:
                     passes.begin(batch)
                 control.residual_known.clear()
                 selection = (site for site in in_order if site.how == how)
@@ -638,7 +640,11 @@ class _Controls:
         runs, prepared = self.runs, self.runs.prepared
         best: dict[str, tuple[float, _PatchedSite]] = {}
         for site in self.sites:
-            if site.component in SINGLE and len(site.edit.addresses) == 1 and site.edit.address.stack == "plain":
+            if (
+                site.component in COMPONENTS_ALONE
+                and len(site.edit.addresses) == 1
+                and site.edit.address.stack == "plain"
+            ):
                 effect = max((float(str(row.get("shift_nats") or "-inf")) for row in self._rows(site)), default=-np.inf)
                 if site.component not in best or effect > best[site.component][0]:
                     best[site.component] = effect, site
@@ -729,7 +735,7 @@ def token_rows(
             continue
         written = [
             c
-            for c in SINGLE
+            for c in COMPONENTS_ALONE
             if any((base.queries if c == "q" else base.keys)(stack) is run for stack, part in stacks if part == c)
         ]
         answers = places if name == "target" or base.target is None else None
@@ -809,7 +815,9 @@ def predictions(
     The component comes second, since of two names that predict the same answer the first counts.
     """
     prediction = DONOR if component == "q+k+v" else component
-    names = {name: name if how == "denoise" else COMPLEMENT[name] for name in (BASE, prediction, *SINGLE, *ANSWERS)}
+    names = {
+        name: name if how == "denoise" else COMPLEMENT[name] for name in (BASE, prediction, *COMPONENTS_ALONE, *ANSWERS)
+    }
     return {name: answers[source] for name, source in names.items() if source in answers}
 
 
@@ -837,7 +845,7 @@ def _sums_over_pairs(site: _PatchedSite, runs: PatchedRuns, counted: Bool[np.nda
         comparisons.append(("own", DONOR, both))
     elif site.component in named:
         # with four values, two components together predict no new answer
-        components = SINGLE if site.component in SINGLE else ()
+        components = COMPONENTS_ALONE if site.component in COMPONENTS_ALONE else ()
         ours = {name: named[name] for name in (BASE, *components, site.component) if name in named}
         comparisons.append(("own", site.component, ours))
     for measure, component, predicted in comparisons:

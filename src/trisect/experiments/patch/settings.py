@@ -29,29 +29,29 @@ from trisect.lab.inputs import (
     check_source,
 )
 
-WORDS = ("all", "last", "differ")
-KNOWN = "They are all, last, differ, or numbers from 1 on such as 3,5-7."
+POSITION_WORDS = ("all", "last", "differ")
+POSITION_CHOICES = "They are all, last, differ, or numbers from 1 on such as 3,5-7."
 
 
 def read_positions(text: str) -> tuple[int, ...] | str:
     """Parse one of WORDS, or position numbers; raises SpecError for other text."""
-    if text in WORDS:
+    if text in POSITION_WORDS:
         return text
     numbers: set[int] = set()
     for piece in text.split(","):
         span = re.fullmatch(r"\s*([0-9]{1,6})(?:-([0-9]{1,6}))?\s*", piece)
         first, last = (int(span[1]), int(span[2] or span[1])) if span else (0, 0)
         if first < 1 or last < first:
-            raise SpecError(f"positions is {text!r}.", KNOWN, "Give one of these.")
+            raise SpecError(f"positions is {text!r}.", POSITION_CHOICES, "Give one of these.")
         numbers |= set(range(first, last + 1))
     return tuple(sorted(numbers))
 
 
 PATHS = ("all", "direct")
-HOW = ("denoise", "noise", "both")
-BY = ("patch", "gradient")
-COUNT = 100  # pairs by default
-SAME_PAIRS = 0.05  # components count as alike if their shares of own answers differ by less
+PATCH_DIRECTIONS = ("denoise", "noise", "both")
+PATCH_METHODS = ("patch", "gradient")
+DEFAULT_PAIRS = 100  # pairs by default
+SHARE_MARGIN = 0.05  # components count as alike if their shares of own answers differ by less
 
 
 @record
@@ -75,7 +75,7 @@ class PatchSettings:
     corpus: PairCorpus | None = None
     split: PairSplit = SPLIT
     reader: PairReader | None = None
-    count: Annotated[int, Field(description="Number of pairs of a task.", ge=1, le=MAX_RESAMPLES)] = COUNT
+    count: Annotated[int, Field(description="Number of pairs of a task.", ge=1, le=MAX_RESAMPLES)] = DEFAULT_PAIRS
     per: Annotated[
         str,
         Field(
@@ -104,7 +104,7 @@ class PatchSettings:
         Field(
             description="denoise (the donor's activations in the base's pass), noise (the base's in the donor's), or both."
         ),
-        Option(choices=HOW, metavar="HOW"),
+        Option(choices=PATCH_DIRECTIONS, metavar="HOW"),
     ] = "denoise"
     by: Annotated[
         str,
@@ -112,7 +112,7 @@ class PatchSettings:
             description="patch (one pass for each site), or gradient: every head at every position estimated in three passes, then the "
             "twenty largest patched."
         ),
-        Option(choices=BY, metavar="BY"),
+        Option(choices=PATCH_METHODS, metavar="BY"),
     ] = "patch"
     answered: Annotated[
         bool, Field(description="Count only pairs for which the model gives the expected answer to both texts.")
@@ -124,7 +124,7 @@ class PatchSettings:
 
     def __post_init__(self) -> None:
         """Raise SpecError unless pairs come from one source, and the options fit each other; no model is opened."""
-        check_source(self, COUNT)
+        check_source(self, DEFAULT_PAIRS)
         if self.by == "gradient" and (self.path, self.how, self.per) != ("all", "denoise", "layer"):
             problem = f"by='gradient' was given with path {self.path!r}, how {self.how!r} and per {self.per!r}."
             requirement = "An estimate is of one head at one position, from the donor into the base, along all paths."

@@ -38,9 +38,9 @@ if TYPE_CHECKING:
 
 COMPONENTS = ("q", "k", "v")
 PAIRS = ("q-v", "k-v", "q-k")
-HELD = "weights held"
-EXCHANGED, KINDS = "exchange_change", ("weights free", HELD)
-ERASED = ("erase_excess_nats", "erase_excess_share")
+HELD_WEIGHTS = "weights held"
+EXCHANGE_CHANGE, KINDS = "exchange_change", ("weights free", HELD_WEIGHTS)
+ERASURE_MEASURES = ("erase_excess_nats", "erase_excess_share")
 MISSING = MeasuredValue("", "", None, None, None, "", None, None, float("nan"))
 
 
@@ -150,7 +150,7 @@ class ProfileNumbers:
 
 
 MARGIN = profile.MARGIN
-SHOWN = 12  # heads in the table of those that differ most
+TABLE_HEADS = 12  # heads in the table of those that differ most
 CROSS = "cross"
 LABELS = {
     "word": "which word it is (identity)",
@@ -166,7 +166,7 @@ LABELS = {
 }
 UNIT = "accuracy"
 DIFFERENCES = "Differences of q from k and v are of gains over random maps, since their words are not the same"
-SHORT = (
+GAIN_CAPTION = (
     "Accuracy from a head's own queries, keys or values minus that from random maps of the same input, mean over all heads with its 95 % "
     "interval: right of 0 a label is kept, left of it dropped."
 )
@@ -198,7 +198,7 @@ def page(tables: Mapping[str, pl.DataFrame], about: About[ProfileFacts]) -> Shee
     by_label = [_label(numbers, label, facts.as_used) for label in numbers.labels]
     short = tuple(finding.words for finding in _answer(numbers, facts.as_used))
     answer, picture = _lead(numbers, facts, sample)
-    figures = present(picture, small_multiples("profile-short", "Label by label", SHORT, by_label))
+    figures = present(picture, small_multiples("profile-short", "Label by label", GAIN_CAPTION, by_label))
     in_words = present(sentences(by_label, "Each label in a sentence"))
     rule = (
         f"Heads are resampled with replacement, {words.quantity(numbers.heads('v'), 'head')} in all; with fewer than 30 in a part there "
@@ -451,7 +451,7 @@ def _heads(numbers: ProfileNumbers, facts: ProfileFacts) -> Section:
 
     by_component = sorted(encoded, key=lambda o: (numbers.labels.index(o[0]), COMPONENTS.index(o[2])))
     extremes = []
-    for label, spot, c, head, *_ in sorted(by_component, key=lambda o: -abs(o[4]))[:SHOWN]:
+    for label, spot, c, head, *_ in sorted(by_component, key=lambda o: -abs(o[4]))[:TABLE_HEADS]:
         accuracy, z, among = (numbers.get(spot, label, m, c, head).mean for m in ("accuracy", "z", "among"))
         random = numbers.get(spot, label, "random", c).mean
         line = (f"{label}, {c}@{spot.layer}.h{head}", _accuracy(accuracy), _accuracy(random), words.number(z, True, 1))
@@ -557,7 +557,7 @@ def _mlp(numbers: ProfileNumbers) -> Finding:
 
 def _exchange(numbers: ProfileNumbers, facts: ProfileFacts) -> tuple[Finding, ...]:
     """The change by another text's queries, keys and values in one layer, with attention weights free and held."""
-    changes = {(row.group, row.component): row for row in numbers.measures.where(EXCHANGED, layer=None)}
+    changes = {(row.group, row.component): row for row in numbers.measures.where(EXCHANGE_CHANGE, layer=None)}
     if len(changes) < len(KINDS) * len(COMPONENTS):
         return ()
     unit = "share of the output" if facts.unit == "share" else "nats, without the sign"
@@ -566,7 +566,7 @@ def _exchange(numbers: ProfileNumbers, facts: ProfileFacts) -> tuple[Finding, ..
     text = (
         f"Another text's part in one layer changes the model by ({unit}, mean over layers, "
         f"{words.quantity(changes[KINDS[0], 'q'].n or 0, 'text')}): with attention's {KINDS[0]} {free}; with them held, so that "
-        f"values alone can act, v {number_words(changes[HELD, 'v'])}."
+        f"values alone can act, v {number_words(changes[HELD_WEIGHTS, 'v'])}."
     )
     values = tuple(changes[kind, c].estimate(f"{c}, {kind}") for kind, c in product(KINDS, COMPONENTS))
     return (Finding("exchange", text, facts.unit, values, title="Exchange", per="text"),)
@@ -578,7 +578,7 @@ def _erasure_findings(numbers: ProfileNumbers, facts: ProfileFacts, single: bool
     for label in numbers.labels if facts.causal_corpus is not None else ():
         parts, values = [], []
         for c in COMPONENTS:
-            numbers_of_component = numbers.measures.where(*ERASED, component=c, group=label).finite
+            numbers_of_component = numbers.measures.where(*ERASURE_MEASURES, component=c, group=label).finite
             if not (rows := [row for row in numbers_of_component if (row.head is not None) == single]):
                 continue
             largest = max(rows, key=lambda row: row.value)
@@ -613,7 +613,7 @@ def _causal_section(numbers: ProfileNumbers, facts: ProfileFacts) -> Section:
         (c, str(row.layer), label, row.value, row.side != 0)
         for c, spot, label in product(COMPONENTS, numbers.spots, numbers.labels)
         for row in numbers.measures.where(
-            *ERASED, component=c, group=label, layer=spot.layer, stack=spot.stack, head=None
+            *ERASURE_MEASURES, component=c, group=label, layer=spot.layer, stack=spot.stack, head=None
         )
     )
     caption = (

@@ -30,12 +30,15 @@ if TYPE_CHECKING:
 
 
 COMPONENTS = ("q", "k", "v")
-MOST, LEAST = 100, 20  # classes of a label that are distinguished, and words that such a class has at least
-_RARE = f"classes beyond the {MOST} most frequent, or of fewer than {LEAST} words, are one."
+MAX_CLASSES, MIN_CLASS_WORDS = (
+    100,
+    20,
+)  # classes of a label that are distinguished, and words that such a class has at least
+_RARE = f"classes beyond the {MAX_CLASSES} most frequent, or of fewer than {MIN_CLASS_WORDS} words, are one."
 RUN = 20  # at most so many texts that follow one another are one group where no article is marked
 PLAIN = 1e-2  # of the largest number: what a weight makes of the input may differ from what attention used by so much
 FLAT = 1e-3  # of the mean deviation: a direction that varies less is stored as if it varied so much
-_UNFOUND = "what its projections read was not found"
+_NO_INPUT = "what its projections read was not found"
 
 
 @dataclass
@@ -256,7 +259,7 @@ def _text_inputs(trace: Trace) -> LayerInputs:
         return "its words are not those of the text alone"
     x = layer_input(trace)
     if x is None:
-        return _UNFOUND
+        return _NO_INPUT
     if x.shape[:2] != trace.query_real.shape or trace.key_real.shape != trace.query_real.shape:
         return "its positions are not those of the text"
     return (x,)
@@ -303,7 +306,7 @@ def _collect(
     for by_name in names:  # rare classes are one
         of_side = []
         for name, values in by_name.items():
-            frequent = frequent_classes(values, MOST, LEAST)
+            frequent = frequent_classes(values, MAX_CLASSES, MIN_CLASS_WORDS)
             index, rest = {c: i for i, c in enumerate(frequent)}, len(frequent) - 1
             y = np.array([-1 if c is None else index.get(c, rest) for c in values])
             of_side.append(WordClasses(name, frequent, y))
@@ -383,7 +386,7 @@ def _check_side(name: str, side: ReadSide) -> None:
 
 
 PAIRED = "A profile of cross-attention is of sentence pairs, which a source and a target side read."
-TOGETHER = 64  # batches whose pieces are in memory at once
+CHUNK_BATCHES = 64  # batches whose pieces are in memory at once
 SIDES = (("target", ("q",)), ("source", ("k", "v")))
 WHOSE = (
     "Queries are of words of the target, where the decoder reads their last piece; keys and values of words of the source, at their "
@@ -419,7 +422,7 @@ def read_pairs(
 
     def batches() -> Iterator[_Read]:
         nonlocal long, read
-        chunk = settings.batch * TOGETHER
+        chunk = settings.batch * CHUNK_BATCHES
         for start in range(0, len(pairs), chunk):
             sides = [pair.sides for pair in pairs[start : start + chunk]]
             crossings, left = cross_batches(model, sides, settings.batch)
@@ -474,7 +477,7 @@ def _cross_inputs(model: Pretrained, crossed: Crossed) -> Callable[[Trace], Laye
             return ""
         asks = layer_input(trace)
         if asks is None or output is None or asks.shape[:2] != trace.query_real.shape:
-            return _UNFOUND
+            return _NO_INPUT
         answers = output.float().to(trace.q.device)
         if answers.shape[:2] != trace.key_real.shape or not any(is_plain(trace, c, answers) for c in ("k", "v")):
             return "neither its keys nor its values are a plain map of the encoder's output"

@@ -24,7 +24,7 @@ from trisect.core.finding import About
 from trisect.core.subject import QKV, Batch, EditedPasses, Subject, Writer
 from trisect.core.tables import ROW, NewRow, frame
 from trisect.core.trace import Address, Projections
-from trisect.experiments.profile.page import EXCHANGED, HELD, KINDS
+from trisect.experiments.profile.page import EXCHANGE_CHANGE, HELD_WEIGHTS, KINDS
 from trisect.experiments.profile.reading import (
     COMPONENTS,
     LayerWords,
@@ -61,7 +61,7 @@ from trisect.stats.shares import ratios
 from trisect.stats.significance import ALPHA, Interval, Reals, finite, holm, value_row
 from trisect.text.bitext import is_bitext
 from trisect.text.labels import (
-    OTHER,
+    OTHER_CLASS,
     PairTexts,
     WordLabeller,
     check_labels,
@@ -167,7 +167,7 @@ def _rows(stored: StoredWords, chosen: Int[np.ndarray, " W"]) -> Float[Tensor, "
 
 
 DRAWS = 3  # random subspaces beside each erasure
-FITTED = 10_000  # labelled positions that erasers are fitted to, about
+ERASER_POSITIONS = 10_000  # labelled positions that erasers are fitted to, about
 SPLITS = ("test", "valid", "train")
 
 
@@ -194,7 +194,7 @@ def _erase_labels(
             other = open_labels(settings.corpus, split, settings.reader, bare=True)
     fit, other = (relabel(texts, label, classes) for texts in (fit, other))
     marker = WordLabels(subject, {label.name: {c: i for i, c in enumerate(label.classes)} for label in classes}, False)
-    fitted = min(FITTED, settings.words)
+    fitted = min(ERASER_POSITIONS, settings.words)
     texts = list(islice((text for text in other.texts() if text.spans), settings.causal))
     with context.progress(f"erasing {', '.join(label.labels)} at {len(edits)} place{'s' * (len(edits) != 1)}") as step:
         places = fit_erasers(
@@ -216,14 +216,16 @@ def relabel(texts: LabelledTexts, label: WordLabeller, classes: Sequence[WordCla
 
     def relabelled() -> Iterator[Labelled]:
         for text in texts.texts():
-            labels = {n: tuple(c if c in names[n] else OTHER for c in values) for n, values in label(text).items()}
+            labels = {
+                n: tuple(c if c in names[n] else OTHER_CLASS for c in values) for n, values in label(text).items()
+            }
             yield text._replace(labels=labels)
 
     return replace(texts, columns=label.labels, texts=relabelled)
 
 
 TEXTS = 48  # that are given another's parts; a claim that resamples them asks for 30
-LOOKED = 600  # texts among which as many of one length are looked for
+SEARCH_TEXTS = 600  # texts among which as many of one length are looked for
 
 
 class Exchange(NamedTuple):
@@ -242,7 +244,7 @@ class Exchange(NamedTuple):
         ends = percentile_interval(draws, n)
         layers = [*((address.stack, address.layer) for address in self.addresses), (self.addresses[0].stack, None)]
         for i, ((stack, layer), kind, component) in enumerate(product(layers, KINDS, COMPONENTS)):
-            row = {"stack": stack, "layer": layer, "component": component, "measure": EXCHANGED, "group": kind}
+            row = {"stack": stack, "layer": layer, "component": component, "measure": EXCHANGE_CHANGE, "group": kind}
             row |= value_row(values[i], Interval(ends.low[i], ends.high[i]), n)
             yield row, Replicates(draws[:, i], n, self.mark, "text")
 
@@ -265,7 +267,7 @@ def exchange(
     queries and keys have nothing to act by, and what still changes came by the values (definitions F-2).
     """
     changes, passes, read = list[Float[np.ndarray, "N L 2 3"]](), edited_passes(subject), list[str]()
-    chosen = _alike(subject, list(islice(texts(), LOOKED)), size, np.random.default_rng([seed, 7]))
+    chosen = _alike(subject, list(islice(texts(), SEARCH_TEXTS)), size, np.random.default_rng([seed, 7]))
     with torch.no_grad():
         for batch in WordTexts(subject).batches(iter(chosen), size):
             # for each row one of the same length from another text; itself if there is none
@@ -315,7 +317,7 @@ def _changes(
         return write
 
     for j, kind in enumerate(KINDS):
-        hold = weights_to_hold(subject, batch) if kind == HELD else None
+        hold = weights_to_hold(subject, batch) if kind == HELD_WEIGHTS else None
         if hold is not None:
             passes.begin(batch, hold)
         for (i, address), (c, component) in product(enumerate(layers), enumerate(COMPONENTS)):

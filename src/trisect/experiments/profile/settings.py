@@ -14,7 +14,7 @@ from trisect.text.lines import SPLITS
 from trisect.text.readers import HELP
 
 SELF, CROSS = ATTENTION = ("self", "cross")
-FEWEST = 200  # random maps of a layer's input
+MIN_DRAWS = 200  # random maps of a layer's input
 WORDS = 40_000
 
 
@@ -71,9 +71,9 @@ class ProfileSettings:
     ] = "layer"
     draws: Annotated[
         int,
-        Field(description="Random maps of each layer's input.", ge=FEWEST, le=MAX_RESAMPLES),
-        Option(reason=f"With fewer than {FEWEST} what a random map finds is not known well enough to compare with."),
-    ] = FEWEST
+        Field(description="Random maps of each layer's input.", ge=MIN_DRAWS, le=MAX_RESAMPLES),
+        Option(reason=f"With fewer than {MIN_DRAWS} what a random map finds is not known well enough to compare with."),
+    ] = MIN_DRAWS
     checkpoints: Annotated[
         tuple[str, ...],
         Field(

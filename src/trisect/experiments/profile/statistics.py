@@ -21,7 +21,7 @@ from trisect.stats.significance import Interval, Reals, holm
 
 PAIRS = (("q", "v"), ("k", "v"), ("q", "k"))
 NO_PLAIN_MAP = "as attention used it no plain map of the layer's input (such as a norm), so that what is kept may not be by the weights"
-LATE = 3  # the last one in so many layers are late
+LATE_PART = 3  # the last one in so many layers are late
 
 
 @dataclass(frozen=True, eq=False)
@@ -168,7 +168,7 @@ def evidence(
         at = labels.index("position")
         for c in ("q", "k"):
             note(f"position_{c}-v", (c, "v"), scores, partial(_pair_differences, first=c, second="v", label=at))
-    late = scores[-math.ceil(len(scores) / LATE) :]
+    late = scores[-math.ceil(len(scores) / LATE_PART) :]
     for label, c in product(("pos", "dep"), ("q", "v")):
         if label in labels:
             note(f"late_{label}_{c}", (c,), late, partial(LayerScores.gains, component=c, label=labels.index(label)))

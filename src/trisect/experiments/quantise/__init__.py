@@ -13,7 +13,7 @@ from trisect.core.schema import MODEL_BOUNDS, Option, record
 from trisect.lab.experiment import Experiment, Measured, PageModule, RunContext
 from trisect.lab.inputs import BatchSize, Models, ModelWorkers, Seed, Sites, TextSource, Units
 
-MOST = 16  # bits: beyond that float32 rounds by itself
+MAX_BITS = 16  # bits: beyond that float32 rounds by itself
 
 
 @record
@@ -24,8 +24,8 @@ class QuantiseSettings:
     read: TextSource
     sites: Sites | None = None
     bits: Annotated[
-        tuple[Annotated[int, Field(ge=1, le=MOST)], ...],
-        Field(description=f"Bits of a number, 1 to {MOST}."),
+        tuple[Annotated[int, Field(ge=1, le=MAX_BITS)], ...],
+        Field(description=f"Bits of a number, 1 to {MAX_BITS}."),
         Option(many="commas", metavar="BITS"),
     ] = (2, 3, 4, 8)
     by: Annotated[
@@ -46,7 +46,7 @@ class QuantiseSettings:
         Option(choices=("layer", "head", "site"), metavar="PER"),
     ] = "layer"
     memory: Annotated[
-        float, Field(description="Mean bits per number of k and v that a plan may use.", gt=0, le=MOST)
+        float, Field(description="Mean bits per number of k and v that a plan may use.", gt=0, le=MAX_BITS)
     ] = 3.0
     tolerance: (
         Annotated[

@@ -16,7 +16,7 @@ from trisect.report.measures import Measures, layer_figure
 from trisect.report.sheet import Section, Sheet, Table, present, provenance, quiet, sentences
 
 CHANGES = ("loss_change_nats", "output_change")
-COMPARED = {"planned": "plan", "even": "uniform", "planned less even": "plan_less_uniform"}
+COMPARISONS = {"planned": "plan", "even": "uniform", "planned less even": "plan_less_uniform"}
 SCALES = (
     "Rounded to n bits a number is at the nearest of 2ⁿ levels between the smallest and the largest of its channel (one of a head's "
     "numbers, over all positions of the text) or of its token (a head's numbers at one position); q and k as they enter the dot "
@@ -141,9 +141,9 @@ def findings(tables: Mapping[str, pl.DataFrame], about: About[ReadFacts]) -> tup
             for component, bits in zip("kv", pair, strict=True)
         )
         results.append(Finding("least_bits", sentence, "bits", values, signed=False))
-    costs = [row for name in COMPARED.values() for row in rows.where(f"{name}_change_{unit}")]
+    costs = [row for name in COMPARISONS.values() for row in rows.where(f"{name}_change_{unit}")]
     spent, even = ("".join(f"{row.value:g}" for row in rows.where(f"{name}_memory")) for name in ("plan", "uniform"))
-    if len(costs) == len(COMPARED):
+    if len(costs) == len(COMPARISONS):
         plan, uniform, less = costs
         evenly = " everywhere" if float(even).is_integer() else ", of two whole numbers in turn,"
         verdict = {-1: "It costs less", 0: "They do not differ clearly", 1: "It costs more"}[less.side]
@@ -280,7 +280,7 @@ def _plan(rows: Measures, facts: ReadFacts, lead: tuple[str, ...]) -> Section | 
         ),
         "The plan",
     )
-    changes = [(name, row) for name, measure in COMPARED.items() for row in rows.where(f"{measure}_change_{unit}")]
+    changes = [(name, row) for name, measure in COMPARISONS.items() for row in rows.where(f"{measure}_change_{unit}")]
     cells = tuple((name, words.number(row.mean, True), words.ends(row, True)) for name, row in changes)
     text = (
         "Of the bits tried those are chosen, for k and v of each layer, whose changes add up to the least on every second "

@@ -18,9 +18,9 @@ from trisect.measure.recall import character_similarity, nearest_names
 from trisect.text.birth_places import QUESTION, name_in
 
 CARD = "recall.json"
-NEAREST = 3
-CERTAIN = 1.0  # the risk at which nothing is held back
-TRAINED = "Give the folder of a model that 'trisect recall' trained."
+NEAREST_NAMES = 3
+FULL_RISK = 1.0  # the risk at which nothing is held back
+MODEL_ADVICE = "Give the folder of a model that 'trisect recall' trained."
 MADE_AGAIN = "Call 'trisect recall' again for the folder of the experiment: it writes every card again."
 
 
@@ -123,7 +123,7 @@ def ask(model: str | Path, question: str, risk: float | None = None) -> RecallRe
     abstains = rule is not None and (rule.threshold is None or probability < rule.threshold)
     names = [other for other, row in card.names.items() if (row[0] or row[1]) and other != name]
     # the most similar names by character n-grams, of those that share one
-    near = nearest_names(character_similarity([name], names), [name], names, NEAREST)
+    near = nearest_names(character_similarity([name], names), [name], names, NEAREST_NAMES)
     pairs = zip(near.nearest[0].tolist(), near.similarity[0].tolist(), strict=True)
     nearest = [
         _NearName(names[i], likeness, card.names[names[i]][2]) for i, likeness in pairs if i >= 0 and likeness > 0
@@ -158,7 +158,7 @@ def _card(folder: Path) -> ModelCard:
     if not path.is_file():
         what = "there is no such folder" if not folder.is_dir() else f"the folder has no {CARD}"
         reason = f"Questions like {QUESTION.format(name='NAME')!r} need to know which names the model has read: {what}."
-        raise ModelError(f"{folder} cannot be asked.", reason, TRAINED)
+        raise ModelError(f"{folder} cannot be asked.", reason, MODEL_ADVICE)
     try:
         card = read_json(path, MADE_AGAIN)
     except DamagedFileError as error:
@@ -178,7 +178,7 @@ def _card(folder: Path) -> ModelCard:
 
 def _threshold(thresholds: Sequence[Threshold], risk: float | None) -> Threshold | None:
     """The threshold for a risk; None if no answer is to be withheld."""
-    if risk == CERTAIN or (risk is None and not thresholds):
+    if risk == FULL_RISK or (risk is None and not thresholds):
         return None
     if risk is None:
         return max(thresholds, key=lambda t: (t.threshold is not None, t.risk))
@@ -186,4 +186,4 @@ def _threshold(thresholds: Sequence[Threshold], risk: float | None) -> Threshold
         return rule
     risks = ", ".join(f"{t.risk:g}" for t in thresholds) or "none"
     reason = f"Thresholds were set on held-out questions for these risks: {risks}."
-    raise SpecError(f"A risk of {risk:g}.", reason, f"Give one of them, or {CERTAIN:g} to see every answer.")
+    raise SpecError(f"A risk of {risk:g}.", reason, f"Give one of them, or {FULL_RISK:g} to see every answer.")

@@ -50,7 +50,7 @@ MODELS = {
     "pretrained": "pretrained, then fine-tuned",
     "left-out": "pretrained with names left out, then fine-tuned",
 }
-SHORT = {"plain": "fine-tuned only", "pretrained": "pretrained", "left-out": "names left out"}
+SHORT_NAMES = {"plain": "fine-tuned only", "pretrained": "pretrained", "left-out": "names left out"}
 BASELINE = "baseline"
 UNSEEN = "neither"
 COLUMNS = {  # where a model met a name, and the same as the name of a column
@@ -69,16 +69,16 @@ SCORES = {
 RETRIEVED = "retrieved"  # the kind of answer that only pretraining can have given
 KINDS = {RETRIEVED: "retrieved", "wrong": "wrong", "taught": "taught", "made up": "guessed"}  # in tables, and shown
 SURVIVAL = {"survival": ("their mean over the questions", "by the mean"), "survival_zero": ("0", "by 0")}
-NEAR = {"n-grams": "character n-grams", "last name": "same last name", "representation": "model's own vectors"}
+MATCH_WORDS = {"n-grams": "character n-grams", "last name": "same last name", "representation": "model's own vectors"}
 EXAMPLES = 5  # of each kind
 # Neither colour nor shape of q, k or v, each of which stands for itself alone.
 ORANGE, PURPLE, SKY = Mark("#E69F00", "diamond"), Mark("#7B4EA3", "triangle-left"), Mark("#56B4E9", "cross")
 PINK, GREY = Mark("#CC79A7", "triangle-down"), Mark(render.BASELINE, "circle")
-LOOKS: dict[str, Mark] = {"plain": ORANGE, "pretrained": PURPLE, "left-out": SKY, "observed": PINK, "by chance": GREY}
-LOOKS |= zip(COLUMNS, (PURPLE, SKY, ORANGE, PINK), strict=True)
+MARKS: dict[str, Mark] = {"plain": ORANGE, "pretrained": PURPLE, "left-out": SKY, "observed": PINK, "by chance": GREY}
+MARKS |= zip(COLUMNS, (PURPLE, SKY, ORANGE, PINK), strict=True)
 MODEL_DASHES: dict[str, tuple[int, ...]] = {"plain": (2, 2), "left-out": (7, 3)}
 DASHES: tuple[tuple[int, ...], ...] = ((), (7, 3), (2, 2), (8, 2, 2, 2))  # of a panel's lines, in their order
-OTHERS = render.SOFT
+PUBLISHED_COLOUR = render.SOFT
 UNIT = SharedAxis("share", -0.03, 1.03)
 SQUARE = 190
 PLACES = 3  # of a share that is not in per cent
@@ -138,7 +138,7 @@ class RecallNumbers:
 
     def by_model(self, measure: str, models: Iterable[str]) -> str:
         """A number of each model, in words."""
-        return "; ".join(f"{SHORT[m]} {words_for(n)}" for m in models if (n := self.number(measure, m)))
+        return "; ".join(f"{SHORT_NAMES[m]} {words_for(n)}" for m in models if (n := self.number(measure, m)))
 
     def curves(self, measure: str, models: Sequence[str]) -> dict[str, list[MeasuredValue]]:
         """By model, the rows of a measure that depends on a probability or a share, in order."""
@@ -263,10 +263,10 @@ def _accuracy(numbers: RecallNumbers, facts: RecallFacts) -> Section:
                 continue
             seeds = numbers.shares(m, category)
             if category is None:
-                held_out.append((SHORT[m], m, row, seeds))
+                held_out.append((SHORT_NAMES[m], m, row, seeds))
             else:
                 met.append((name, m, row, seeds))
-                lines.append((f"{category}: {SHORT[m]}", *words.cells(row, text=words.share), words.count(row.n)))
+                lines.append((f"{category}: {SHORT_NAMES[m]}", *words.cells(row, text=words.share), words.count(row.n)))
     tables = []
     if lines:
         columns = ("Name occurred in, by model", "right", "95 %", "names")
@@ -284,8 +284,8 @@ def _accuracy(numbers: RecallNumbers, facts: RecallFacts) -> Section:
     if not held_out:
         return Section(title, text, (), tuple(tables))
     others = {
-        SHORT["plain"]: [share for _, without, _ in facts.references for share in without],
-        SHORT["pretrained"]: [share for _, _, pretrained in facts.references for share in pretrained],
+        SHORT_NAMES["plain"]: [share for _, without, _ in facts.references for share in without],
+        SHORT_NAMES["pretrained"]: [share for _, _, pretrained in facts.references for share in pretrained],
     }
     base = numbers.number("accuracy", BASELINE)
     levels = {"baseline: always the commonest place": base.value} if base else {}
@@ -302,7 +302,7 @@ def _accuracy(numbers: RecallNumbers, facts: RecallFacts) -> Section:
         data = "of models trained on all of the data" if facts.part else "on the same questions"
         caption += f" Grey points: published results {data}."
         label = "published results, all of the data" if facts.part else "published results, same questions"
-        key.append(LegendEntry(label, OTHERS, "circle"))
+        key.append(LegendEntry(label, PUBLISHED_COLOUR, "circle"))
     figure = Figure("recall-accuracy", "", "Right answers", caption, tuple(panels), tuple(key))
     return Section(title, text, (figure,), tuple(tables))
 
@@ -317,13 +317,15 @@ def _learning(numbers: RecallNumbers) -> Section | None:
         if not runs:
             continue
         lines = [
-            CurveLine(SHORT[m], LOOKS[m].colour, MODEL_DASHES.get(m, ()), tuple(sources), LOOKS[m].shape)
+            CurveLine(SHORT_NAMES[m], MARKS[m].colour, MODEL_DASHES.get(m, ()), tuple(sources), MARKS[m].shape)
             for m, sources in runs.items()
         ]
         values = [value for group in runs.values() for series in group for value in series.values]
         axis = axis_for(values, "nats per character", zero=True)
         panels.append(curve_panel(stage.capitalize(), lines, axis, list_names=True))
-        last = [f"{words.number(fmean(s.values[-1] for s in sources))} ({SHORT[m]})" for m, sources in runs.items()]
+        last = [
+            f"{words.number(fmean(s.values[-1] for s in sources))} ({SHORT_NAMES[m]})" for m, sources in runs.items()
+        ]
         ends.append(f"{stage} {words.join_words(last)}")
         models |= set(runs)
     if not panels:
@@ -354,14 +356,14 @@ def _confidence(numbers: RecallNumbers) -> Section | None:
     aurocs = {name: [numbers.number(f"auroc_{score}", m) for m in models] for score, name in scores.items()}
     if rows := tuple((name, *map(words_for, cells)) for name, cells in aurocs.items() if any(cells)):
         caption = "AUROC: how often a right answer is ranked above a wrong one; 0.5 is chance"
-        tables.append(Table(("What is ranked by", *(SHORT[m] for m in models)), rows, caption))
+        tables.append(Table(("What is ranked by", *(SHORT_NAMES[m] for m in models)), rows, caption))
     lines = []
     for model, points in numbers.curves("threshold_coverage", models).items():
         limits = numbers.measures.where("threshold", subject=model).first("at")
         for row in points:
             line = "differs by seed" if row.value > 0 else "abstains always"
             line = words.number(limits[row.at].value) if row.at in limits else line
-            name = f"{SHORT[model]}, at most {100 * (row.at or 0.0):g}\u00a0% wrong"
+            name = f"{SHORT_NAMES[model]}, at most {100 * (row.at or 0.0):g}\u00a0% wrong"
             lines.append((name, line, words.share(row.value)))
     if lines:
         caption = (
@@ -375,7 +377,7 @@ def _confidence(numbers: RecallNumbers) -> Section | None:
 def _reliability(numbers: RecallNumbers, models: Sequence[str]) -> Figure | None:
     panels, total, curves = [], 0, numbers.curves("reliability", models)
     for m, rows in curves.items():
-        points = {SHORT[m]: (LOOKS[m], [(r.at or 0.0, r.value) for r in rows])}
+        points = {SHORT_NAMES[m]: (MARKS[m], [(r.at or 0.0, r.value) for r in rows])}
         axes = ("probability", "share right")
         panels.append(_path_panel(MODELS[m].capitalize(), points, *axes, diagonal=True, ends=rows))
         total = max(total, sum(row.n or 0 for row in rows))
@@ -394,7 +396,7 @@ def _distribution(numbers: RecallNumbers, deep: str) -> Figure | None:
     values = {c: np.sort(probability(group)).tolist() for c in COLUMNS if len(group := answers.filter(category=c))}
     if not values:
         return None
-    paths = {c: (LOOKS[c], cumulative(v)) for c, v in values.items()}
+    paths = {c: (MARKS[c], cumulative(v)) for c, v in values.items()}
     middle = "; ".join(
         f"{c} {words.number(median(v), places=PLACES)} (n\u00a0=\u00a0{words.count(len(v))})" for c, v in values.items()
     )
@@ -410,7 +412,7 @@ def _ranking(numbers: RecallNumbers, deep: str) -> Figure | None:
     answers = numbers.answers.filter(model=deep, split="valid").drop_nulls("correct")
     curves = {score: roc(confidence(answers, score), right(answers)) for score in SCORES}
     paths = {
-        SCORES[score]: (LOOKS[category], points)
+        SCORES[score]: (MARKS[category], points)
         for (score, points), category in zip(curves.items(), COLUMNS, strict=True)
         if points
     }
@@ -438,7 +440,7 @@ def _risk(numbers: RecallNumbers, models: Sequence[str]) -> Figure | None:
         "The share of wrong answers among those given, when only the surest are given and the others held back."
         f"{f' Area under the curve, lower is better: {areas}.' if areas else ''} {words.sample(count, 'name')}."
     )
-    paths = {SHORT[m]: (LOOKS[m], [(r.at or 0.0, r.value) for r in rows]) for m, rows in curves.items()}
+    paths = {SHORT_NAMES[m]: (MARKS[m], [(r.at or 0.0, r.value) for r in rows]) for m, rows in curves.items()}
     panel = _path_panel("An abstaining model", paths, "share of questions answered", "share wrong")
     return Figure("recall-risk", "", "Risk and coverage", caption, (panel,), _keys(curves))
 
@@ -449,7 +451,7 @@ def _unseen(numbers: RecallNumbers) -> Section | None:
     rows = numbers.measures.where("match", subject=deep).first("group")
     if not rows or deep is None:
         return None
-    for group, name in NEAR.items():
+    for group, name in MATCH_WORDS.items():
         if (row := rows.get(group)) is None:
             continue
         expected, excess, p = (numbers.number(f"match_{m}", deep, group) for m in ("expected", "excess", "p"))
@@ -481,7 +483,7 @@ def _survival(numbers: RecallNumbers) -> Section | None:
     for measure, (replacement, shortly) in SURVIVAL.items():
         rows = numbers.measures.where(measure)
         for row in rows:
-            name = f"{SHORT[row.subject]}, {KINDS[row.group or '']}: {row.component}@{row.layer}, {shortly}"
+            name = f"{SHORT_NAMES[row.subject]}, {KINDS[row.group or '']}: {row.component}@{row.layer}, {shortly}"
             lines.append((name, *words.cells(row, text=words.share), words.count(row.n)))
         model = numbers.deep or numbers.models[0] if rows else ""
         groups = rows.where(subject=model).by("group")
@@ -577,7 +579,7 @@ def roc(scores: Sequence[float] | np.ndarray, correct: Sequence[bool] | np.ndarr
 
 def _keys(names: Iterable[str]) -> tuple[LegendEntry, ...]:
     """A legend of marks: models, categories of answers, or observation and chance."""
-    return tuple(LegendEntry(MODELS.get(name, name), LOOKS[name].colour, LOOKS[name].shape) for name in names)
+    return tuple(LegendEntry(MODELS.get(name, name), MARKS[name].colour, MARKS[name].shape) for name in names)
 
 
 def _share_panel(
@@ -607,10 +609,12 @@ def _share_panel(
     slots = [slot for group in ([""] if single else groups) for slot in (group, f"{group} seeds")]
     side = alt.Axis(labelExpr="split(datum.label, '\\n')", labelLimit=220)
     x = alt.X("column:N", sort=columns, scale=alt.Scale(domain=columns, paddingInner=0.3), title=None, axis=side)
-    grey = chart_of("others", other_rows).mark_point(size=26, shape="circle", filled=True, color=OTHERS, opacity=1)
+    grey = chart_of("others", other_rows).mark_point(
+        size=26, shape="circle", filled=True, color=PUBLISHED_COLOUR, opacity=1
+    )
     behind = [grey.encode(x, axis.axis("value"))] if other_rows else []
     lines = [Level(name, level) for name, level in levels.items()]
-    layers = marks(rows, axis, x, {g: LOOKS[g] for g in groups}, slots, lines, dots, behind)
+    layers = marks(rows, axis, x, {g: MARKS[g] for g in groups}, slots, lines, dots, behind)
     wide = max(PANEL_WIDTH, (COLUMN if single else SLOT * len(slots)) * len(columns))
     text = "; ".join(f"{r['column']}, {r['group']} {r['value']:.3g}".replace("\n", " ") for r in rows)
     text = f"{title}: shares. {text}." + "".join(f" {name} {value:.3g}." for name, value in levels.items())

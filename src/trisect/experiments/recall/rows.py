@@ -12,7 +12,7 @@ from jaxtyping import Float
 from trisect.claims import judge_by_draws
 from trisect.claims.models import ResampledUnits
 from trisect.core.files import Json
-from trisect.core.tables import REAL, TEXT, WHOLE, NewRow
+from trisect.core.tables import INTEGER, REAL, TEXT, NewRow
 from trisect.measure import recall
 from trisect.papers.recall import MATCHES, SCORES, SOURCE
 from trisect.stats import bootstrap
@@ -22,7 +22,7 @@ from trisect.stats.shares import jeffreys
 
 NEIGHBOURS: dict[str, type[pl.DataType]] = {
     "model": TEXT,  # None: of every model
-    "seed": WHOLE,  # None: of every seed
+    "seed": INTEGER,  # None: of every seed
     "match": TEXT,  # last name, representation; n-grams stand in the answers themselves
     "name": TEXT,
     "nearest": TEXT,

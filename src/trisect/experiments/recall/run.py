@@ -42,7 +42,7 @@ from trisect.hf.small.gpt import Answerer, Practice, ids_of, is_model, load_weig
 from trisect.lab.experiment import Measured
 from trisect.lab.inputs import changes_of, choose_recipe
 from trisect.lab.records import command
-from trisect.lab.run_folder import DELETE, ResumePlan
+from trisect.lab.run_folder import DELETE_ADVICE, ResumePlan
 from trisect.lab.training import ModelFiles, ModelJob, TrainingWork, begin
 from trisect.lm.matmul import fast_products, one_thread
 from trisect.measure.intervention import put, zeros
@@ -286,7 +286,7 @@ class RecallWork(TrainingWork[RecallSettings, RecallRecipe, People, RecallFacts]
         answers, nearest, survived, losses = [], [], [], []
         requests: list[tuple[RecallJob, ModelFiles]] = [(job.request, job.files) for job in jobs]
         for spec, files in requests:
-            body: Any = read_json(files.results, DELETE.format(files.results))
+            body: Any = read_json(files.results, DELETE_ADVICE.format(files.results))
             answers += body["answers"]
             nearest += body["nearest"]
             survived += [row | {"model": spec.model, "seed": spec.seed} for row in body["survival"]]

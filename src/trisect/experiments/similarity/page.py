@@ -201,7 +201,7 @@ def _alike(numbers: Measures) -> Section:
     )
     findings = [replace(finding, title=_dash(*finding.groups)) for finding in _overlaps(numbers)]
     figures = (
-        *present(_short(numbers, "similarity-short", "Pair by pair", _ALIKE, PAIRS)),
+        *present(_short(numbers, "similarity-short", "Pair by pair", _OVERLAP_SERIES, PAIRS)),
         *_grids(numbers, "overlap", PAIRS, "overlap", "Figure 1", "How much two matrices read the same", _OVERLAP),
     )
     fold = sentences(findings, "Overlaps in words")
@@ -220,7 +220,7 @@ def _short(
     return small_multiples(name, title, "Means over heads, on one axis where units are the same.", short)
 
 
-_ALIKE = (("overlap", "Overlap of the matrices", "share"), ("overlap_null", "Of random matrices", "share"))
+_OVERLAP_SERIES = (("overlap", "Overlap of the matrices", "share"), ("overlap_null", "Of random matrices", "share"))
 _OVERLAP = "Overlap of what two matrices of a head read: 0 nothing in common, 1 the same."
 _CKA = "Linear CKA of what two matrices make of inputs of unit covariance."
 

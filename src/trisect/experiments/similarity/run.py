@@ -37,8 +37,8 @@ PAIRS = (("q", "k"), ("k", "v"), ("q", "v"))
 KINDS = ("subspaces", "cosines", "forms", "ranks", "products")
 SCORES = ("score_unequal_share", "score_correlation", "self_first_share", "self_ahead_share")
 _SPARE = 1.25  # times the draws with which a p-value could just survive Holm's correction
-_FURTHER, ROUNDS = 4, 2  # times as many draws, and how often, while a claim hangs on what few of them say
-ONCE = "A matrix that several layers use counts once, at the first of them."
+_MORE_DRAWS, ROUNDS = 4, 2  # times as many draws, and how often, while a claim hangs on what few of them say
+SHARED_NOTE = "A matrix that several layers use counts once, at the first of them."
 Key = tuple[str, tuple[int, ...]]  # a kind of null distribution and its shape
 Hashes = Mapping[str, tuple[str, str]]  # of q, k, v and o: a hash of the weight, and one of the bias
 
@@ -99,7 +99,7 @@ class Nulls:
 
     def draw_further(self) -> None:
         """Draw more of all subspaces."""
-        self.times *= _FURTHER
+        self.times *= _MORE_DRAWS
         self.cache = {key: nulls for key, nulls in self.cache.items() if key[0] != "subspaces"}
 
     def _draw(self, kind: str, shape: tuple[int, ...]) -> dict[str, np.ndarray]:
@@ -359,7 +359,7 @@ def measure(settings: SimilaritySettings, context: RunContext) -> Measured[Simil
         {address: {n: weight for n, (weight, _) in maps.items()} for address, maps in hashes.items()}
     )
     left_out = describe_omissions(p for p in projections if p.address in heads)
-    once = (ONCE,) if any("share" in words for words in shared) else ()
+    once = (SHARED_NOTE,) if any("share" in words for words in shared) else ()
     notes = dict.fromkeys((*subject.notes, *left_out, *shared, *once))
     if not measured:
         reason = " ".join(notes) or "It has no attention layer."

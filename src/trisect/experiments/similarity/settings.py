@@ -10,7 +10,7 @@ from pydantic import Field
 from trisect.core.schema import MAX_DRAWS, Option, record
 from trisect.lab.inputs import BatchSize, Models, ModelWorkers, Seed, TextSource, Units
 
-FEWEST = 20_000  # draws of a null: with 200, nothing can survive 144 heads
+MIN_DRAWS = 20_000  # draws of a null: with 200, nothing can survive 144 heads
 
 
 @record
@@ -21,9 +21,9 @@ class SimilaritySettings:
     read: TextSource | None = None
     draws: Annotated[
         int,
-        Field(description="Random matrices drawn for each shape.", ge=FEWEST, le=MAX_DRAWS),
-        Option(reason=f"With fewer than {FEWEST:,} no head could survive the correction for many heads."),
-    ] = FEWEST
+        Field(description="Random matrices drawn for each shape.", ge=MIN_DRAWS, le=MAX_DRAWS),
+        Option(reason=f"With fewer than {MIN_DRAWS:,} no head could survive the correction for many heads."),
+    ] = MIN_DRAWS
     batch: BatchSize = 8
     seed: Seed = 0
     units: Units | None = None

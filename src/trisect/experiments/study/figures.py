@@ -35,8 +35,8 @@ NUMBERS: dict[tuple[str | None, str], int] = {  # of figures by label, which fre
     (None, "train"): 11,
     (None, "valid"): 12,
 }
-LOST = ", and the bold line stops where the first seed is lost."
-CUT = " Curves are cut above the loss at initialisation."
+LOST_SEEDS_WORDS = ", and the bold line stops where the first seed is lost."
+CUT_CURVES_WORDS = " Curves are cut above the loss at initialisation."
 
 
 def collect(rows: StudyRows) -> list[charts.Figure]:
@@ -162,14 +162,16 @@ def _training_curves(rows: StudyRows, edit: str, labels: Sequence[str | None], s
             caption += f" Against the baseline, at the last epoch: {extremes(effects, 'nats')}" if effects else ""
             caption += f" {seeds(rows)}, {quantity(len(runs), 'run')} at {quantity(len({s for s, _ in runs}), 'site')}"
             diverged = len({(s.site, s.seed) for s in curves.edited if s.diverged})
-            caption += f"; {diverged} diverged{LOST}" if diverged else "."
+            caption += f"; {diverged} diverged{LOST_SEEDS_WORDS}" if diverged else "."
             if fell := len({s.run for s in curves.edited} & rows.collapses):
                 caption += f" {quantity(fell, 'run')} collapsed, that is, never fell clearly below the unigram loss"
                 caption += "; nothing is read from sites where one did"
                 caption += "; sites where all did are grey." if curves.collapsed else "."
             if lost := len({s.seed for s in base if s.diverged}):
                 caption += f" The baseline diverged in {quantity(lost, 'seed')}."
-            caption += CUT if any(v > curves.axis.high for s in (*curves.edited, *base) for v in s.values) else ""
+            caption += (
+                CUT_CURVES_WORDS if any(v > curves.axis.high for s in (*curves.edited, *base) for v in s.values) else ""
+            )
             number = NUMBERS.get((label, split))
             parts = (f"fig{number:02d}" if number else "", edit, words.slug(label) if label else "", split)
             title = f"{'Freezing' if label is None else f'Attack on {label_name(label)}'}: {noun} loss"
@@ -203,7 +205,7 @@ def _baseline(rows: StudyRows) -> Iterator[charts.Figure]:
             last = max(line.last for line in lines)
             unigram = [p._replace(at=at) for p in rows.measure("unigram_loss_nats", "valid") for at in (0.0, last)]
             if series := tuple(charts.of_runs(unigram, charts.Measure("unigram loss, validation", unit))):
-                lines.append(charts.CurveLine("unigram", render.OTHER.colour, (1, 3), series))
+                lines.append(charts.CurveLine("unigram", render.OTHER_MARK.colour, (1, 3), series))
         values = [v for line in lines for s in line.series for v in s.values]
         axis = charts.axis_for(values, unit, ceiling=ceiling)
         over |= axis.outside(values) > 0
@@ -213,7 +215,8 @@ def _baseline(rows: StudyRows) -> Iterator[charts.Figure]:
         caption = (
             "The baseline, which nothing was done to. 'train' and 'validation' are measured in evaluation mode, "
             "'in training' with dropout; 'unigram' is what word frequencies alone reach on the validation split. "
-            f"{seeds(rows)}, {quantity(runs.height, 'run')}{f'; {lost} diverged{LOST}' if lost else '.'}{CUT if over else ''}"
+            f"{seeds(rows)}, {quantity(runs.height, 'run')}{f'; {lost} diverged{LOST_SEEDS_WORDS}' if lost else '.'}"
+            f"{CUT_CURVES_WORDS if over else ''}"
         )
         names = ("fig07-baseline", "Figure 7", "The baseline's curves")
         yield charts.Figure(*names, caption, tuple(panels), _keys(shown), at="epoch")
@@ -237,7 +240,7 @@ def _midstage(rows: StudyRows) -> Iterator[charts.Figure]:
     )
     if zero := [p for p in points if p.at == 0]:
         caption += f" With the initial weights: {extremes(zero, 'nats', False)}"
-    caption += CUT if any(p.value > axis.high for p in points) else ""
+    caption += CUT_CURVES_WORDS if any(p.value > axis.high for p in points) else ""
     names = ("fig10-midstage", "Figure 10", "Rewinding to mid-stage weights")
     yield _curve_figure(names, caption, _arrange(rows, _Curves(series, other, axis), list_names=True))
 
@@ -450,7 +453,7 @@ def _edits(rows: StudyRows) -> Iterator[charts.Figure]:
             yield site_figure((f"edit-{words.slug(kind)}", BEYOND, kind_of(kind).title), caption, panels)
 
 
-HOW = {  # each control in a few words, and what it does
+CONTROL_WORDS = {  # each control in a few words, and what it does
     "control": ("control labels", "Control labels are drawn by chance, one for each word type."),
     "bounded": (
         "the bounded attack",
@@ -487,7 +490,7 @@ def control_findings(rows: StudyRows) -> Iterator[Finding]:
     """Attacks less each control, by label; then the claims that survive each control."""
     for label, effects in _beside(rows, "valid"):
         for control, points in _less_controls(rows, effects).items():
-            text = quantity = f"{label_name(label)}, {VALID}, minus that by {HOW[control][0]}"
+            text = quantity = f"{label_name(label)}, {VALID}, minus that by {CONTROL_WORDS[control][0]}"
             numbers: tuple[Estimate, ...] = ()
             if points:
                 layers = words.join_words(sorted({site_position(p.site).layers for p in points}))
@@ -496,7 +499,7 @@ def control_findings(rows: StudyRows) -> Iterator[Finding]:
                 text += f", mean over the same sites: {words.mean_words(over, 'nats')}."
                 quantity += f", at layer{'s' * (' ' in layers)} {layers}, mean over layers"
             else:
-                text += f": {study_words.NOTHING}"
+                text += f": {study_words.NOT_READ}"
             text += study_words.collapse_words(rows, [*effects["plain"], *effects[control]], paired=True)
             groups = (label, control)
             yield Finding("control", text, "nats", numbers, title="Controls", what=quantity, groups=groups, per="seed")
@@ -519,7 +522,7 @@ def control_figures(rows: StudyRows) -> Iterator[charts.Figure]:
         )
         caption = (
             f"Difference of the {SPLIT[split]} loss to the baseline of the same seed, at the last epoch, when {label_name(label)} of "
-            f"the next word is attacked, and with each control. {' '.join(HOW[c][1] for c in CONTROLS if c in effects)} "
+            f"the next word is attacked, and with each control. {' '.join(CONTROL_WORDS[c][1] for c in CONTROLS if c in effects)} "
             f"{seeds(rows)}, {quantity(len({p.site for p in every}), 'site')}."
             f"{f' Attack minus control, mean over sites: {less}.' * bool(less)}"
         )

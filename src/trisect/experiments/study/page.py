@@ -25,10 +25,10 @@ from trisect.report.sheet import NAMES
 if TYPE_CHECKING:
     from trisect.experiments.study.settings import StudyFacts
 
-OWN, OTHERS, UNCHANGED = "interchange_own", "interchange_others", "interchange_unchanged"
-COLUMNS = {OWN: "own prediction", OTHERS: "another component's", UNCHANGED: "original answer"}
-MOSTLY = 0.5
-DOES = {
+OWN_ANSWERS, OTHER_ANSWERS, SAME_ANSWERS = "interchange_own", "interchange_others", "interchange_unchanged"
+COLUMNS = {OWN_ANSWERS: "own prediction", OTHER_ANSWERS: "another component's", SAME_ANSWERS: "original answer"}
+MAJORITY = 0.5
+ROLE_WORDS = {
     "q": (
         "A query says what is looked for",
         "the query of a text that asks something else",
@@ -54,7 +54,7 @@ COSTS = {
 
 def answer_findings(rows: StudyRows) -> Iterator[Finding]:
     """A finding for each of q, k and v, if there are rows: its role, or else the cost of removing it."""
-    with_pairs, costs = bool(rows.measure(OWN, "valid")), _costs_of(rows)
+    with_pairs, costs = bool(rows.measure(OWN_ANSWERS, "valid")), _costs_of(rows)
     for component, name in NAMES.items():
         unit, quantity = ("of pairs", "role") if with_pairs else ("nats", f"cost of the {name}")
         if with_pairs:
@@ -100,22 +100,22 @@ def answer_sentence(rows: StudyRows) -> str:
 def _role(rows: StudyRows, component: str) -> tuple[str, tuple[Estimate, ...]] | None:
     """Interchange at the reading layer: whose answer comes with a donor's q, k or v, in words and numbers."""
     at = {name: by_site(rows.measure(name, "valid")).get(f"{component}@{roles.LAYER}") for name in COLUMNS}
-    predicted, others = at[OWN], at[OTHERS]
+    predicted, others = at[OWN_ANSWERS], at[OTHER_ANSWERS]
     if predicted is None or others is None:
         return None
-    thesis, donor, does = DOES[component]
+    thesis, donor, does = ROLE_WORDS[component]
     share = f"{number_words(predicted, text=lambda value: percent(min(1.0, max(0.0, value)), 1))} of pairs"
     # the same in all seeds: the mean is its own interval
     low = predicted.low if predicted.low is not None or predicted.n < 2 else predicted.mean
     text = f"Not shown here: with {donor} the model {does} in no more than {share}."
     if predicted.n < 2:
         text = f"One model, which decides nothing: with {donor} the model {does}, in {share}."
-    elif low is not None and low > roles.OWN and others.mean < roles.OTHER:
+    elif low is not None and low > roles.MIN_OWN and others.mean < roles.MAX_OTHER:
         text = (
             f"{thesis}: with {donor} instead of its own, the model {does}, in {share}; in {percent(others.mean, 1)} it gives the "
             "answer predicted for another component."
         )
-    elif predicted.mean > MOSTLY:
+    elif predicted.mean > MAJORITY:
         text = f"Mostly, {thesis[0].lower()}{thesis[1:]}: with {donor} the model {does}, in {share} only."
     return text, tuple(Estimate(column, *mean) for name, column in COLUMNS.items() if (mean := at[name]) is not None)
 
@@ -203,7 +203,7 @@ def first_sections(rows: StudyRows, checks: Sequence[Check], findings: Sequence[
             '<code>trisect explore STUDY "some words" --out page.html</code> shows a model of this study head by head.'
         )
     ]
-    if not rows.measure(OWN, "valid"):
+    if not rows.measure(OWN_ANSWERS, "valid"):
         asking = Markup(
             "These numbers say how much each matters, not what it does. <code>trisect study roles</code> asks that where the truth is "
             "known, <code>trisect patch STUDY --task induction --corpus CORPUS</code> of a model of this study, "
@@ -232,7 +232,9 @@ def first_sections(rows: StudyRows, checks: Sequence[Check], findings: Sequence[
 
 
 TITLE = "What do query, key and value each do?"
-SHORT = "Each component's mean over layers, with its 95 % interval over seeds where there are several; 0 is no change."
+COST_CAPTION = (
+    "Each component's mean over layers, with its 95 % interval over seeds where there are several; 0 is no change."
+)
 
 
 def page(tables: Mapping[str, pl.DataFrame], about: About[StudyFacts]) -> sheet.Sheet:
@@ -258,7 +260,7 @@ def make_sheet(tables: Mapping[str, pl.DataFrame], rows: StudyRows, charts: Sequ
         *_verdicts(rows, facts),
         _paper_figures(rows, groups["figures"]),
         *(
-            sheet.Section(title, (question,), blocks=tuple(_pictures(groups[group], SHOWN)), id=group)
+            sheet.Section(title, (question,), blocks=tuple(_pictures(groups[group], OPEN_FIGURES)), id=group)
             for group, (_, title, question) in GROUPS.items()
             if groups[group]
         ),
@@ -300,7 +302,7 @@ def _paper_figures(rows: StudyRows, charts: Sequence[Figure]) -> sheet.Section:
         text += f" Not part of this study, and so not drawn: {words.join_words(missing)}."
     blocks: list[sheet.PageBlock] = []
     exact = study_words.exactness(rows)
-    for picture in _pictures(charts, OPENED):
+    for picture in _pictures(charts, PAPER_FIGURES):
         blocks.append(picture)
         if picture.figure.ramp and exact is not None:
             sentence, columns, cells = exact
@@ -313,7 +315,7 @@ def _paper_figures(rows: StudyRows, charts: Sequence[Figure]) -> sheet.Section:
 
 def _pictures(charts: Sequence[Figure], shown: int) -> list[sheet.Picture]:
     """The figures of a section, folded after the first if there are many."""
-    return [sheet.Picture(figure, folded=len(charts) > MANY and n >= shown) for n, figure in enumerate(charts)]
+    return [sheet.Picture(figure, folded=len(charts) > MAX_FIGURES and n >= shown) for n, figure in enumerate(charts)]
 
 
 def _attention(checks: Sequence[Check]) -> sheet.Section:
@@ -340,7 +342,7 @@ def _answer(rows: StudyRows, figure: Figure | None, findings: Sequence[Finding])
     blocks: list[sheet.PageBlock] = [sheet.TextBlock("No intervention has rows yet, so there is nothing to draw.")]
     if figure is not None:
         lead = study_words.lead(rows)
-        multiples = sheet.small_multiples("in-short-by-method", "Method by method", SHORT, findings)
+        multiples = sheet.small_multiples("in-short-by-method", "Method by method", COST_CAPTION, findings)
         in_words = sheet.sentences(findings, "Method by method, in words")
         rule = (
             "These sentences are made from the numbers by rule. Extremes are named without a test; what is tested stands in the "
@@ -456,4 +458,8 @@ GROUPS = {
         "What the paper leaves to future work: components together against the sum of their effects, and single heads.",
     ),
 }
-MANY, SHOWN, OPENED = 8, 2, 4  # figures of a section, and how many of so many are open in it and among the paper's
+MAX_FIGURES, OPEN_FIGURES, PAPER_FIGURES = (
+    8,
+    2,
+    4,
+)  # figures of a section, and how many of so many are open in it and among the paper's

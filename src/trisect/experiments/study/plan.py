@@ -24,7 +24,7 @@ from trisect.experiments.study.settings import DesignSource
 from trisect.lab.folder import Folder
 from trisect.lab.jobs import clock
 from trisect.lm.fleet import count_parameters
-from trisect.lm.matmul import STEP
+from trisect.lm.matmul import STEP_REVISION
 from trisect.text.corpus import Corpus, check_windows, sample_steps, steps
 from trisect.text.sources import absolute_name, load_text
 from trisect.text.worlds import world_of
@@ -33,12 +33,12 @@ from trisect.text.worlds import world_of
 # leave the caches, on a GPU fewer would leave most of it idle
 FLEET = {"cpu": 8, "cuda": 32}
 
-PRODUCT = 120e9  # float32 operations per second of one core in the larger matrix products
+CORE_OPERATIONS = 120e9  # float32 operations per second of one core in the larger matrix products
 # seconds per token and unit of width, score and logit, fitted to two sizes on one 2.6 GHz core
-WIDTH, SCORE, LOGIT = 8e-8, 6e-9, 4e-9
-PROBE = 0.5  # seconds of one probe of 20,000 tokens at width 100, fitted once
-BASE = 400_000_000  # bytes of a process with PyTorch that has trained nothing yet
-ERASED = 30_000  # tokens of one erasure, including those that it is fitted on
+WIDTH_SECONDS, SCORE_SECONDS, LOGIT_SECONDS = 8e-8, 6e-9, 4e-9
+PROBE_SECONDS = 0.5  # seconds of one probe of 20,000 tokens at width 100, fitted once
+PROCESS_BYTES = 400_000_000  # bytes of a process with PyTorch that has trained nothing yet
+ERASURE_TOKENS = 30_000  # tokens of one erasure, including those that it is fitted on
 # of one GPU in float32, fitted to an H200 with CUDA graphs (docs/how-to/gpu.md)
 GPU_OPERATIONS = (
     26e12  # operations per second in the matrix products of a fleet, limited by memory as much as by arithmetic
@@ -162,7 +162,7 @@ def join_ledger(
     for design in (experiment.resolved() for experiment in experiments):
         if ledger is None:
             size = fleet or FLEET[device]
-            ledger = Ledger(corpus, (design,), _fleet_ids(design.runs(corpus), size), size, precision, STEP)
+            ledger = Ledger(corpus, (design,), _fleet_ids(design.runs(corpus), size), size, precision, STEP_REVISION)
             continue
         changes = [f"corpus (there {ledger.corpus!r}, here {corpus!r})"] if corpus != ledger.corpus else []
         if changes := [*changes, *differences(ledger.experiment, design)]:
@@ -211,8 +211,8 @@ def _forward_operations(run: Run, vocabulary: int) -> float:
 def token_seconds(run: Run, vocabulary: int, training: bool) -> float:
     """Seconds of one core for a token of a run, forward and (in training) backward."""
     m, window = run.model, run.training.window
-    overhead = m.layers * (WIDTH * m.width + SCORE * m.heads * window) + LOGIT * vocabulary
-    step = 3 * _forward_operations(run, vocabulary) / PRODUCT + overhead
+    overhead = m.layers * (WIDTH_SECONDS * m.width + SCORE_SECONDS * m.heads * window) + LOGIT_SECONDS * vocabulary
+    step = 3 * _forward_operations(run, vocabulary) / CORE_OPERATIONS + overhead
     if not training:
         return step / 3
     return step + (run.edit.token_seconds(m.width) if run.edit else 0.0)
@@ -245,12 +245,12 @@ def _evaluation_tasks(experiments: Sequence[Design], corpus: Corpus) -> list[Tas
         token = token_seconds(run, len(corpus.vocabulary), False)
         seconds = 0.6 * points * tokens * token  # on average 0.6 of the layers are run again
         if task.kind == "erase" and design.erase:
-            seconds = (2 + design.erase.draws) * ERASED * token
+            seconds = (2 + design.erase.draws) * ERASURE_TOKENS * token
         elif task.kind == "probe" and (probe := design.probe):
             sites = [site.resolve(run.model.layers, run.model.heads) for site in probe.sites or ()]
             probed = (len(sites) or 3 * run.model.layers) + probe.random_maps * len(layers_with_heads(sites))
             # cross-validation fits several times, on less text each
-            seconds = 2 * PROBE * len(probe.kinds) * probed * run.model.width / 100
+            seconds = 2 * PROBE_SECONDS * len(probe.kinds) * probed * run.model.width / 100
         tasks.append(replace(task, seconds=seconds))
     return tasks
 
@@ -264,7 +264,7 @@ def memory_bytes(experiment: Design, vocabulary: int, members: int) -> int:
     positions = t.columns * t.window
     layer = 14 * m.width + 3 * m.feedforward + 3 * m.heads * t.window
     step = 4 * positions * (m.layers * layer + 3 * vocabulary)
-    return BASE + members * (5 * 4 * count_parameters(m, vocabulary) + step)
+    return PROCESS_BYTES + members * (5 * 4 * count_parameters(m, vocabulary) + step)
 
 
 def makespan(jobs: Sequence[float], workers: int) -> float:

@@ -76,7 +76,7 @@ def _cells(layer: int, columns: dict[str, tuple[str, ...]], carried: dict[str, s
     )
 
 
-_ASKED, _FOUND = (tuple(f"{token}.{name}" for name in "abc") for token in ("question", "item"))
+_QUESTION_TOKENS, _ITEM_TOKENS = (tuple(f"{token}.{name}" for name in "abc") for token in ("question", "item"))
 _QUESTION, _VALUE = (tuple(f"{token}.{name}" for name in ("own", "before")) for token in ("question", "value"))
 
 
@@ -86,7 +86,11 @@ TRUTH: dict[str, Planted] = {
         "in a3b1c6; the question names an a; the answer is the b of the item that has it; c is for nothing. So at the layer that "
         "reads, layer 2, the query must carry the a that is asked for, the key the item's a, the value the item's b, and none of "
         "them needs anything else. Layer 1 is idle: its attention adds nothing, in training or after.",
-        _cells(2, {"q": _ASKED, "k": _FOUND, "v": _FOUND}, {"q": "question.a", "k": "item.a", "v": "item.b"}),
+        _cells(
+            2,
+            {"q": _QUESTION_TOKENS, "k": _ITEM_TOKENS, "v": _ITEM_TOKENS},
+            {"q": "question.a", "k": "item.a", "v": "item.b"},
+        ),
         2,
         ("q@1", "k@1", "v@1"),
     ),

@@ -120,15 +120,15 @@ QUICK = Design(
     seeds=(1, 2, 3),
 )
 # Where a control says most for its time: the layers that the source contrasts, and all three components.
-DECIDING = tuple(Site((c,), (layer,)) for layer in (1, 5) for c in ("q", "k", "v"))
+CONTROL_SITES = tuple(Site((c,), (layer,)) for layer in (1, 5) for c in ("q", "k", "v"))
 
 PRESETS: tuple[Design, ...] = (
     replace(
         QUICK,
-        control=Control(DECIDING, ("pos",)),
+        control=Control(CONTROL_SITES, ("pos",)),
         tie=Tie(),
-        probe=Probe(DECIDING, ("pos",), ("linear",)),
-        erase=Erase(DECIDING, ("pos",), draws=5),
+        probe=Probe(CONTROL_SITES, ("pos",), ("linear",)),
+        erase=Erase(CONTROL_SITES, ("pos",), draws=5),
         ablate=Ablate(),
     ),
     Design(
@@ -139,7 +139,7 @@ PRESETS: tuple[Design, ...] = (
             epochs=6, optimizer="adamw", rate=1e-3, decay=0.9, warmup=100, weight_decay=0.01, train_sample=14_000
         ),
         seeds=(1, 2, 3, 4, 5),
-        control=Control(DECIDING, ("pos",)),
+        control=Control(CONTROL_SITES, ("pos",)),
         tie=Tie(),
         probe=Probe(None, ("pos",), ("linear",)),
         erase=Erase(PAPER_SITES, ("pos",)),
@@ -206,7 +206,7 @@ def find_experiments(what: str | Path | Design) -> tuple[Design, ...]:
     if isinstance(what, Design):
         return (what,)
     if is_preset(what):
-        return SEVERAL.get(str(what)) or tuple(preset for preset in PRESETS if preset.name == str(what))
+        return PRESET_GROUPS.get(str(what)) or tuple(preset for preset in PRESETS if preset.name == str(what))
     path = Path(what)
     if path.suffix == ".json" and path.is_file():
         try:
@@ -247,5 +247,5 @@ def only(experiments: tuple[Design, ...], methods: tuple[str, ...]) -> tuple[Des
 
 
 BEYOND = _beyond()
-SEVERAL = {group[0].name: group for group in (BEYOND, *PLANTED)}  # what one folder holds, as several statements
-NAMES = (*(preset.name for preset in PRESETS), *SEVERAL)
+PRESET_GROUPS = {group[0].name: group for group in (BEYOND, *PLANTED)}  # what one folder holds, as several statements
+NAMES = (*(preset.name for preset in PRESETS), *PRESET_GROUPS)

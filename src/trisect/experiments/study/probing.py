@@ -32,8 +32,11 @@ from trisect.text.sources import article_starts
 FOLDS = 3
 # of the tokens read for fitting, the last in so many stop the probe; as many labelled ones has a fold at least
 HELD_OUT = 5
-MOST, FEWEST = 0.6, 0.1  # of the labelled tokens, in one fold: else articles are too uneven to be dealt
-LEAST = 0.95  # of the labelled tokens, where articles of a fold lie apart: rows across two folds are left out
+MAX_FOLD_SHARE, MIN_FOLD_SHARE = (
+    0.6,
+    0.1,
+)  # of the labelled tokens, in one fold: else articles are too uneven to be dealt
+MIN_LABEL_SHARE = 0.95  # of the labelled tokens, where articles of a fold lie apart: rows across two folds are left out
 TOKENS = 20_000  # of validation that are read, about
 BOUNDLESS = 10**9  # rows that the text could have had: those that are read stand for more of its kind
 
@@ -99,7 +102,9 @@ def assign_folds(corpus: Corpus, pieces: Sequence[Piece], label: str) -> list[Fo
 
     for by_article, fold in _fold_assignments(begins, start, stop, counts):
         sizes = np.array([counts[fold == f].sum() for f in range(FOLDS)])
-        even = not by_article or (sizes.max() <= MOST * sizes.sum() and sizes.min() >= FEWEST * sizes.sum())
+        even = not by_article or (
+            sizes.max() <= MAX_FOLD_SHARE * sizes.sum() and sizes.min() >= MIN_FOLD_SHARE * sizes.sum()
+        )
         if sizes.min() >= HELD_OUT and even:
             article = np.searchsorted(begins, start, side="right") if by_article else np.arange(len(rows))
             return [
@@ -141,7 +146,7 @@ def _fold_assignments(
         assignment[rest] = 1 + np.searchsorted(cuts, rest, side="right")
     for fold_of in (smallest, assignment):
         inside = np.array([len(set(fold_of[a : z + 1])) == 1 for a, z in zip(first, last, strict=True)])
-        if counts[inside].sum() >= LEAST * counts.sum():
+        if counts[inside].sum() >= MIN_LABEL_SHARE * counts.sum():
             yield True, np.where(inside, fold_of[first], -1)
     if (cuts := _cuts(start, start, counts, FOLDS)) is not None:
         yield False, between(cuts)

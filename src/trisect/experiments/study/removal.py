@@ -34,8 +34,8 @@ AFTER = {
 GUESSING = charts.Level("guessing", 0.0)
 BITS = "probe_linear_bits"
 RISE = "rise of the validation loss"
-SAME = 1e-6  # nats: rounding of a mean over thousands of tokens
-OWN, OTHERS, MAPS = "Heads of the attacked site", "Other heads of the layer", "Random maps"
+LOSS_TOLERANCE = 1e-6  # nats: rounding of a mean over thousands of tokens
+SITE_HEADS, OTHER_HEADS, MAPS = "Heads of the attacked site", "Other heads of the layer", "Random maps"
 
 
 def removal_figures(rows: StudyRows) -> Iterator[charts.Figure]:
@@ -124,7 +124,7 @@ def _random_rises(rows: StudyRows, label: str) -> tuple[list[Point], set[tuple[s
     draws: dict[tuple[str, str], list[float]] = {}
     for p in points:
         draws.setdefault((p.site, p.run), []).append(p.value)
-    same = {key for key, values in draws.items() if len(values) > 1 and max(values) - min(values) < SAME}
+    same = {key for key, values in draws.items() if len(values) > 1 and max(values) - min(values) < LOSS_TOLERANCE}
     return [p._replace(diverged=False) for p in average(points, lambda p: (p.site, p.run)).values()], same
 
 
@@ -220,10 +220,10 @@ def information_loss_in_heads(
             return p.run, MAPS
         heads = set(attacked.heads or probed.heads or ())
         inside = set(probed.components) <= set(attacked.components) and set(probed.heads or ()) <= heads
-        return p.run, OWN if inside else OTHERS
+        return p.run, SITE_HEADS if inside else OTHER_HEADS
 
     losses = average(minus(bits(list(attacks)), bits(rows.baselines), times=-1), group_of)
-    groups: dict[str, list[Point]] = {OWN: [], OTHERS: [], MAPS: []}
+    groups: dict[str, list[Point]] = {SITE_HEADS: [], OTHER_HEADS: [], MAPS: []}
     for group, points in groups.items():
         at = {run: losses[run, group] for run in attacks if (run, group) in losses}
         points += [point._replace(site=attacks[run], diverged=False) for run, point in at.items()]
@@ -248,7 +248,7 @@ def head_figures(rows: StudyRows) -> Iterator[charts.Figure]:
         panels = site_panels({"Heads": heads, MAPS: maps}, "bits", "bits", signed=False, levels=())
         yield site_figure(names, caption, panels)
         losses = {variant: information_loss_in_heads(rows, label, kind, variant) for variant in AFTER}
-        losses = {variant: groups for variant, groups in losses.items() if groups[OWN]}
+        losses = {variant: groups for variant, groups in losses.items() if groups[SITE_HEADS]}
         if not losses:
             continue
         shown = {
@@ -261,7 +261,10 @@ def head_figures(rows: StudyRows) -> Iterator[charts.Figure]:
             f"its layer, which read the same, and from random maps of it. {seeds(rows)}."
         )
         for variant, groups in losses.items():
-            gaps = {g.lower(): minus(rows.readable(groups[OWN]), groups[g], "run", "site") for g in (OTHERS, MAPS)}
+            gaps = {
+                g.lower(): minus(rows.readable(groups[SITE_HEADS]), groups[g], "run", "site")
+                for g in (OTHER_HEADS, MAPS)
+            }
             less = [f"less those of {g} {words.mean_words(over_seeds(gap), 'bits')}" for g, gap in gaps.items() if gap]
             if less:
                 caption += f" {AFTER[variant]}: bits lost by heads of the attacked site {', '.join(less)}."
@@ -272,7 +275,7 @@ def head_figures(rows: StudyRows) -> Iterator[charts.Figure]:
         yield site_figure(names, caption, panels)
 
 
-WHAT = {
+TITLES = {
     "tie": "matrices that are one from the first step",
     "identity": "the identity in the place of a matrix",
     "narrow": "separate matrices in narrower heads (grey) that have as nearly as many parameters",
@@ -307,10 +310,10 @@ class _SmallerModel(NamedTuple):
 def _smaller_models(rows: StudyRows) -> list[_SmallerModel]:
     """All kinds of models with fewer parameters in the study, by layers, then in the order of WHAT."""
     changes = {
-        title: [p for edit in WHAT for p in rows.effects(edit, split, name=name)]
+        title: [p for edit in TITLES for p in rows.effects(edit, split, name=name)]
         for title, (split, name, _) in CHANGES.items()
     }
-    runs = rows.runs.filter(pl.col("edit").is_in(list(WHAT)) & pl.col("parameters").is_not_null())
+    runs = rows.runs.filter(pl.col("edit").is_in(list(TITLES)) & pl.col("parameters").is_not_null())
     models = []
     for (edit, site, parameters), same in runs.group_by("edit", "site", "parameters"):
         ids = set(same["run"])
@@ -319,7 +322,7 @@ def _smaller_models(rows: StudyRows) -> list[_SmallerModel]:
 
     def rank(model: _SmallerModel) -> tuple[object, ...]:
         at = site_position(model.site)
-        return at.single, at.layers, list(WHAT).index(model.edit), -model.parameters, model.site
+        return at.single, at.layers, list(TITLES).index(model.edit), -model.parameters, model.site
 
     return sorted((model for model in models if model.loss), key=rank)
 
@@ -355,7 +358,7 @@ def tying_figures(rows: StudyRows) -> Iterator[charts.Figure]:
             shown += [(axis, points) for _, points in numbers]
     if deep:
         count = "" if full is None else f" The baseline has {words.count(full)}."
-        kinds = words.join_words([text for edit, text in WHAT.items() if any(m.edit == edit for m in deep)])
+        kinds = words.join_words([text for edit, text in TITLES.items() if any(m.edit == edit for m in deep)])
         caption = (
             f"Difference to the baseline of the same seed against the parameters of the whole model: {kinds}. "
             f"Here {_layers_of(deep)}.{count} Marks are means over seeds, bars 95 % intervals. {seeds(rows)}."

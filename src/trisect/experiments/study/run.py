@@ -47,7 +47,7 @@ from trisect.lab.folder import Folder, epoch_weights, read_run, weights
 from trisect.lab.jobs import run_jobs
 from trisect.lab.records import read_about_file, record_of
 from trisect.lab.run_folder import STATEMENT, RunFolder, is_study
-from trisect.lm.matmul import STEP
+from trisect.lm.matmul import STEP_REVISION
 from trisect.lm.snapshots import read_snapshot
 from trisect.text.corpus import Corpus
 
@@ -385,10 +385,10 @@ class PreparedStudy:
         study, plan = Folder(folder), self.plan
         ledger = self._join_ledger(study, write=False)
         left = sum(len(task.runs) for task in make_tasks(plan, study, ledger) if task.kind == "train")
-        if left and ledger.step != STEP:
+        if left and ledger.step != STEP_REVISION:
             raise StudyError(
                 f"{folder} belongs to a study that revision {ledger.step} of the training step began.",
-                f"{left} of its runs are not trained yet, this version trains with revision {STEP}, whose last bits differ, and "
+                f"{left} of its runs are not trained yet, this version trains with revision {STEP_REVISION}, whose last bits differ, and "
                 "the runs of a study are compared with one another.",
                 "Go on with the version of trisect that began it, or choose another folder with --out; what is finished can "
                 "be reported and evaluated.",

@@ -74,7 +74,7 @@ def ablate_mean(final: Parameters, model: Model, site: Site, pieces: Sequence[Pi
     return changed
 
 
-TOGETHER = 500  # documents read at once
+READ_DOCUMENTS = 500  # documents read at once
 
 
 def interchange(
@@ -130,8 +130,8 @@ def _logits_with_donor(
     members, device = {name: values[None] for name, values in final.items()}, final["decoder.bias"].device
     (layer,), start = site.layers or (1,), COMPONENT_ROW[site.components[0]] * model.width
     logits = []
-    for first in range(0, max(1, len(base)), TOGETHER):
-        batches = [torch.from_numpy(ids[first : first + TOGETHER]).to(device) for ids in (base, donor)]
+    for first in range(0, max(1, len(base)), READ_DOCUMENTS):
+        batches = [torch.from_numpy(ids[first : first + READ_DOCUMENTS]).to(device) for ids in (base, donor)]
         passes = (forward(members, ids, model, blocks=[("qkv", layer)]) for ids in batches)
         mixed, other = (outputs.blocks["qkv", layer].clone() for outputs in passes)
         mixed[..., start : start + model.width] = other[..., start : start + model.width]

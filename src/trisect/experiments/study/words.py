@@ -17,7 +17,7 @@ from trisect.papers.submodules import SOURCE
 from trisect.report import format as words
 
 VALID = "change of the validation loss"
-MEANT = "mean over layers"
+LAYER_MEAN = "mean over layers"
 BEYOND = "Beyond the paper"  # in place of a number, for figures that the paper does not have
 SPLIT = {"train": "train", "valid": "validation"}
 OPTIMIZERS = {"sgd": "SGD", "adamw": "AdamW"}
@@ -66,12 +66,15 @@ def extremes(points: Sequence[words.Point], unit: str, signed: bool = True) -> s
         if len(sites) == 1:
             parts.append(f"{word} at {sites[0]}, {words.mean_words(means[sites[0]], unit, signed)}")
         else:
-            names = words.join_words(sites) if len(sites) <= words.FEW else f"{len(sites)} of {count_words}"
+            names = words.join_words(sites) if len(sites) <= words.FEW_UNITS else f"{len(sites)} of {count_words}"
             parts.append(f"{word} {bare[sites[0]]} at {names}")
     return f"{'; '.join(parts)}."
 
 
-WIDE = "At full width q, k and v of a layer encode the same of a label, and an attack reaches the layers below: this is no ranking."
+FULL_WIDTH_NOTE = (
+    "At full width q, k and v of a layer encode the same of a label, and an attack reaches the layers below: this is no "
+    "ranking."
+)
 MARGINS = {"α": 0.05}  # five steps of the grid; for all other units 0.02
 MARGIN = 0.02
 
@@ -83,7 +86,7 @@ def ranking(points: Sequence[words.Point], unit: str, ranks: bool = True, layers
         return ""
     text = f"Mean over {layers}: {words.join_words([f'{g} {words.number(m.mean, True)}' for g, m in means.items()])}"
     compared = comparison(points, unit)
-    return f"{text}: {compared.words()}." if ranks and compared is not None else f"{text}. {WIDE}"
+    return f"{text}: {compared.words()}." if ranks and compared is not None else f"{text}. {FULL_WIDTH_NOTE}"
 
 
 def comparison(points: Sequence[words.Point], unit: str) -> Comparison | None:
@@ -154,7 +157,7 @@ def finding(rows: StudyRows, method: Method, source: str = "") -> Finding:
     """
     points, alike, unit = rows.readable(method.points), rows.comparable(method.points), method.unit
     compared = comparison(alike, unit) if method.ranks else None
-    text = NOTHING
+    text = NOT_READ
     if points:
         left, every = (
             {words.site_position(p.site).layers for p in group if words.site_position(p.site).single}
@@ -171,7 +174,7 @@ def finding(rows: StudyRows, method: Method, source: str = "") -> Finding:
         "" if compared is None else compared.words(),
         source,
         title=method.title,
-        what=", ".join(filter(None, (method.noun, method.what, MEANT))),
+        what=", ".join(filter(None, (method.noun, method.what, LAYER_MEAN))),
         groups=(method.label,) if method.label else (),
         per="seed",
         compared=compared,
@@ -229,7 +232,7 @@ def divergence_words(points: Sequence[words.Point]) -> str:
     )
 
 
-NOTHING = "not read."
+NOT_READ = "not read."
 
 
 def collapse_words(rows: StudyRows, points: Sequence[words.Point], paired: bool = False) -> str:

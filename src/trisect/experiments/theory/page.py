@@ -33,9 +33,9 @@ BINS = 40  # of a weight between 0 and 1
 BARS = 32  # weights that fit beside each other
 HEADS = {"head 1": render.Mark("#E69F00", "circle"), "head 2": render.Mark("#56B4E9", "diamond")}
 COMPUTED, LAW, FIGURES_HERE = "computed", "law", "this β"
-ONE, TWO = "one head", "two heads"
-NUMBERS = {ONE: render.Mark("#7B4EA3", "square"), TWO: render.Mark("#E69F00", "circle")}
-APART = "q_1·k_a < 0"
+ONE_HEAD, TWO_HEADS = "one head", "two heads"
+NUMBERS = {ONE_HEAD: render.Mark("#7B4EA3", "square"), TWO_HEADS: render.Mark("#E69F00", "circle")}
+OPPOSED = "q_1·k_a < 0"
 LEGEND = alt.Legend(orient="bottom", title=None)
 
 
@@ -79,8 +79,10 @@ def _curves(result: Construction, curve: ErrorCurve) -> Panel | None:
     beta = result.settings["beta"]
     if (v := result.variances) is not None:
         assert curve.variances is not None
-        named = zip((ONE, TWO, ONE, TWO), (COMPUTED, COMPUTED, LAW, LAW), curve.variances, strict=True)
-        layers = _over_beta(curve, tuple(named), {ONE: v.one, TWO: v.two}, beta, NUMBERS, "variance of c")
+        named = zip(
+            (ONE_HEAD, TWO_HEADS, ONE_HEAD, TWO_HEADS), (COMPUTED, COMPUTED, LAW, LAW), curve.variances, strict=True
+        )
+        layers = _over_beta(curve, tuple(named), {ONE_HEAD: v.one, TWO_HEADS: v.two}, beta, NUMBERS, "variance of c")
         text = (
             f"Variance of c over β with one head and with two, dashed the closed forms. At β {beta:.3g} it is "
             f"{v.one:.3g} with one head (closed form {v.one_law:.3g}) and {v.two:.3g} with two ({v.two_law:.3g})."
@@ -89,9 +91,9 @@ def _curves(result: Construction, curve: ErrorCurve) -> Panel | None:
     if not (curve.error > 0).any():
         return None
     looks = {
-        COMPUTED: render.Mark(NUMBERS[ONE].colour, "square"),
+        COMPUTED: render.Mark(NUMBERS[ONE_HEAD].colour, "square"),
         LAW: render.Mark(render.BASELINE, "stroke"),
-        FIGURES_HERE: render.Mark(NUMBERS[TWO].colour, "diamond"),
+        FIGURES_HERE: render.Mark(NUMBERS[TWO_HEADS].colour, "diamond"),
     }
     both = ((COMPUTED, COMPUTED, curve.error), (LAW, LAW, curve.expected))
     layers = _over_beta(curve, both, {FIGURES_HERE: result.error}, beta, looks, result.measured)
@@ -152,7 +154,7 @@ def _samples(result: Construction) -> Panel:
         is_apart[result.apart.samples] = True
     bars: list[dict[str, Any]] = []
     below = np.zeros(BINS)
-    for name, chosen in ((APART, is_apart), (COMPUTED, ~is_apart)):
+    for name, chosen in ((OPPOSED, is_apart), (COMPUTED, ~is_apart)):
         above = below + np.histogram(samples[chosen], edges)[0] / len(is_apart)
         columns = (edges[:-1], edges[1:], below, above)
         bars += [
@@ -163,8 +165,8 @@ def _samples(result: Construction) -> Panel:
         below = above
     middle = (edges[1:] + edges[:-1]) / 2
     line = [{"at": a, "value": v, "name": LAW} for a, v in zip(middle.tolist(), expected.tolist(), strict=True)]
-    names = [COMPUTED, *([APART] if result.apart is not None else []), LAW]
-    looks = {COMPUTED: "#b9a3d3", APART: NUMBERS[TWO].colour, LAW: render.INK}
+    names = [COMPUTED, *([OPPOSED] if result.apart is not None else []), LAW]
+    looks = {COMPUTED: "#b9a3d3", OPPOSED: NUMBERS[TWO_HEADS].colour, LAW: render.INK}
     scale = alt.Scale(domain=names, range=[looks[n] for n in names])
     colour = alt.Color("name:N", scale=scale, title=None, legend=LEGEND)
     wide, share = alt.Scale(domain=[float(edges[0]), float(edges[-1])], nice=False), "share of samples"
@@ -190,7 +192,7 @@ def _weights(result: Construction) -> Panel:
     names = ["word 1", "word 2"] if result.name == "key_query_value" else list(HEADS)
     looks = dict(zip(names, HEADS.values(), strict=True))
     if len(table) == 1:
-        names, looks = [COMPUTED], {COMPUTED: NUMBERS[ONE]}
+        names, looks = [COMPUTED], {COMPUTED: NUMBERS[ONE_HEAD]}
     rows = [
         {"key": f"{i + 1}", "weight": w, "name": name}
         for name, row in zip(names, table.tolist(), strict=True)
@@ -219,7 +221,7 @@ SCRIPTS = ("math.js", "given.js", "drawn.js", "draw.js", "views.js", "spec.js", 
 SAMPLES, KEYS = 2000, 8  # samples in the page, and the most keys of its sliders
 RELATIONS = {"equals": "=", "at most": "≤", "near": "≈"}
 FORMS = {"equals": "exact", "at most": "a bound", "near": "approximate"}
-LOOKS = (NUMBERS[ONE], render.Mark(render.BASELINE, "triangle-up"), NUMBERS[TWO])
+MARKS = (NUMBERS[ONE_HEAD], render.Mark(render.BASELINE, "triangle-up"), NUMBERS[TWO_HEADS])
 ROUNDING = 1e-14  # a number whose digits would be those of float64's rounding
 _SHAPE: dict[str, Any] = {"samples": 64, "variance": 1e-4, "keys": 5}  # of the results whose words the page quotes
 
@@ -280,7 +282,7 @@ def _shares(table: pl.DataFrame) -> FigureView:
     """The error of every row as a share of its closed form; the mark says what the form is."""
     numbers = table.filter(pl.col("expected") != 0).select("name", "relation", "error", "expected").iter_rows()
     rows = [{"name": n.replace("_", " "), "group": FORMS[r], "share": error / law} for n, r, error, law in numbers]
-    names, looks = list(dict.fromkeys(row["name"] for row in rows)), dict(zip(FORMS.values(), LOOKS, strict=True))
+    names, looks = list(dict.fromkeys(row["name"] for row in rows)), dict(zip(FORMS.values(), MARKS, strict=True))
     scale = alt.Scale(domain=[0, max([1.1, *(row["share"] for row in rows)])], nice=False)
     axis = alt.Axis(labelFlush=False)  # else 0.0 is moved towards 0.2
     at = [alt.X(f"{field}:Q", scale=scale, title="error / closed form", axis=axis) for field in ("level", "share")]

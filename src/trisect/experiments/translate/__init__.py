@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from trisect.core.machine import Machine
     from trisect.experiments.translate.run import TranslateWork
 
-SHOWN = 3  # translations of each model
+TRANSLATIONS = 3  # translations of each model
 
 
 class Translate(TrainingExperiment[TranslateSettings, TranslateFacts]):
@@ -51,7 +51,7 @@ class Translate(TrainingExperiment[TranslateSettings, TranslateFacts]):
                 text = f"{quantity} {number(row['value'])}{f' {unit}' if unit else ''}."
                 value = Estimate(row["split"], row["value"], n=1)
                 results.append(Finding(row["name"], text, unit, (value,), title=title, what=quantity))
-            for row in tables["translations"].filter(run=run).sort("pair").head(SHOWN).to_dicts():
+            for row in tables["translations"].filter(run=run).sort("pair").head(TRANSLATIONS).to_dicts():
                 text = f"{row['source']}  →  {row['made']}  (the text has: {row['target']})"
                 results.append(Finding("translation", text, title=title))
         return results

@@ -26,14 +26,14 @@ from trisect.hf.small.translator import TranslationLoss, Translator, encode, lea
 from trisect.lab.experiment import Measured
 from trisect.lab.inputs import changes_of, choose_recipe
 from trisect.lab.records import command
-from trisect.lab.run_folder import DELETE, ResumePlan
+from trisect.lab.run_folder import DELETE_ADVICE, ResumePlan
 from trisect.lab.training import ModelFiles, ModelJob, TrainingWork, begin
 from trisect.lm.matmul import fast_products, one_thread
 from trisect.text.bitext import SIDES, Bitext, SentencePair, open_bitext, write_lines, write_links
 from trisect.text.generated import bitext_corpus
 
 SCORED = ("valid", "test")
-SHOWN = 8  # translations that are kept to look at
+EXAMPLE_TRANSLATIONS = 8  # translations that are kept to look at
 SCORING = 0.03  # of the time that a model takes
 
 
@@ -73,7 +73,7 @@ def train(spec: _TranslationJob, context: JobContext) -> None:
                 if pairs := [pair for pair in getattr(bitext, split) if pair.longest <= longest]:
                     values = translator.score([pair.sides for pair in pairs])._asdict()
                     scores += [{"split": split, "name": name, "value": value} for name, value in values.items()]
-                    shown = pairs[:SHOWN]
+                    shown = pairs[:EXAMPLE_TRANSLATIONS]
             texts = translator.translate([pair.source for pair in shown])
             translations = [
                 {"source": " ".join(pair.source), "target": " ".join(pair.target), "made": text}
@@ -165,7 +165,7 @@ class TranslateWork(TrainingWork[TranslateSettings, TranslationRecipe, Bitext, T
         for spec, files in ((work.request, work.files) for work in jobs):
             run = {"run": f"translation/{spec.seed}"}
             losses = files.loss_rows("", run["run"], "smoothed_loss_nats")
-            body: Any = read_json(files.results, DELETE.format(files.results))
+            body: Any = read_json(files.results, DELETE_ADVICE.format(files.results))
             metrics += [*losses, *(run | {"epoch": len(losses)} | row for row in body["scores"])]
             translations += [run | {"pair": i} | row for i, row in enumerate(body["translations"], start=1)]
             versions |= {path.name: path for path in map(files.model, spec.versions.values())}

@@ -111,11 +111,11 @@ class TranslationRecipe(Recipe):
 
 
 # for a real bitext on two cores
-SMALL = TranslationRecipe(
+SMALL_RECIPE = TranslationRecipe(
     name="small", layers=2, heads=4, batch=32, rate=1e-3, floor=0.05, weight_decay=0.01, beta2=0.98
 )
 EMBEDDED = replace(
-    SMALL,
+    SMALL_RECIPE,
     name="embedded",
     width=64,
     inner=128,
@@ -126,4 +126,4 @@ EMBEDDED = replace(
     rate=4e-3,
     warmup_steps=100,
 )
-RECIPES = {recipe.name: recipe for recipe in (EMBEDDED, SMALL)}
+RECIPES = {recipe.name: recipe for recipe in (EMBEDDED, SMALL_RECIPE)}

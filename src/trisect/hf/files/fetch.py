@@ -32,8 +32,8 @@ from trisect.hf.hooks.calls import synchronized
 
 ADAPTER = "adapter_config.json"  # of PEFT, beside an adapter's weights
 # kinds of input by the name of a model's main input, and how to give them on the command line
-TAKES = {"input_features": "sound", "input_values": "sound", "pixel_values": "images", "pixel_values_videos": "videos"}
-GIVE = {
+MEDIA = {"input_features": "sound", "input_values": "sound", "pixel_values": "images", "pixel_values_videos": "videos"}
+INPUT_ADVICE = {
     "sound": "Give sound with --audio FILE to a command that has it, such as norms or ablate.",
     "images": "Give images with --image FILE to a command that has it, such as norms or ablate.",
 }
@@ -45,7 +45,7 @@ WIDTHS = re.compile(
     r"(.*_)?(hidden_size|vocab_size|intermediate_size|embedding_size|n_embd|d_model|d_ff|ffn_dim|dim|head_dim)"
 )
 PLACES = re.compile(r"n_positions|n_ctx|max_position_embeddings|max_source_positions|max_target_positions")
-FEW = 64  # layers that a model may have with fewer tensors: some share the weights of all layers
+MAX_SHARED_LAYERS = 64  # layers that a model may have with fewer tensors: some share the weights of all layers
 RANGES = {LAYERS: (0, 10_000), HEADS: (1, 100_000), WIDTHS: (0, 100_000_000), PLACES: (0, 100_000_000)}
 POINTER = b"version https://git-lfs.github.com/spec/"
 TODO = "Check that its files are complete and belong to one model."
@@ -94,7 +94,7 @@ def check_sizes(name: str, body: Mapping[str, object], weights: tuple[int, int] 
         reason = f"It is a whole number from {least} to {limit:,}."
         if weights is not None and kind in (LAYERS, WIDTHS):
             tensors, numbers = weights
-            available = max(tensors, FEW) if kind is LAYERS else numbers
+            available = max(tensors, MAX_SHARED_LAYERS) if kind is LAYERS else numbers
             if available < limit:
                 limit = available
                 reason = f"Its weights hold {tensors:,} tensors with {numbers:,} numbers in all: too few for that."
@@ -164,7 +164,7 @@ def _count_weights(folder: Path) -> tuple[int, int]:
 
 PICKLES = ("pytorch_model.bin", "pytorch_model.bin.index.json", "pytorch_model-*.bin", "*.pt", "*.pth", "*.ckpt")
 POOLER = "pooler."  # of BERT and similar models: often not saved, and no part of attention
-ANSWER, AGAIN = 10.0, 60.0  # seconds: timeout of a hub, and how long a hub that timed out is not asked again
+HUB_TIMEOUT, HUB_PAUSE = 10.0, 60.0  # seconds: timeout of a hub, and how long a hub that timed out is not asked again
 DTYPES = {"float64": torch.float64, "float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
 
 
@@ -218,8 +218,8 @@ def fetch(where: str | Path, options: Options) -> tuple[nn.Module, Any, str]:
 
 def takes_no_text(name: str, main: str) -> ModelError:
     """The error for text alone given to a model with another main input."""
-    todo = GIVE.get(TAKES[main], "Give its own inputs as a dict of tensors, in Python.")
-    return ModelError(f"Text alone was given to {name}.", f"It takes {TAKES[main]}.", todo)
+    todo = INPUT_ADVICE.get(MEDIA[main], "Give its own inputs as a dict of tensors, in Python.")
+    return ModelError(f"Text alone was given to {name}.", f"It takes {MEDIA[main]}.", todo)
 
 
 def commit_of(name: str, revision: str | None, remote_code: bool) -> str:
@@ -241,7 +241,7 @@ def check_exists(where: str | Path, options: Options, text: bool = False) -> Non
     kind, _ = _head(config)
     model_class = getattr(kind, "_model_mapping", {type(config): kind}).get(type(config), None) if text else None
     main = getattr(model_class[0] if isinstance(model_class, tuple) else model_class, "main_input_name", None)
-    if main in TAKES:
+    if main in MEDIA:
         raise takes_no_text(str(where), str(main))
 
 
@@ -304,7 +304,7 @@ def _reachable(name: str, revision: str | None) -> bool:
         if is_offline_mode() or _is_silent(hub.endpoint):
             return False
         report_step(f"Asking {hub.endpoint} for {name} …")
-        hub.model_info(name, revision=revision, timeout=ANSWER)
+        hub.model_info(name, revision=revision, timeout=HUB_TIMEOUT)
     except HFValidationError:
         reason = "There is no folder of that name, and it is no valid name on a hub."
         raise ModelError(f"{name!r} is no model.", reason, todo) from None
@@ -330,7 +330,7 @@ def _reachable(name: str, revision: str | None) -> bool:
 
 
 def _is_silent(endpoint: str) -> bool:
-    return time.monotonic() - _NO_ANSWER.get(endpoint, -AGAIN) < AGAIN
+    return time.monotonic() - _NO_ANSWER.get(endpoint, -HUB_PAUSE) < HUB_PAUSE
 
 
 def _refusal(name: str, method: object = None) -> Callable[[BaseException], ModelError]:
@@ -342,7 +342,7 @@ def _refusal(name: str, method: object = None) -> Callable[[BaseException], Mode
         refused, endpoint = loading_error(name, method, error), HfApi().endpoint
         if Path(name).is_dir() or is_offline_mode() or not _is_silent(endpoint):
             return refused
-        reason = f"{endpoint} gave no answer, and is not asked again for {AGAIN:.0f} seconds. {refused.reason}"
+        reason = f"{endpoint} gave no answer, and is not asked again for {HUB_PAUSE:.0f} seconds. {refused.reason}"
         return ModelError(refused.problem, reason, refused.todo)
 
     return refusal

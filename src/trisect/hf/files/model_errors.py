@@ -133,8 +133,10 @@ def check_ids(name: str, model: nn.Module, tokenizer: Any, inputs: ModelInputs) 
 
 
 LOADING = "Loading"
-LESS = "Read fewer texts at once (--batch), shorter ones (--window), or in a narrower precision (--dtype bfloat16)."
-SMALLER = "Load it in a narrower precision (--dtype bfloat16), over several devices (--device-map auto), or choose a smaller one."
+MEMORY_ADVICE = (
+    "Read fewer texts at once (--batch), shorter ones (--window), or in a narrower precision (--dtype bfloat16)."
+)
+LOAD_ADVICE = "Load it in a narrower precision (--dtype bfloat16), over several devices (--device-map auto), or choose a smaller one."
 
 
 class ModelOutOfMemoryError(ModelError):
@@ -154,4 +156,4 @@ def memory_guard(name: str, doing: str, inputs: Mapping[str, object] | None = No
         problem = f"{doing} {name}{first} needs more memory than there is."
         message = " ".join(str(error).split())[:200]
         reason = f"The system says: {message}" if message else "The system could not allocate it."
-        raise ModelOutOfMemoryError(problem, reason, SMALLER if doing == LOADING else LESS) from error
+        raise ModelOutOfMemoryError(problem, reason, LOAD_ADVICE if doing == LOADING else MEMORY_ADVICE) from error

@@ -18,7 +18,7 @@ FILES = ("tokenizer.json", "vocab.txt", "vocab.json", "spiece.model", "tokenizer
 # most characters that normalizers may make of one text, or GROWTH for each of its characters if that is more
 CHARACTERS = 10_000_000
 GROWTH = 64
-LONGEST = {"NFKC": 18, "NFKD": 18}  # most characters that a normalizer makes of one; 4 for all others
+MAX_EXPANSION = {"NFKC": 18, "NFKD": 18}  # most characters that a normalizer makes of one; 4 for all others
 SAVE_AGAIN = "Save the tokenizer again beside the model."
 _NORMALIZED = re.compile(rb'"normalized"\s*:\s*true')
 # the normalizers of a tokenizer of the library 'tokenizers', in order, with the most characters each makes of one
@@ -90,7 +90,7 @@ def _growth(stage: Mapping[str, Any]) -> float:
         pattern, content = stage["pattern"], len(stage["content"])
         # a regular expression may match the empty string before every character
         return max(1.0, content / len(pattern["String"])) if pattern.get("String") else 1.0 + content
-    return float(LONGEST.get(stage["type"], 4))
+    return float(MAX_EXPANSION.get(stage["type"], 4))
 
 
 def _check_growth(name: str, stages: list[tuple[dict[str, Any], float]], text: str) -> None:

@@ -58,7 +58,7 @@ class Edits(NamedTuple):
     hold: Mapping[int, Float[Tensor, "B H T S"]] = {}
 
 
-NOTHING = Edits()
+NO_EDITS = Edits()
 
 
 def edits_at(
@@ -165,7 +165,7 @@ class CallHook(Protocol):
     """Records the attention calls of forward passes inside its context, in `calls` if given."""
 
     def __call__(
-        self, model: nn.Module, edits: Edits = NOTHING, /, *, calls: Calls | None = None
+        self, model: nn.Module, edits: Edits = NO_EDITS, /, *, calls: Calls | None = None
     ) -> AbstractContextManager[Sequence[Call]]:
         """The context in which passes are recorded."""
         ...
@@ -229,9 +229,9 @@ MATMUL = {torch.matmul, Tensor.matmul, Tensor.__matmul__, torch.bmm, Tensor.bmm}
 BADDBMM = {torch.baddbmm, Tensor.baddbmm}
 STOPS = {F.linear, F.layer_norm, F.rms_norm, F.embedding, F.conv1d, torch.conv1d, torch.addmm, F.cross_entropy}
 TIMES = {"mul", "mul_", "__mul__", "__rmul__", "__imul__", "multiply"}
-OVER = {"div", "div_", "__truediv__", "__itruediv__", "true_divide", "divide"}
+DIVISIONS = {"div", "div_", "__truediv__", "__itruediv__", "true_divide", "divide"}
 # functions that keep a score's factor of q·k: they reshape, cast, mask or add
-SAME = {
+FACTOR_PRESERVING = {
     *("add", "add_", "__add__", "__radd__", "__iadd__", "sub", "__sub__", "masked_fill", "masked_fill_", "where"),
     *("view", "reshape", "transpose", "permute", "contiguous", "to", "float", "type", "type_as", "clone", "unsqueeze"),
     *("squeeze", "flatten", "unflatten", "__getitem__", "detach", "cat", "concat", "half", "bfloat16", "double", "max"),
@@ -274,9 +274,9 @@ def gradients_of(t: Tensor, leaves: Sequence[Tensor], positive: bool = False) ->
 def factor_after(func: Callable[..., Any], args: Arguments, factor: float | None) -> float | None:
     """The factor of q·k after that function; None if it is no longer one number."""
     name = getattr(func, "__name__", "")
-    if factor is None or name in SAME:
+    if factor is None or name in FACTOR_PRESERVING:
         return factor
-    if (name in TIMES or name in OVER) and len(args) == 2:
+    if (name in TIMES or name in DIVISIONS) and len(args) == 2:
         numbers = [x for x in args if isinstance(x, (int, float)) or (isinstance(x, Tensor) and x.numel() == 1)]
         if len(numbers) == 1 and (name in TIMES or numbers[0] is args[1]):
             return factor * float(numbers[0]) if name in TIMES else factor / float(numbers[0])

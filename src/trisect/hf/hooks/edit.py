@@ -41,7 +41,7 @@ from trisect.hf.hooks.calls import (
 )
 from trisect.hf.hooks.interface_hook import record_interface
 
-OPEN: WeakKeyDictionary[nn.Module, _EditableModel] = WeakKeyDictionary()
+EDITABLE_MODELS: WeakKeyDictionary[nn.Module, _EditableModel] = WeakKeyDictionary()
 BOUND = "_compiled_call_impl"  # attribute that nn.Module.__call__ uses instead of _call_impl if it is set
 
 
@@ -184,14 +184,14 @@ class _EditableModel:
                 del self.blocks[thread]
             if not self.blocks:
                 self.release()
-                OPEN.pop(self.model, None)
+                EDITABLE_MODELS.pop(self.model, None)
         if not failed and (missed := sorted(block.writers.keys() - block.ever)):
             self._refuse(block, missed, "No pass in this thread")
 
 
 def open_edits(model: nn.Module) -> list[_OpenEdit]:
     """This thread's open edits of a model, the outermost first."""
-    return OPEN[model].here if model in OPEN else []
+    return EDITABLE_MODELS[model].here if model in EDITABLE_MODELS else []
 
 
 @contextmanager
@@ -200,7 +200,7 @@ def beside_edits(model: nn.Module, edits: Edits) -> Iterator[Edits]:
     if not open_edits(model):
         yield edits
         return
-    editable = OPEN[model]
+    editable = EDITABLE_MODELS[model]
     first = editable.writers()
     both = {n: tuple(maps[n] for maps in (first, edits.write) if n in maps) for n in sorted({*first, *edits.write})}
     with editable.passing():
@@ -225,11 +225,11 @@ def editing(
     block, thread, failed = _OpenEdit(describe_edits(edits), writers), threading.get_ident(), True
     with without_compile():
         with RECORDING:
-            if model not in OPEN:
+            if model not in EDITABLE_MODELS:
                 editable = _EditableModel(name, model, addresses, hook)
                 editable.bind()
-                OPEN[model] = editable
-            editable = OPEN[model]
+                EDITABLE_MODELS[model] = editable
+            editable = EDITABLE_MODELS[model]
             editable.blocks.setdefault(thread, []).append(block)
         try:
             yield

@@ -18,7 +18,7 @@ from transformers.modeling_utils import AttentionInterface
 
 from trisect.core.subject import QKV
 from trisect.hf.hooks.calls import (
-    NOTHING,
+    NO_EDITS,
     RECORDING,
     Arguments,
     Call,
@@ -32,14 +32,14 @@ from trisect.hf.hooks.calls import (
 )
 
 EAGER = "eager"
-NEAR = {torch.float64: 1e-6, torch.float32: 1e-5, torch.bfloat16: 2e-2, torch.float16: 5e-3}
-OWN = 4  # the first arguments of every attention function: module, query, key, value
-FAKED = "the weights that it returns are not those that it multiplies the values by"
+TOLERANCES = {torch.float64: 1e-6, torch.float32: 1e-5, torch.bfloat16: 2e-2, torch.float16: 5e-3}
+MAIN_ARGUMENTS = 4  # the first arguments of every attention function: module, query, key, value
+OTHER_WEIGHTS = "the weights that it returns are not those that it multiplies the values by"
 
 
 @contextlib.contextmanager
 def record_interface(
-    model: nn.Module, edits: Edits = NOTHING, /, *, calls: Calls | None = None, as_loaded: bool = False
+    model: nn.Module, edits: Edits = NO_EDITS, /, *, calls: Calls | None = None, as_loaded: bool = False
 ) -> Iterator[list[Call]]:
     """Record every attention call of one forward pass inside, in the list that is yielded.
 
@@ -58,10 +58,10 @@ def record_interface(
             def record(*positional: Any, **by_name: Any) -> Any:
                 # module, q, k and v, each positional or by keyword, then the rest
                 named = dict(by_name)
-                lacks = len(positional) < OWN
-                places = list(inspect.signature(function).parameters)[len(positional) : OWN] if lacks else ()
-                module, q, k, v = (*positional[:OWN], *(named.pop(place) for place in places))
-                rest = positional[OWN:]
+                lacks = len(positional) < MAIN_ARGUMENTS
+                places = list(inspect.signature(function).parameters)[len(positional) : MAIN_ARGUMENTS] if lacks else ()
+                module, q, k, v = (*positional[:MAIN_ARGUMENTS], *(named.pop(place) for place in places))
+                rest = positional[MAIN_ARGUMENTS:]
                 if id(module) not in names:
                     return function(*positional, **by_name)
                 check_not_nested(calls.is_writing)
@@ -84,7 +84,7 @@ def record_interface(
                 factor = float(scale) if isinstance(scale, (int, float)) else None
                 seen = _with_sink(module, weights, v, mixed)
                 attend = lambda other: function(module, q, k, other, *rest, **named)[0]  # noqa: E731
-                fault = "" if is_exact or _mixes(attend, seen, v) else FAKED
+                fault = "" if is_exact or _mixes(attend, seen, v) else OTHER_WEIGHTS
                 parts = (q, k, v, seen, mixed, factor, output)
                 calls.append(Call(names[id(module)], order, *parts, fault=fault))
                 return output, weights
@@ -141,7 +141,7 @@ def _mixes(attend: Callable[[Tensor], Tensor], weights: Tensor | None, v: Tensor
     expected = weights.to(v.dtype) @ other.repeat_interleave(weights.shape[1] // v.shape[1], 1)
     off = (expected - attend(other).transpose(1, 2)).abs()
     off = off[off.isfinite()]  # NaN and infinity are reported elsewhere
-    return bool((off <= 10 * NEAR[v.dtype] * expected.nan_to_num(0.0, 0.0, 0.0).abs().amax()).all())
+    return bool((off <= 10 * TOLERANCES[v.dtype] * expected.nan_to_num(0.0, 0.0, 0.0).abs().amax()).all())
 
 
 @contextlib.contextmanager
@@ -166,7 +166,7 @@ def _with_sink(module: nn.Module, weights: Tensor | None, v: Tensor, output: Ten
     if weights is None or not any(p.numel() == weights.shape[1] for p in module.parameters(recurse=False)):
         return weights
     product = weights @ v.repeat_interleave(weights.shape[1] // v.shape[1], 1)
-    near = NEAR[output.dtype] * output.detach().abs().amax()
+    near = TOLERANCES[output.dtype] * output.detach().abs().amax()
     if bool(((product - output).detach().abs() <= near).all()):
         return weights
     size = product.square().sum(-1, keepdim=True)

@@ -23,7 +23,7 @@ from transformers.cache_utils import Cache
 from trisect.core.errors import ModelError
 from trisect.core.subject import QKV, ModelInputs
 from trisect.hf.hooks.calls import (
-    NOTHING,
+    NO_EDITS,
     RECORDING,
     SDPA,
     SOFTMAX,
@@ -233,9 +233,9 @@ class WindowedLayer:
 
 
 IN_PIECES = "it attends within windows of its sequences"
-REMIXED = "its weights go through another product before they multiply the values"
+FURTHER_PRODUCT = "its weights go through another product before they multiply the values"
 MIXED = "its scores go through another product (which may mix heads) before their softmax"
-UNMET = "its weights do not multiply values in one product"
+NO_PRODUCT = "its weights do not multiply values in one product"
 NESTED = "its sequences are nested (jagged) tensors: pad them, with a mask"
 TRANSFORMED = "it is computed inside a transform of torch.func (vmap), from which no tensor can be recorded"
 HEADS_LAST = 4  # axes of scores whose heads come last
@@ -320,7 +320,7 @@ class _MatmulTracer(TorchFunctionMode):
         if at is None or at.frames:
             return
         for pattern in at.open.values():
-            words = REMIXED if id(pattern) in at.remixed else UNMET
+            words = FURTHER_PRODUCT if id(pattern) in at.remixed else NO_PRODUCT
             self.unread.append(UnreadAttention(pattern.score.frames[-1].name, words))
         self._tags = WeakTensorKeyDictionary()
         self.at = at if at.planning else None
@@ -344,7 +344,7 @@ class _MatmulTracer(TorchFunctionMode):
         elif func is SDPA:
             # `scaled_dot_product_attention`, called by the model itself
             order, name = at.order, at.frames[-1].name
-            edits = NOTHING if at.planning else self.now
+            edits = NO_EDITS if at.planning else self.now
             writer, hold = edits.write.get(order), edits.hold.get(order)
             parts, weights, output, scale, result = use_sdpa(args, kwargs, at.rows, writer, hold)
             at.order += 1
@@ -461,7 +461,7 @@ def _reading_fault(pattern: _OpenSoftmax, product: Product, side: int, rows: int
     """Why a product of weights (the operand at `side`) cannot be read as a call; empty if it can."""
     roles = product.mixing(side)
     if not product.shares_axis:
-        return REMIXED
+        return FURTHER_PRODUCT
     lengths = tuple(t.shape[2] for t in pattern.score.product.parts(rows))
     is_complete = roles is not None and all(part.fits(rows) for part in roles[:2])
     if roles is None or not is_complete or roles[0].take(rows).shape[2:] != lengths:
@@ -576,7 +576,7 @@ def following(
     model: nn.Module, edits: Edits | None = None, pieces: Sequence[WindowedLayer] = (), calls: Calls | None = None
 ) -> Iterator[_MatmulTracer]:
     """Forward passes inside are recorded, edited and counted; hooks and mode are removed in the end."""
-    follower = _MatmulTracer(model, edits or NOTHING, pieces, Calls() if calls is None else calls)
+    follower = _MatmulTracer(model, edits or NO_EDITS, pieces, Calls() if calls is None else calls)
     with RECORDING, ExitStack() as stack:
         stack.enter_context(traceable_forward())
         for handle in follower.watch():
@@ -587,7 +587,7 @@ def following(
 
 @contextmanager
 def record_products(
-    model: nn.Module, edits: Edits = NOTHING, /, *, pieces: Sequence[WindowedLayer] = (), calls: Calls | None = None
+    model: nn.Module, edits: Edits = NO_EDITS, /, *, pieces: Sequence[WindowedLayer] = (), calls: Calls | None = None
 ) -> Iterator[list[Call]]:
     """The product hook: q and k are read at the product that makes the scores, v and the weights at the next.
 

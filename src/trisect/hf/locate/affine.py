@@ -22,7 +22,7 @@ from trisect.core.errors import reraise_out_of_memory
 from trisect.hf.hooks.calls import Arguments, NamedArguments, parts_of, product_of, replace_forwards
 
 DYNAMIC = "torch.ao.nn.quantized.dynamic"
-EIGHT, FOUR = "Linear8bitLt", ("Linear4bit", "LinearFP4", "LinearNF4")
+EIGHT_BIT, FOUR_BIT = "Linear8bitLt", ("Linear4bit", "LinearFP4", "LinearNF4")
 LEVELS = 127.0
 
 
@@ -48,11 +48,11 @@ def quantisation_of(module: nn.Module) -> Quantised | None:
             return Quantised("8-bit integers, with inputs rounded to 7 bits of each call's range", rounds)
         return Quantised("16-bit numbers", None, torch.float16)
     state: Any = getattr(module, "state", None)
-    if EIGHT in kinds and state is not None:
+    if EIGHT_BIT in kinds and state is not None:
         limit = float(getattr(state, "threshold", 0.0) or 0.0)
         words = "8-bit integers, with inputs rounded to 8 bits at every position"
         return Quantised(words, lambda x: _by_row(x, limit), torch.float16)
-    if any(kind in kinds for kind in FOUR):
+    if any(kind in kinds for kind in FOUR_BIT):
         # bfloat16 if the fast CPU kernel may run, else the compute dtype
         fast = getattr(module, "support_avx512bf16_for_cpu", False)
         return Quantised("4-bit numbers", None, torch.bfloat16 if fast else getattr(module, "compute_dtype", None))

@@ -32,9 +32,9 @@ from trisect.hf.locate.affine import (
 from trisect.measure.norms import ACTIVATIONS, activation, rescale_parts
 
 EPSILONS = ("eps", "variance_epsilon", "epsilon", "norm_eps", "layer_norm_eps")
-UNNAMED = (1e-6, 1e-5, 1e-8, 1e-12)  # values of ε to try for a norm without such an attribute
+DEFAULT_EPSILONS = (1e-6, 1e-5, 1e-8, 1e-12)  # values of ε to try for a norm without such an attribute
 # errors of a module that is called a norm but takes inputs of another shape
-UNFIT = (RuntimeError, ValueError, TypeError, IndexError)
+SHAPE_ERRORS = (RuntimeError, ValueError, TypeError, IndexError)
 
 
 def near(a: Tensor, b: Tensor, allowed: float) -> bool:
@@ -75,13 +75,13 @@ def _measure_norm(used: NormUse) -> Rescaling | None:
     names = [float(e) for n in EPSILONS if isinstance(e := getattr(used.module, n, None), float)]
     try:
         shift, plain = used.module(zeros)[0, 0], used.module(ones)[0, 0]
-    except UNFIT as error:
+    except SHAPE_ERRORS as error:
         reraise_out_of_memory(error)
         return None
     beta = shift.detach() if shift.any() else None
     for centred in (True, False):
         fits = list[tuple[float, Rescaling]]()
-        for epsilon in names[:1] or UNNAMED:
+        for epsilon in names[:1] or DEFAULT_EPSILONS:
             gamma = (plain - shift) / standard(ones, epsilon, centred)[0, 0]
             rescaled = standard(like, epsilon, centred) * gamma + shift
             # ε matters for small rows; the comparison fails if the true ε is none of these
@@ -104,7 +104,7 @@ def loose(kind: torch.dtype) -> float:
     return 1e-3 if kind in (torch.float32, torch.float64) else 5e-2
 
 
-ROUNDED = 16  # units in the last place, for sums in another order
+MAX_ULPS = 16  # units in the last place, for sums in another order
 
 
 class _Behind(NamedTuple):
@@ -329,7 +329,7 @@ class _BlockWatcher:
         expected, size = wide.sum(0), wide.abs().sum(0)
         off = (total.reshape(y.shape).to(expected) - expected).abs()
         kinds = [torch.finfo(p.dtype).eps for p in (*parts, total)]
-        rounding = ROUNDED * max(kinds) * size.amax(-1, keepdim=True)
+        rounding = MAX_ULPS * max(kinds) * size.amax(-1, keepdim=True)
         if bool(((off > rounding) & off.isfinite()).any()):
             self.wrong.append((address, words))
 

@@ -43,15 +43,15 @@ from trisect.hf.locate.affine import (
     rows_of,
     share_of,
 )
-from trisect.hf.verify.agreement import COARSE, NEAR
+from trisect.hf.verify.agreement import COARSE, TOLERANCES
 
-UNFOLLOWED = "gradients off, which are needed to find its map"
-OTHERWISE = "changes what follows by another amount than its gradient says, so that it is not simply added"
-NOTED = 1 << 12  # largest buffer, in numbers, that is restored after a pass
-ROUNDED = 8  # factor on the rounding error of independent numbers
+NO_GRADIENTS = "gradients off, which are needed to find its map"
+OTHER_AMOUNT = "changes what follows by another amount than its gradient says, so that it is not simply added"
+MAX_BUFFER = 1 << 12  # largest buffer, in numbers, that is restored after a pass
+ROUNDING_FACTOR = 8  # factor on the rounding error of independent numbers
 STEP = 2**-5  # relative size of a change: small, since it is compared with a derivative
 HALVES = 4  # random halves of the positions that are changed
-SHORT = 1 << 17  # largest input of a module, in numbers, of which all halves are changed in one batch
+MAX_BATCHED_INPUT = 1 << 17  # largest input of a module, in numbers, of which all halves are changed in one batch
 SEQUENCE, LARGE = 3, 1e6  # axes of a sequence of vectors; larger numbers are those of masks
 _Use = tuple[str, int]  # the nth use of a module or of a parameter, by its name
 # a module's output: its name, its floating-point tensors, and the number of uses of affine maps before
@@ -122,7 +122,7 @@ def find_output(
     if not names:
         later = next((p for p in record.passed if p.calls > call.order), None)
         words = "enters no affine map of this model"
-        words = words if later is None or later.followed else f"goes on where the model switches {UNFOLLOWED}"
+        words = words if later is None or later.followed else f"goes on where the model switches {NO_GRADIENTS}"
         return Output(Origin("unknown", f"the output {words}"))
     if len(names) > 1:
         shown = f"{', '.join(names[:3])} and {len(names) - 3} more" if len(names) > 4 else " and ".join(names)
@@ -185,7 +185,7 @@ def compare_with_gradients(
     added: dict[_Use, Tensor] = {}
     for use, segment in before.items():
         for place in places[use]:  # large enough to be seen where it goes, and smaller at some positions
-            value, near = values[place], NEAR.get(values[place].dtype, COARSE)
+            value, near = values[place], TOLERANCES.get(values[place].dtype, COARSE)
             size = 10 * near * float(value.double().square().mean()) ** 0.5
             size += 4 * torch.finfo(value.dtype).eps / near * segment.size
             draw = torch.randn(value.shape, generator=torch.Generator().manual_seed(value.numel())).to(value)
@@ -194,7 +194,7 @@ def compare_with_gradients(
     after = _run_with_values(model, inputs, values | {place: values[place] + t for place, t in added.items()}, uses)
     shares: dict[int, float] = {}
     for use, segment in before.items():
-        near, rounding = NEAR.get(values[use].dtype, COARSE), ROUNDED * segment.rounding
+        near, rounding = TOLERANCES.get(values[use].dtype, COARSE), ROUNDING_FACTOR * segment.rounding
         change, size = _linear_change(segment.total, leaves, added)
         if float((after[use].total - segment.total - change).detach().norm()) <= near * size + rounding:
             continue
@@ -273,7 +273,7 @@ def _run_with_values(
 def _run_alike(model: nn.Module, inputs: ModelInputs) -> None:
     """Run a pass with fixed random numbers, and restore small buffers afterwards."""
     # such as those of a quantiser's observer
-    noted = [(b, b.clone()) for b in model.buffers() if b.numel() <= NOTED]
+    noted = [(b, b.clone()) for b in model.buffers() if b.numel() <= MAX_BUFFER]
     try:
         with traceable_forward(), torch.random.fork_rng(devices=[]):
             torch.default_generator.manual_seed(0)  # a model may draw which positions it looks at
@@ -328,7 +328,7 @@ def find_shares(
     try:
         run(base, Edits())
         separate = [[half] for half in range(HALVES if left else 0)]
-        if left and max((t.numel() for ts in base.entered.values() for t in ts), default=0) <= SHORT:
+        if left and max((t.numel() for ts in base.entered.values() for t in ts), default=0) <= MAX_BATCHED_INPUT:
             try:
                 measure(range(HALVES))
                 separate = []
@@ -363,8 +363,8 @@ def _moves(
     still = ~_half_of_positions(first.shape[:-1], half).to(first.device)
     was, now, through = (t.double().flatten(0, -2)[still] for t in three)
     attended, other = float((through - was).norm()), float((now - through).norm())
-    rounding = ROUNDED * torch.finfo(first.dtype).eps * float(was.norm())
-    return attended, other if other > NEAR.get(first.dtype, COARSE) * (attended + other) + rounding else 0.0
+    rounding = ROUNDING_FACTOR * torch.finfo(first.dtype).eps * float(was.norm())
+    return attended, other if other > TOLERANCES.get(first.dtype, COARSE) * (attended + other) + rounding else 0.0
 
 
 def _half_of_positions(shape: torch.Size, half: int) -> Tensor:

@@ -35,9 +35,9 @@ from trisect.hf.locate.affine import (
 from trisect.hf.locate.blocks import Around, find_around, find_forward, find_norm_map
 from trisect.hf.locate.output_projection import (
     DISPLACED,
+    NO_GRADIENTS,
+    OTHER_AMOUNT,
     OTHER_AXIS,
-    OTHERWISE,
-    UNFOLLOWED,
     Left,
     Output,
     Selected,
@@ -113,7 +113,7 @@ def find_weights(
         assert call.laws is not None
         assert call.laws.out is not None
         # no W_O, and no residual sum that contains it
-        words = f"the result of {call.laws.out.map.name} {OTHERWISE} (relative error {off:.1e})"
+        words = f"the result of {call.laws.out.map.name} {OTHER_AMOUNT} (relative error {off:.1e})"
         origins = {**call.projections.origins, "o": Origin("mixed", words)}
         projections = replace(call.projections, origins=origins, w_o=None, b_o=None)
         laws = call.laws._replace(out=None, forward=None)
@@ -176,7 +176,7 @@ def _trace(
     sources = [(p, g) for p, g in zip(passed, reached, strict=True) if g is not None and bool(g.any())]
     if not sources:
         words = "is not made by an affine map of this model"
-        words = words if not passed or passed[-1].followed else f"is made where the model switches {UNFOLLOWED}"
+        words = words if not passed or passed[-1].followed else f"is made where the model switches {NO_GRADIENTS}"
         return _TracedPart(Origin("unknown", f"{name} {words}"))
     if len(sources) > 1:
         names = " and ".join(dict.fromkeys(p.name for p, _ in sources))

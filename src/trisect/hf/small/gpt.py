@@ -174,9 +174,9 @@ def ids_of(text: str, tokenizer: OwnTokenizer) -> list[int]:
     return [vocabulary.get(character, unknown) for character in text]
 
 
-LONGEST = 64  # most characters of an answer
-TOGETHER = 128  # questions of one length that are answered at once
-STRANGE = "\N{REPLACEMENT CHARACTER}"  # for a special token inside an answer
+MAX_ANSWER = 64  # most characters of an answer
+MAX_QUESTIONS = 128  # questions of one length that are answered at once
+UNKNOWN_PIECE = "\N{REPLACEMENT CHARACTER}"  # for a special token inside an answer
 
 
 class _GeneratedAnswer(NamedTuple):
@@ -233,7 +233,7 @@ class Answerer:
         for places, batch in self._question_batches(questions):
             for place, (ids, numbers) in zip(places, self._greedy(batch), strict=True):
                 tokens = self.subject.tokenizer.convert_ids_to_tokens(ids)
-                text = "".join(token if len(token) == 1 else STRANGE for token in tokens)
+                text = "".join(token if len(token) == 1 else UNKNOWN_PIECE for token in tokens)
                 total, entropy = float(numbers[:, 0].sum()), float(numbers[:, 1].mean())
                 about = (total, total / len(numbers), entropy, float(numbers[:, 2].min()))
                 answers[place] = _GeneratedAnswer(text, *about, self.unknown(questions[place]))
@@ -284,8 +284,8 @@ class Answerer:
                 raise CorpusError(f"The question {question[:60]!r} is too long.", reason, "Ask a shorter one.")
             lengths.setdefault(len(question), []).append(place)
         for places in lengths.values():
-            for start in range(0, len(places), TOGETHER):
-                group = places[start : start + TOGETHER]
+            for start in range(0, len(places), MAX_QUESTIONS):
+                group = places[start : start + MAX_QUESTIONS]
                 rows = [[*ids_of(questions[i], self.subject.tokenizer), self._mask] for i in group]
                 yield group, torch.tensor(rows, device=next(self.subject.model.parameters()).device)
 
@@ -294,8 +294,10 @@ class Answerer:
     ) -> Iterator[tuple[Tensor, Tensor, list[int]]]:
         """Batches of ids of questions with answers and the final mask, which of them are real, and where answers begin."""
         tokenizer = self.subject.tokenizer
-        for start in range(0, len(questions), TOGETHER):
-            pairs = list(zip(questions[start : start + TOGETHER], answers[start : start + TOGETHER], strict=True))
+        for start in range(0, len(questions), MAX_QUESTIONS):
+            pairs = list(
+                zip(questions[start : start + MAX_QUESTIONS], answers[start : start + MAX_QUESTIONS], strict=True)
+            )
             both = [(ids_of(q, tokenizer), ids_of(a, tokenizer)) for q, a in pairs]
             rows = [[*question, self._mask, *answer, self._mask][: self.block] for question, answer in both]
             ids = pad_rows(rows, tokenizer.pad_token_id).to(next(self.subject.model.parameters()).device)
@@ -305,7 +307,7 @@ class Answerer:
     @torch.no_grad()
     def _greedy(self, ids: Tensor) -> list[tuple[list[int], np.ndarray]]:
         """Per row the answer's ids, and per position (including the end) log-probability, entropy and margin."""
-        model, steps = self.subject.model, min(LONGEST, self.block - ids.shape[1])
+        model, steps = self.subject.model, min(MAX_ANSWER, self.block - ids.shape[1])
         chosen, numbers = [], []
         output = model(input_ids=ids, use_cache=True)
         ended = torch.zeros(len(ids), dtype=torch.bool, device=ids.device)
@@ -329,7 +331,7 @@ class Answerer:
 
 
 PIECES = 4
-LEAST = 8  # fewest rows of a piece
+MIN_ROWS = 8  # fewest rows of a piece
 SAVED_EVERY = 60.0  # seconds
 
 
@@ -444,7 +446,7 @@ class Practice:
         predicted, total = sum(row.targets for row in batch), 0.0
         optimizer.zero_grad(set_to_none=True)
         ordered = sorted(batch, key=lambda row: row.size)
-        size = max(LEAST, math.ceil(len(ordered) / self.pieces))
+        size = max(MIN_ROWS, math.ceil(len(ordered) / self.pieces))
         for start in range(0, len(ordered), size):
             piece = ordered[start : start + size]
             if self.objective:

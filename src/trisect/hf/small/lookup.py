@@ -133,7 +133,7 @@ def _assemble_model(
         config = transformers.GPT2Config(layer_norm_epsilon=FLAT, **sizes, **shared)
     else:
         sizes = {"hidden_size": width, "intermediate_size": 1, "num_hidden_layers": len(layers), "head_dim": inner}
-        sizes |= {"num_attention_heads": heads, "num_key_value_heads": keys, "max_position_embeddings": LONGEST}
+        sizes |= {"num_attention_heads": heads, "num_key_value_heads": keys, "max_position_embeddings": MAX_WORDS}
         config = transformers.LlamaConfig(rms_norm_eps=FLAT, attention_bias=True, **sizes, **shared)
     model: Any = random_model(transformers.AutoModelForCausalLM, config, 0).eval()
     with torch.no_grad():
@@ -169,7 +169,7 @@ def _word_tokenizer(words: Sequence[str]) -> OwnTokenizer:
 
     inner = Tokenizer(models.WordLevel({word: i for i, word in enumerate(words)}, words[-1]))
     inner.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
-    return as_fast(inner, LONGEST, unk_token=words[-1])
+    return as_fast(inner, MAX_WORDS, unk_token=words[-1])
 
 
 LAYERS, HEADS, EDGE, WIDTH = 2, 4, 32, 128
@@ -179,7 +179,7 @@ RATES = 10_000.0 ** (-np.arange(8) / 16)  # angles of these rotations per positi
 NOISE = 0.05  # size of the contributions of irrelevant heads to the answer
 PREVIOUS = 8.0  # margin of the previous position's attention logit
 START = "start"
-LONGEST, SEGMENT = 16, 8  # words of a text, and of a repeated segment
+MAX_WORDS, SEGMENT = 16, 8  # words of a text, and of a repeated segment
 Codes: TypeAlias = Float[np.ndarray, "N D"]
 # by kind of text and property: the label column in which the donor differs
 COLUMNS = {
@@ -230,9 +230,9 @@ WORLDS: Mapping[str, _PlantedWorld] = {
     ),
     "roles-trained": _PlantedWorld("Roles, trained with one head that can write.", rotary=True, trained=True),
 }
-TRAINED = LookupShape(LAYERS, HEADS, WIDTH, block=LONGEST)
+TRAINED = LookupShape(LAYERS, HEADS, WIDTH, block=MAX_WORDS)
 DOCUMENTS = 12_800  # documents of an epoch
-SCHEDULE = Schedule(5, 128, 3e-3, 100_000, 5 * DOCUMENTS * LONGEST, weight_decay=0.0)
+SCHEDULE = Schedule(5, 128, 3e-3, 100_000, 5 * DOCUMENTS * MAX_WORDS, weight_decay=0.0)
 
 
 def build_world(
@@ -255,7 +255,7 @@ def build_world(
         return codes
 
     vocabulary = (ROLES if world.text == "roles" else INDUCTION).vocabulary
-    words, places = (*vocabulary, START, "<unk>"), take(LONGEST)
+    words, places = (*vocabulary, START, "<unk>"), take(MAX_WORDS)
     embedding, answers = np.zeros((2, len(words), WIDTH))
     if world.text == "roles":
         key, value, other, query, *_ = (take(6) for _ in range(6))
@@ -317,7 +317,7 @@ def _train_world(seed: int, layer: int, head: int) -> tuple[nn.Module, OwnTokeni
         documents = ROLES.write(ROLES.draw(DOCUMENTS, draw)).tolist()
         return [Example(tuple(ids[:-1]), (*[IGNORED] * (len(ids) - 2), ids[-1])) for ids in documents]
 
-    Practice(rows, SCHEDULE, LONGEST, 0, seed, pieces=1).run(model, place / "state.pt")
+    Practice(rows, SCHEDULE, MAX_WORDS, 0, seed, pieces=1).run(model, place / "state.pt")
     for handle in handles:
         handle.remove()
     save(model, tokenizer, place)

@@ -129,10 +129,19 @@ SAFE = 6  # ids below are likely special tokens
 PLACES = ("_token_id", "_token_index")
 SAMPLES, FRAMES, SPECTRA = 3200, 50, 160
 POSITIONS = 20  # fewest positions to which a fixed-length encoder is shortened
-APART = ("decoder_input_ids", "pixel_values_videos", "inputs_embeds")  # not beside the main input
+SEPARATE_INPUTS = ("decoder_input_ids", "pixel_values_videos", "inputs_embeds")  # not beside the main input
 BLOCK = 1920  # some models take a multiple of this many samples
-FAILED = (RuntimeError, ValueError, TypeError, IndexError, KeyError, AttributeError, AssertionError, StopIteration)
-FAILED += (ImportError,)
+FORWARD_ERRORS = (
+    RuntimeError,
+    ValueError,
+    TypeError,
+    IndexError,
+    KeyError,
+    AttributeError,
+    AssertionError,
+    StopIteration,
+)
+FORWARD_ERRORS += (ImportError,)
 
 
 @contextlib.contextmanager
@@ -175,7 +184,7 @@ def example_inputs(name: str, model: nn.Module, seed: int = 0) -> dict[str, Tens
         try:
             with torch.no_grad(), without_compile(), torch.random.fork_rng(devices=[]):
                 model(**inputs)
-        except FAILED as error:
+        except FORWARD_ERRORS as error:
             reraise_out_of_memory(error)
             first = first or error
             continue
@@ -218,7 +227,7 @@ def _candidates(model: nn.Module, seed: int) -> Iterator[dict[str, Tensor]]:
         yield to_model(group)
     for tensor in make_inputs(main):
         yield to_model({main: tensor, **({n: tensors[0] for n in needed if (tensors := make_inputs(n))}), **targets})
-    others = [n for n in MAKERS if n in takes and n != main and n not in APART]
+    others = [n for n in MAKERS if n in takes and n != main and n not in SEPARATE_INPUTS]
     beside_main = {n: tensors for n in others if (tensors := make_inputs(n))}
     for tensor in make_inputs(main) or [None]:
         for turn in range(max(map(len, beside_main.values()), default=0)):

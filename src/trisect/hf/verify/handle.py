@@ -30,8 +30,8 @@ from trisect.hf.locate.affine import watch_uses
 from trisect.hf.locate.blocks import loose
 
 RIGHT, DIFFERENT, SILENT = "right", "different", "silent"
-LONGEST = 60  # characters of the units of an axis
-LEAST = 4  # fewest positions: with fewer, unrelated numbers may happen to be multiples of each other
+MAX_UNIT_CHARACTERS = 60  # characters of the units of an axis
+MIN_POSITIONS = 4  # fewest positions: with fewer, unrelated numbers may happen to be multiples of each other
 Capture: TypeAlias = Callable[[Any, ModelInputs], "Tensor | None"]
 Write: TypeAlias = Callable[[Any, ModelInputs, Tensor], Any]
 _Functions: TypeAlias = tuple[Capture, Write]
@@ -134,7 +134,7 @@ class _Match(NamedTuple):
                 word = "E·H"
             indices = index.unique().tolist()
             part = format_spans(tuple(indices)) if len(indices) < size else ""
-            part = part if len(part) < LONGEST else f"{len(indices)} units"
+            part = part if len(part) < MAX_UNIT_CHARACTERS else f"{len(indices)} units"
             words.append((word or "1") + f" at {part} of {size}" * bool(part))
         left = iter(words)
         return f"[{', '.join('·'.join(part or next(left) for part in name.split('·')) for name in self.names)}]"
@@ -185,8 +185,8 @@ def audit_handle(
         if not tensors:
             return Audit(*about, "", None, (("fires", SILENT, "not once in a pass over this text"),))
         candidates = _candidates(model, reading, inputs, target)
-        if int(candidates[0].real.sum()) < LEAST:
-            reason = f"Tensors are compared at {LEAST} positions at least."
+        if int(candidates[0].real.sum()) < MIN_POSITIONS:
+            reason = f"Tensors are compared at {MIN_POSITIONS} positions at least."
             raise SpecError("The text is too short.", reason, "Give a longer text.")
         match = _find(candidates, tensors)
         nth = match.nth if match is not None else 0

@@ -19,7 +19,7 @@ from trisect.core.trace import NAMES, Address, find_shared_weights, spell_layers
 from trisect.hf.batches import first_tensor
 from trisect.hf.files.model_errors import memory_guard, summarize_error, translate_errors
 from trisect.hf.hooks.calls import (
-    NOTHING,
+    NO_EDITS,
     Call,
     CallHook,
     Calls,
@@ -57,7 +57,7 @@ from trisect.hf.verify.agreement import (
 from trisect.hf.verify.examples import example_inputs, shorten_positions
 from trisect.hf.verify.sources import find_addresses, find_position_shifts
 
-SILENT = "it mixes its sequence without a softmax of one product of queries and keys"
+NO_SOFTMAX = "it mixes its sequence without a softmax of one product of queries and keys"
 
 
 class _Coverage(NamedTuple):
@@ -101,7 +101,7 @@ def _read_coverage(model: nn.Module, inputs: ModelInputs) -> _Coverage:
             error = own_error
     calls, taped = Calls(copy_call), own_answer
     if plain is not None:
-        with record_interface(model, NOTHING, calls=calls):
+        with record_interface(model, NO_EDITS, calls=calls):
             taped = first_tensor(model(**inputs))
     elif not follower.calls:
         problem = f"{type(model).__name__} cannot be computed with eager attention, which shows its weights."
@@ -123,7 +123,7 @@ def _read_coverage(model: nn.Module, inputs: ModelInputs) -> _Coverage:
     unread = [s for s in follower.unread if not _among(s.module, covered)]
     unread += [UnreadAttention(c.module, "only the other hook sees it") for c in other if not _among(c.module, read)]
     named = read + [s.module for s in unread]
-    unread += [UnreadAttention(name, SILENT) for name in ran if not _among(name, named)]
+    unread += [UnreadAttention(name, NO_SOFTMAX) for name in ran if not _among(name, named)]
     silent = _silent_layers(model, named) if chosen else []
     unread += [s for s in silent if not _among(s.module, [*named, *(u.module for u in unread)])]
     hook, words = (record_interface, "interface") if by_tape else (partial(record_products, pieces=pieces), "product")
@@ -187,7 +187,7 @@ TODO = "Choose a model with softmax attention over full sequences, or run `trise
 
 PART = "part of the layer's output, {:.2g} %"
 SUM_OF = "its scores are a sum of {} products; q and k are those of one of them"
-BEHIND = "rows of weights sum to less than 1, and not because of a sink in the softmax"
+SUM_BELOW_ONE = "rows of weights sum to less than 1, and not because of a sink in the softmax"
 OTHER_STEPS = "with gradients it makes other attention calls than without"
 
 
@@ -393,7 +393,7 @@ def _prove(name: str, model: nn.Module, example: Mapping[str, Any]) -> Proof:
         sizes += [m.out_features for m in module.children() if isinstance(m, nn.Linear)]
         # sinks have one parameter per head, or a map that makes one number per head
         law = check_law(call, reached, call.q.shape[1] in sizes)
-        fault = law.fault or response.fault or (BEHIND if law.sink and not response.sink else "")
+        fault = law.fault or response.fault or (SUM_BELOW_ONE if law.sink and not response.sink else "")
         scaled = response.scaled and call.order not in unscaled
         checked.append(law._replace(scaled=scaled, fault=fault, sink=law.sink and response.sink))
     weights = find_weights(model, example, seen.hook, addresses)

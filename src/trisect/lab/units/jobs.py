@@ -32,7 +32,7 @@ from trisect.lab.experiment import Experiment, Replicates, RunContext, UnitFacts
 from trisect.lab.folder import Folder
 from trisect.lab.inputs import ModelSource, ModelWorkers, TextSource
 from trisect.lab.records import command, conclusion, draw_page, note_invented, read_about, record_of
-from trisect.lab.run_folder import AGAIN, RunFolder, is_study, read_tables
+from trisect.lab.run_folder import RERUN_ADVICE, RunFolder, is_study, read_tables
 from trisect.lab.subject import at_revision, for_texts, is_study_model
 from trisect.report.sheet import write_page
 from trisect.text.hub import is_hub
@@ -40,7 +40,7 @@ from trisect.text.worlds import is_built_in
 
 UNIT = "unit.json"  # beside one model's tables, record and page
 TEXTS = "texts"
-SHOWN = ("texts", "tokens", "words", "pairs")  # facts that models are compared by
+COMPARED_FACTS = ("texts", "tokens", "words", "pairs")  # facts that models are compared by
 HERE = "In this process (without --workers and --engine) it can be given."
 S = TypeVar("S")
 
@@ -101,7 +101,7 @@ def write_unit(experiment: Experiment[Any, Any], settings: Any, context: RunCont
 
 def read_unit_data(folder: Path) -> _UnitData:
     """Read the record beside the tables of a unit's folder; raises DamagedFileError if it is unreadable."""
-    return read_record(folder / UNIT, AGAIN, _UnitData)
+    return read_record(folder / UNIT, RERUN_ADVICE, _UnitData)
 
 
 def read_unit(experiment: Experiment[Any, Any], folder: Path, place: str) -> UnitMeasured:
@@ -113,7 +113,7 @@ def read_unit(experiment: Experiment[Any, Any], folder: Path, place: str) -> Uni
 
 
 def _unit_facts(name: str, mark: str, page: str, about: About[Any], findings: Sequence[Finding]) -> UnitFacts:
-    shown = ((fact, getattr(about.facts, fact, None)) for fact in SHOWN)
+    shown = ((fact, getattr(about.facts, fact, None)) for fact in COMPARED_FACTS)
     facts = tuple((fact, f"{value:,}") for fact, value in shown if value is not None)
     return UnitFacts(name, mark, page, tuple(map(str, findings)), facts)
 

@@ -153,7 +153,7 @@ BASELINES = (
     "attribution_correlation",
 )  # no effects: what a model does as it is, or how estimates rank
 FEW_SENTENCES = 3  # findings that are said in paragraphs; more are folded
-SEVERAL = r", layers ([0-9](?:[0-9,-]*[0-9])?)"  # how the group of a row says that it is of several layers at once, and of which
+LAYER_GROUP = r", layers ([0-9](?:[0-9,-]*[0-9])?)"  # how the group of a row says that it is of several layers at once, and of which
 TITLES = {False: "Layer by layer", True: "Several layers at once"}
 REFERENCES = (
     "Thibault Sellam et al. The MultiBERTs: BERT Reproductions for Robustness Analysis. ICLR 2022.",
@@ -411,9 +411,9 @@ def layer_values(measures: pl.DataFrame, layers: Iterable[LayerMeasure], several
     for measure in layers:
         rows = measures.filter(pl.col("measure") == measure.measure, pl.col("value").is_not_null())
         if several_at_once:
-            group, head = pl.col("group").str.replace(SEVERAL, ""), pl.col("head")
+            group, head = pl.col("group").str.replace(LAYER_GROUP, ""), pl.col("head")
             rows = rows.with_columns(
-                pl.col("group").str.extract(SEVERAL).alias("layer"),
+                pl.col("group").str.extract(LAYER_GROUP).alias("layer"),
                 pl.when(head.is_null()).then(group).otherwise(pl.format("{}, head {}", group, head)).alias("group"),
                 pl.lit(None, pl.Int64).alias("head"),
             )

@@ -64,7 +64,7 @@ from trisect.report.format import slug
 MODELS, REVISIONS = UNITS
 FOLDER = "models"  # of each model's own page
 NO_SHAPE = ("_name_or_path", "transformers_version", "dtype", "torch_dtype")  # of a configuration
-ONCE = "Every unit counts once: the same model twice would make intervals too narrow."
+REPEAT_REASON = "Every unit counts once: the same model twice would make intervals too narrow."
 
 
 @dataclass(frozen=True, eq=False)
@@ -157,7 +157,7 @@ def several_models(settings: Any) -> SeveralModels | None:
     for number, model in enumerate(models):  # the same weights under two names are met when they are opened
         before = models[:number]
         if any(model is other or (isinstance(model, str | Path) and str(model) == str(other)) for other in before):
-            raise SpecError(f"{_word(model)} was given twice.", ONCE, "Give every model once.")
+            raise SpecError(f"{_word(model)} was given twice.", REPEAT_REASON, "Give every model once.")
     revisions = [at_revision(model) for model in models]
     bases = {None if revision is None else revision.base for revision in revisions}
     base = next(iter(bases)) if len(bases) == 1 else None
@@ -250,7 +250,7 @@ def _same(files: Sequence[Path], others: Sequence[Path]) -> bool:
 
 
 def _twice(name: str, before: str) -> ModelError:
-    return ModelError(f"{name} has the weights of {before}.", ONCE, "Leave one of them out.")
+    return ModelError(f"{name} has the weights of {before}.", REPEAT_REASON, "Leave one of them out.")
 
 
 class OverModels(Experiment[Any, UnitsFacts]):
