@@ -458,7 +458,7 @@ def test_parts_are_the_matrices_that_rewinding_needs_and_their_lack_is_said():
     assert parts_of([place("attn@1"), place("ffn@2")], MODEL) == ("in", "out", "up", "down")
     last = bare(moved_off(2))
     final, kept = {n: v[None] for n, v in last.items()}, {n: v for n, v in last.items() if ".in." in n}
-    with pytest.raises(SpecError, match=r"(?s)'o@2\.h1' .*layers\.2\.out\.weight .*Kept are in\."):
+    with pytest.raises(SpecError, match=r"(?s)'o@2\.h1' .*layers\.2\.out\.weight .*The run kept only in\."):
         evaluate_variants(final, MODEL, PIECES, place("o@2.h1"), blend(kept, last, [0.0]))
 
 

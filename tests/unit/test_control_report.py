@@ -159,7 +159,7 @@ def test_the_page_holds_its_sections_cards_and_escapes_words(study):
     odd = rows.controls.with_columns(pl.col("part").str.replace("POS at k@1", "<b>POS</b> at k@1", literal=True))
     few = [one for one in figures.collect(rows) if one.name in ("controls-pos-valid", "tying")]
     text = pages.html(tables, replace(rows, controls=odd), few)
-    for anchor in ('id="controls"', 'id="tying"', "What the sources say"):
+    for anchor in ('id="controls"', 'id="tying"', "sources&#39; claims and our results"):
         assert anchor in text
     assert 'id="future"' not in text
     assert "&lt;b&gt;POS&lt;/b&gt; at k@1" in text

@@ -115,7 +115,7 @@ def test_and_so_does_every_call():
         (OSError(errno.ENAMETOOLONG, "File name too long", "x"), "x cannot", "File name too long.", "Use a shorter name."),
         (OSError(errno.EMFILE, "Too many open files"), "A file cannot", "Too many open files.", "ulimit -n"),
         (OSError("odd"), "A file cannot be read or written.", "The system says: odd.", "Check the path"),
-        (MemoryError(), "The memory of this machine", "The system gave", "Use a smaller model"),
+        (MemoryError(), "The memory of this machine", "The system is out", "Use a smaller model"),
         (RuntimeError("[enforce] can't allocate memory: 8 bytes"), "The memory", "can't allocate", "Use a smaller model"),
         (ValueError("embedded null byte"), "An impossible path", "NUL", "Use another name."),
         (SafetensorError("I/O error: no (os error 28)"), "A file cannot", "The disk is full.", "Free some"),
@@ -218,7 +218,7 @@ def test_a_model_for_which_the_temporary_folder_has_no_room_is_said_to_have_none
     monkeypatch.setattr("safetensors.torch.serialize_file", _full(SafetensorError("I/O error: no (os error 28)")))
     with pytest.raises(StudyError) as error:
         save(tinyhf.gpt2(), make_tokenizer("ab", 8), tmp_path / "model")
-    assert error.value.problem.startswith("A trained model cannot be kept in the folder of temporary files")
+    assert error.value.problem.startswith("A trained model cannot be stored in the folder of temporary files")
     assert error.value.reason == "It is full."
     assert "TMPDIR" in error.value.todo
     assert not (tmp_path / "model").exists()

@@ -239,7 +239,7 @@ def test_a_full_folder_of_temporary_files_is_named(size, monkeypatch):
     with pytest.raises(StudyError) as caught:
         to_disk(torch.ones(size))
     assert str(caught.value) == (
-        f"What is held over all layers cannot be kept in the folder of temporary files, {tempfile.gettempdir()}.\n  It is full.\n"
+        f"What is held over all layers cannot be stored in the folder of temporary files, {tempfile.gettempdir()}.\n  It is full.\n"
         "  Free some space there, or set TMPDIR to a folder with more of it, and run the same command again."
     )
 
@@ -252,7 +252,7 @@ def test_a_system_without_a_folder_of_temporary_files_says_so(monkeypatch):
     monkeypatch.setattr(tempfile, "gettempdir", none)
     with pytest.raises(StudyError) as caught:
         to_disk(torch.ones(3))
-    assert caught.value.problem == "What is held over all layers cannot be kept in the folder of temporary files."
+    assert caught.value.problem == "What is held over all layers cannot be stored in the folder of temporary files."
     assert caught.value.reason == "The system says: No usable temporary directory found."
 
 

@@ -265,7 +265,7 @@ def test_one_raised_score_moves_what_it_does_where_weights_are_near_one():
 
 def test_what_cannot_be_estimated_is_refused(tmp_path):
     model = trisect.load(tinyhf.llama(), tinyhf.tokenizer(False))
-    with pytest.raises(SpecError, match="By gradient, with path direct"):
+    with pytest.raises(SpecError, match="given with path 'direct'"):
         trisect.patch(model, base=BASE, donor=DONOR, by="gradient", path="direct", out=tmp_path / "a", quiet=True)
     with pytest.raises(SpecError, match="same length"):
         trisect.patch(

@@ -64,7 +64,7 @@ def test_differences_that_are_not_clear_are_not_said():
 def test_what_no_layer_carries_is_neither_kept_nor_dropped():
     (one,) = said(rows([(0.2, 0.2, -0.2)], whole=0.31))
     assert one.words.startswith(
-        "not carried: in no layer does a linear probe of the whole input tell its place in the text"
+        "not carried: in no layer does a linear probe of the whole input tell its position in the text"
     )
 
 

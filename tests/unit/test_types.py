@@ -30,6 +30,8 @@ ALLOWED = {
     "hf/files/tokenizers.py load_tokenizer": "tokenizers of transformers share no type",
     "hf/files/tokenizers.py tokenize": "a tokenizer's answer is a mapping of lists of several kinds",
     "hf/files/fetch.py fetch": "tokenizers of transformers share no type",
+    "hf/hooks/calls.py map_tensors": "what a foreign model's forward gives, of a class of its own",
+    "hf/processor.py load_processor": "processors of transformers share no type",
     "hf/hooks/calls.py Arguments": "what foreign functions are called with",
     "hf/hooks/calls.py NamedArguments": "what foreign functions are called with",
     "hf/hooks/calls.py ModelOutput": "what a foreign model's forward gives, of a class of its own",

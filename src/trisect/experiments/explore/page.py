@@ -72,7 +72,7 @@ class LongLayer(NamedTuple):
 
     stack: str
     layer: int
-    facts: dict[str, Any]
+    facts: dict[str, Json]
     pixels: np.ndarray
     chunk: bytes
     received: Float[np.ndarray, "H S"]

@@ -174,7 +174,7 @@ def join_ledger(
         new = [run for run in design.runs(corpus) if run.id not in ledger.runs]
         has_work = new or evaluations([design], corpus).keys() - evaluations(ledger.asked, corpus)
         # the text is the same by its fingerprint, and may have moved
-        previous = tuple(replace(asked, text=design.text) for asked in ledger.asked)
+        previous = tuple(replace(call, text=design.text) for call in ledger.asked)
         grouped = (*ledger.fleets, *_fleet_ids(new, ledger.fleet))
         ledger = replace(ledger, asked=(*previous, design) if has_work else previous, fleets=grouped)
     assert ledger is not None, "a study has a design"
