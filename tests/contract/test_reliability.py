@@ -131,7 +131,7 @@ def test_a_study_keeps_its_precision_and_refuses_another(copy):
     assert "--precision float32" in caught.value.todo
     assert join_ledger(copy, [ONE], fingerprint) == copy.read_ledger() == said
     write_json(copy.ledger, read_json(copy.ledger, "") | {"precision": "bfloat16"})
-    with pytest.raises(StudyError, match="trained with bfloat16 products") as caught:
+    with pytest.raises(StudyError, match="trained with bfloat16 matrix products") as caught:
         run(copy.path, ONE)
     assert caught.value.todo == "Give --precision bfloat16, or choose another folder with --out."
     plan, kept = make_plan(ONE), join_ledger(copy, [ONE], fingerprint, "cuda", "bfloat16")

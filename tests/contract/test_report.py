@@ -535,11 +535,13 @@ def test_the_budget_says_what_attacks_cost(study):
     assert said == "3 epochs of SGD at rate 5.0, adversarial removal with λ = 1, 2 seeds"
     short = with_value(tables["runs"], pl.col("edit") == "attack", 2, "epochs")
     rows = StudyRows.of({**tables, "runs": short}, description)
-    assert study_words.budget(rows) == "3 epochs of SGD at rate 5.0, attacks for 2 epochs with λ = 1, 2 seeds"
+    assert (
+        study_words.budget(rows) == "3 epochs of SGD at rate 5.0, adversarial removal for 2 epochs with λ = 1, 2 seeds"
+    )
     captions = {f.name: f.caption for f in figures.collect(rows)}
     assert "Attacks are shown with λ = 1, after 2 epochs." in captions["answer"]
     odd = StudyRows.of(*combined())
-    assert "attacks with λ = 0.3 and 1," in study_words.budget(odd)
+    assert "adversarial removal with λ = 0.3 and 1," in study_words.budget(odd)
     assert "λ = 1 (also run: 0.3), after 2 epochs." in study_words.attack_words(odd)
 
 
