@@ -30,7 +30,7 @@ def monkeypatch_block():
 
     @contextlib.contextmanager
     def limit(block):
-        sizes = {"BLOCK": block, "MEMBER_LOGITS": 2 * block, "BLOCK_LOGITS": max(1, block // 3)}
+        sizes = {"BLOCK": block, "MEMBER_LOGITS": 2 * block, "SOFTMAX_LOGITS": max(1, block // 3)}
         with contextlib.ExitStack() as all_of_them:
             for name, size in sizes.items():
                 all_of_them.enter_context(mock.patch.dict(f"trisect.lm.loss.{name}", cpu=size))

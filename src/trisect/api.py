@@ -56,9 +56,8 @@ def signature(command: Experiment[Any, Any] | Utility[Any]) -> inspect.Signature
 
 
 def _parameter(field: Setting, kind: Any) -> inspect.Parameter:
-    item = (
-        get_args(field.item)[0] if get_origin(field.item) is Annotated else field.item
-    )  # without the bounds on each item
+    # without the bounds on each item
+    item = get_args(field.item)[0] if get_origin(field.item) is Annotated else field.item
     annotation = item | Sequence[item] if field.is_many else field.kind  # a single value is accepted as a list of one
     annotation = annotation | None if field.optional and annotation is not Any else annotation
     default = inspect.Parameter.empty if field.default is MISSING else field.default

@@ -81,7 +81,7 @@ class Pretended:
 @pytest.mark.parametrize("name", FLEETS)
 def test_on_another_device_a_step_mixes_no_devices_and_reads_no_numbers(name, monkeypatch):
     """Tensors of the device 'meta' have no numbers: whatever asks for one, or mixes them with a CPU's, is an error."""
-    for sizes in (fleet.SCORES_PER_BLOCK, loss.BLOCK, loss.MEMBER_LOGITS, loss.BLOCK_LOGITS):
+    for sizes in (fleet.SCORES_PER_BLOCK, loss.BLOCK, loss.MEMBER_LOGITS, loss.SOFTMAX_LOGITS):
         monkeypatch.setitem(sizes, "meta", sizes["cuda"])
     for module in (fleet, train):
         monkeypatch.setattr(module, "torch", Pretended())

@@ -44,10 +44,8 @@ MAX_SEEDS = 10_000
 # validators are built on first use, since the help of commands needs none
 STRICT = ConfigDict(strict=True, extra="forbid", allow_inf_nan=False, arbitrary_types_allowed=True, defer_build=True)
 BOUNDS = ("greater_than", "greater_than_equal", "less_than", "less_than_equal")
-INTEGER_ERRORS, NUMBER_ERRORS = (
-    ("int_type", "int_from_float", "int_parsing"),
-    ("float_type", "float_parsing", "finite_number"),
-)
+INTEGER_ERRORS = ("int_type", "int_from_float", "int_parsing")
+NUMBER_ERRORS = ("float_type", "float_parsing", "finite_number")
 NOUNS = {
     **dict.fromkeys(INTEGER_ERRORS, "a whole number"),
     **dict.fromkeys(NUMBER_ERRORS, "a number"),

@@ -488,7 +488,7 @@ def as_sample(text: Readable) -> TextOrPair:
 
 
 NAMED = 24  # unknown words that the notes of one reading name in all
-MAX_WORD_CHARACTERS = 60  # characters of a word that are shown
+MAX_EXCERPT = 60  # characters of a word that are shown
 
 
 def note_unknown(lead: str, rest: str, words: Iterable[str], named: set[str]) -> list[str]:
@@ -502,7 +502,7 @@ def note_unknown(lead: str, rest: str, words: Iterable[str], named: set[str]) ->
 def quote_words(words: Sequence[str], limit: int) -> str:
     """The first words in quotes, and the number of others."""
     more = f" and {len(words) - limit} more" if len(words) > limit else ""
-    return ", ".join(repr(word[:MAX_WORD_CHARACTERS]) for word in words[:limit]) + more
+    return ", ".join(repr(word[:MAX_EXCERPT]) for word in words[:limit]) + more
 
 
 def check_text(name: str, number: int, text: object, paired: bool) -> tuple[str, str]:

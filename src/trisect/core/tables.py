@@ -16,7 +16,7 @@ from trisect.core.files import digest, replace_file, safe_join
 
 TEXT, REAL, INTEGER = pl.String, pl.Float64, pl.Int64
 EMPTY_CHECKSUM = b"trisect-checksum:" + b"0" * 32  # Parquet has no checksum of its own that polars writes or reads
-CHECKSUM = re.compile(rb"trisect-checksum:([0-9a-f]{32})")
+CHECKSUM_PATTERN = re.compile(rb"trisect-checksum:([0-9a-f]{32})")
 RUN = re.compile(rb"trisect-run:([0-9a-f]{32})")
 
 Scalar: TypeAlias = str | float | int | bool | None
@@ -447,7 +447,9 @@ def read_table(folder: Path, name: str, again: str = "") -> pl.DataFrame:
     todo = again or f"Delete {path} and call 'trisect report' on the study: tables are made again from its runs."
     try:
         content = path.read_bytes()
-        if (mark := CHECKSUM.search(content)) and digest(CHECKSUM.sub(EMPTY_CHECKSUM, content)).encode() != mark[1]:
+        if (mark := CHECKSUM_PATTERN.search(content)) and digest(
+            CHECKSUM_PATTERN.sub(EMPTY_CHECKSUM, content)
+        ).encode() != mark[1]:
             raise ValueError("its content does not match its checksum")
         table = pl.read_parquet(io.BytesIO(content))
     except (Exception, pl.exceptions.PanicException) as error:

@@ -136,11 +136,8 @@ class RayEngine:
     """The driver's side: Ray places each job; at most `workers` at a time (None: no limit)."""
 
     def __init__(self, workers: int | None, uses_gpus: bool, is_own_cluster: bool) -> None:
-        self._workers, self._uses_gpus, self._patience = (
-            workers,
-            uses_gpus,
-            0.0 if is_own_cluster else MAX_SECONDS_ALONE,
-        )
+        self._workers, self._uses_gpus = workers, uses_gpus
+        self._patience = 0.0 if is_own_cluster else MAX_SECONDS_ALONE
         self._name, self._versions = secrets.token_hex(8), _node_versions()
         strategy = NodeAffinitySchedulingStrategy(ray.get_runtime_context().get_node_id(), soft=False)
         self._queue = Queue(actor_options={"num_cpus": 0, "scheduling_strategy": strategy})

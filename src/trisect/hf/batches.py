@@ -203,8 +203,8 @@ class TextBatcher:
 
 def pad_rows(rows: Sequence[Sequence[int]], filler: int) -> Tensor:
     """Pad rows at their ends to one tensor [B T]; of integers, or of booleans if rows and filler are."""
-    longest = max(len(row) for row in rows)
-    return torch.tensor([[*row, *[filler] * (longest - len(row))] for row in rows])
+    longest, dtype = max(len(row) for row in rows), torch.bool if isinstance(filler, bool) else torch.long
+    return torch.tensor([[*row, *[filler] * (longest - len(row))] for row in rows], dtype=dtype)
 
 
 def longest_window(config: Any, tokenizer: Any) -> int | None:

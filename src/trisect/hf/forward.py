@@ -305,8 +305,9 @@ def confirm(proved: ProvedModel, inputs: ModelInputs, calls: Sequence[Call], ans
 def own_inputs(proved: ProvedModel, inputs: ModelInputs) -> ModelInputs:
     """The inputs of a batch that the model gets, without labels; raises ModelError for a name that its forward does not take."""
     values = {name: value for name, value in inputs.items() if name != "labels"}
-    takes_any = any(p.kind is p.VAR_KEYWORD for p in inspect.signature(proved.model.forward).parameters.values())
-    if (strange := sorted(values.keys() - proved.accepts)) and not takes_any:
+    strange = sorted(values.keys() - proved.accepts)
+    parameters = inspect.signature(proved.model.forward).parameters.values() if strange else ()
+    if strange and not any(parameter.kind is parameter.VAR_KEYWORD for parameter in parameters):
         problem = f"{', '.join(map(repr, strange))} was given to {proved.name}."
         reason = f"Its forward takes {', '.join(sorted(proved.accepts - {'labels'})[:8]) or 'no named arguments'}."
         raise ModelError(problem, reason, "Leave it out, or give it by the name that the model has for it.")
@@ -398,7 +399,7 @@ def _head_gradients(
 
         (joint,) = torch.autograd.grad(part, stream, gradient, retain_graph=True)
         by_head = [narrow(head) for head in range(part.shape[1])]
-        bound = max(TOLERANCES[joint.dtype], 1e-6) * float(joint.abs().max())  # some norms round to float32
+        bound = max(OUTPUT_TOLERANCES[joint.dtype], 1e-6) * float(joint.abs().max())  # some norms round to float32
         if float((sum(by_head) - joint).abs().max()) <= bound:
             return by_head
     return [through(part, stream, head) for head in range(part.shape[1])]
@@ -446,7 +447,7 @@ NO_ROWS = (
 )
 ERROR_NOTE = "Edits were made one at a time: a pass with several of them raised an error in this model ({})."
 # relative tolerance of outputs whose sums run in another order
-TOLERANCES = {torch.float64: 1e-9, torch.float32: 1e-4, torch.bfloat16: 5e-2, torch.float16: 1e-2}
+OUTPUT_TOLERANCES = {torch.float64: 1e-9, torch.float32: 1e-4, torch.bfloat16: 5e-2, torch.float16: 1e-2}
 K = TypeVar("K")
 ON_GPU = 8  # edits that share a pass on a GPU; on a CPU as many as the two limits below allow
 MAX_STREAM_NUMBERS = 1 << 20  # numbers of the residual stream in a pass of several edits
@@ -716,4 +717,4 @@ def near(answer: Tensor, reference: Tensor) -> bool:
     is_finite = reference.isfinite() & answer.isfinite()
     size = float(reference[is_finite].abs().max()) if bool(is_finite.any()) else 0.0
     same = bool((reference.isfinite() == answer.isfinite()).all())
-    return same and bool(((answer - reference)[is_finite].abs() <= TOLERANCES[reference.dtype] * size).all())
+    return same and bool(((answer - reference)[is_finite].abs() <= OUTPUT_TOLERANCES[reference.dtype] * size).all())

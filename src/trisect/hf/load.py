@@ -567,7 +567,7 @@ def piece_spans(model: Pretrained, text: str) -> list[tuple[int, int]]:
 
 SPECIAL, PADDING = -1, -2  # in the place of a word
 MARK = "▁"  # before the first piece of a word, in the vocabularies of slow tokenizers
-BY_MODEL = "prepare_decoder_input_ids_from_labels"  # a model's own method
+SHIFT_METHOD = "prepare_decoder_input_ids_from_labels"  # a model's own method
 WordTuple: TypeAlias = tuple[str, ...]
 
 
@@ -614,12 +614,15 @@ def cross_batches(
     filler = 0 if filler is None else int(filler)
     for start in range(0, len(fitting), size):
         numbers = fitting[start : start + size]
-        sources, targets = (zip(*(cuts[i][side] for i in numbers), strict=True) for side in (0, 1))
-        ids, words = (pad_rows(rows, at_end) for rows, at_end in zip(sources, (filler, PADDING), strict=True))
-        labels, predicted = (pad_rows(rows, at_end) for rows, at_end in zip(targets, (IGNORED, PADDING), strict=True))
+        sources, targets = ([cuts[i][side] for i in numbers] for side in (0, 1))
+        ids, words = pad_rows([ids for ids, _ in sources], filler), pad_rows([words for _, words in sources], PADDING)
+        labels, predicted = (
+            pad_rows([sentence[n] for sentence in targets], at) for n, at in enumerate((IGNORED, PADDING))
+        )
         # the decoder's input: shifted by the model's own method if it has one
-        by_model, is_later = getattr(subject.model, BY_MODEL, None), labels[:, 1:] != IGNORED
-        shown = None if by_model is None else by_model(labels=labels.to(batcher.device)).cpu()
+        shift = getattr(subject.model, SHIFT_METHOD, None)
+        is_later = labels[:, 1:] != IGNORED
+        shown = None if shift is None else shift(labels=labels.to(batcher.device)).cpu()
         if shown is None or not torch.equal(shown[:, 1:][is_later], labels[:, :-1][is_later]):
             start_ids = torch.full_like(labels[:, :1], batcher.start)
             shown = torch.cat([start_ids, labels[:, :-1].masked_fill(labels[:, :-1] == IGNORED, filler)], 1)

@@ -258,16 +258,19 @@ def open_any(
     from trisect.core.subject import Texts
     from trisect.text.sources import as_texts, first_texts, open_texts
 
-    path = Path(where[:200] if isinstance(where, str) else "")
-    is_path = path.exists() or path.is_absolute() or (len(path.parts) > 1 and path.parent.exists())
     if isinstance(where, Texts):
         texts = where
-    elif isinstance(where, str) and len(where.split()) > 1 and not (is_hub(where) or is_path):
+    elif isinstance(where, str) and len(where.split()) > 1 and not (is_hub(where) or _is_path(Path(where[:200]))):
         texts = as_texts([where])  # a text itself, and no folder's name
     else:
         named = isinstance(where, (str, Path))
         texts = open_texts(where, split, reader, published) if named else as_texts(where)
     return texts if limit is None else first_texts(texts, limit)
+
+
+def _is_path(path: Path) -> bool:
+    """Whether a string is a path: it exists, or its folder does."""
+    return path.exists() or path.is_absolute() or (len(path.parts) > 1 and path.parent.exists())
 
 
 @record
@@ -389,7 +392,7 @@ PairReader = Annotated[str, Field(description=f"{HELP}."), Option(unset="detecte
 class PairSettings(Protocol):
     """Settings of experiments on pairs; see the types of the same names. `positions` None is every position, and the last alone."""
 
-    source: Final[ModelSource]  # as all of them read alone: settings are frozen
+    source: Final[ModelSource]  # read-only, as all of them: settings are frozen
     base: Final[object]
     donor: Final[object]
     pairs: Final[str | Path | None]

@@ -22,10 +22,8 @@ from trisect.engine.start import open_engine
 
 SCRATCH = ".trisect-jobs"  # in an experiment's own folder, so that files move home without being copied
 MIN_SHARE = 0.02  # of the whole, below which its pace is not known yet
-STEADY_SHARE, STEADY_SECONDS = (
-    0.05,
-    10.0,
-)  # of the whole, and seconds, before the time left is shown: earlier guesses are off by far
+# share of the whole, and seconds, before the time left is shown: earlier guesses are off by far
+STEADY_SHARE, STEADY_SECONDS = 0.05, 10.0
 
 
 @dataclass

@@ -15,7 +15,10 @@ from trisect.lm.matmul import add_at
 BLOCK = {"cpu": 4_200_000, "cuda": 500_000_000}
 # those of one member in training, whose three products gain more from many rows than from a cache
 MEMBER_LOGITS = {"cpu": 10_500_000, "cuda": 500_000_000}
-BLOCK_LOGITS = {"cpu": 300_000, "cuda": 500_000_000}  # logits that softmax and sums go over at once: a core's own cache
+SOFTMAX_LOGITS = {
+    "cpu": 300_000,
+    "cuda": 500_000_000,
+}  # logits that softmax and sums go over at once: a core's own cache
 
 
 class Scores(NamedTuple):
@@ -102,7 +105,7 @@ def _scores_in_place(
     products narrower than the biases are widened, and p narrowed again, within the same rows.
     """
     loss, correct = b.new_empty(z.shape[:2]), torch.empty(z.shape[:2], dtype=torch.bool, device=z.device)
-    limit, wide = BLOCK_LOGITS[z.device.type], None
+    limit, wide = SOFTMAX_LOGITS[z.device.type], None
     for members, rows in _blocks(z.shape[0], z.shape[1], z.shape[2], limit, limit):
         block = z[members, rows]
         if z.dtype != b.dtype:
@@ -209,10 +212,8 @@ ROUNDING = 64  # times the float's own step (8e-6 in float32): what of a variant
 STATES = {"cpu": 330_000, "cuda": 200_000_000}  # floats of hidden states factored at once
 TOKENS = {"cpu": 32, "cuda": 1_024}  # tokens of like rank scored at once
 LOGITS = {"cpu": 1_200_000, "cuda": 60_000_000}  # logits worked on at once
-DIRECTIONS_PER_CHECK = {
-    "cpu": 1,
-    "cuda": 8,
-}  # directions found before one looks whether they suffice, for which a GPU is waited for
+# directions found before a check whether they suffice, which waits for a GPU
+DIRECTIONS_PER_CHECK = {"cpu": 1, "cuda": 8}
 PROBE = 64  # the most frequent words; the largest of their logits is subtracted from all before exp
 SAFE = (1e-25, 1e30)  # sums of exp outside which a token is scored the plain way
 

@@ -48,16 +48,16 @@ def numerics(device: str, precision: str, setting: str) -> str:
     in it, nor what a library chooses by the model of the processor: two machines that agree may still differ in last bits.
     `setting` is what `fast_products` yields. Example: 'step 2, float32 products by oneDNN (medium) on AVX512'.
     """
-    library, unit = "cuBLAS", torch.backends.cpu.get_cpu_capability()
+    library, hardware = "cuBLAS", torch.backends.cpu.get_cpu_capability()
     if device != "cpu":
-        unit = torch.cuda.get_device_name()
+        hardware = torch.cuda.get_device_name()
     elif setting == "medium" or precision != "float32":
         library = "oneDNN"
     else:
         names = {"Math Kernel Library": "MKL", "BLAS_INFO=open": "OpenBLAS", "BLAS_INFO=accelerate": "Accelerate"}
         library = next((name for marker, name in names.items() if marker in torch.__config__.show()), "BLAS")
     products = BFLOAT16_NAME if precision == "bfloat16" else precision
-    return f"step {STEP_REVISION}, {products} products by {library} ({setting}) on {unit}"
+    return f"step {STEP_REVISION}, {products} products by {library} ({setting}) on {hardware}"
 
 
 def check_numerics(recorded: str | None, current: str) -> None:

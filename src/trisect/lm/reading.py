@@ -19,7 +19,7 @@ from torch import Tensor
 from trisect.core.errors import ModelError
 from trisect.core.spec import Model
 from trisect.core.subject import (
-    MAX_WORD_CHARACTERS,
+    MAX_EXCERPT,
     QKV,
     Batch,
     EditFunction,
@@ -47,7 +47,9 @@ from trisect.text.lines import UNKNOWN
 from trisect.text.readers import basic_english
 
 STACK = "plain"
-BLOCK_WEIGHTS = tuple(f"{part}.{kind}" for part in ("norm1", "up", "down", "norm2") for kind in ("weight", "bias"))
+NORM_AND_FFN_WEIGHTS = tuple(
+    f"{part}.{kind}" for part in ("norm1", "up", "down", "norm2") for kind in ("weight", "bias")
+)
 NORM_EPSILON = 1e-5  # of the fleet's layer norms
 COMPONENTS = ("q", "k", "v")
 LEFT_OUT = 1 / 4  # of a text's words, at most: with fewer than three in four of them it is another text
@@ -128,10 +130,8 @@ class OwnModel:
         if words and (UNKNOWN in self._ids or len(lacking) <= LEFT_OUT * len(words)):
             unknown = self._ids.get(UNKNOWN)
             return [i for word in words if (i := self._ids.get(word, unknown)) is not None]
-        excerpt, reason = (
-            f"{text[:MAX_WORD_CHARACTERS]}…" if len(text) > MAX_WORD_CHARACTERS else text,
-            "It has no word.",
-        )
+        excerpt = f"{text[:MAX_EXCERPT]}…" if len(text) > MAX_EXCERPT else text
+        reason = "It has no word."
         if words:
             those = quote_words(list(dict.fromkeys(lacking)), MAX_NAMES)
             reason = f"{len(lacking)} of its {len(words)} words are not among the {len(self.vocabulary):,} that {self.name} knows: {those}."
@@ -176,7 +176,7 @@ class OwnModel:
         scale = (self.model.width // self.model.heads) ** -0.5
         for n, (x, (q, k, v), weights, output) in enumerate(seen, 1):
             address = Address(STACK, n)
-            around = {name: self.parameters[f"layers.{n}.{name}"][0] for name in BLOCK_WEIGHTS}
+            around = {name: self.parameters[f"layers.{n}.{name}"][0] for name in NORM_AND_FFN_WEIGHTS}
             first, second = ((around[f"{norm}.weight"], around[f"{norm}.bias"]) for norm in ("norm1", "norm2"))
             maps = around["up.weight"], around["up.bias"], None, None, around["down.weight"], around["down.bias"]
             forward = FeedForward("relu", *maps, sum_norm=Rescaling(*second, NORM_EPSILON, centred=True))
@@ -305,12 +305,12 @@ class _Edit:
         self.words, self.writers, self.thread, self.passes = words, writers, threading.get_ident(), 0
 
 
-EDITABLE_MODELS: WeakKeyDictionary[OwnModel, list[_Edit]] = WeakKeyDictionary()
+OPEN_EDITS: WeakKeyDictionary[OwnModel, list[_Edit]] = WeakKeyDictionary()
 
 
 def _edits_here(model: OwnModel) -> list[_Edit]:
     """The active edits of this thread."""
-    return [block for block in EDITABLE_MODELS.get(model, ()) if block.thread == threading.get_ident()]
+    return [block for block in OPEN_EDITS.get(model, ()) if block.thread == threading.get_ident()]
 
 
 @contextmanager
@@ -320,11 +320,11 @@ def edit_own(model: OwnModel, edits: Mapping[str, EditFunction]) -> Iterator[Non
     Raises SiteError, SpecError; and ModelError where no pass was made to its end.
     """
     block = _Edit(describe_edits(edits), model.shape.writers(edits))
-    EDITABLE_MODELS.setdefault(model, []).append(block)
+    OPEN_EDITS.setdefault(model, []).append(block)
     try:
         yield
     finally:
-        EDITABLE_MODELS[model].remove(block)
+        OPEN_EDITS[model].remove(block)
     if not block.passes:
         reason = f"No pass of {model.name} was made in the block, in this thread."
         raise ModelError(f"The edit of {block.words} was not made.", reason, "Read, score or predict inside.")

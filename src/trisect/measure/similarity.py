@@ -131,7 +131,7 @@ def random_product_ranks(rng: Generator, dim: int, width: int, draws: int) -> _N
 
 
 def effective_ranks(squares: Float[np.ndarray, "H N"]) -> Float[np.ndarray, " H"]:
-    """exp of the entropy of the singular values' shares, from their squares; NaN for a matrix of zeros. Not invariant under G.
+    """exp of the entropy of the singular values' shares, from their squares; NaN for a matrix of zeros.
 
     Source: Roy & Vetterli 2007, The Effective Rank: a Measure of Effective Dimensionality, definition 1.
     """

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from trisect.core.claim import Claim, Part, Source, Statistic
 
-MIN_LEAD = 1.0
+LEAD_BOUND = 1.0
 WHY_LEAD = "One nat: the own answer becomes 2.7 times as likely against the base's as any other prediction."
 WHY_ABOVE = "What an unrelated donor does as well is no message: only what exceeds it counts."
 WHY_SHIFT = "Any other text lowers the base's answer as much: what a donor says shows in its own answer alone."
@@ -23,7 +23,7 @@ CLAIMS: tuple[Claim, ...] = (
                     f"donor's {c}: shift to its own answer less the largest other",
                     Statistic(f"excess_{c}"),
                     "above",
-                    MIN_LEAD,
+                    LEAD_BOUND,
                     "nats",
                     WHY_LEAD,
                 ),
@@ -39,7 +39,7 @@ CLAIMS: tuple[Claim, ...] = (
                     f"donor's {c} before the heads form: shift to its own answer less the largest other",
                     Statistic(f"before_{c}"),
                     "below",
-                    MIN_LEAD,
+                    LEAD_BOUND,
                     "nats",
                     WHY_BEFORE,
                     decides=False,
@@ -57,7 +57,7 @@ CLAIMS: tuple[Claim, ...] = (
                     f"previous-token head of the donor: effect through k less that through {other}",
                     Statistic(f"previous_k_less_{other}"),
                     "above",
-                    MIN_LEAD,
+                    LEAD_BOUND,
                     "nats",
                     WHY_LEAD,
                 )
@@ -75,7 +75,7 @@ CLAIMS: tuple[Claim, ...] = (
                 "previous-token head before the heads form: effect through k",
                 Statistic("before_previous_k"),
                 "below",
-                MIN_LEAD,
+                LEAD_BOUND,
                 "nats",
                 WHY_BEFORE,
                 decides=False,

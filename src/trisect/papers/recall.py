@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from trisect.core.claim import Claim, Combination, Part, Source, Statistic
 
-MIN_ACCURACY = 0.10
-MIN_GAIN = 0.02
+ACCURACY_BOUND = 0.10
+GAIN_BOUND = 0.02
 AUROC_MARGIN = 0.10
 SCORES = {
     "probability": "the answer's probability",
@@ -37,7 +37,7 @@ CLAIMS: tuple[Claim, ...] = (
                 "accuracy without pretraining",
                 Statistic("accuracy_plain"),
                 "below",
-                MIN_ACCURACY,
+                ACCURACY_BOUND,
                 _QUESTIONS,
                 WHY_BAR,
             ),
@@ -45,7 +45,7 @@ CLAIMS: tuple[Claim, ...] = (
                 "accuracy without pretraining less that of always answering the commonest place",
                 Combination(((1.0, Statistic("plain_alone_right")), (-1.0, Statistic("baseline_alone_right")))),
                 "below",
-                MIN_GAIN,
+                GAIN_BOUND,
                 _QUESTIONS,
                 WHY_LEAD,
             ),
@@ -53,7 +53,7 @@ CLAIMS: tuple[Claim, ...] = (
                 "accuracy with pretraining",
                 Statistic("accuracy_pretrained"),
                 "above",
-                MIN_ACCURACY,
+                ACCURACY_BOUND,
                 _QUESTIONS,
                 WHY_BAR,
             ),

@@ -73,7 +73,7 @@ def fewest_counts(
 def fewest_seeds(parts: Sequence[ClaimPart], family: int, min_errors: Sequence[float] | None = None) -> int | None:
     """The fewest seeds that would decide the claim at these means, deviations and `min_errors` (see `fewest_counts`).
 
-    None if more than MOST_SEEDS − 1 seeds are needed, or if a part has fewer than two. A part without a spread never supports the
+    None if more than MAX_SEEDS − 1 seeds are needed, or if a part has fewer than two. A part without a spread never supports the
     claim, so that the other parts can then only refute it.
     """
     if any(int(sample.n) < 2 for sample, _, _ in parts):

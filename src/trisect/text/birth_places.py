@@ -77,8 +77,9 @@ class People:
         train = tuple(a for a in self.train if a.name in remaining and a.name not in valid_names)
         in_use = {*self.names(), *remaining}
         note = (
-            f"This run reads {len(lines):,} of {len(self.lines):,} lines, asks {len(train):,} of {len(self.train):,} train "
-            f"questions, of {len(names):,} people, so there is less to memorise; all {len(self.valid):,} validation questions are kept."
+            f"This run reads {len(lines):,} of {len(self.lines):,} lines and asks {len(train):,} of {len(self.train):,} train "
+            f"questions, about {len(names):,} people, so there is less to memorise; all {len(self.valid):,} validation questions "
+            "are kept."
         )
         return replace(
             self,

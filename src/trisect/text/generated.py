@@ -350,7 +350,7 @@ REGIONS, PLACES, FAMILIES = 6, 6, 6  # regions, and places and family names per 
 LOCAL = 0.5  # share of people who are born in their family's region for sure
 BOTH_SHARE = 0.5  # share of people in the pretraining text and in fine-tuning
 PRETRAINING_SHARE = 0.4  # share of people in the text only; the rest are in fine-tuning only
-MIN_NAMES, MAX_NAMES = 20, 400
+MIN_PEOPLE, MAX_PEOPLE = 20, 400
 PEOPLE_NOTE = (
     f"The embedded people are generated (version {VERSION}): names and places are invented, and for "
     f"{percent(LOCAL + (1 - LOCAL) / REGIONS)} of people the last name says in which of {REGIONS} regions their birth place lies."
@@ -375,9 +375,9 @@ def people_corpus(seed: int = 0, people: int = 150, unseen: int = 60) -> People:
     Half of the people appear in the text and in the questions of train, 40 % in the text and in the questions of valid, 10 % in the
     questions of train only. Raises CorpusError if a number is out of range.
     """
-    if not MIN_NAMES <= people <= MAX_NAMES or not 1 <= unseen <= MAX_NAMES:
+    if not MIN_PEOPLE <= people <= MAX_PEOPLE or not 1 <= unseen <= MAX_PEOPLE:
         problem = f"A world of {people} people and {unseen} unseen ones."
-        reason = f"There are {MIN_NAMES} to {MAX_NAMES} people, and 1 to {MAX_NAMES} unseen ones."
+        reason = f"There are {MIN_PEOPLE} to {MAX_PEOPLE} people, and 1 to {MAX_PEOPLE} unseen ones."
         raise CorpusError(problem, reason, "Give numbers within these.")
     draw = Random(f"world {VERSION} {seed}")
 

@@ -616,7 +616,7 @@ def _single_token_words(ids: BothSides, roled: Sequence[RoledSentence], side: in
 
 
 START = "▁"  # in front of a word's first piece
-FIRST_POSITION = 4  # positions of a window that nothing is asked about
+FIRST_POSITION = 4  # first position of a window that is asked about, from 0
 ANSWERED = ("base", "q", "k", "v", "k+v", "donor")  # what is from the donor, where an answer is known
 WINDOWS = 30  # windows for each pair that is asked for
 LOOKUP_TRIES = 4000  # draws of two windows for each pair that is asked for

@@ -32,7 +32,7 @@ from trisect.hf.hooks.calls import (
 )
 
 EAGER = "eager"
-TOLERANCES = {torch.float64: 1e-6, torch.float32: 1e-5, torch.bfloat16: 2e-2, torch.float16: 5e-3}
+PRODUCT_TOLERANCES = {torch.float64: 1e-6, torch.float32: 1e-5, torch.bfloat16: 2e-2, torch.float16: 5e-3}
 MAIN_ARGUMENTS = 4  # the first arguments of every attention function: module, query, key, value
 OTHER_WEIGHTS = "the weights that it returns are not those that it multiplies the values by"
 
@@ -141,7 +141,7 @@ def _mixes(attend: Callable[[Tensor], Tensor], weights: Tensor | None, v: Tensor
     expected = weights.to(v.dtype) @ other.repeat_interleave(weights.shape[1] // v.shape[1], 1)
     off = (expected - attend(other).transpose(1, 2)).abs()
     off = off[off.isfinite()]  # NaN and infinity are reported elsewhere
-    return bool((off <= 10 * TOLERANCES[v.dtype] * expected.nan_to_num(0.0, 0.0, 0.0).abs().amax()).all())
+    return bool((off <= 10 * PRODUCT_TOLERANCES[v.dtype] * expected.nan_to_num(0.0, 0.0, 0.0).abs().amax()).all())
 
 
 @contextlib.contextmanager
@@ -166,7 +166,7 @@ def _with_sink(module: nn.Module, weights: Tensor | None, v: Tensor, output: Ten
     if weights is None or not any(p.numel() == weights.shape[1] for p in module.parameters(recurse=False)):
         return weights
     product = weights @ v.repeat_interleave(weights.shape[1] // v.shape[1], 1)
-    near = TOLERANCES[output.dtype] * output.detach().abs().amax()
+    near = PRODUCT_TOLERANCES[output.dtype] * output.detach().abs().amax()
     if bool(((product - output).detach().abs() <= near).all()):
         return weights
     size = product.square().sum(-1, keepdim=True)

@@ -272,7 +272,8 @@ class _MatmulTracer(TorchFunctionMode):
         if self.calls.is_writing:  # a function of an edit may use a part of the model that does not attend
             check_not_nested(name in self.attending)
         elif self.at is not None:
-            query, rows = args[0] if args else kwargs.get("query"), None
+            query = args[0] if args else kwargs.get("query")
+            rows = None
             # torch's own attention has rows second, or none, unless it is batch first
             if isinstance(module, nn.MultiheadAttention) and isinstance(query, Tensor):
                 rows = query.shape[0 if module.batch_first else 1] if query.dim() == 3 else 1
@@ -518,7 +519,8 @@ class _PieceReader:
             visit.handles.append(model.get_submodule(self.pieces.out).register_forward_pre_hook(hook))
 
     def _replace(self, visit: _Visit, name: str, x: Tensor, out: Tensor) -> Tensor:
-        pieces, visit.at.paused = self.pieces, True
+        pieces = self.pieces
+        visit.at.paused = True
         writer = self.tracer.now.write.get(visit.order)
         if writer is not None and visit.replaced is None:
             maps = (self.tracer.model.get_submodule(n) for n in pieces.parts)
@@ -531,7 +533,8 @@ class _PieceReader:
         return out
 
     def _output(self, visit: _Visit, out: Tensor) -> Tensor:
-        pieces, visit.at.paused = self.pieces, True
+        pieces = self.pieces
+        visit.at.paused = True
         hold = self.tracer.edits.hold.get(visit.order)
         parts = QKV(*(pieces.take(visit.outputs[name]) for name in pieces.parts))
         if hold is not None:

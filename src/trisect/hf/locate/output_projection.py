@@ -43,7 +43,7 @@ from trisect.hf.locate.affine import (
     rows_of,
     share_of,
 )
-from trisect.hf.verify.agreement import COARSE, TOLERANCES
+from trisect.hf.verify.agreement import COARSE, DERIVATIVE_TOLERANCES
 
 NO_GRADIENTS = "gradients off, which are needed to find its map"
 OTHER_AMOUNT = "changes what follows by another amount than its gradient says, so that it is not simply added"
@@ -185,7 +185,7 @@ def compare_with_gradients(
     added: dict[_Use, Tensor] = {}
     for use, segment in before.items():
         for place in places[use]:  # large enough to be seen where it goes, and smaller at some positions
-            value, near = values[place], TOLERANCES.get(values[place].dtype, COARSE)
+            value, near = values[place], DERIVATIVE_TOLERANCES.get(values[place].dtype, COARSE)
             size = 10 * near * float(value.double().square().mean()) ** 0.5
             size += 4 * torch.finfo(value.dtype).eps / near * segment.size
             draw = torch.randn(value.shape, generator=torch.Generator().manual_seed(value.numel())).to(value)
@@ -194,7 +194,7 @@ def compare_with_gradients(
     after = _run_with_values(model, inputs, values | {place: values[place] + t for place, t in added.items()}, uses)
     shares: dict[int, float] = {}
     for use, segment in before.items():
-        near, rounding = TOLERANCES.get(values[use].dtype, COARSE), ROUNDING_FACTOR * segment.rounding
+        near, rounding = DERIVATIVE_TOLERANCES.get(values[use].dtype, COARSE), ROUNDING_FACTOR * segment.rounding
         change, size = _linear_change(segment.total, leaves, added)
         if float((after[use].total - segment.total - change).detach().norm()) <= near * size + rounding:
             continue
@@ -364,7 +364,9 @@ def _moves(
     was, now, through = (t.double().flatten(0, -2)[still] for t in three)
     attended, other = float((through - was).norm()), float((now - through).norm())
     rounding = ROUNDING_FACTOR * torch.finfo(first.dtype).eps * float(was.norm())
-    return attended, other if other > TOLERANCES.get(first.dtype, COARSE) * (attended + other) + rounding else 0.0
+    return attended, other if other > DERIVATIVE_TOLERANCES.get(first.dtype, COARSE) * (
+        attended + other
+    ) + rounding else 0.0
 
 
 def _half_of_positions(shape: torch.Size, half: int) -> Tensor:

@@ -152,7 +152,7 @@ def relative_error(answer: Tensor, plain: Tensor, masks: Sequence[Tensor]) -> fl
 
 
 # tolerances relative to the largest derivative; sums of products round more in half precision
-TOLERANCES = {torch.float64: 1e-3, torch.float32: 1e-3}
+DERIVATIVE_TOLERANCES = {torch.float64: 1e-3, torch.float32: 1e-3}
 COARSE = 5e-2
 
 
@@ -183,7 +183,7 @@ def find_response(call: Call, q: Tensor, k: Tensor) -> Response:
     direction[:, head] = torch.randn(weights[:, head].shape, generator=draw).to(weights)
     gradients = torch.autograd.grad((weights * direction).sum(), (q, k), retain_graph=True, allow_unused=True)
     by_q, by_k = (torch.zeros_like(t) if g is None else g.double() for t, g in zip((q, k), gradients, strict=True))
-    tolerance = max(TOLERANCES.get(kind, COARSE) for kind in (call.q.dtype, weights.dtype))
+    tolerance = max(DERIVATIVE_TOLERANCES.get(kind, COARSE) for kind in (call.q.dtype, weights.dtype))
     for name, by_head, index in (("queries", by_q, head), ("keys", by_k, head // group)):
         rest = by_head.abs().amax((0, 2, 3))
         size, rest[index] = float(rest[index]), 0
@@ -265,7 +265,9 @@ def find_other_scales(model: nn.Module, inputs: ModelInputs, hook: CallHook, cal
         kinds = [t.dtype for t in (still.q, still.weights)]
         size = 1 / SMALLEST_WEIGHT + float(before.masked_fill(~is_seen, 0).abs().max())
         rounding = 8 * max(torch.finfo(kind).eps for kind in kinds) * size
-        tolerance = max(TOLERANCES.get(kind, COARSE) for kind in kinds) * float(both[1].abs().max()) + rounding
+        tolerance = (
+            max(DERIVATIVE_TOLERANCES.get(kind, COARSE) for kind in kinds) * float(both[1].abs().max()) + rounding
+        )
         if float((both[0] - both[1]).abs().max()) > tolerance:
             unscaled.add(still.order)
     return unscaled

@@ -140,8 +140,8 @@ FORWARD_ERRORS = (
     AttributeError,
     AssertionError,
     StopIteration,
+    ImportError,
 )
-FORWARD_ERRORS += (ImportError,)
 
 
 @contextlib.contextmanager

@@ -398,8 +398,7 @@ def _peer_functions(model: Pretrained, handle: str, batch: Batch) -> _Functions:
 
     transformer_lens:blocks.1.attn.hook_q · pyvene:1.query_output · nnsight:model.layers.1.self_attn.q_proj.output · nnterp:the same
     after its renaming. Layers count from 0, as in these libraries, which wrap a copy of the model, since they change modules.
-    Raises ModelError with the library's error, and SpecError
-    if `batch` is not one text without padding.
+    Raises ModelError with the library's error, and SpecError if `batch` is not one text without padding.
     """
     if len(batch.source.real) != 1 or not batch.source.real.all():
         reason = "Other libraries are run on one text without padding."
@@ -409,7 +408,8 @@ def _peer_functions(model: Pretrained, handle: str, batch: Batch) -> _Functions:
         reason = f"Handles of other libraries begin with {', '.join(f'{peer}:' for peer in PEERS)}."
         raise ModelError(unknown_name("library", library, PEERS), reason, "Give one of these, or the path of a module.")
     require_extra(library, "peers", f"A handle {library}:…")
-    capture, write = _run_peer(handle, PEERS[library], copy.deepcopy(model.model), model, name)
+    wrap = PEERS[library]
+    capture, write = _run_peer(handle, lambda: wrap(copy.deepcopy(model.model), model, name))
     return functools.partial(_run_peer, handle, capture), functools.partial(_run_peer, handle, write)
 
 

@@ -32,7 +32,7 @@ from trisect.lab.experiment import Experiment, Replicates, RunContext, UnitFacts
 from trisect.lab.folder import Folder
 from trisect.lab.inputs import ModelSource, ModelWorkers, TextSource
 from trisect.lab.records import command, conclusion, draw_page, note_invented, read_about, record_of
-from trisect.lab.run_folder import RERUN_ADVICE, RunFolder, is_study, read_tables
+from trisect.lab.run_folder import DELETE_IT_ADVICE, RunFolder, is_study, read_tables
 from trisect.lab.subject import at_revision, for_texts, is_study_model
 from trisect.report.sheet import write_page
 from trisect.text.hub import is_hub
@@ -101,7 +101,7 @@ def write_unit(experiment: Experiment[Any, Any], settings: Any, context: RunCont
 
 def read_unit_data(folder: Path) -> _UnitData:
     """Read the record beside the tables of a unit's folder; raises DamagedFileError if it is unreadable."""
-    return read_record(folder / UNIT, RERUN_ADVICE, _UnitData)
+    return read_record(folder / UNIT, DELETE_IT_ADVICE, _UnitData)
 
 
 def read_unit(experiment: Experiment[Any, Any], folder: Path, place: str) -> UnitMeasured:
