@@ -159,8 +159,14 @@ def test_contributions_are_left_out_where_vectors_take_too_much(monkeypatch):
         assert [layer["sources"] > 0 for layer in layers] == [not text for text in lacking]
         assert all(layer["values"] and "stored" not in layer for layer in layers)
     monkeypatch.setattr(page, "MAX_VECTOR_NUMBERS", 1_000)
-    layers = pack(picture).manifest["layers"]
-    assert all(layer["stored"] and not layer["values"] for layer in layers)
+    packed = pack(picture)
+    layers = packed.manifest["layers"]
+    assert not packed.manifest["vectors"]
+    assert [packed.chunks[2 + 2 * n] for n in range(2)] == [b"", b""]
+    assert not any("stored" in layer or layer["sources"] for layer in layers)
+    steps = np.frombuffer(zlib.decompress(packed.chunks[1], -15), np.uint8)[4 * 3 * 12 :].reshape(4, 12, 12)
+    weights = picture.layers[0].weights
+    assert np.array_equal(steps[:3].transpose(0, 2, 1), levels_of(weights, packed.levels))  # all of them
 
 
 def test_a_text_that_no_page_holds_is_refused():
@@ -169,7 +175,7 @@ def test_a_text_that_no_page_holds_is_refused():
     words = Words(("a",) * 15_000, (False,) * 15_000)
     with pytest.raises(CorpusError, match="15,000 tokens has 2,700,000,000 attention weights in 'big/model'") as error:
         pack(ExplorerPicture("big/model", [layer], words))
-    assert "14,433 tokens of this model" in error.value.reason
+    assert "5,000 tokens of this model" in error.value.reason
     with pytest.raises(CorpusError, match="There is nothing to show"):
         pack(ExplorerPicture("m", [], words))
 

@@ -464,7 +464,7 @@ def picture_of(answers: Sequence[Finding], shares: str, costs: str) -> Figure | 
     return Figure(
         "in-short",
         "",
-        "Effect of replacing q, k and v" if of_pairs else "Effect of ablating q, k and v",
+        "Effect of replacing q, k and v" if of_pairs else "Effect of taking q, k or v away",
         caption,
         (panel,),
         key,

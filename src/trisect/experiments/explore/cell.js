@@ -43,7 +43,7 @@ class Cell {
     this.title.title = this.title.textContent;
     if (app.head < 0) this.heads(app.layer.cell(i, j));
     else if (app.vectors) this.vectors(app.vectors.cell(app.head, i, j), app.maps.row(app.maps.W, i)[j]);
-    else this.lede.textContent = "q, k and v are left out of this page: the text is too long for them.";
+    else this.lede.textContent = "q, k and v are left out: the text is too long for them.";
     if (!isEmpty) this.draw();
   }
 
@@ -72,7 +72,7 @@ class Cell {
   }
 
   heads({ W, N }) {
-    this.lede.textContent = "The norm of a head says how much it carries; heads can cancel, so the layer's norm may be less than their sum. Click a head to open it.";
+    this.lede.textContent = "The norm of a head says how much it carries; heads can cancel, so the layer's norm may be less than their sum. Click a head to open it." + (this.app.facts.stored ? " 0: not among the weights that are kept of a long text." : "");
     this.rows = [{ name: "a", values: W, colour: "ink", shape: "bar" }];
     if (N) this.rows.push({ name: "‖a f‖", values: N, colour: "mark", shape: "bar" });
     this.by = N || W;

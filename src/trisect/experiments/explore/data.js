@@ -100,9 +100,11 @@ class Layer {
     const W = new Float32Array(T * S);
     for (let h = 0; h < H; h++) this.plane(h, 1, W, 1 / H);
     const N = this.norms ? this.plane(H, this.facts.summed) : null;
+    // a head that does not store the cell may add as much as the least that it stores of the row
+    const rests = (i, j) => [...Array(H).keys()].reduce((sum, h) => sum + (this.step(h, i, j) ? 0 : this.rest(h, i)), 0) / H;
     const error = (value, kind, j, i) => {
-      const [top, heads] = kind === "norms" ? [this.facts.summed, [H]] : [1, [...Array(H).keys()]];
-      return value ? this.off(value, top) : (top * heads.reduce((sum, h) => sum + this.rest(h, i), 0)) / heads.length;
+      if (kind === "norms") return this.facts.summed * (value ? this.off(value / this.facts.summed, 1) : this.rest(H, i));
+      return this.off(value, 1) + (this.facts.stored ? rests(i, j) : 0);
     };
     return new Maps(T, S, W, N, [this.facts.tops.mean[0], this.facts.tops.summed?.[0]], error);
   }
@@ -120,16 +122,19 @@ class Layer {
     return Math.sqrt(value * top) / this.levels + top / (4 * this.levels ** 2);
   }
 
+  // The steps of √(value / top) of head n at one cell; 0 where a long text does not store it.
+  step(n, i, j) {
+    const { shape: [, , T, S], stored } = this.facts;
+    if (!stored) return this.steps[n * T * S + j * T + i];
+    const from = (n * T + i) * stored;
+    for (let at = from, key = 0; at < from + stored; at++) if ((key += this.low[at] + 256 * this.high[at]) === j) return this.steps[at];
+    return 0;
+  }
+
   // What every head does at one cell: weights, and norms or null.
   cell(i, j) {
-    const { shape: [H, , T, S], stored } = this.facts;
-    const step = (h) => {
-      if (!stored) return this.steps[h * T * S + j * T + i];
-      const from = (h * T + i) * stored;
-      for (let at = from, key = 0; at < from + stored; at++) if ((key += this.low[at] + 256 * this.high[at]) === j) return this.steps[at];
-      return 0;
-    };
-    const W = Array.from({ length: H }, (_, h) => (step(h) / this.levels) ** 2);
+    const { shape: [H, , , S] } = this.facts;
+    const W = Array.from({ length: H }, (_, h) => (this.step(h, i, j) / this.levels) ** 2);
     return { W, N: this.norms && W.map((a, h) => a * this.norms[h * S + j]) };
   }
 }
@@ -231,10 +236,10 @@ class Store {
     return this.kept(1 + 2 * n, async (at) => new Layer(facts, this.manifest, await this.unpacked(at)));
   }
 
-  // Nothing for a long text.
+  // Nothing where the text is too long for them.
   vectors(n) {
     const facts = this.manifest.layers[n];
-    return facts.stored ? null : this.kept(2 + 2 * n, async (at) => new Vectors(facts, this.manifest, await this.unpacked(at)));
+    return !this.manifest.vectors ? null : this.kept(2 + 2 * n, async (at) => new Vectors(facts, this.manifest, await this.unpacked(at)));
   }
 
   // Nothing for a model whose logits are no sum over what heads add.

@@ -36,11 +36,11 @@ class Layer:
     """One attention layer on one text, without padding.
 
     `weights` [H T S], `q` [H T E] and `k` [K S E] as they enter the dot product, `norms` [H S] the ‖f_h(x_j)‖ and
-    `summed` [T S] the ‖Σ_h a_h f_h(x_j)‖, both None where the layer has no output projection to take them by:
-    `lacking` then says why. `scale` multiplies q·k, None where unknown; `plain` tells whether the softmax of scale·q·k
-    is the weights, so that nothing else (a position bias, a cap) enters the scores. `v` is what the weights weigh.
-    `sources` are the f_h(x_j) of each head along axes of its own, the widest first, and `contributions` the layer's contribution
-    weights; both None where `norms` is.
+    `summed` [T S] the ‖Σ_h a_h f_h(x_j)‖, both None where the layer has no output projection to take them by.
+    `lacking` says why, or why contributions are missing. `scale` multiplies q·k, None where unknown; `plain` tells whether the
+    softmax of scale·q·k is the weights, so that nothing else (a position bias, a cap) enters the scores. `v` is what the weights
+    weigh. `sources` are the f_h(x_j) of each head along axes of its own, the widest first, and `contributions` the layer's
+    contribution weights; both None where `norms` is, and where the text is too long for them.
     """
 
     stack: str
@@ -229,6 +229,8 @@ MAX_VECTOR_NUMBERS = 30_000_000  # numbers of q, k and v, and twice those of f(x
 MAX_FINE_NUMBERS = 3_000_000  # numbers up to which each takes two bytes
 MAX_DENSE_WEIGHTS = 250_000_000  # weights of a text up to which all are stored
 MAX_WEIGHTS = 2_500_000_000
+# of one layer, which is in memory several times, and of one head, which a browser unpacks to numbers
+MAX_LAYER_WEIGHTS, MAX_MAP = 600_000_000, 25_000_000
 STORED_WEIGHTS = 12_000_000  # weights of a longer text, which take three bytes before they are squeezed
 LONG_LEVELS = 255
 TOO_LONG = "the text is too long for them"
@@ -241,7 +243,7 @@ class _Packed(NamedTuple):
     """The explorer's data: small numbers as JSON, and chunks of raw deflate.
 
     Chunk 0 holds the small pictures of all maps; layer n (from 0) has its maps in chunk 1 + 2n and its q, k and v in the
-    next. What heads add to logits comes last. `levels` is the number of steps of √a.
+    next, which is empty where q, k and v are left out. What heads add to logits comes last. `levels` is the number of steps of √a.
     """
 
     manifest: dict[str, Json]
@@ -272,17 +274,18 @@ def pack(picture: ExplorerPicture, size: int = MAX_BYTES, effort: int = EFFORT) 
     count = sum(layer.weights.size for layer in layers)
     if not (count or picture.long_layers):
         raise CorpusError("There is nothing to show.", "The reading has no attention weights.", "Give a text.")
-    if layers:
-        check_length(picture.model, max(layer.weights.shape[2] for layer in layers), count)
+    check_length(picture.model, [layer.weights.shape for layer in layers])
     vectors = sum(part.size for layer in layers for part in (layer.q, layer.k, layer.v) if part is not None)
     sources = sum(layer.sources.size for layer in layers if layer.sources is not None)
-    if count > MAX_DENSE_WEIGHTS or vectors > MAX_VECTOR_NUMBERS:
+    if count > MAX_DENSE_WEIGHTS:
         keys, heads = count_keys(n.weights.shape[:2] for n in layers), sum(len(n.weights) for n in layers)
-        picture = replace(picture, long_layers=[trim_layer(picture, layer, keys, heads) for layer in layers])
+        picture = replace(picture, long_layers=[trim_layer(picture, n, keys, heads, effort) for n in layers])
     elif vectors + 2 * sources > MAX_VECTOR_NUMBERS:
         layers = [replace(n, sources=None, contributions=None, lacking=n.lacking or TOO_LONG) for n in layers]
         picture = replace(picture, layers=layers)
     manifest, small = _front(picture, effort)
+    has_vectors = not picture.long_layers and vectors <= MAX_VECTOR_NUMBERS
+    manifest["vectors"] = has_vectors
     last_chunk, logits = (), picture.logits
     if logits is not None:
         manifest["logits"] = {
@@ -297,9 +300,10 @@ def pack(picture: ExplorerPicture, size: int = MAX_BYTES, effort: int = EFFORT) 
     if picture.long_layers:
         chunks = (small, *(chunk for layer in picture.long_layers for chunk in (layer.chunk, b"")), *last_chunk)
         return _Packed({**manifest, "levels": LONG_LEVELS, "bits": 8}, chunks, LONG_LEVELS)
-    fine = count + vectors <= MAX_FINE_NUMBERS
+    fine = has_vectors and count + vectors <= MAX_FINE_NUMBERS
     with ThreadPoolExecutor(2) as pool:
-        rest = list(pool.map(lambda layer: _deflate(_vectors(layer, 16 if fine else 8), effort), layers))
+        pack_vectors = lambda layer: _deflate(_vectors(layer, 16 if fine else 8), effort)  # noqa: E731
+        rest = list(pool.map(pack_vectors, layers)) if has_vectors else [b""] * len(layers)
         fixed = sum(map(len, rest)) + len(small)
         for levels in (65535,) if fine else LADDER:
             last = fine or levels == LADDER[-1]
@@ -316,14 +320,20 @@ def pack(picture: ExplorerPicture, size: int = MAX_BYTES, effort: int = EFFORT) 
     raise AssertionError
 
 
-def check_length(model: str, tokens: int, count: int) -> None:
-    """Raise CorpusError for a text with more attention weights in the model (`count`) than a page holds."""
-    if count > MAX_WEIGHTS:
-        limit = int(tokens * (MAX_WEIGHTS / count) ** 0.5)
+def check_length(model: str, shapes: Sequence[tuple[int, ...]]) -> None:
+    """Raise CorpusError for a text with more attention weights than a page holds, by the shape (H, T, S) of each layer."""
+    sizes = [(heads * queries * keys, queries * keys) for heads, queries, keys in shapes]
+    count, tokens = sum(size for size, _ in sizes), max((keys for _, _, keys in shapes), default=0)
+    limits = [
+        (count, MAX_WEIGHTS),
+        *((size, MAX_LAYER_WEIGHTS) for size, _ in sizes),
+        *((n, MAX_MAP) for _, n in sizes),
+    ]
+    excess = max(size / limit for size, limit in limits)
+    if excess > 1:
         text = f"A text of {tokens:,} tokens has {count:,} attention weights in {model!r}."
-        raise CorpusError(
-            text, f"A page holds {MAX_WEIGHTS:,}: {limit:,} tokens of this model.", "Give a shorter text."
-        )
+        reason = f"A page holds {int(tokens / excess**0.5):,} tokens of this model."
+        raise CorpusError(text, reason, "Give a shorter text.")
 
 
 def count_keys(shapes: Iterable[tuple[int, int]]) -> int:
@@ -331,11 +341,11 @@ def count_keys(shapes: Iterable[tuple[int, int]]) -> int:
     return max(1, STORED_WEIGHTS // sum((heads + 1) * queries for heads, queries in shapes))
 
 
-def trim_layer(picture: ExplorerPicture, layer: Layer, keys: int, heads: int) -> LongLayer:
-    """Store a layer as a page of a long text does: of each query the `keys` largest weights of every head, and as many summed norms;
-    the model has so many `heads`.
+def trim_layer(picture: ExplorerPicture, layer: Layer, keys: int, heads: int, effort: int = EFFORT) -> LongLayer:
+    """Store a layer as a page of a long text does: of each query the `keys` largest weights of every head, and as many summed norms.
 
-    The chunk holds the norms as float32, then of all heads and the layer the low and the high bytes of the gaps between keys, and steps.
+    `heads` is the number of heads in all layers. The chunk holds the norms as float32; then, of all heads and of the layer, the low
+    and the high bytes of the gaps between keys, and the steps.
     """
     planes = [(head, 1.0) for head in layer.weights]
     if layer.summed is not None:
@@ -347,9 +357,9 @@ def trim_layer(picture: ExplorerPicture, layer: Layer, keys: int, heads: int) ->
         stored += float(values.sum()) if n < len(layer.weights) else 0
         gaps.append(np.diff(places, axis=1, prepend=0).astype(np.uint16))
         steps.append(levels_of(values, LONG_LEVELS, top))
-    rest = [np.stack(gaps) & 255, np.stack(gaps) >> 8]
     norms = [] if layer.norms is None else [layer.norms.astype("<f4")]
-    chunk = _deflate(_raw(*norms, *(part.astype(np.uint8) for part in rest), *steps))
+    low, high = ((np.stack(gaps) >> bits & 255).astype(np.uint8) for bits in (0, 8))
+    chunk = _deflate(_raw(*norms, low, high, *steps), effort)
     facts, pixels = _layer(picture, replace(layer, v=None, sources=None), heads)
     received = layer.received
     share = stored / max(float(received.sum()) * layer.weights.shape[1], 1e-30)
@@ -476,15 +486,18 @@ def html(picture: ExplorerPicture, command: str = "") -> str:
         f"a layer's norms are kept in as many steps of √(norm / largest). "
     )
     layers: Any = packed.manifest["layers"]
-    if keys := layers[0].get("stored"):
+    if keys := max(layer.get("stored", 0) for layer in layers):
         share = words.share(sum(layer["share"] for layer in layers) / len(layers))
         exactness += (
-            f"Of this long text the {count(keys)} largest weights of each query are kept, {share} of all weight, and as many norms of a "
-            f"layer; others are shown as 0. q, k, v and contributions are left out: {TOO_LONG}."
+            f"Of this long text up to {count(keys)} weights of each query in each head are kept, the largest: {share} of the weight of a "
+            "layer on average; and as many norms of a layer. Others are shown as 0, with how large they may be. "
         )
+    if packed.manifest["vectors"]:
+        exactness += f"q, k and v are kept in {count(steps)} steps for each head and dimension, between minus and plus its largest size. "
     else:
+        exactness += f"q, k and v are left out: {TOO_LONG}. "
+    if any(layer["sources"] for layer in layers):
         exactness += (
-            f"q, k and v are kept in {count(steps)} steps for each head and dimension, between minus and plus its largest size. "
             "Contribution weights of a head are computed in the page from its weights and from f(x) in 4,095 steps of its largest size; "
             "a layer's are kept in 127 steps of their root."
         )

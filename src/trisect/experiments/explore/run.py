@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import replace
 from math import prod
 from typing import TYPE_CHECKING, cast
@@ -67,7 +68,7 @@ def measure(settings: ExploreSettings, context: RunContext) -> Measured[ExploreF
         sizes = {"dec": (target, target), "cross": (target, source)}
         shapes = [(h.query, *sizes.get(a.stack, (source, source))) for a, h in subject.shape.heads.items()]
         weights = sum(map(prod, shapes))
-        check_length(subject.name, max(source, target), weights)
+        check_length(subject.name, shapes)
         windows = sum(len(part.rows) for part in subject.batches([texts], size=8))
         note = (f"The text has {windows} windows; this is the first.",) * (windows > 1)
         if weights > MAX_DENSE_WEIGHTS:
@@ -84,7 +85,7 @@ def measure(settings: ExploreSettings, context: RunContext) -> Measured[ExploreF
 def _long_picture(subject: Subject, batch: Batch, keys: int, heads: int) -> ExplorerPicture:
     """The first row of a batch, read with one layer in memory at a time; of each query the `keys` largest weights."""
     about = (batch.source, batch.target, batch.rows, batch.notes, subject.objective)
-    reading, layers = Reading(subject.name, (), *about, sides=batch.sides), list[LongLayer]()
+    reading, layers, others = Reading(subject.name, (), *about, sides=batch.sides), list[LongLayer](), list[str]()
     target = None if batch.target is None else _words(batch.target, 0)
     facts = (("Model", subject.name),)
     picture = ExplorerPicture(subject.name, (), _words(batch.source, 0), target, batch.notes, facts, long_layers=layers)
@@ -92,9 +93,15 @@ def _long_picture(subject: Subject, batch: Batch, keys: int, heads: int) -> Expl
     def see(trace: Trace) -> None:
         if _is_shown(reading, trace):
             layers.append(trim_layer(picture, _layer(_row(trace, 0), subject.name, is_long=True), keys, heads))
+        else:
+            others.append(trace.stack)
 
     subject.each(batch, see)
-    return picture
+    if not layers:
+        raise _nothing_shown(subject.name)
+    return replace(
+        picture, notes=(*picture.notes, *_left_out(others), "What heads say is left out: the text is too long.")
+    )
 
 
 def _is_shown(reading: Reading, trace: Trace) -> bool:
@@ -156,16 +163,24 @@ def take_picture(reading: Reading, row: int = 0) -> ExplorerPicture:
     facts = (("Model", reading.model), *((k.capitalize(), v) for k, v in reading.facts.items() if k != "model"))
     shown = [trace for trace in reading.traces if _is_shown(reading, trace)]
     if not shown:
-        none = f"No layer of {reading.model} attends to what the page shows."
-        raise CorpusError(none, "Its positions are neither the source's nor the target's.", "Look at its traces.")
+        raise _nothing_shown(reading.model)
     layers = tuple(_layer(_row(trace, row), reading.model) for trace in shown)
     target = None if reading.target is None else _words(reading.target, row)
-    notes = reading.notes
-    if left := list(dict.fromkeys(t.stack for t in reading.traces if all(t is not s for s in shown))):
-        notes = (*notes, f"Not shown, since it attends to other positions: {', '.join(left)}.")
+    notes = (*reading.notes, *_left_out(t.stack for t in reading.traces if all(t is not s for s in shown)))
     if rows > 1:
         notes = (*notes, f"The reading has {rows} rows; this is row {row}, counted from 0.")
     return ExplorerPicture(reading.model, layers, _words(reading.source, row), target, notes, facts)
+
+
+def _nothing_shown(model: str) -> CorpusError:
+    none = f"No layer of {model} attends to what the page shows."
+    return CorpusError(none, "Its positions are neither the source's nor the target's.", "Look at its traces.")
+
+
+def _left_out(stacks: Iterable[str]) -> tuple[str, ...]:
+    """A note on the stacks of layers that are not shown; none without such."""
+    names = ", ".join(dict.fromkeys(stacks))
+    return (f"Not shown, since it attends to other positions: {names}.",) if names else ()
 
 
 def _words(side: Side, row: int) -> Words:
@@ -217,11 +232,11 @@ def _layer(trace: Trace, model: str, is_long: bool = False) -> Layer:
     else:
         norms = transformed_norms(trace)[0].float().numpy()
         summed = summed_norms(trace)[0].float().numpy()
-    if trace.w_o is not None and not is_long:
-        shares = contributions(trace)[1][0].float().numpy()
-        f = (trace.values @ torch.linalg.qr(trace.w_o.mT, mode="r").R.mT)[0].double()
-        axes = torch.linalg.eigh(f.mT @ f).eigenvectors.flip(-1)  # so that most numbers are near 0, and pack well
-        sources = (f @ axes).mT[:, : f.shape[1]].float().numpy()
+        if not is_long:
+            shares = contributions(trace)[1][0].float().numpy()
+            f = (trace.values @ torch.linalg.qr(trace.w_o.mT, mode="r").R.mT)[0].double()
+            axes = torch.linalg.eigh(f.mT @ f).eigenvectors.flip(-1)  # so that most numbers are near 0, and pack well
+            sources = (f @ axes).mT[:, : f.shape[1]].float().numpy()
     return Layer(
         trace.stack,
         trace.layer,

@@ -145,7 +145,8 @@ function cellsTable(app, pick) {
   const rows = [];
   for (let i = 0; i < T; i++) {
     for (let j = 0; j < S; j++) {
-      if (!pick(i, j) || (app.facts.causal && j > i)) continue;
+      // of a long text what is stored alone, since a table of all cells would fill the memory
+      if (!pick(i, j) || (app.facts.causal && j > i) || (app.facts.stored && !W[i * S + j])) continue;
       rows.push([i + 1, app.token("i", i), j + 1, app.token("j", j), ...[W, beside].filter(Boolean).map((map) => map[i * S + j])]);
     }
   }

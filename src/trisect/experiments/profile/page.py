@@ -259,12 +259,11 @@ def _lead(numbers: ProfileNumbers, facts: ProfileFacts, sample: str) -> tuple[st
         if clear := [pair for pair in carried if means[pair].side == way]:
             c, label = max(clear, key=lambda pair: abs(means[pair].mean))
             label_words, mean = LABELS.get(label, label).partition(" (")[0], words.number(means[c, label].mean, True, 3)
-            what = label_words.replace("its ", "a word's " if not ends else "its ", 1)
             size = mean if ends else f"accuracy {mean}"
-            ends.append(f"{what} {how} from {words.COMPONENT_NAMES[c]}{'' if ends else f' {same}'} ({size})")
+            ends.append(f"{label_words} {how} from {words.COMPONENT_NAMES[c]}{'' if ends else f' {same}'} ({size})")
     answer = "No label is encoded clearly better or worse than by random projections, over all heads together."
     if ends:
-        answer = f"A linear probe predicts {', and '.join(ends)}; means over heads."
+        answer = f"For a word, a linear probe predicts {', and '.join(ends)}; means over heads."
     return answer, picture
 
 
@@ -598,13 +597,13 @@ def _erasure_findings(numbers: ProfileNumbers, facts: ProfileFacts, single: bool
 
 
 def _causal_section(numbers: ProfileNumbers, facts: ProfileFacts) -> Section:
-    quantity, n = "the loss rises by (nats)", words.quantity(facts.causal_texts, "text")
+    quantity, n = "the rise of the loss (nats)", words.quantity(facts.causal_texts, "text")
     if facts.unit == "share":
-        quantity = "the output changes by (as a share)"
+        quantity = "the change of the output (as a share)"
     how = (
         f"A model need not use what it encodes. Here LEACE erases each label from all heads of a layer's queries, keys or values, so that "
-        f"no linear map finds it there. Measured on {n} of {facts.causal_corpus}: how far {quantity.partition(' (')[0]}, minus the same "
-        "for random subspaces of the same rank. Intervals are 95 % of a bootstrap over texts."
+        f"no linear map finds it there. Measured on {n} of {facts.causal_corpus}: {quantity.partition(' (')[0]}, minus that with "
+        "random subspaces of the same rank. Intervals are 95 % of a bootstrap over texts."
     )
     erasures = tuple(map(str, _erasure_findings(numbers, facts, True)))
     note = "In single heads intervals are 95 % each, and not corrected for how many heads there are."
@@ -617,7 +616,7 @@ def _causal_section(numbers: ProfileNumbers, facts: ProfileFacts) -> Section:
         )
     )
     caption = (
-        f"How far {quantity} with a label erased at one layer, minus the mean of random subspaces; a dot where the 95 % interval "
+        f"{words.capital(quantity)} with a label erased at one layer, minus the mean of random subspaces; a dot where the 95 % interval "
         f"leaves 0 out, {words.sample(facts.causal_texts, 'text')}."
     )
     figure = label_maps(("profile-causal", "Causal twin", "Erasing each label"), caption, rows, facts.unit)

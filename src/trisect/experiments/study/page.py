@@ -190,13 +190,13 @@ def first_sections(rows: StudyRows, checks: Sequence[Check], findings: Sequence[
         "another component's, or the original. "
         f"q, k and v predict different answers, and so the answer shows what each of them does. Means over {many}, 95 % intervals."
     )
-    costs = f"What the validation loss changes by when q, k or v of the model is ablated: means over {many}, 95 % intervals."
+    costs = f"What the validation loss changes by when q, k or v of the model is taken away: means over {many}, 95 % intervals."
     caveat = " One seed gives numbers and no verdict: training varies." if len(rows.seeds) == 1 else ""
     lines = [f"{words.capital(many)}: intervals are over models trained from different initial weights.{caveat}"]
     lines += [f"Check {'passed' if check.ok else 'failed'}: {check.name}." for check in checks]
     claim = roles.CLAIMS[0]
     for verdict in rows.claims.filter(pl.col("claim") == claim.id, pl.col("part").is_null())["verdict"]:
-        lines.append(f"Claim {claim.id} ({claim.sentence.rstrip('.')}), preregistered: {verdict}.")
+        lines.append(f"Claim {claim.id} ({claim.sentence.rstrip('.')}), fixed before these data: {verdict}.")
     more = [
         Markup(
             "See it at work: <code>trisect theory</code> works attention out by hand, "
