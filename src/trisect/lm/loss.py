@@ -15,10 +15,8 @@ from trisect.lm.matmul import add_at
 BLOCK = {"cpu": 4_200_000, "cuda": 500_000_000}
 # those of one member in training, whose three products gain more from many rows than from a cache
 MEMBER_LOGITS = {"cpu": 10_500_000, "cuda": 500_000_000}
-SOFTMAX_LOGITS = {
-    "cpu": 300_000,
-    "cuda": 500_000_000,
-}  # logits that softmax and sums go over at once: a core's own cache
+# logits that softmax and sums go over at once: a core's own cache
+SOFTMAX_LOGITS = {"cpu": 300_000, "cuda": 500_000_000}
 
 
 class Scores(NamedTuple):

@@ -45,12 +45,8 @@ HEADS = {
     SURVIVAL_UNDECIDED: "undecided",
     NO_EFFECT: "no such effect to begin with",
 }
-RANK = (
-    LOST_EFFECT,
-    NO_EFFECT,
-    SURVIVAL_UNDECIDED,
-    SURVIVES,
-)  # the reading of a claim is the first of its parts' in this order
+# the reading of a claim is the first of its parts' in this order
+RANK = (LOST_EFFECT, NO_EFFECT, SURVIVAL_UNDECIDED, SURVIVES)
 
 
 class _Survival(NamedTuple):

@@ -588,7 +588,7 @@ def heat_panel(title: str, cells: Sequence[Point], low: float, high: float, meas
 
 MarkFields = Mapping[str, Json]
 VISIBLE_MARKS = ("point", "rect", "bar", "line")
-CHANNELS = {
+DRAWING_FIELDS = {
     "colour",
     "fill",
     "shape",
@@ -740,7 +740,7 @@ def _position(row: MarkFields, channels: Mapping[str, _Channel], excluded: set[s
     for field, value in row.items():
         counted = field in ("layer", "head")
         named = isinstance(value, str) or field in axes or counted
-        if field in excluded or value is None or not named or (field in CHANNELS and field not in axes):
+        if field in excluded or value is None or not named or (field in DRAWING_FIELDS and field not in axes):
             continue
         plain = f"{value:.4g}" if isinstance(value, float) else str(value)
         # names of fields are shown for layers and heads only

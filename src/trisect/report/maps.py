@@ -14,8 +14,8 @@ from trisect.report.charts import Figure, Panel, heat_map
 from trisect.report.format import GROUP
 from trisect.report.measures import MeasuredValue, Measures
 
-PANEL_WIDTH, CELL_SIZE = 272.0, 24.0  # pixels: of a panel's cells, so that it fits a telephone, and of one cell
-PANEL_HEIGHT = 300.0
+MAX_PANEL_WIDTH, MAX_CELL_SIZE = 272.0, 24.0  # pixels: of a panel's cells, so that it fits a telephone, and of one cell
+MAX_PANEL_HEIGHT = 300.0
 LABELS, LABEL = 248.0, 30.0  # the same of a map of labels, whose words stand below their columns
 LABEL_GAP = 17.0  # pixels between the numbers at an axis, so that two digits do not touch
 LINE = 13.0  # the same of names
@@ -109,8 +109,8 @@ def _heads(
     marked: Collection[tuple[int, int]],
 ) -> Panel:
     layers, heads = (sorted({cell[i] for cell in cells}) for i in (0, 1))
-    wide = min(CELL_SIZE, PANEL_WIDTH / max(1, len(heads)))
-    high = min(CELL_SIZE, PANEL_HEIGHT / max(1, len(layers)))
+    wide = min(MAX_CELL_SIZE, MAX_PANEL_WIDTH / max(1, len(heads)))
+    high = min(MAX_CELL_SIZE, MAX_PANEL_HEIGHT / max(1, len(layers)))
     x = alt.X("head:O", scale=_scale(heads), title="head", axis=_axis(heads, wide, LABEL_GAP))
     y = alt.Y("layer:O", scale=_scale(layers), title="layer", axis=_axis(layers, high, LABEL_GAP, -3))
     rows = [{"layer": layer, "head": head, "value": v} for layer, head, v in cells if math.isfinite(v)]
@@ -134,7 +134,7 @@ def _labels(
     stops: Sequence[str],
 ) -> Panel:
     layers, labels = list(dict.fromkeys(cell[0] for cell in cells)), list(dict.fromkeys(cell[1] for cell in cells))
-    wide, high = min(LABEL, LABELS / max(1, len(labels))), min(CELL_SIZE, PANEL_HEIGHT / max(1, len(layers)))
+    wide, high = min(LABEL, LABELS / max(1, len(labels))), min(MAX_CELL_SIZE, MAX_PANEL_HEIGHT / max(1, len(layers)))
     angle = 0 if all(label.isdigit() for label in labels) else -90
     axis = alt.Axis(labelAngle=angle, labelLimit=110, **TICKS)
     x = alt.X("label:N", scale=_scale(labels), sort=labels, title=across, axis=axis)

@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 
 SHORT_NAMES = {**{setting: setting.upper() for setting in SETTINGS}, **{way: way for way in DIRECTIONS}}
 
-CELL, SIDE_WIDTH = 21.0, 225.0  # pixels: of a cell, and of a side's, so that it fits a telephone with its words
+CELL, MAX_SIDE_WIDTH = 21.0, 225.0  # pixels: of a cell, and of a side's, so that it fits a telephone with its words
 _FAINT = 0.3  # of a possible link's cell
 LABELS = 110, 170  # pixels of words beside the cells: room for them, and where longer ones are cut
 LETTER = 7.0  # pixels
@@ -50,7 +50,7 @@ def _panel(pair: PicturedPair) -> Panel:
     """The gold links of a pair as cells, its links by weight and by norm as marks in them."""
     source, target = pair["source"], pair["target"]
     room = min(LABELS[1], max(LABELS[0], LETTER * max(map(len, (*source, *target)))))
-    cell = min(CELL, (SIDE_WIDTH + LABELS[0] - room) / max(len(source), len(target)))
+    cell = min(CELL, (MAX_SIDE_WIDTH + LABELS[0] - room) / max(len(source), len(target)))
     x = _axis(alt.X, "source", source, orient="top", labelAngle=-90)
     y = _axis(alt.Y, "target", target, orient="left", labelAngle=0)
 

@@ -95,7 +95,7 @@ class ModelLinks(NamedTuple):
     stack: str = "cross"
 
 
-MEASURES = (*KINDS, "contribution")
+SCORE_KINDS = (*KINDS, "contribution")
 
 
 def _turn(links: Iterable[Link], mirrored: bool) -> set[Link]:
@@ -110,7 +110,7 @@ def _columns(projections: Iterable[Projections], settings: Iterable[str]) -> tup
         for p in projections
         if p.w_o is not None
         for setting in settings
-        for kind in MEASURES
+        for kind in SCORE_KINDS
         for head in (None, *range(1, len(p.w_o) + 1))
     )
 
@@ -251,7 +251,7 @@ def _hits(linked: ModelLinks, pairs: Sequence[SentencePair], numbers: Sequence[i
 LINKING = "Word alignments are read from attention between a source and a target."
 LENGTHS = (10, 15, 20, 30)  # words of the longer side; the last group has all longer pairs
 DIAGONAL = "diagonal"
-MIN_DRAWS = 2  # draws, if only the value itself is used
+VALUE_DRAWS = 2  # draws, if only the value itself is used
 SETTING_WORDS = {"awi": "input", "awo": "output"}
 Counts: TypeAlias = Float[np.ndarray, "N C 4"]
 Values: TypeAlias = Float[np.ndarray, "R ..."]
@@ -448,7 +448,7 @@ def judge_alignment(scored: AlignmentCounts | None, about: Mapping[str, object])
     barred = {}
     if scored is not None:
         for model in range(len(scored.models)):
-            for name, estimate in _statistics(scored.only(model), CrossedBootstrap(0, MIN_DRAWS)).items():
+            for name, estimate in _statistics(scored.only(model), CrossedBootstrap(0, VALUE_DRAWS)).items():
                 values.setdefault(name.replace("/", "_"), []).append(float(estimate.value))
         straight = float(error_rates(scored.diagonal.sum(0)))
         for setting, rate in product(SETTINGS, ("aer", "aer_best")):

@@ -15,7 +15,7 @@ from trisect.lab.inputs import BatchSize, Models, ModelWorkers, Per, Seed, Sites
 from trisect.text.lines import SPLITS
 from trisect.text.readers import HELP
 
-LABEL_WORDS = ("own", "next")
+LABEL_OWNERS = ("own", "next")
 FIT_TOKENS = 20_000
 
 
@@ -50,7 +50,7 @@ class EraseSettings:
         Annotated[
             str,
             Field(description="Whose label a position has: own (its word's) or next (that of the next piece's word)."),
-            Option(choices=LABEL_WORDS, metavar="WHOSE", unset="next for causal models"),
+            Option(choices=LABEL_OWNERS, metavar="WHOSE", unset="next for causal models"),
         ]
         | None
     ) = None

@@ -30,7 +30,7 @@ TABLE_PAIRS = 8  # pairs of the table
 SAME_ANSWER = "base and donor of every counted pair have the same answer"
 FEW_ANSWERED = 0.5  # share of texts answered correctly, below which the page has a warning
 PREDICTED = ("base", "q", "k", "v", "donor")  # answers that the table of pairs shows
-EFFECTS = {
+ROLE_WORDS = {
     "q": ("what is looked for", "from its own text (the base) the question of the other"),
     "k": ("what a token is matched on", "what its own text (the base) has where the other has the thing asked for"),
     "v": ("what is passed on", "what the other text has where its own (the base) has the thing asked for"),
@@ -250,9 +250,9 @@ def strongest(tables: Mapping[str, pl.DataFrame]) -> tuple[HypothesisRow, ...]:
         if hypotheses and row.hypothesis not in hypotheses:
             continue
         before = best.get(row.component)
-        if row.component in EFFECTS and (before is None or (row.shift_nats or 0.0) > (before.shift_nats or 0.0)):
+        if row.component in ROLE_WORDS and (before is None or (row.shift_nats or 0.0) > (before.shift_nats or 0.0)):
             best[row.component] = row
-    return tuple(best[name] for name in EFFECTS if name in best and best[name].exceeds)
+    return tuple(best[name] for name in ROLE_WORDS if name in best and best[name].exceeds)
 
 
 def _share_words(row: HypothesisRow) -> str:
@@ -335,7 +335,7 @@ def _opening(
     if facts.predicted and facts.how != "noise":
         best = {place_of(site).component: site for site in _best(_by_direction(sites).get("denoise", []), "own")}
     clear = {row.site for row in strongest(tables)}  # sites that exceed their controls
-    for component, (role, answer) in EFFECTS.items():
+    for component, (role, answer) in ROLE_WORDS.items():
         if component in best and place_of(best[component]).site in clear:
             site = best[component]
             share = percent(mean(site, "own") or 0.0)

@@ -30,7 +30,7 @@ from trisect.lab.inputs import (
 )
 
 POSITION_WORDS = ("all", "last", "differ")
-POSITION_CHOICES = "They are all, last, differ, or numbers from 1 on such as 3,5-7."
+POSITION_REASON = "They are all, last, differ, or numbers from 1 on such as 3,5-7."
 
 
 def read_positions(text: str) -> tuple[int, ...] | str:
@@ -42,7 +42,7 @@ def read_positions(text: str) -> tuple[int, ...] | str:
         span = re.fullmatch(r"\s*([0-9]{1,6})(?:-([0-9]{1,6}))?\s*", piece)
         first, last = (int(span[1]), int(span[2] or span[1])) if span else (0, 0)
         if first < 1 or last < first:
-            raise SpecError(f"positions is {text!r}.", POSITION_CHOICES, "Give one of these.")
+            raise SpecError(f"positions is {text!r}.", POSITION_REASON, "Give one of these.")
         numbers |= set(range(first, last + 1))
     return tuple(sorted(numbers))
 

@@ -30,10 +30,8 @@ if TYPE_CHECKING:
 
 
 COMPONENTS = ("q", "k", "v")
-MAX_CLASSES, MIN_CLASS_WORDS = (
-    100,
-    20,
-)  # classes of a label that are distinguished, and words that such a class has at least
+# classes of a label that are distinguished, and words that such a class has at least
+MAX_CLASSES, MIN_CLASS_WORDS = 100, 20
 _RARE = f"classes beyond the {MAX_CLASSES} most frequent, or of fewer than {MIN_CLASS_WORDS} words, are one."
 RUN = 20  # at most so many texts that follow one another are one group where no article is marked
 PLAIN = 1e-2  # of the largest number: what a weight makes of the input may differ from what attention used by so much

@@ -462,7 +462,7 @@ def _evidence(measured: Sequence[_MapMeasure], nulls: Nulls) -> dict[str, HeadsA
     for pair in map("-".join, PAIRS):
         layers = [m for m in measured if (m.measure, m.group, m.component) == ("overlap", None, pair)]
         columns, heads = [], list[tuple[float, Null]]()
-        each = (pair for m in layers for pair in zip(m.values, m.keys, strict=True))
+        each = (item for m in layers for item in zip(m.values, m.keys, strict=True))
         for value, key in ((value, key) for value, key in each if key is not None):
             null, beyond = nulls.get(key, "overlap"), np.array([value - matrices.MARGIN])
             if null.spread > 0:

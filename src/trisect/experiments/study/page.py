@@ -315,7 +315,7 @@ def _paper_figures(rows: StudyRows, charts: Sequence[Figure]) -> sheet.Section:
 
 def _pictures(charts: Sequence[Figure], shown: int) -> list[sheet.Picture]:
     """The figures of a section, folded after the first if there are many."""
-    return [sheet.Picture(figure, folded=len(charts) > MAX_FIGURES and n >= shown) for n, figure in enumerate(charts)]
+    return [sheet.Picture(figure, folded=len(charts) > FOLD_ABOVE and n >= shown) for n, figure in enumerate(charts)]
 
 
 def _attention(checks: Sequence[Check]) -> sheet.Section:
@@ -458,8 +458,5 @@ GROUPS = {
         "What the paper leaves to future work: components together against the sum of their effects, and single heads.",
     ),
 }
-MAX_FIGURES, OPEN_FIGURES, PAPER_FIGURES = (
-    8,
-    2,
-    4,
-)  # figures of a section, and how many of so many are open in it and among the paper's
+# figures of a section, and how many of so many are open in it and among the paper's
+FOLD_ABOVE, OPEN_FIGURES, PAPER_FIGURES = 8, 2, 4

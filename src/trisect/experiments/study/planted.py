@@ -115,7 +115,7 @@ TRUTH: dict[str, Planted] = {
 
 
 class _CaseEffect(NamedTuple):
-    """A method's effect in a case, p of one not above the margin, and whether it finds it (None with one seed)."""
+    """A method's effect in a case, p of “not above the margin”, and whether it finds it (None with one seed)."""
 
     case: _Case
     effect: Mean

@@ -202,7 +202,7 @@ def is_preset(what: object) -> bool:
 
 
 def find_experiments(what: str | Path | Design) -> tuple[Design, ...]:
-    """A preset by name, the experiments of a JSON file for one folder, or one itself; raises SpecError."""
+    """A preset by name, the experiments in a JSON file (for one folder), or the experiment itself; raises SpecError."""
     if isinstance(what, Design):
         return (what,)
     if is_preset(what):

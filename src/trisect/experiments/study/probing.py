@@ -32,10 +32,8 @@ from trisect.text.sources import article_starts
 FOLDS = 3
 # of the tokens read for fitting, the last in so many stop the probe; as many labelled ones has a fold at least
 HELD_OUT = 5
-MAX_FOLD_SHARE, MIN_FOLD_SHARE = (
-    0.6,
-    0.1,
-)  # of the labelled tokens, in one fold: else articles are too uneven to be dealt
+# of the labelled tokens, in one fold: else articles are too uneven to be dealt
+MAX_FOLD_SHARE, MIN_FOLD_SHARE = 0.6, 0.1
 MIN_LABEL_SHARE = 0.95  # of the labelled tokens, where articles of a fold lie apart: rows across two folds are left out
 TOKENS = 20_000  # of validation that are read, about
 BOUNDLESS = 10**9  # rows that the text could have had: those that are read stand for more of its kind

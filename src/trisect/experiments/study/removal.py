@@ -275,7 +275,7 @@ def head_figures(rows: StudyRows) -> Iterator[charts.Figure]:
         yield site_figure(names, caption, panels)
 
 
-TITLES = {
+EDIT_WORDS = {
     "tie": "matrices that are one from the first step",
     "identity": "the identity in the place of a matrix",
     "narrow": "separate matrices in narrower heads (grey) that have as nearly as many parameters",
@@ -310,10 +310,10 @@ class _SmallerModel(NamedTuple):
 def _smaller_models(rows: StudyRows) -> list[_SmallerModel]:
     """All kinds of models with fewer parameters in the study, by layers, then in the order of WHAT."""
     changes = {
-        title: [p for edit in TITLES for p in rows.effects(edit, split, name=name)]
+        title: [p for edit in EDIT_WORDS for p in rows.effects(edit, split, name=name)]
         for title, (split, name, _) in CHANGES.items()
     }
-    runs = rows.runs.filter(pl.col("edit").is_in(list(TITLES)) & pl.col("parameters").is_not_null())
+    runs = rows.runs.filter(pl.col("edit").is_in(list(EDIT_WORDS)) & pl.col("parameters").is_not_null())
     models = []
     for (edit, site, parameters), same in runs.group_by("edit", "site", "parameters"):
         ids = set(same["run"])
@@ -322,7 +322,7 @@ def _smaller_models(rows: StudyRows) -> list[_SmallerModel]:
 
     def rank(model: _SmallerModel) -> tuple[object, ...]:
         at = site_position(model.site)
-        return at.single, at.layers, list(TITLES).index(model.edit), -model.parameters, model.site
+        return at.single, at.layers, list(EDIT_WORDS).index(model.edit), -model.parameters, model.site
 
     return sorted((model for model in models if model.loss), key=rank)
 
@@ -358,7 +358,7 @@ def tying_figures(rows: StudyRows) -> Iterator[charts.Figure]:
             shown += [(axis, points) for _, points in numbers]
     if deep:
         count = "" if full is None else f" The baseline has {words.count(full)}."
-        kinds = words.join_words([text for edit, text in TITLES.items() if any(m.edit == edit for m in deep)])
+        kinds = words.join_words([text for edit, text in EDIT_WORDS.items() if any(m.edit == edit for m in deep)])
         caption = (
             f"Difference to the baseline of the same seed against the parameters of the whole model: {kinds}. "
             f"Here {_layers_of(deep)}.{count} Marks are means over seeds, bars 95 % intervals. {seeds(rows)}."

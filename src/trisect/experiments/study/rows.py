@@ -27,7 +27,7 @@ ATTACKED, PLAIN = pl.col("edit") == "attack", pl.col("variant") == "plain"
 
 
 def minus(points: Iterable[Point], others: Iterable[Point], *by: str, times: float = 1.0) -> list[Point]:
-    """`times` the points less `others` at the same places (the fields `by`, else site and seed); unpaired ones are left out."""
+    """The points less `others` at the same places (the fields `by`, else site and seed), times `times`; unpaired ones are left out."""
     by = by or ("site", "seed")
     values = {tuple(getattr(p, name) for name in by): p.value for p in others}
     pairs = ((p, values.get(tuple(getattr(p, name) for name in by))) for p in points)

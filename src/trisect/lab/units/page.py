@@ -147,11 +147,8 @@ def _mean(name: str, values: Sequence[float]) -> Estimate:
 
 
 FEW_MODELS = 5
-BASELINES = (
-    "answered",
-    "unedited",
-    "attribution_correlation",
-)  # no effects: what a model does as it is, or how estimates rank
+# no effects: what a model does as it is, or how estimates rank
+BASELINES = ("answered", "unedited", "attribution_correlation")
 FEW_SENTENCES = 3  # findings that are said in paragraphs; more are folded
 LAYER_GROUP = r", layers ([0-9](?:[0-9,-]*[0-9])?)"  # how the group of a row says that it is of several layers at once, and of which
 TITLES = {False: "Layer by layer", True: "Several layers at once"}
