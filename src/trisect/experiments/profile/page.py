@@ -164,6 +164,14 @@ LABELS = {
     "linked": "the word of the other side that it is linked to (linked)",
     "linked.position": "the position of the word that it is linked to (linked.position)",
 }
+SHORT_LABELS = {  # of the map's columns
+    "word": "identity",
+    "pos": "POS",
+    "dep": "dependency",
+    "previous": "POS before",
+    "next": "POS after",
+    "head": "POS of head",
+}
 UNIT = "accuracy"
 DIFFERENCES = "Differences of q from k and v are of gains over random maps, since their words are not the same"
 GAIN_CAPTION = (
@@ -234,7 +242,7 @@ def page(tables: Mapping[str, pl.DataFrame], about: About[ProfileFacts]) -> Shee
 def _lead(numbers: ProfileNumbers, facts: ProfileFacts, sample: str) -> tuple[str, Figure]:
     """What is kept and dropped most, in a sentence; and heat maps of all labels, layers and components."""
     gains = (
-        (c, str(spot.layer), label, gain.mean, gain.side != 0)
+        (c, str(spot.layer), SHORT_LABELS.get(label, label), gain.mean, gain.side != 0)
         for c, spot, label in product(COMPONENTS, numbers.spots, numbers.labels)
         for gain in (numbers.gain(label, c, spot),)
     )
@@ -242,8 +250,8 @@ def _lead(numbers: ProfileNumbers, facts: ProfileFacts, sample: str) -> tuple[st
     caption = (
         f"Orange: a head encodes more of the label than {words.count(facts.draws)} random projections of its input to the same "
         f"dimension do on average; violet: less. Means over the {heads} of a layer; a dot where "
-        f"p < 0.05, Holm-corrected over layers, q, k and v; n\u00a0=\u00a0{sample}. pos: part of speech; dep: dependency relation; "
-        "previous, next, head: part of speech of the word before, of the next word, of the syntactic head."
+        f"p < 0.05, Holm-corrected over layers, q, k and v; n\u00a0=\u00a0{sample}. POS: part of speech, of the word, of the one "
+        "before and after, and of its syntactic head; dependency: its relation to that head."
     )
     titles = ("profile", "Figure 1", "What each encodes more and less of than random projections")
     picture = label_maps(titles, caption, gains, UNIT)
