@@ -464,7 +464,7 @@ def picture_of(answers: Sequence[Finding], shares: str, costs: str) -> Figure | 
     return Figure(
         "in-short",
         "",
-        "Effect of replacing q, k and v" if of_pairs else "Effect of taking q, k or v away",
+        "Effect of replacing q, k and v" if of_pairs else "Effect of removing q, k or v",
         caption,
         (panel,),
         key,
