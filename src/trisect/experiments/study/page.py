@@ -190,7 +190,10 @@ def first_sections(rows: StudyRows, checks: Sequence[Check], findings: Sequence[
         "another component's, or the original. "
         f"q, k and v predict different answers, and so the answer shows what each of them does. Means over {many}, 95 % intervals."
     )
-    costs = f"What the validation loss changes by when q, k or v of the model is replaced, rewound or frozen: means over {many}, 95 % intervals."
+    costs = (
+        "What the validation loss changes by when q, k or v of the model is replaced, rewound or frozen: "
+        f"means over {many}, 95 % intervals."
+    )
     caveat = " One seed gives numbers and no verdict: training varies." if len(rows.seeds) == 1 else ""
     lines = [f"{words.capital(many)}: intervals are over models trained from different initial weights.{caveat}"]
     lines += [f"Check {'passed' if check.ok else 'failed'}: {check.name}." for check in checks]
