@@ -15,7 +15,7 @@ from trisect.core.finding import Finding
 from trisect.core.spec import read_experiment
 from trisect.experiments.ablate import ABLATE
 from trisect.experiments.ablate.settings import AblateSettings
-from trisect.experiments.dissect import DISSECT
+from trisect.experiments.dissect import DISSECT, parts
 from trisect.experiments.dissect.page import Line, from_table
 from trisect.experiments.dissect.parts import KINDS, PARTS, DissectStep, each_model, over_models
 from trisect.experiments.dissect.run import page_links, step_key, tutorial_path
@@ -195,6 +195,14 @@ def test_a_part_that_is_added_is_run_alone_and_has_its_section_and_its_line(done
     assert more.tables["evidence"].filter(kind="zeroing")["component"].to_list() == ["q", "k", "v"]
     assert more.tables["evidence"].filter(pl.col("kind") != "zeroing").equals(done.tables["evidence"])
     assert ">Zeroing</a></th>" in page
+
+
+@pytest.mark.parametrize("installed", [True, False])
+def test_erasure_is_measured_where_its_package_is_installed(monkeypatch, installed):
+    monkeypatch.setattr(parts, "is_installed", lambda package: installed and package == "concept_erasure")
+    [step] = next(part for part in PARTS if part.name == "roles").begins(DissectSettings())
+    assert ("erase" in step.settings.what.only) == installed
+    assert {*step.settings.what.only} == {*parts.METHODS} - ({"erase"} if not installed else set())
 
 
 def test_a_model_that_is_given_by_its_name_is_read_again_when_its_weights_change(tmp_path):

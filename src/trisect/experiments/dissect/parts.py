@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, TypeVar
 
-from trisect.core.errors import StudyError
+from trisect.core.errors import StudyError, is_installed
 from trisect.core.finding import Estimate, Finding
 from trisect.core.spec import Design
 from trisect.experiments.ablate import ABLATE
@@ -49,7 +49,7 @@ LOOKUP_PAIRS = 60
 ROLES = "roles-quick"
 MAX_MODELS = 3  # of the trained models are read: for a look in minutes
 # of the study with known roles: what needs no attacks, which `trisect study roles-quick` adds
-CALIBRATION = {"seeds": (1, 2, 3), "only": ("rewind", "freeze", "erase", "ablate", "interchange")}
+METHODS = ("rewind", "freeze", "erase", "ablate", "interchange")
 TEXTS = 60  # texts that the trained models are read on: enough for claims that resample texts
 Findings = tuple[Finding, ...]
 Results = tuple[Result[Any], ...]
@@ -158,6 +158,12 @@ def _answers(results: Results) -> Iterator[Finding]:
 
 
 # --- synthetic tasks with known roles, and training
+
+
+def _calibration(settings: DissectSettings) -> dict[str, Any]:
+    """Seeds and methods of the study with known roles, erasure where its package is installed; of another study its own."""
+    methods = tuple(method for method in METHODS if method != "erase" or is_installed("concept_erasure"))
+    return {"seeds": (1, 2, 3), "only": methods} if settings.roles == ROLES else {}
 
 
 def _study(design: str | Path | Design, machine: Workers, place: str, **more: Any) -> tuple[DissectStep, ...]:
@@ -340,9 +346,7 @@ PARTS: tuple[DissectPart, ...] = (
         "Where it is known what query, key and value have to carry: does each do that, and which methods find it?",
         55.0,
         evidence=_role_lines,
-        begins=lambda settings: _study(
-            settings.roles, settings.machine, "roles", **(CALIBRATION if settings.roles == ROLES else {})
-        ),
+        begins=lambda settings: _study(settings.roles, settings.machine, "roles", **_calibration(settings)),
         # shares at single sites stand on the study's own page
         says=lambda results: (f for f in _part_findings(results) if f.measure in ("answer", "planted")),
     ),
