@@ -29,7 +29,7 @@ from torch import Tensor
 from transformers import BertConfig, BertForMaskedLM, BertModel, GPT2Config, GPT2LMHeadModel
 
 from trisect.core.subject import Batch
-from trisect.core.trace import Address, Origin, Projections, Trace
+from trisect.core.trace import Address, Origin, Projections, Side, Trace
 from trisect.experiments.similarity.run import Nulls, compare_with_nulls, measure_weights
 from trisect.hf.load import Pretrained, load, sampled_laws
 from trisect.hf.verify.examples import example_inputs
@@ -331,19 +331,26 @@ def columns_of(model: GPT2LMHeadModel, sites: Patched) -> Iterator[tuple[str, in
 
 def patched_ours(subject: Pretrained, sites: Patched, *texts: Tensor) -> list[Tensor]:
     """The same as `trisect patch` does it: both texts read, then the edits of a layer in passes that begin there."""
-    base, donor = (subject.batch_of({"input_ids": ids}) for ids in texts)
+    base, donor = (_batch_of(ids) for ids in texts)
     edits = plan_edits(subject.shape, [f"{part}@{n}.h{head}" for part, n, head in sites], "head")
     real, addresses = base.source.real, [edit.address for edit in edits]
     places = torch.full((len(real),), real.shape[1] - 1)
     with sampled_laws(subject):
-        record(subject, base, addresses, places)
-        parts = record(subject, donor, addresses, places).parts
         passes, logits = edited_passes(subject), []
-        passes.begin(base)
+        record(passes.read, base, addresses, places)
+        parts = record(subject.outputs, donor, addresses, places).parts
         for address, group in groupby(edits, lambda edit: edit.address):
             writes = [{address: replace_at(e.targets, parts[address], real, real)} for e in group]
             logits += [outputs[:, 0] for outputs in passes.output_each(base, writes, places)]
     return logits
+
+
+def _batch_of(ids: Tensor) -> Batch:
+    """A batch of texts that are tokenized."""
+    tokens = tuple(tuple(map(str, row)) for row in ids.tolist())
+    real = torch.ones_like(ids, dtype=torch.bool)
+    side = Side(tokens, real, ~real, ids)
+    return Batch({"input_ids": ids}, side, None, tuple((i, 0) for i in range(len(ids))))
 
 
 @torch.no_grad()
@@ -385,21 +392,21 @@ WAYS: dict[str, tuple[Callable[[GPT2LMHeadModel], Any], Callable[..., list[Tenso
     SIGHT: (lambda m: import_module("nnsight").LanguageModel(m, tokenizer=tinyhf.tokenizer(False)), patched_sight),
     "": (load, patched_ours),
 }
-SMALL = (GPT2Config(), 4, PATCHED, 2, 24)
+SMALL = (GPT2Config(), 12, PATCHED, 2, 24)
 
 
 @one_core()
 def patching_rows() -> list[Row]:
     """Interchange interventions by head: pairs a second beside hooks, TransformerLens and nnsight, in turn; then whole processes."""
     tiny = GPT2Config(vocab_size=512, n_embd=64, n_layer=5, n_head=8)
-    shapes = ((tiny, 8, range(1, 6), 4, 24), SMALL, (GPT2Config(), 4, PATCHED, 1, 128))
+    shapes = ((tiny, 8, range(1, 6), 4, 24), SMALL, (GPT2Config(), 12, PATCHED, 1, 128))
     rows, used = [row for shape in shapes for row in patched_rows(*shape)], {name: [] for name in WAYS}
     for name in [*WAYS] * 2:
         done = subprocess.run([sys.executable, __file__, name], capture_output=True, text=True, check=True)
         used[name].append([float(number) for number in done.stdout.split()[-2:]])
     for i, words in enumerate(("{:.1f} s of CPU", "{:,.0f} MiB at most")):
         spent = {name: [numbers[i] for numbers in of] for name, of in used.items()}
-        rows += rows_by_peer("a process of 48 such patches, 24 tokens", spent, words.format)
+        rows += rows_by_peer("a process of 144 such patches, 24 tokens", spent, words.format)
     return rows
 
 

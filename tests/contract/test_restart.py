@@ -173,10 +173,25 @@ def test_held_weights_and_later_writes_keep_their_bits():
             made = passes.score(batch, writing(edit), hold)
             assert torch.equal(made.total, subject.score(batch, writing(edit), hold).total)
         assert torch.equal(passes.score(batch, writing(edit)).total, subject.score(batch, writing(edit)).total)
-    parts = record(subject, batch, list(subject.shape.heads)).parts
+    parts = record(subject.outputs, batch, list(subject.shape.heads)).parts
     passes.begin(batch)
     edit = plan_edits(subject.shape, ["v@1"], "layer")[0]
     write = writing(edit) | freeze_later_layers(parts, list(subject.shape.heads), edit.address)
+    assert torch.equal(passes.outputs(batch, write), subject.outputs(batch, write))
+
+
+@pytest.mark.parametrize("family", ["gpt2", "bloom"])
+def test_a_recorded_read_is_the_pass_from_which_edited_ones_begin(family):
+    model: Any = tinyhf.gpt2() if family == "gpt2" else zoo.build(family)
+    subject = load(model, tinyhf.tokenizer(False))
+    passes, batch = shared(subject), next(iter(subject.batches(TEXTS, 3)))
+    addresses = list(subject.shape.heads)
+    read, plain = (record(outputs, batch, addresses) for outputs in (passes.read, subject.outputs))
+    assert torch.equal(read.outputs, plain.outputs)
+    for address in addresses:
+        assert all(torch.equal(*both) for both in zip(read.parts[address], plain.parts[address], strict=True))
+    write = writing(plan_edits(subject.shape, ["v@2"], "layer")[0])
+    assert (passes._prefix is None or passes._prefix.before(1) is None) == (family == "bloom")
     assert torch.equal(passes.outputs(batch, write), subject.outputs(batch, write))
 
 

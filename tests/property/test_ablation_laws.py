@@ -267,7 +267,7 @@ def two(kind):
 
 def read(kind, texts):
     batch = next(iter(subject(kind).batches(texts, 8)))
-    return batch, record(subject(kind), batch, subject(kind).shape.heads)
+    return batch, record(subject(kind).outputs, batch, subject(kind).shape.heads)
 
 
 @pytest.mark.parametrize(("kind", "per"), [("gpt2", "layer"), ("llama", "head"), ("bart", "layer"), ("bert", "layer")])
@@ -308,7 +308,7 @@ def test_q_k_and_v_of_a_layer_together_are_its_attention_output(kind):
 def test_it_holds_of_our_own_models_too():
     base = next(OWN.batches(lines(8), 8))
     real, address = base.source.real, Address("plain", 2)
-    clean, parts = record(OWN, base, OWN.shape.heads)
+    clean, parts = record(OWN.outputs, base, OWN.shape.heads)
     for edit in plan_edits(OWN.shape, None, "head"):
         same = replace_at(edit.targets, parts[edit.address], real, real)
         assert torch.equal(OWN.outputs(base, {edit.address: same}), clean)

@@ -53,7 +53,7 @@ def test_all_writers_together_are_the_donors_stream_and_its_queries_keys_and_val
     made = paths.stream.inputs[last] + sum(paths.change[writer] for writer in paths.stream.writers_before(last))
     torch.testing.assert_close(made, other.inputs[last], rtol=0, atol=ROUNDING)
     address, writers = Address("plain", last), paths.stream.writers_before(last)
-    theirs = record(model, donor, [address]).parts[address]
+    theirs = record(model.outputs, donor, [address]).parts[address]
     for component in "qkv":
         (edit,) = model.shape.resolve(Site.parse(f"{component}@{last}"))
         swapped = model.outputs(

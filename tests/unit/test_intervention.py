@@ -46,7 +46,7 @@ def encoder():
 def test_what_goes_in_is_zero_the_mean_or_the_second_texts(gpt):
     ready = PreparedText.of(gpt, TEXT, SECOND)
     assert ready.second is not None
-    own, other = (record(gpt, batch, (FIRST, LAST)).parts for batch in (ready.batch, ready.second))
+    own, other = (record(gpt.outputs, batch, (FIRST, LAST)).parts for batch in (ready.batch, ready.second))
     read = ready.reading(ready.plan({"q@1.h2": "zero", "k@1": "second", "v@2.h1,3": "mean"}))
     first, last = read.traces
     assert not first.q[0, 1].any()
@@ -68,7 +68,7 @@ def test_the_mean_is_of_this_text_as_it_is_without_switches(gpt):
     ready = PreparedText.of(gpt, TEXT)
     means = Means()
     real = ready.batch.source.real
-    means.add(record(gpt, ready.batch, (LAST,)).parts[LAST], real, real)
+    means.add(record(gpt.outputs, ready.batch, (LAST,)).parts[LAST], real, real)
     both = ready.reading(ready.plan({"v@1": "zero", "v@2": "mean"})).traces[1]
     torch.testing.assert_close(both.v[0, :, 0], means.parts().v[0, :, 0].float())
 

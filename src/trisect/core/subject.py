@@ -338,8 +338,8 @@ class AnsweringSubject(Subject, Protocol):
         self,
         batch: Batch,
         write: Writers | None = None,
-        hold: WeightsByAddress | None = None,
         places: Int[Tensor, "B ..."] | None = None,
+        hold: WeightsByAddress | None = None,
     ) -> Float[Tensor, "B T V"]:
         """Outputs at every position: logits, or last hidden states without a loss; at one place of each row, [B 1 V]."""
         ...
@@ -410,6 +410,12 @@ class EditedPasses(Protocol):
 
     def begin(self, batch: Batch, hold: WeightsByAddress | None = None) -> None:
         """Read a batch unedited, with these weights held, for the following passes over it."""
+        ...
+
+    def read(
+        self, batch: Batch, listeners: Writers, places: Int[Tensor, "B ..."] | None = None
+    ) -> Float[Tensor, "B T V"]:
+        """As `begin`, with its outputs; the listeners get q, k and v, and return them as they are."""
         ...
 
     def score(

@@ -270,14 +270,22 @@ def _map_at(
     return filled
 
 
-def _run_clean(proved: ProvedModel, inputs: ModelInputs, prefix: Prefix | None) -> tuple[Sequence[Call], ModelOutput]:
-    """Run one forward pass without edits and check its laws, unless edits are in force; raises ModelError if a law fails."""
+def _run_clean(
+    proved: ProvedModel, inputs: ModelInputs, prefix: Prefix | None, listeners: Mapping[Address, Writer]
+) -> tuple[Sequence[Call], ModelOutput]:
+    """Run one forward pass without edits and check its laws, unless edits are in force; raises ModelError if a law fails.
+
+    Listeners get q, k and v of the interface hook's calls.
+    """
+    hears = {order: listeners[address] for order, address in enumerate(proved.proof.addresses) if address in listeners}
     proof, looks = proved.proof, proved.proof.agreement.should_check_laws(inputs)
     laws = proof.call_laws() if looks and not open_edits(proved.model) else ()
 
     def meet(call: Call) -> Call:
         if proof.read_at(call) is not None:
             checker.call(call)
+        if call.order in hears:
+            hears[call.order](QKV(call.q, call.k, call.v))
         return outline(call)
 
     with torch.no_grad(), checking(proved.model, proved.name, laws, proof.addresses, inputs) as checker:
@@ -483,8 +491,8 @@ class SharedPasses:
         return (*(() if self.restarts.works else (FULL_PASS_NOTE,)), *filter(None, (self.restarts.apart,)))
 
     @synchronized
-    def begin(self, batch: Batch, hold: HeldWeights = None) -> ModelOutput:
-        """Run one unedited pass, store its blocks' outputs, and return the model's output."""
+    def begin(self, batch: Batch, hold: HeldWeights = None, listeners: Written = None) -> ModelOutput:
+        """Run one unedited pass, store its blocks' outputs, and return the model's output; listeners get its q, k and v."""
         self._batch, self._hold, self._prefix, self._lowest = batch, hold, None, None
         shares = self.restarts.works and self.proved.proof.hook is record_interface
         prefix = Prefix(self.proved.model, self.proved.modules) if shares else None
@@ -493,9 +501,18 @@ class SharedPasses:
             edits = edits_at(self.proved.proof.addresses, None, hold)
             answer = run_forward(self.proved, batch.inputs, edits, prefix=prefix)[1]
         else:
-            answer = _run_clean(self.proved, batch.inputs, prefix)[1]
+            answer = _run_clean(self.proved, batch.inputs, prefix, listeners or {})[1]
         self._prefix, self._answer = prefix, tuple(first_tensor(answer).shape)
         return answer
+
+    def read(
+        self, batch: Batch, listeners: Mapping[Address, Writer], places: Int[Tensor, "B ..."] | None = None
+    ) -> Float[Tensor, "B T V"]:
+        """As `begin`, with the outputs of `output_at`."""
+        if self.proved.proof.hook is record_interface:
+            return output_at(self.begin(batch, None, listeners), places)
+        self._batch = None
+        return self.outputs(batch, listeners, places)
 
     @synchronized
     def score(

@@ -331,7 +331,7 @@ class Pretrained:
         return str(number) if self.tokenizer is None else str(self.tokenizer.decode([number]))
 
     def outputs(
-        self, batch: Batch, write: Written = None, hold: HeldWeights = None, places: Int[Tensor, "B ..."] | None = None
+        self, batch: Batch, write: Written = None, places: Int[Tensor, "B ..."] | None = None, hold: HeldWeights = None
     ) -> Float[Tensor, "B T V"]:
         """Logits, or last hidden states, of one batch; see AnsweringSubject."""
         return output_at(self.predict(batch.inputs, write, hold), places)

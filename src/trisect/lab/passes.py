@@ -57,6 +57,12 @@ class WholePasses:
     def begin(self, batch: Batch, hold: WeightsByAddress | None = None) -> None:
         """Do nothing: every pass is a whole one."""
 
+    def read(
+        self, batch: Batch, listeners: Writers, places: Int[Tensor, "B ..."] | None = None
+    ) -> Float[Tensor, "B T V"]:
+        """The subject's outputs."""
+        return self.outputs(batch, listeners, places)
+
     def score_each(
         self,
         batch: Batch,

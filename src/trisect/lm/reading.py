@@ -222,8 +222,8 @@ class OwnModel:
         self,
         batch: Batch,
         write: Mapping[Address, Writer] | None = None,
-        hold: Mapping[Address, Float[Tensor, "B H T S"]] | None = None,
         places: Int[Tensor, "B ..."] | None = None,
+        hold: Mapping[Address, Float[Tensor, "B H T S"]] | None = None,
     ) -> Float[Tensor, "B T V"]:
         """Logits of the next word at every position, or at places of each row."""
         return self._logits(self._pass(batch.inputs["ids"], write or {}, hold or {}, None), places)

@@ -371,12 +371,12 @@ class PreparedText:
 
     @functools.cached_property
     def _recorded(self) -> Mapping[Address, QKV]:
-        return record(self.subject, self.batch, self.subject.shape.heads).parts
+        return record(self.subject.outputs, self.batch, self.subject.shape.heads).parts
 
     @functools.cached_property
     def _recorded_second(self) -> Mapping[Address, QKV]:
         assert self.second is not None
-        return record(self.subject, self.second, self.subject.shape.heads).parts
+        return record(self.subject.outputs, self.second, self.subject.shape.heads).parts
 
     def switched(
         self, planned: tuple[ResolvedSwitch, ...], place: int | None = None, positions: tuple[int, ...] = ()

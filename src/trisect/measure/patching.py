@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -12,7 +12,7 @@ from numpy.typing import ArrayLike
 from torch import Tensor
 
 from trisect.core.errors import ModelError
-from trisect.core.subject import QKV, AnsweringSubject, Batch, SiteTarget, Writer
+from trisect.core.subject import QKV, Batch, SiteTarget, Writer, Writers
 from trisect.core.tables import NewRow
 from trisect.core.trace import Address, Trace
 from trisect.stats.bootstrap import bootstrap_ratios, percentile_interval
@@ -28,13 +28,13 @@ class _RecordedPass(NamedTuple):
 
 
 def record(
-    subject: AnsweringSubject,
+    outputs_of: Callable[[Batch, Writers, Int[Tensor, " B"] | None], Float[Tensor, "B T V"]],
     batch: Batch,
     addresses: Iterable[Address],
     places: Int[Tensor, " B"] | None = None,
     max_bytes: int | None = None,
 ) -> _RecordedPass:
-    """Read a batch in an unedited pass; with `places`, outputs at one position of each row alone.
+    """Read a batch in an unedited pass, by a subject's `outputs` or the `read` of edited passes; with `places`, at one position a row.
 
     Addresses are recorded in the order of the model's calls: the first, and the following ones while all fit in `max_bytes`.
     """
@@ -50,7 +50,7 @@ def record(
 
         return write
 
-    outputs = subject.outputs(batch, {address: listener(address) for address in addresses}, places=places)
+    outputs = outputs_of(batch, {address: listener(address) for address in addresses}, places)
     return _RecordedPass(outputs, parts_at)
 
 

@@ -73,7 +73,7 @@ def read_pairs(model: Pretrained, texts: Sequence[TextPair]) -> _PairReading:
 def _read(model: Pretrained, texts: tuple[tuple[str, str, str], ...]) -> _PairReading:
     bases, donors, answers = zip(*texts, strict=True)
     batch, other = (next(iter(model.batches(side, len(side)))) for side in (bases, donors))
-    reading, parts = read_graph(model, batch), record(model, other, model.addresses).parts
+    reading, parts = read_graph(model, batch), record(model.outputs, other, model.addresses).parts
     assert reading.output is not None, "a reading with gradients has the model's output"
     ids = torch.tensor(model.tokenizer.convert_tokens_to_ids(list(answers)))
     logits = reading.output[:, -1].gather(1, ids[:, None].to(reading.output.device))[:, 0]

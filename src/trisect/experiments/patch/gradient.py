@@ -145,7 +145,7 @@ class _Estimates:
                 problem, f"{REQUIREMENT} Positions of both have to be the same.", "Give texts of the same length."
             )
         addresses = dict.fromkeys(address for address, _ in self.heads)
-        donor = record(self.subject, batches["donor"], addresses, places["donor"])
+        donor = record(self.subject.outputs, batches["donor"], addresses, places["donor"])
         texts = {
             "base": ReadText(batches["base"], places["base"], donor.outputs, {}),
             "donor": ReadText(batches["donor"], places["donor"], *donor),

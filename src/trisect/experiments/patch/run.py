@@ -390,8 +390,10 @@ def _patch_pairs(
     if later or aside:
         addresses = {"base": tuple(order), "donor": tuple(order)}
     room = None if later or aside or settings.per == "site" else ROOM
+    shares = len(edits) > MAX_UNSHARED_EDITS
     for part in prepared.groups(settings.batch):
-        texts = _read(subject, prepared, part, addresses, room)
+        texts = _read(subject, passes if shares else None, prepared, part, addresses, room)
+        begun = texts["base"].batch if shares else None
         runs.note(texts, part)
         control.begin(texts, part)
         positions = read_positions(settings.positions or "all")
@@ -402,8 +404,9 @@ def _patch_pairs(
             scored = how == "denoise" and texts[run].places is not None and texts[donor].places is not None
             for question in control.questions if scored else [None]:
                 batch = texts[run].batch if question is None else question.batch
-                if len(edits) > MAX_UNSHARED_EDITS:
+                if shares and batch is not begun:
                     passes.begin(batch)
+                    begun = batch
                 control.residual_known.clear()
                 selection = (site for site in in_order if site.how == how)
                 for address, members in groupby(selection, key=lambda site: site.edit.address):
@@ -411,7 +414,9 @@ def _patch_pairs(
                     if address not in texts[donor].parts:
                         text = texts[donor] = texts[donor]._replace(parts={})  # frees them before others are read
                         rest = edited[edited.index(address) :]
-                        texts[donor] = text._replace(parts=record(subject, text.batch, rest, text.places, ROOM).parts)
+                        texts[donor] = text._replace(
+                            parts=record(subject.outputs, text.batch, rest, text.places, ROOM).parts
+                        )
                     if question is not None:
                         control.patch(question, group, texts, part, later)
                         continue
@@ -425,17 +430,22 @@ def _patch_pairs(
 
 def _read(
     subject: AnsweringSubject,
+    passes: EditedPasses | None,
     prepared: PreparedPairs,
     part: Int[np.ndarray, " B"],
     addresses: Mapping[str, Sequence[Address]],
     room: int | None,
 ) -> dict[str, ReadText]:
-    """Both texts of some pairs from one unpatched pass each, with q, k and v at as many of the `addresses` as fit in `room` bytes."""
+    """Both texts of some pairs from one unpatched pass each, with q, k and v at as many of the `addresses` as fit in `room` bytes.
+
+    With `passes` the base's is the one from which its edited passes begin.
+    """
     texts = {}
     for name in ("base", "donor"):
         batch = prepared.batch(subject, part, name)
         places = None if subject.objective == "output" else answer_places(batch, subject.mask)
-        texts[name] = ReadText(batch, places, *record(subject, batch, addresses.get(name, ()), places, room))
+        outputs = subject.outputs if passes is None or name == "donor" else passes.read
+        texts[name] = ReadText(batch, places, *record(outputs, batch, addresses.get(name, ()), places, room))
     return texts
 
 
@@ -657,7 +667,7 @@ class _Controls:
             )
         places = tuple(dict.fromkeys(site.edit.address for _, site in best.values()))
         addresses = {"base": places, "donor": places}
-        reads = [(part, _read(self.subject, prepared, part, addresses, None)) for part in prepared.groups(64)]
+        reads = [(part, _read(self.subject, None, prepared, part, addresses, None)) for part in prepared.groups(64)]
         for _, site in best.values():
             moments = self._label_moments(site, reads)
             if moments.count < 2:
