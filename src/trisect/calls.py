@@ -11,16 +11,16 @@ from operator import index
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, SupportsIndex
 
-from trisect.core.errors import DamagedFileError, ModelError, SpecError, StudyError, check_name, translate_system_errors
+from trisect.core.errors import ModelError, SpecError, StudyError, check_name, translate_system_errors
 from trisect.core.subject import EditFunction, InputSample, ModelInputs, Readable, Texts
 from trisect.core.trace import Reading
-from trisect.lab.experiment import Experiment, Result
+from trisect.lab.experiment import Result
 from trisect.lab.inputs import open_any
 from trisect.lab.jobs import screen
-from trisect.lab.run_folder import DELETE_ADVICE, RunFolder, check_files, has_tables, is_study
+from trisect.lab.run_folder import MANIFEST, RunFolder, is_study
 from trisect.lab.subject import check_folder, load
 from trisect.lm.reading import edit_own
-from trisect.text.corpus import Corpus, is_corpus
+from trisect.text.corpus import Corpus
 from trisect.text.sources import open_corpus
 
 if TYPE_CHECKING:
@@ -328,15 +328,13 @@ def render(out: str | Path) -> Result[Any]:
 
 @translate_system_errors()
 def check(out: str | Path) -> list[StudyError]:
-    """Read all that a study, a run of any command, or a corpus folder holds and reads back; an error for each file that is damaged,
-    altered or of another run, saying what to do (of results without a list of their files: each table and record). What a command
-    keeps until it ends, and goes on from, is read too. Changes nothing.
+    """Read all files of a study, or those that finished runs of another command list; an error for each that is damaged, altered
+    or of another run, saying what to do. Of an interrupted command over several models, finished ones are read. Changes nothing.
     """
     from trisect.experiments.study.run import check_study
 
     check_name("a folder of results", out)
-    folder, planned = Path(out), _planned_by(Path(out)) is not None
-    run = RunFolder(folder)
+    folder, run = Path(out), RunFolder(Path(out))
     if is_study(folder) or not is_results(folder):
         errors = check_study(folder)
         again = f"Call 'trisect report {out}': it makes tables, figures and report again from the runs."
@@ -345,66 +343,14 @@ def check(out: str | Path) -> list[StudyError]:
             if not any(path in other.problem for other in errors):
                 errors.append(error)
         return errors
-    if planned or unfinished(folder):
-        return _check_begun(folder)
-    if is_corpus(folder) and not run.has_run:  # cut by a study
-        try:
-            open_corpus(folder)
-        except DamagedFileError as error:
-            return [error]
-        return []
-    return run.check() if run.has_run else check_files(folder)
-
-
-def _check_begun(folder: Path) -> list[StudyError]:
-    """An error for each damaged file of an unfinished run, its models and studies included."""
-    from trisect.experiments import EXPERIMENTS
-    from trisect.hf.files.fetch import check_files as check_model
-    from trisect.hf.small.gpt import is_model
-
-    studies = {path.parent for path in folder.rglob("study*.json") if is_study(path.parent)}
-    plans = [experiment.plan for experiment in EXPERIMENTS if experiment.plan]
-    errors = [error for place in sorted(studies) for error in check(place)] + check_files(
-        folder, DELETE_ADVICE, plans, studies
-    )
-    for place in (path.parent for path in sorted(folder.rglob("config.json")) if is_model(path.parent)):
-        try:
-            check_model(place)
-        except ModelError as error:
-            errors.append(DamagedFileError(error.problem, error.reason, DELETE_ADVICE.format(place)))
-    return errors
-
-
-def unfinished(out: str | Path) -> str:
-    """The command of an interrupted or running run in a folder, other than a study's; empty if there is none."""
-    folder, planner = Path(out), _planned_by(Path(out))
-    if planner is not None:
-        plan, record = folder / planner.plan, folder / planner.record
-        if not record.exists() or plan.stat().st_mtime_ns > record.stat().st_mtime_ns:  # begun, or begun to be extended
-            return planner.name
-    return RunFolder(folder).units_command
-
-
-def lacks_list(out: str | Path) -> bool:
-    """Whether a folder has tables, but neither a study nor a manifest, so that other files cannot be checked."""
-    return has_tables(Path(out)) and not _has_results(Path(out))
+    places = [path.parent for path in sorted(folder.rglob(MANIFEST))]  # of a dissection those of its parts too
+    return [error for place in places for error in (check(place) if is_study(place) else RunFolder(place).check())]
 
 
 def is_results(out: str | Path) -> bool:
-    """Whether a folder has results, finished or not, and is no model's."""
-    return _has_results(Path(out)) or lacks_list(out) or bool(unfinished(out)) or _planned_by(Path(out)) is not None
-
-
-def _planned_by(folder: Path) -> Experiment[Any, Any] | None:
-    """The experiment whose plan is in a folder; None if there is none, and for a model's folder."""
-    from trisect.experiments import EXPERIMENTS
-
-    planned = (experiment for experiment in EXPERIMENTS if experiment.plan and (folder / experiment.plan).is_file())
-    return None if (folder / "config.json").exists() else next(planned, None)
-
-
-def _has_results(folder: Path) -> bool:
-    return is_study(folder) or RunFolder(folder).has_run or is_corpus(folder)
+    """Whether a folder has a study, a finished run, or finished units of one."""
+    run = RunFolder(Path(out))
+    return is_study(run.path) or run.has_run or bool(run.units_command)
 
 
 def list_claims() -> list[dict[str, object]]:

@@ -12,7 +12,6 @@ from tests.raw import call, read_json
 import trisect
 from trisect.cli.options import experiment_command, parse_options
 from trisect.core.errors import CorpusError, DamagedFileError, StudyError
-from trisect.core.files import write_json
 from trisect.core.schema import build
 from trisect.engine.processes import Processes
 from trisect.experiments.recall import RECALL, rows
@@ -111,23 +110,6 @@ def test_a_run_that_is_stopped_and_whose_worker_is_killed_ends_the_same(done, tm
     for name in ("answers", "measures", "claims", "metrics"):
         assert again.tables[name].equals(done.tables[name]), name
     assert not list((tmp_path / "state").iterdir())
-
-
-def test_check_says_whether_a_recall_is_finished_and_reads_what_it_goes_on_from(done, tmp_path):
-    shutil.copytree(done.folder, tmp_path / "r")
-    said = call("check", tmp_path / "r")
-    assert said.stdout == "Every file is complete, and of one run.\n"
-    write_json(tmp_path / "r" / "recall.json", {**read_json(tmp_path / "r" / "recall.json"), "seeds": [1, 2]})
-    said = call("check", tmp_path / "r")
-    assert "has partial results of 'trisect recall'" in said.stdout
-    for name in ("losses/plain-1-fine-tuning.json", "answers/plain-1.json", "models/plain-1/model.safetensors"):
-        path = tmp_path / "r" / name
-        whole = path.read_bytes()
-        path.write_bytes(whole[: len(whole) // 2])
-        (error,) = trisect.check(tmp_path / "r")
-        assert str(path) in f"{error.problem} {error.reason}", name
-        assert error.todo.startswith("Delete")
-        path.write_bytes(whole)
 
 
 def test_real_files_with_names_left_out(births, tmp_path):

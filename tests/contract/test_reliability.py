@@ -159,7 +159,7 @@ def victims(folder):
 def test_check_names_every_kind_of_damaged_file_and_what_to_delete(whole, copy):
     assert trisect.check(copy.path) == []
     said = call("check", copy.path)
-    assert (said.exit_code, said.stdout) == (0, "Every file is complete, and of one run.\n")
+    assert (said.exit_code, said.stdout) == (0, "Every listed file is complete, and of one run.\n")
     for kind, path in victims(copy).items():
         good = path.read_bytes()
         path.write_bytes(good[: len(good) // 2])

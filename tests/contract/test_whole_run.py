@@ -51,7 +51,7 @@ def test_a_run_is_listed_whole_and_has_a_mark_of_its_own(folders, models, tmp_pa
         assert run_of_table(path.read_bytes()) == manifest["run"]
         read_table(path.parent, path.stem)
     assert not [name for name in seen(folder) if "trisect-part" in name]
-    assert call("check", folder).stdout == "Every file is complete, and of one run.\n"
+    assert call("check", folder).stdout == "Every listed file is complete, and of one run.\n"
     again = trisect.norms(models["one"], WORDS, out=tmp_path / "again", quiet=True).folder
     marks = [RunFolder(place).manifest()["run"] for place in (folders / "one", again, folders / "two")]
     assert marks[0] == marks[1] != marks[2]
@@ -300,31 +300,6 @@ def test_a_folder_without_a_list_of_files_is_known_by_its_record_and_written_ove
     for command in ("norms", "ablate"):
         assert call(command, models["two"], "--text", "w1 w2", "--out", folder).exit_code == 2
     assert seen(folder) == before
-
-
-def test_results_without_a_list_of_files_are_checked_by_what_stands_in_each(folders):
-    """As where tables and record are kept beside an article."""
-    folder = folders / "one"
-    (folder / MANIFEST).unlink()
-    (folder / "experiment.json").write_text("[]")  # a statement, which has no checksum
-    done = call("check", folder)
-    assert done.stdout == (
-        "Every table and record is complete. There is no list of the run's files, so pages and figures were not checked.\n"
-    )
-    table, record = folder / "tables" / "measures.parquet", folder / "norms.json"
-    content = table.read_bytes()
-    shutil.copy(folders / "two" / "tables" / "claims.parquet", folder / "tables")
-    record.write_text(record.read_text().replace("norms", "noses", 1))
-    of = [str(run_of_table(path.read_bytes()))[:8] for path in (table, folder / "tables" / "claims.parquet")]
-    damaged, other = trisect.check(folder)
-    assert damaged.problem == f"{record} is damaged."
-    assert other.problem == f"{table} belongs to another run."
-    assert other.reason == f"It is a table of run {of[0]}, and claims.parquet is of run {of[1]}."
-    table.write_bytes(content[:200] + bytes([content[200] ^ 1]) + content[201:])
-    failed = call("check", folder)
-    assert failed.exit_code == 2
-    assert f"The table {table} cannot be read." in failed.stderr
-    assert "Copy it again from the folder that the command wrote" in failed.stderr
 
 
 def altered(folder):

@@ -200,9 +200,8 @@ def check(model: str, as_json: bool, quiet: bool, **load_options: Any) -> None:
 
 
 def _say_check(out: str, errors: Sequence[StudyError]) -> None:
-    from trisect import calls
     from trisect.experiments.study.run import count_left
-    from trisect.lab.run_folder import is_study
+    from trisect.lab.run_folder import RunFolder, is_study
 
     for error in errors:
         say(f"trisect: {error}", err=True)
@@ -211,17 +210,12 @@ def _say_check(out: str, errors: Sequence[StudyError]) -> None:
     left, runs = count_left(Path(out)) if is_study(Path(out)) else (0, 0)
     if left:
         say(f"{left} of {runs} runs are not finished: call 'trisect study' again.")
-    if partial := calls.unfinished(out):
+    if partial := RunFolder(Path(out)).units_command:
         say(
             f"{out} has partial results of 'trisect {partial}', which was interrupted or is running. "
             "Call that command again, with the same settings: it goes on from there."
         )
-    if calls.lacks_list(out):
-        say(
-            "Every table and record is complete. There is no list of the run's files, so pages and figures were not checked."
-        )
-        return
-    say("Every file that exists is complete." if left or partial else "Every file is complete, and of one run.")
+    say("Every file that exists is complete." if left or partial else "Every listed file is complete, and of one run.")
 
 
 @main.command()

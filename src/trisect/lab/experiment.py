@@ -297,15 +297,13 @@ class Experiment(Command[S], Generic[S, F]):
     does. One with a `single` page leaves that and nothing else: `out` is then the page, or a folder to put it in under this name.
     One that is not `paged` leaves no page. `makes` says in one word what its paths are where the terminal shows them, such as
     models. One that `is_of_words` reads text whatever its settings are. `by_layer` is what a page of several models draws layer by
-    layer. `experiments` are those that it runs, and `plan` is the file that one writes before it begins, where it goes on over several
-    calls.
+    layer. `experiments` are those that it runs.
     """
 
     facts: type[F]
     source: str = ""
     out: str = ""
     record: str = "about.json"
-    plan: str = ""
     single: str = ""
     paged: bool = True
     makes: str = ""

@@ -8,7 +8,7 @@ import re
 import secrets
 import shutil
 import time
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
@@ -25,7 +25,6 @@ from trisect.core.files import (
     digest_file,
     is_file_name,
     is_scratch,
-    read_any_json,
     read_json,
     read_record,
     remove_scratch,
@@ -424,45 +423,6 @@ def read_tables(folder: Path) -> dict[str, pl.DataFrame]:
     """
     paths = sorted((folder / "tables").glob("*.parquet"))
     return {path.stem: read_table(path.parent, path.stem, COPY_AGAIN) for path in paths}
-
-
-def check_files(
-    folder: Path, todo: str = COPY_AGAIN, plans: Collection[str] = (), excluded: Collection[Path] = ()
-) -> list[StudyError]:
-    """Errors for all files below a folder whose content differs from their checksum, for tables of another run than those beside
-    them, and for changed files of complete runs and units. `todo` is the advice, formatted with the path; `plans` are names of
-    files that a command needs to resume. Folders `excluded` are skipped.
-    """
-    errors, listed = list[StudyError](), set[Path]()
-    inside = (p for p in sorted(folder.rglob("*")) if not any(above in excluded for above in p.parents))
-    paths = [p for p in inside if not any(map(is_scratch, p.relative_to(folder).parts))]
-    for path in (p for p in paths if p.name == MANIFEST):
-        try:
-            listed |= {path, *(path.parent / name for name in RunFolder(path.parent).manifest()["files"])}
-            errors += RunFolder(path.parent).check()
-        except DamagedFileError:
-            pass  # its own checksum is checked below
-    runs = dict[Path, tuple[Path, str]]()
-    for path in (p for p in paths if p.suffix in (".json", ".parquet") and p not in listed and p.is_file()):
-        again = MOVE_ADVICE.format(path.parent) if path.name in plans else todo.format(path)
-        try:
-            if path.suffix == ".parquet":
-                read_table(path.parent, path.stem, again)
-                if run := run_of_table(path.read_bytes()):
-                    first, mark = runs.setdefault(path.parent, (path, run))
-                    if mark != run:
-                        words = f"It is a table of run {run[:8]}, and {first.name} is of run {mark[:8]}."
-                        raise DamagedFileError(f"{path} belongs to another run.", words, again)
-            elif path.name in plans:
-                read_json(path, again)
-            elif path.name != STATEMENT:
-                with path.open("rb") as file:
-                    begins = file.read(16)
-                if not begins or b'"body"' in begins:  # was written with a checksum
-                    read_any_json(path, again)
-        except DamagedFileError as error:
-            errors.append(error)
-    return errors
 
 
 def is_study(place: Path) -> bool:

@@ -23,7 +23,6 @@ class Dissect(TrainingExperiment[DissectSettings, DissectFacts]):
     settings = DissectSettings
     facts = DissectFacts
     record = RECORD
-    plan = "parts.json"
 
     def prepare(self, settings: DissectSettings, machine: Machine) -> DissectWork:
         """The work that the settings ask for."""

@@ -25,7 +25,6 @@ class LookupStudy(TrainingExperiment[LookupSettings, LookupFacts]):
     name = "lookup"
     settings = LookupSettings
     facts = LookupFacts
-    plan = "lookup.json"
     makes = "models"
 
     def __init__(self, patch: Experiment[Any, Any], *compose: Experiment[Any, Any]) -> None:

@@ -25,7 +25,6 @@ class Recall(TrainingExperiment[RecallSettings, RecallFacts]):
     settings = RecallSettings
     facts = RecallFacts
     source = "recall"
-    plan = "recall.json"
     makes = "models"
 
     def prepare(self, settings: RecallSettings, machine: Machine) -> RecallWork:

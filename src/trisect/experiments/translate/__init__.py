@@ -27,7 +27,6 @@ class Translate(TrainingExperiment[TranslateSettings, TranslateFacts]):
     name = "translate-train"
     settings = TranslateSettings
     facts = TranslateFacts
-    plan = "translation.json"
     makes = "models"
     paged = False
 
