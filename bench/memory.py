@@ -1,4 +1,4 @@
-"""Memory of norms, profile, ablate and patch beside the model's plain forward pass, in a tenth of TinyLlama's size, larger ones by hand.
+"""Memory and growth of norms, profile, ablate and patch beside the model's plain forward pass.
 
 python bench/memory.py WAY KIND     MiB of one of them: plain, norms, profile, ablate, patch; llama, small
 """
@@ -11,12 +11,14 @@ import random
 import subprocess
 import sys
 import tempfile
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import numpy as np
 import torch
-from paired import Row, row
+from paired import Row, one_core, row, timed
 from torch import nn
 from transformers import LlamaConfig, LlamaForCausalLM
 
@@ -63,7 +65,7 @@ def tokenizer() -> Any:
     words = [*names.values(), *(f"w{i}" for i in range(VOCABULARY))]
     inner = Tokenizer(models.WordLevel({w: i for i, w in enumerate(words)}, "[UNK]"))
     inner.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
-    return PreTrainedTokenizerFast(tokenizer_object=inner, model_max_length=1024, **names)
+    return PreTrainedTokenizerFast(tokenizer_object=inner, model_max_length=4096, **names)
 
 
 def made_texts(count: int, tokens: int) -> list[str]:
@@ -74,12 +76,12 @@ def made_texts(count: int, tokens: int) -> list[str]:
 
 def run_norms(subject: Any, texts: list[str], sites: tuple[str, ...], out: Path) -> None:
     """`trisect norms`."""
-    trisect.norms(subject, texts, out=out, batch=len(texts), quiet=True)
+    trisect.norms(subject, texts, out=out, batch=min(2, len(texts)), quiet=True)
 
 
 def run_ablate(subject: Any, texts: list[str], sites: tuple[str, ...], out: Path) -> None:
     """`trisect ablate`, of one layer: the others take as much."""
-    trisect.ablate(subject, texts, sites=sites, out=out, batch=len(texts), quiet=True)
+    trisect.ablate(subject, texts, sites=sites, out=out, batch=min(2, len(texts)), quiet=True)
 
 
 def run_patch(subject: Any, texts: list[str], sites: tuple[str, ...], out: Path) -> None:
@@ -88,7 +90,7 @@ def run_patch(subject: Any, texts: list[str], sites: tuple[str, ...], out: Path)
     texts, other = masked, [" ".join([*reversed(t.split()[:-1]), "w1"]) for t in masked]
     pairs = out.with_suffix(".jsonl")
     pairs.write_text("".join(json.dumps({"base": a, "donor": b}) + "\n" for a, b in zip(texts, other, strict=True)))
-    trisect.patch(subject, pairs=pairs, sites=sites, out=out, batch=len(texts), quiet=True)
+    trisect.patch(subject, pairs=pairs, sites=sites, out=out, batch=min(2, len(texts)), quiet=True)
 
 
 def run_profile(subject: Any, texts: list[str], sites: tuple[str, ...], out: Path) -> None:
@@ -99,7 +101,7 @@ def run_profile(subject: Any, texts: list[str], sites: tuple[str, ...], out: Pat
     few = [" ".join([*w[i:], *w[:i]]) for w in map(str.split, texts) for i in range(PROFILED // len(texts))]
     for split in ("train", "valid", "test"):
         (corpus / f"{split}.txt").write_text("\n".join(few) + "\n")
-    trisect.profile(subject, corpus=corpus, labels=("position",), out=out, batch=len(texts), quiet=True)
+    trisect.profile(subject, corpus=corpus, labels=("position",), out=out, batch=min(2, len(texts)), quiet=True)
 
 
 RUNS = {"norms": run_norms, "profile": run_profile, "ablate": run_ablate, "patch": run_patch}
@@ -159,6 +161,47 @@ def memory_rows() -> list[Row]:
         what = f"memory of `trisect {way}`, {size.words}, beside a forward pass"
         rows.append(row(what, f"{plain:.0f} MiB", f"{ours:.0f} MiB", plain / ours, notes))
     return rows
+
+
+GROWTH = {  # heads of 64
+    "texts": (8, 16, 32, 64),
+    "tokens": (128, 256, 512, 1024, 2048),
+    "layers": (2, 4, 8, 16),
+    "heads": (2, 4, 8, 16),
+}
+USUAL = {"texts": 8, "tokens": 128, "layers": 4, "heads": 4}
+
+
+def growth_rows() -> list[Row]:
+    """Exponents of time in texts, tokens, layers and heads, of commands and of the plain pass; memory against texts."""
+    rows = list[Row]()
+    for way, (axis, sizes) in itertools.product(("norms", "profile", "patch"), GROWTH.items()):
+        spent = np.array([growth(way, USUAL | {axis: size}, axis == "texts") for size in sizes])
+        # of the steps from size to size, without what every run takes (figures, files)
+        steps = np.log(np.maximum(np.diff(spent, axis=0), 1e-3))
+        plain, ours = (f"{np.polyfit(np.log(sizes[1:]), steps[:, i], 1)[0]:.2f}" for i in range(2))
+        shown = (
+            f"{n:,}: {a:.2f} s, {b:.1f} s{f', {m:,.0f} MiB' * (m > 0)}"
+            for n, (a, b, m) in zip(sizes, spent, strict=True)
+        )
+        notes = [f"Plain pass and command (its memory): {'; '.join(shown)}."]
+        rows.append(
+            row(f"`trisect {way}`: exponent of time in {axis}, {sizes[0]} to {sizes[-1]:,}", plain, ours, None, notes)
+        )
+    return rows
+
+
+@one_core()
+def growth(way: str, size: dict[str, int], counts_memory: bool) -> tuple[float, float, float]:
+    """CPU seconds of the plain pass and of a command, and MiB of tensors that the command takes at most."""
+    torch.manual_seed(0)
+    model, words = llama(size["layers"], 64 * size["heads"], 176 * size["heads"], VOCABULARY + 2).float(), tokenizer()
+    texts, sites, subject = made_texts(size["texts"], size["tokens"]), ("q@1", "k@1", "v@1"), trisect.load(model, words)
+    with tempfile.TemporaryDirectory() as folder:
+        command = lambda: RUNS[way](subject, texts, sites, Path(folder) / str(time.time_ns()))  # noqa: E731
+        plain = lambda: [run_plain(model, words, texts[i : i + 2]) for i in range(0, len(texts), 2)]  # noqa: E731
+        memory, times = peak_of(command) if counts_memory else 0.0, timed({"plain": plain, "": command}, 1)
+        return times["plain"][0], times[""][0], memory
 
 
 if __name__ == "__main__":

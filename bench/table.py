@@ -33,6 +33,7 @@ PARTS: dict[str, Callable[[], list[dict[str, object]]]] = {
     "whole": training.study_rows,
     "norms": reading.norms_rows,
     "memory": memory.memory_rows,
+    "growth": memory.growth_rows,
     "similarity": reading.similarity_rows,
     "profiling": reading.probe_rows,
     "proof": reading.proof_rows,

@@ -261,6 +261,8 @@ def test_what_cannot_be_measured_is_refused_by_name(call, error, known):
 def test_contribution_weights_sum_to_one_and_are_the_definition(shape, causal, padding):
     trace = made(shape, causal=causal, padding=min(padding, shape["queries"] - 1))
     heads, layer = norms.contributions(trace)
+    for received, each in zip(norms.received_contributions(trace), (heads, layer), strict=True):
+        assert torch.allclose(received, each.sum(-2), rtol=1e-9, atol=1e-9)
     f = pieces(trace) * real(trace)[:, None, ..., None]
     for found, parts in ((heads, f), (layer, f.sum(1))):
         whole = parts.sum(-2, keepdim=True)
@@ -275,7 +277,7 @@ def test_contribution_weights_sum_to_one_and_are_the_definition(shape, causal, p
 @pytest.mark.parametrize("block", ["pre", "post"])
 def test_with_the_residual_contributions_still_sum_to_one_and_rollout_steps_are_shares(block):
     trace = random_trace(3, block=block, padding=1)
-    shares = norms.contributions(trace, residual=True)[1].sum(-1)
+    shares = norms.layer_contributions(trace, residual=True).sum(-1)
     assert torch.allclose(shares[trace.query_real], torch.ones(int(trace.query_real.sum()), dtype=shares.dtype))
     for kind in ("weight", "norm", "contribution"):
         step = norms.rollout_step(trace, kind)

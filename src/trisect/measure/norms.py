@@ -53,16 +53,18 @@ def transformed_and_layer_norms(trace: Trace) -> tuple[Float[Tensor, "B H S"], F
     return per_head.masked_fill(~trace.key_real[:, None], 0.0), _mask_padding(trace, pairs)
 
 
-@torch.no_grad()
-def contributions(trace: Trace, residual: bool = False) -> tuple[Float[Tensor, "B H T S"], Float[Tensor, "B T S"]]:
-    """Contribution weights a_ij f(x_j)·o_i / ‖o_i‖² of every head, o_i = Σ_j a_ij f(x_j), and of the layer, whose o_i is the heads' sum.
+class _Shared(NamedTuple):
+    """Weights and values, and o_i / ‖o_i‖² in the space of a head's values: that of each head, and that of the layer."""
 
-    The share of query i's output o_i that comes from key j. Shares sum to 1 over j; one is negative if the vector from j points away
-    from o_i. 0 at padding, and where o_i is 0. With `residual`, x_i is added to the layer's o_i, and counts as a share of position i
-    (of no position in stack 'cross'). In double precision. Raises ModelError as transformed_norms, and with `residual` if the block
-    is not known. Source:
-    arXiv 2606.07604, contribution weights.
-    """
+    weights: Float[Tensor, "B H T S"]
+    values: Float[Tensor, "B H S E"]
+    heads: Float[Tensor, "B H T E"]
+    layer: Float[Tensor, "B H T E"]
+    own: Float[Tensor, "B T"]  # x_i·o_i / ‖o_i‖², where the layer's o_i has the residual x_i in it
+
+
+def _shared_outputs(trace: Trace, residual: bool = False) -> _Shared:
+    """In double precision, 0 at padding and where o_i is 0. Raises ModelError as `layer_contributions`."""
     w_o = effective_projection(trace).double()
     real = trace.query_real[:, None, :, None] & trace.key_real[:, None, None]
     weights, values = _effective_weights(trace).double() * real, trace.values.double()
@@ -71,17 +73,49 @@ def contributions(trace: Trace, residual: bool = False) -> tuple[Float[Tensor, "
     total = project(output, w_o)
     x = to_single_precision(_block_of(trace, "residual").residual).double() if residual else torch.zeros_like(total)
     total = (total + x) * trace.query_real[..., None]
-    head_parts = weights * (projected @ values.mT)
-    layer_parts = (weights * (torch.einsum("btd,hed->bhte", total, w_o) @ values.mT)).sum(1)
-    if residual:
-        torch.diagonal(layer_parts, dim1=1, dim2=2).add_((x * total).sum(-1))
-    tiny = torch.finfo(torch.float64).tiny
-    sizes = (projected * output).sum(-1, keepdim=True), total.square().sum(-1, keepdim=True)
-    heads, layer = (
-        torch.where(size > 0, part / size.clamp_min(tiny), 0.0)
-        for part, size in zip((head_parts, layer_parts), sizes, strict=True)
-    )
-    return heads, layer
+
+    def over(part: Tensor, size: Tensor) -> Tensor:
+        return torch.where(size > 0, part / size.clamp_min(torch.finfo(torch.float64).tiny), 0.0)
+
+    size = total.square().sum(-1, keepdim=True)
+    heads = over(projected, (projected * output).sum(-1, keepdim=True))
+    layer = over(torch.einsum("btd,hed->bhte", total, w_o), size[:, None])
+    return _Shared(weights, values, heads, layer, over((x * total).sum(-1), size[..., 0]))
+
+
+@torch.no_grad()
+def contributions(trace: Trace) -> tuple[Float[Tensor, "B H T S"], Float[Tensor, "B T S"]]:
+    """Contribution weights a_ij f(x_j)·o_i / ‖o_i‖² of every head, o_i = Σ_j a_ij f(x_j), and of the layer, whose o_i is the heads' sum.
+
+    The share of query i's output o_i that comes from key j. Shares sum to 1 over j; one is negative if the vector from j points away
+    from o_i. 0 at padding, and where o_i is 0. In double precision. Raises ModelError as transformed_norms. Source:
+    arXiv 2606.07604, contribution weights.
+    """
+    shared = _shared_outputs(trace)
+    return (shared.heads @ shared.values.mT).mul_(shared.weights), layer_contributions(trace)
+
+
+@torch.no_grad()
+def received_contributions(trace: Trace) -> tuple[Float[Tensor, "B H S"], Float[Tensor, "B S"]]:
+    """`contributions`, summed over queries, without an array of all pairs beside the weights. Raises ModelError as transformed_norms."""
+    weights, values, *parts, _ = _shared_outputs(trace)
+    heads, layer = (((weights.mT @ part) * values).sum(-1) for part in parts)
+    return heads, layer.sum(1)
+
+
+@torch.no_grad()
+def layer_contributions(trace: Trace, residual: bool = False) -> Float[Tensor, "B T S"]:
+    """The layer's `contributions`; with `residual`, x_i is added to its o_i, and counts as a share of position i (of none in stack 'cross').
+
+    Raises ModelError as transformed_norms, and with `residual` if the block is not known.
+    """
+    weights, values, _, outputs, own = _shared_outputs(trace, residual)
+    layer = torch.zeros_like(weights[:, 0])
+    for head in range(weights.shape[1]):  # one head at a time in memory
+        layer += (outputs[:, head] @ values[:, head].mT).mul_(weights[:, head])
+    if residual and not trace.crosses:
+        torch.diagonal(layer, dim1=1, dim2=2).add_(own)
+    return layer
 
 
 @torch.no_grad()
@@ -100,7 +134,7 @@ def rollout_step(trace: Trace, kind: str) -> Float[Tensor, "B T T"]:
     elif kind == "norm":
         step = norms(trace, "residual").double()
     else:
-        step = contributions(trace, residual=True)[1].clamp_min(0.0)
+        step = layer_contributions(trace, residual=True).clamp_min(0.0)
     step = step * real
     return step / step.sum(-1, keepdim=True).clamp_min(1e-30)
 

@@ -380,8 +380,8 @@ class LayerTally:
         """What tokens contribute; and of every head: rows, rows with a sink, the sinks' weight and contribution, how many sinks and
         other tokens there are and their ‖f(x)‖, and rows in which the head is dormant. Rows shorter than MIN_TOKENS do not count.
         """
-        heads, layer = measure_norms.contributions(trace)
-        contributed = torch.cat([layer[:, None], heads], 1).sum(2)
+        heads, layer = measure_norms.received_contributions(trace)
+        contributed = torch.cat([layer[:, None], heads], 1)
         belongs = (
             torch.nn.functional.one_hot(facts.category, len(CATEGORIES)).to(contributed) * trace.key_real[..., None]
         )

@@ -30,7 +30,7 @@ from trisect.experiments.explore.settings import ExploreFacts, ExploreSettings
 from trisect.lab.experiment import Measured, RunContext
 from trisect.measure.composition import read_stream
 from trisect.measure.logits import head_tokens, lens_logits
-from trisect.measure.norms import contributions, summed_norms, transformed_norms
+from trisect.measure.norms import layer_contributions, summed_norms, transformed_norms
 
 if TYPE_CHECKING:
     from anywidget import AnyWidget
@@ -233,7 +233,7 @@ def _layer(trace: Trace, model: str, is_long: bool = False) -> Layer:
         norms = transformed_norms(trace)[0].float().numpy()
         summed = summed_norms(trace)[0].float().numpy()
         if not is_long:
-            shares = contributions(trace)[1][0].float().numpy()
+            shares = layer_contributions(trace)[0].float().numpy()
             f = (trace.values @ torch.linalg.qr(trace.w_o.mT, mode="r").R.mT)[0].double()
             axes = torch.linalg.eigh(f.mT @ f).eigenvectors.flip(-1)  # so that most numbers are near 0, and pack well
             sources = (f @ axes).mT[:, : f.shape[1]].float().numpy()
