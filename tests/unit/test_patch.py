@@ -194,7 +194,6 @@ def test_a_masked_model_answers_at_its_mask(tmp_path):
     pair = {"base": "w1 [MASK] w3", "donor": "w4 [MASK] w6", "answers": {"base": "w5", "q": "w7"}}
     done = trisect.patch(model, pair_list=[pair], sites="v@1", out=tmp_path / "out", quiet=True)
     assert done.sites[0].logit_change is not None
-    assert done.tables["tokens"].filter(answers=True)["position"].to_list() == [3]
     wrong = {"base": "w1 [MASK] [MASK]", "donor": "w4 [MASK] w6"}
     refused(
         lambda: trisect.patch(model, pair_list=[wrong], out=tmp_path / "b", quiet=True), "its base has '[MASK]' 2 times"
@@ -432,8 +431,6 @@ def test_a_recall_model_is_asked_about_another_person(tmp_path):
     done = trisect.patch(str(folder), task="recall", count=5, sites="v@all", out=tmp_path / "out", quiet=True)
     assert [site.site for site in done.sites] == ["v@1", "v@2"]
     assert done.sites[0].own is None  # what k and v would predict is in no text
-    read = done.tables["tokens"].filter(answers=True)
-    assert (read["base"].to_list(), read["donor"].to_list()) == (["<mask>"] * 5, ["<mask>"] * 5)
     assert set(done.tables["pairs"]["answer_base"]) == {"R", "O"}
     assert done.about.command == "trisect patch MODEL --sites v@all --task recall --count 5"
 

@@ -15,7 +15,7 @@ from trisect.core.subject import SiteTarget, Writer
 from trisect.core.tables import INTEGER, REAL, TEXT, NewRow, frame
 from trisect.core.trace import Address
 from trisect.experiments.patch.page import OF_RUN, TOP
-from trisect.experiments.patch.run import PatchedRuns, ReadText, facts_of, prepare, tables, token_rows
+from trisect.experiments.patch.run import PatchedRuns, ReadText, facts_of, prepare, tables
 from trisect.experiments.patch.settings import PatchFacts, PatchSettings, read_positions
 from trisect.hf.batches import output_at
 from trisect.hf.load import Pretrained, read_graph
@@ -51,7 +51,7 @@ def measure(settings: PatchSettings, context: RunContext) -> Measured[PatchFacts
     parts = prepared.groups(settings.batch)
     with context.progress(f"estimating {len(prepared.pairs)} pairs") as step:
         for done, part in enumerate(parts, 1):
-            estimates.add(part, edits)
+            estimates.add(part)
             step(done, len(parts))
     frames, noted, counted = tables(subject, runs, settings)
     base, donor = (runs.differences[name] for name in ("base", "donor"))
@@ -98,7 +98,7 @@ class _Estimates:
             f"Estimates are by gradient alone, since the weights cannot be recomputed from q·k: {', '.join(self.plain)}.",
         ) * bool(self.plain)
 
-    def add(self, part: Int[np.ndarray, " B"], edits: Sequence[EditedPass]) -> None:
+    def add(self, part: Int[np.ndarray, " B"]) -> None:
         """Add the estimates of some pairs: a forward and backward pass over the base, a forward pass over the donor."""
         texts, sides = self._read(part)
         base, places = texts["base"], texts["base"].places
@@ -107,7 +107,6 @@ class _Estimates:
         assert reading.output is not None
         texts["base"] = base._replace(outputs=output_at(reading.output, places))
         self.runs.note(texts, part)
-        self.runs.tokens += token_rows(texts, edits, sides, part)
         device = reading.output.device
         logits = reading.output[torch.arange(len(part), device=device), places.to(device)].double()
         ids = (torch.from_numpy(self.runs.predicted[name][part])[:, None].to(device) for name in ("base", "donor"))

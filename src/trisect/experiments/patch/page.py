@@ -1,19 +1,17 @@
-"""The page of activation patching: effects of q, k and v from the donor by layer and head, and a text pair token by token."""
+"""The page of activation patching: effects of q, k and v from the donor by layer and head, and a pair written out."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-import altair as alt
 import polars as pl
 
 from trisect.core.finding import About, Estimate, Finding
 from trisect.core.printable import percent
 from trisect.experiments.patch.predictions import CONTROLS, HypothesisRow, read_predictions
 from trisect.report import format as words
-from trisect.report import render
-from trisect.report.charts import Figure, LegendEntry, Panel, chart_of, overlay
+from trisect.report.charts import Figure
 from trisect.report.format import FEW_TEXTS, number_words, stack_words
 from trisect.report.maps import head_maps
 from trisect.report.measures import Bar, MeasuredValue, Measures, component_order, layer_figure
@@ -22,10 +20,6 @@ from trisect.report.sheet import Bullets, Section, Sheet, Table, present, proven
 if TYPE_CHECKING:
     from trisect.experiments.patch.settings import PatchFacts
 
-COLUMNS = 5  # tokens beside each other, so that a telephone shows them; fewer where a token is longer than a cell
-LINE_WIDTH, TOKEN_HEIGHT, LINE_GAP = 270.0, 19.0, 9.0  # pixels: of a line, of a token's cell, and between two lines
-MAX_TOKEN_CHARACTERS = 40  # characters of a token; longer ones are cut
-MAX_SIDE_TOKENS = 80  # tokens of one side; later ones are not drawn
 TABLE_PAIRS = 8  # pairs of the table
 SAME_ANSWER = "base and donor of every counted pair have the same answer"
 FEW_ANSWERED = 0.5  # share of texts answered correctly, below which the page has a warning
@@ -445,24 +439,10 @@ def _figures(sites: Sequence[SiteNumbers], facts: PatchFacts) -> Iterable[Figure
 
 
 def _pair_section(tables: Mapping[str, pl.DataFrame], sites: Sequence[SiteNumbers]) -> tuple[Table, Section]:
-    """The first pair that counts written out; and a section with its tokens, and predictions and answers of a few pairs."""
-    pairs, tokens = tables["pairs"], tables["tokens"]
+    """The first pair that counts written out; and a section with predictions and answers of a few pairs."""
+    pairs = tables["pairs"]
     first = pairs.filter(pl.col("counted"))["pair"].first() or 1
     kind = pairs.filter(pl.col("pair") == first)["kind"].first()
-    caption = f"Pair {first}{f' ({kind})' if kind else ''}: the base above, the donor below it, from left to right and line by line."
-    tokens, title, figure = tokens.filter(pl.col("pair") == first), "A text pair", None
-    panels = [
-        _token_panel(title if side in ("source", "") else f"{title}, {side}", rows.sort("position").to_dicts())
-        for (side,), rows in sorted(tokens.group_by("side"), key=lambda item: str(item[0][0]))
-    ]
-    if panels:
-        marks = [
-            (group, render.mark(group)) for group in sorted({p for p in tokens["patched"].unique().to_list() if p})
-        ]
-        keys = [LegendEntry(f"{group} patched", mark.colour, mark.shape) for group, mark in marks]
-        keys.append(LegendEntry("token of base and donor differ", render.RULE, "square"))
-        keys += [LegendEntry("where the answer is read", render.INK)] * bool(tokens["answers"].any())
-        figure = Figure("text-pair", "", title, caption, tuple(panels), tuple(keys))
     first_run = next(iter(_by_direction(sites).values()), [])
     answers_by_site: dict[str, dict[int, str]] = {}  # by site and pair: the answer, and which component predicts it
     for site in _best(first_run, "own" if any("own" in s for s in first_run) else "logit_change")[:3]:
@@ -490,62 +470,9 @@ def _pair_section(tables: Mapping[str, pl.DataFrame], sites: Sequence[SiteNumber
     written = tuple(
         (f"with {name}" if name in answers_by_site else name, cell) for name, cell in shown.items() if name != "pair"
     )
-    pair = Table(("", "text"), written, "One pair written out", prose=True, folded=False)
-    return pair, Section("The texts", (text,) if answered else (), present(figure), (table,))
+    pair = Table(("", "text"), written, f"One pair written out{f' ({kind})' if kind else ''}", prose=True, folded=False)
+    return pair, Section("The texts", (text,) if answered else (), (), (table,))
 
 
 def _shown(answer: str | None) -> str:
     return "–" if answer is None else answer.strip() or repr(answer)
-
-
-def _token_panel(title: str, rows: Sequence[Mapping[str, Any]]) -> Panel:
-    """Two boxes for each position, the base's token above the donor's, with marks where it is patched or the answer is read."""
-    boxes, texts, marks, ends = [], [], [], []
-    shown = rows[:MAX_SIDE_TOKENS]
-    longest = min(
-        MAX_TOKEN_CHARACTERS, max((len(_plain(row[side])) for row in shown for side in ("base", "donor")), default=0)
-    )
-    columns = max(1, min(COLUMNS, int(LINE_WIDTH / (12 + 4.6 * longest))))
-    wide = LINE_WIDTH / columns
-    for number, row in enumerate(shown):
-        line, column = divmod(number, columns)
-        left, top = column * wide, line * (2 * TOKEN_HEIGHT + LINE_GAP)
-        fill = render.PAPER if row["base"] == row["donor"] else render.RULE
-        for i, (side, ink) in enumerate((("base", render.INK), ("donor", render.SOFT))):
-            token = _plain(row[side]).replace("Ċ", "⏎").removesuffix("</w>")
-            token = token if len(token) <= MAX_TOKEN_CHARACTERS else f"{token[: MAX_TOKEN_CHARACTERS - 1]}…"
-            y, y2 = top + i * TOKEN_HEIGHT, top + (i + 1) * TOKEN_HEIGHT - 1
-            boxes.append(
-                {"x": left, "x2": left + wide - 2, "y": y, "y2": y2} | {"token": token, "fill": fill, "colour": ink}
-            )
-            texts.append({"x": left + 11, "y": (y + y2) / 2, "token": token, "colour": ink})
-        if row["patched"]:
-            look = render.mark(row["patched"])
-            marks.append({"x": left + 5, "y": top + TOKEN_HEIGHT / 2 - 0.5, "colour": look.colour, "shape": look.shape})
-        if row["answers"]:
-            ends.append({"x": left, "x2": left + wide - 2, "y": top + TOKEN_HEIGHT - 2.5})
-    height = (-(-len(shown) // columns)) * (2 * TOKEN_HEIGHT + LINE_GAP)
-    x = alt.X("x:Q", scale=alt.Scale(domain=[0, LINE_WIDTH], nice=False), axis=None)
-    y = alt.Y("y:Q", scale=alt.Scale(domain=[0, height], nice=False, reverse=True), axis=None)
-    x2, colour = alt.X2("x2"), alt.Color("colour:N", scale=None)
-    cells = chart_of("cells", boxes).mark_rect(stroke=render.RULE, strokeWidth=0.7, opacity=1)
-    written = chart_of("words", texts).mark_text(align="left", baseline="middle", fontSize=10.5)
-    layers = [
-        cells.encode(x, x2, y, alt.Y2("y2"), alt.Fill("fill:N", scale=None)),
-        written.encode(x, y, alt.Text("token:N"), colour),
-    ]
-    if marks:
-        signs = chart_of("patched", marks).mark_point(size=28, filled=True, opacity=1)
-        layers.append(signs.encode(x, y, colour, alt.Shape("shape:N", scale=None)))
-    if ends:
-        layers.append(chart_of("answers", ends).mark_rule(strokeWidth=2.5, color=render.INK).encode(x, x2, y))
-    base, donor = (" ".join(_plain(row[name]) for row in rows) for name in ("base", "donor"))
-    patched = [str(row["position"]) for row in rows if row["patched"]]
-    where = "all positions" if len(patched) == len(rows) else f"positions {', '.join(patched)}"
-    alternative = f"{title}. Base: {base}. Donor: {donor}. Patched: {where if patched else 'none'}."
-    return Panel(title, overlay(title, *layers, width=LINE_WIDTH, height=height), alternative, (), {})
-
-
-def _plain(token: str | None) -> str:
-    """A tokenizer's piece without its mark for a preceding space."""
-    return (token or "").lstrip("Ġ▁ ")

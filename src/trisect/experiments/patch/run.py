@@ -6,7 +6,7 @@ import json
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
-from itertools import groupby, product, zip_longest
+from itertools import groupby, product
 from typing import NamedTuple
 
 import numpy as np
@@ -83,11 +83,6 @@ PAIRS = {
     **{"pair": INTEGER, "kind": TEXT, "base": TEXT, "donor": TEXT},
     **{f"answer_{name}": TEXT for name in ANSWERS},
     **{"own_base": TEXT, "own_donor": TEXT, "counted": pl.Boolean},  # what the model answers unpatched
-}
-TOKENS = {
-    **{"pair": INTEGER, "side": TEXT, "position": INTEGER, "base": TEXT, "donor": TEXT},
-    # components that are patched there, and whether the answer is read there
-    **{"patched": TEXT, "answers": pl.Boolean},
 }
 CHANGES = {
     **{"pair": INTEGER, "stack": TEXT, "layer": INTEGER, "head": INTEGER, "component": TEXT, "group": TEXT},
@@ -173,7 +168,6 @@ class PatchedRuns:
     answered: Bool[np.ndarray, " N"]
     model_answers: dict[str, Int[np.ndarray, " N"]] = field(default_factory=dict)
     differences: dict[str, Float[np.ndarray, " N"]] = field(default_factory=dict)
-    tokens: list[NewRow] = field(default_factory=list)
 
     @classmethod
     def begin(cls, prepared: PreparedPairs, sites: Sequence[_PatchedSite] = ()) -> PatchedRuns:
@@ -396,9 +390,6 @@ def _patch_pairs(
         begun = texts["base"].batch if shares else None
         runs.note(texts, part)
         control.begin(texts, part)
-        positions = read_positions(settings.positions or "all")
-        sides = patched_sides(texts["base"].batch, texts["donor"].batch, positions, texts["base"].places)
-        runs.tokens += token_rows(texts, edits, sides, part)
         for how in directions:
             run, donor = ROLES[how]
             scored = how == "denoise" and texts[run].places is not None and texts[donor].places is not None
@@ -732,41 +723,12 @@ class _Controls:
             yield from self._rows(site)
 
 
-def token_rows(
-    texts: Mapping[str, ReadText], edits: Sequence[EditedPass], sides: PatchedSides, part: Int[np.ndarray, " B"]
-) -> Iterator[NewRow]:
-    """Rows of the table `tokens`: both texts of each pair side by side, with the components patched at each position."""
-    base, donor = (texts[name].batch for name in ("base", "donor"))
-    places = texts["base"].places
-    stacks = {(t.address.stack, t.component) for edit in edits for t in edit.targets}
-    for name in ("source", "target"):
-        run, other, mask = (getattr(side, name) for side in (base, donor, sides))
-        if run is None or other is None or mask is None or run.ids is None:  # sound and images have no tokens
-            continue
-        written = [
-            c
-            for c in COMPONENTS_ALONE
-            if any((base.queries if c == "q" else base.keys)(stack) is run for stack, part in stacks if part == c)
-        ]
-        answers = places if name == "target" or base.target is None else None
-        for row in range(len(run.tokens)):
-            tokens, others = (
-                [token for token, real in zip(side.tokens[row], side.real[row].tolist(), strict=True) if real]
-                for side in (run, other)
-            )
-            patched = ["+".join(written) if on else "" for on in mask[row][run.real[row]].tolist()]
-            answer = None if answers is None else int(answers[row])
-            for place, (token, donors, on) in enumerate(zip_longest(tokens, others, patched)):
-                named: NewRow = {"pair": int(part[row]) + 1, "side": name, "position": place + 1}
-                yield named | {"base": token, "donor": donors, "patched": on or "", "answers": place == answer}
-
-
 def tables(
     subject: AnsweringSubject, runs: PatchedRuns, settings: PatchSettings
 ) -> tuple[dict[str, pl.DataFrame], tuple[str, ...], Bool[np.ndarray, " N"]]:
     """Tables by name, notes for the reader, and a mask of the pairs that count.
 
-    `measures` has a row per site and number; `pairs`, `tokens` and `interchanges` hold texts and answers.
+    `measures` has a row per site and number; `pairs` and `interchanges` hold texts and answers.
     """
     counted, stated, subject_row = runs.counted(settings.answered), runs.prepared.answers, {"subject": subject.name}
     rows: list[NewRow] = []
@@ -811,7 +773,6 @@ def tables(
     frames = {
         "measures": frame("measures", rows),
         "pairs": pl.DataFrame(pairs, PAIRS),
-        "tokens": pl.DataFrame(runs.tokens, TOKENS),
         "interchanges": pl.DataFrame(changes, CHANGES),
     }
     return frames, tuple(notes), counted
