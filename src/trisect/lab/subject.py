@@ -241,15 +241,6 @@ def checkpoints_mark(model: Any, names: Sequence[str], remote_code: bool = False
     return digest("\n".join(marks)) if all(marks) else ""
 
 
-def weight_files(model: Any) -> tuple[Path, ...]:
-    """The safetensors files with all weights of a model on this machine; empty for other formats and adapters."""
-    named = at_revision(model)
-    place = model if named is None else Path(named.base) / named.revision
-    if not isinstance(place, (str, Path)) or (Path(place) / "adapter_config.json").exists():
-        return ()
-    return tuple(sorted(Path(place).glob("*.safetensors")))
-
-
 def _find_study(
     model: Any,
     revision: str | None = None,

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import filecmp
 import gc
 import json
-import re
 import secrets
 import shutil
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -18,17 +16,15 @@ from typing import Any
 import polars as pl
 
 from trisect.claims.models import judge_over_models
-from trisect.core.errors import ModelError, SiteError, SpecError, StudyError, TrisectError, report_step
+from trisect.core.errors import ModelError, SpecError, StudyError, TrisectError
 from trisect.core.files import digest
 from trisect.core.finding import About
 from trisect.core.machine import code_hash, versions
 from trisect.core.schema import Group, settings_of
-from trisect.core.site import Site
 from trisect.core.subject import Subject, Texts
 from trisect.lab.experiment import Experiment, Measured, PageModule, RunContext, UnitsFacts, UnitsResult
 from trisect.lab.inputs import UNITS, ModelSource, ModelWorkers
 from trisect.lab.jobs import run_jobs
-from trisect.lab.passes import plan_edits
 from trisect.lab.records import place_marks
 from trisect.lab.run_folder import RunFolder, is_study
 from trisect.lab.subject import (
@@ -41,7 +37,6 @@ from trisect.lab.subject import (
     files_mark,
     for_texts,
     name_before,
-    weight_files,
 )
 from trisect.lab.units import page
 from trisect.lab.units.jobs import (
@@ -63,7 +58,6 @@ from trisect.report.format import slug
 
 MODELS, REVISIONS = UNITS
 FOLDER = "models"  # of each model's own page
-NO_SHAPE = ("_name_or_path", "transformers_version", "dtype", "torch_dtype")  # of a configuration
 REPEAT_REASON = "Every unit counts once: the same model twice would make intervals too narrow."
 
 
@@ -137,8 +131,8 @@ def _settings_for(over: SeveralModels, source: ModelSource) -> Any:
 def several_models(settings: Any) -> SeveralModels | None:
     """The models of settings that name several; None for a single one.
 
-    A folder without a model of its own, whose subfolders are models, stands for all of these; with `units` 'models' a study
-    stands for its finished baselines. Raises SpecError for units of one model, and for a model that is named twice.
+    With `units` 'models' a study stands for its finished baselines. Raises SpecError for units of one model, and for a model that
+    is named twice.
     """
     groups = (field for field in settings_of(type(settings)) if isinstance(field, Group))
     takes_several = (g for g in groups if any(f.option.argument and f.option.many == "models" for f in g.fields))
@@ -148,7 +142,9 @@ def several_models(settings: Any) -> SeveralModels | None:
         return None
     kind_asked = getattr(settings, "units", None)
     named = source.model if isinstance(source.model, list | tuple) else (source.model,)
-    models = tuple(model for place in named for model in _expand(place, kind_asked))
+    models = tuple(
+        m for place in named for m in (baselines(place) if kind_asked == MODELS and _is_study(place) else (place,))
+    )
     if len(models) < 2:
         if kind_asked is not None:
             reason = "Units are several models, and one is named."
@@ -161,30 +157,13 @@ def several_models(settings: Any) -> SeveralModels | None:
     revisions = [at_revision(model) for model in models]
     bases = {None if revision is None else revision.base for revision in revisions}
     base = next(iter(bases)) if len(bases) == 1 else None
-    if kind_asked is None and len(named) == 1 and base is not None:
-        reason = f"{len(models)} models in subfolders of {_short(named[0])} are read as revisions of one model, in their order."
-        report_step(f"{reason} If they are models of one recipe, such as seeds, say --units models.")
     kind = kind_asked or (MODELS if base is None else REVISIONS)
     title = f"{_short(models[0] if base is None else base)}-{len(models)}-{kind}"
     return SeveralModels(settings, models, kind, group.name, title)
 
 
-def _expand(model: Any, units: str | None) -> Iterator[Any]:
-    """A model, or the models in a folder, in natural order (step9 before step10)."""
-    if isinstance(model, str | Path) and Path(model).is_dir():
-        folder = Path(model)
-        if is_study(folder):
-            yield from baselines(folder) if units == MODELS else (model,)
-            return
-
-        def natural(name: str) -> list[tuple[int, str]]:
-            return [(int(piece), "") if piece.isdigit() else (-1, piece) for piece in re.split(r"(\d+)", name)]
-
-        inside = sorted({p.parent.name for p in folder.glob("*/config.json")}, key=natural)
-        if inside and not (folder / "config.json").exists():
-            yield from (f"{folder}@{name}" for name in inside)
-            return
-    yield model
+def _is_study(model: Any) -> bool:
+    return isinstance(model, str | Path) and is_study(Path(model))
 
 
 def _short(model: Any) -> str:
@@ -202,55 +181,6 @@ def _word(model: Any) -> str:
     if revision is not None:
         return f"{MODEL if Path(revision.base).exists() else revision.base}@{revision.revision}"
     return MODEL if not isinstance(model, str) or Path(model).exists() else model
-
-
-def check_sites(settings: Any, sources: Sequence[ModelSource], at_once: bool) -> None:
-    """Raise SiteError for a site that one of the models lacks.
-
-    One model of each shape is opened for it, as its configuration or its name tells. The first model is not, unless several are
-    measured at the same time (`at_once`): it is met as the first that is measured.
-    """
-    sites: Sequence[Site | str] | None = getattr(settings, "sites", None)
-    shapes: dict[str, ModelSource] = {}
-    for source in sources if sites is not None else ():
-        shapes.setdefault(_shape_mark(source.model), source)
-    if len(shapes) < 2:
-        return
-    for source in list(shapes.values())[0 if at_once else 1 :]:
-        try:
-            plan_edits(source.open().shape, sites, getattr(settings, "per", "layer"))
-        except SiteError as error:
-            raise SiteError(error.problem, f"{name_before(source.model)}: {error.reason}", error.todo) from None
-        gc.collect()  # a model's hooks refer to it in circles
-
-
-def _shape_mark(model: Any) -> str:
-    """A mark that is equal for models of one shape; all revisions of a model on a hub have one."""
-    if isinstance(model, Subject):
-        return model.shape.describe()
-    if not isinstance(model, str | Path):
-        return str(id(model))
-    revision = at_revision(model)
-    if revision is not None and not Path(revision.base).is_dir():
-        return revision.base
-    file = (Path(model) if revision is None else Path(revision.base) / revision.revision) / "config.json"
-    if not file.is_file():
-        return str(model)  # a model on a hub, or a run of a study
-    text = file.read_text(encoding="utf-8")
-    with suppress(ValueError, AttributeError):
-        return json.dumps({k: v for k, v in json.loads(text).items() if k not in NO_SHAPE}, sort_keys=True)
-    return text
-
-
-def _same(files: Sequence[Path], others: Sequence[Path]) -> bool:
-    """Whether two models' files have the same bytes; models of one recipe differ within the first few thousand."""
-    if not files or [file.name for file in files] != [file.name for file in others]:
-        return False
-    return all(filecmp.cmp(file, other, shallow=False) for file, other in zip(files, others, strict=True))
-
-
-def _twice(name: str, before: str) -> ModelError:
-    return ModelError(f"{name} has the weights of {before}.", REPEAT_REASON, "Leave one of them out.")
 
 
 class OverModels(Experiment[Any, UnitsFacts]):
@@ -278,25 +208,15 @@ class OverModels(Experiment[Any, UnitsFacts]):
         """Check as for a single model, then that every model can be opened, without reading weights."""
         self.experiment.check(settings)
         if self.models is not None:
-            # raise ModelError for any model that cannot be opened, or has another's weights, as far as no weights are read
-            workers, seen = self.models.workers, []
+            workers = self.models.workers
             if workers.away and (in_memory := [m for m in self.models.models if not isinstance(m, str | Path)]):
                 problem = f"{workers.stated} was given with {name_before(in_memory[0])}, which is in memory."
                 reason = "Another process opens a model from its files."
                 raise SpecError(problem, reason, "Give the model's folder or name, or leave that out.")
             for model in self.models.models:  # before a hub is asked for the first
                 check_folder(model)
-            for model, word in zip(self.models.models, self.models.words, strict=True):
+            for model in self.models.models:
                 check_exists(model, **getattr(self.models.settings, self.models.group).fetch_options())
-                if isinstance(model, Subject):
-                    name, weights, files = model.name, model.fingerprint, ()
-                else:
-                    name, weights = Path(model).name if isinstance(model, str | Path) else word, None
-                    files = weight_files(model)
-                for before, others, other_files in seen:
-                    if (weights is not None and weights == others) or _same(files, other_files):
-                        raise _twice(name, before)
-                seen.append((name, weights, files))
 
     def measure(self, settings: Any, context: RunContext) -> Measured[UnitsFacts]:
         """Tables and page of every model, and means, intervals and claims over models.
@@ -312,7 +232,8 @@ class OverModels(Experiment[Any, UnitsFacts]):
         seen: dict[str, str] = {}
         for unit in done:
             if (before := seen.setdefault(unit.facts.fingerprint, unit.facts.name)) != unit.facts.name:
-                raise _twice(unit.facts.name, before)
+                problem = f"{unit.facts.name} has the weights of {before}."
+                raise ModelError(problem, REPEAT_REASON, "Leave one of them out.")
         named = concat_tables(
             {unit.facts.name: {k: t for k, t in unit.tables.items() if k != "claims"} for unit in done}
         )
@@ -377,8 +298,6 @@ def _measure_units(
     }
     done = [place for key in keys.values() if (place := folder.resume(key)) is not None]
     left = [unit for unit, key in keys.items() if folder.unit_folder(key) not in done]
-    if workers.engine != "ray":  # this machine need not hold the models of a cluster
-        check_sites(settings, [unit.source for unit in left], workers.away)
     if workers.away:
         if source.device_map is not None and workers.workers is None:  # each model over all GPUs
             workers = replace(workers, workers=1)
@@ -398,14 +317,10 @@ def _measure_units(
             run_jobs(works, machine, machine.device, scratch)
     else:
         numerics = hardware(uses_gpu(source))
-        names = {unit["fingerprint"]: unit["subject"] for unit in map(read_unit_data, done)}
         for unit in left:
             subject: Any = unit.source.open()
-            if subject.fingerprint in names:
-                raise _twice(unit.called, names[subject.fingerprint])
             if subject.name != unit.called:
                 subject = replace(subject, name=unit.called)
-            names[subject.fingerprint] = subject.name
             with folder.unit(keys[unit], experiment.name) as place:
                 subject = for_texts(subject, context.given_texts)
                 unit_context = RunContext(place, context.machine, (subject,), context.given_texts)
