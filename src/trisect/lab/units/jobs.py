@@ -7,7 +7,7 @@ import os
 import shutil
 import tempfile
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields, is_dataclass, replace
 from importlib import import_module
 from itertools import islice
@@ -326,10 +326,7 @@ def hardware(gpu: bool) -> str:
 
 @dataclass(frozen=True, eq=False)
 class UnitWork(JobWork):
-    """A model's measurement as a job; `check` raises if inputs of all models have changed meanwhile.
-
-    `settings` name this model alone, in their field `group`.
-    """
+    """A model's measurement as a job; `settings` name this model alone, in their field `group`."""
 
     called: str
     key: str
@@ -339,7 +336,6 @@ class UnitWork(JobWork):
     folder: RunFolder
     texts: Path | None
     far: bool
-    check: Callable[[], object]
 
     @property
     def title(self) -> str:
@@ -365,4 +361,3 @@ class UnitWork(JobWork):
         """Store the model's files; all are sent when it is measured."""
         with self.folder.unit(self.key, self.experiment.name) as place:
             write_files(files, place)
-            self.check()
