@@ -81,38 +81,24 @@ def measures(of: pl.DataFrame) -> pl.DataFrame:
     return frame("measures", rows)
 
 
-def metrics(seeds: tuple[int, ...] = (0,), models: tuple[str, ...] = tuple(RIGHT)) -> pl.DataFrame:
-    """Falling losses of both stages; the plain model is not pretrained."""
-    return frame(
-        "metrics",
-        [
-            {"run": f"{m}/{stage}/{s}", "epoch": epoch, "split": "train", "name": "loss_nats", "value": 3.0 / epoch}
-            for m, stage, s, epoch in product(models, ("pretraining", "fine-tuning"), seeds, range(1, 9))
-            if (m, stage) != ("plain", "pretraining")
-        ],
-    )
-
-
 def tables(seeds: tuple[int, ...] = (0,), models: tuple[str, ...] = tuple(RIGHT)) -> dict[str, pl.DataFrame]:
-    """The four tables of a recall."""
+    """The tables of a recall that its page reads."""
     found = answers(seeds, models)
     return {
         "answers": found,
         "measures": measures(found),
         "claims": judge(found, {"subject": "m"}, draws=DRAWS),
-        "metrics": metrics(seeds, models),
     }
 
 
 def about(
     references: Sequence[Reference] = (),
-    examples: bool = False,
     notes: Sequence[str] = (),
     settings: Mapping[str, Any] | None = None,
     part: str = "",
     seconds: float = 0.0,
 ) -> About[RecallFacts]:
     """What stands beside the tables."""
-    facts = RecallFacts("a world <script>alert(1)</script>", settings or {}, examples, part, tuple(references))
+    facts = RecallFacts("a world <script>alert(1)</script>", settings or {}, part, tuple(references))
     made = {"trisect": "0", "python": "3"}
     return About("recall", "trisect recall --seeds 1", seconds, tuple(notes), made, None, facts)

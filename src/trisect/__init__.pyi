@@ -407,7 +407,6 @@ def recall(
     seeds: int | Sequence[int] = (1,),
     recipe: str | None = None,
     settings: Mapping[str, Any] | None = None,
-    examples: bool = True,
     device: str = 'auto',
     workers: int | None = None,
     engine: str | None = None,

@@ -191,12 +191,12 @@ def test_it_is_extended_by_seeds_trains_nothing_twice_and_the_pages_command_repe
     out = tmp_path / "r"
     shutil.copytree(done.folder, out)
     plan = read_json(out / "recall.json", "")
-    again = trisect.recall(out=out, settings=TINY, examples=False, workers=0, quiet=True)
+    again = trisect.recall(out=out, settings=TINY, workers=0, quiet=True)
     words = shlex.split(again.about.command)
     assert words[:2] == ["trisect", "recall"]
     context = experiment_command(RECALL).make_context("recall", words[2:])
     read = build(RecallSettings, parse_options(RecallSettings, context.params))
-    assert (read.data, read.seeds, read.examples) == ("embedded", (1,), False)
+    assert (read.data, read.seeds) == ("embedded", (1,))
     assert choose_recipe(RECIPES, read.recipe, True, read.settings).data() == plan["recipe"]
     kept = {path: path.stat().st_mtime_ns for path in (out / "models").rglob("model.safetensors")}
     more = trisect.recall(out=out, seeds=2, settings=TINY, workers=0, quiet=True)

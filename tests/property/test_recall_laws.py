@@ -12,7 +12,6 @@ from hypothesis import strategies as st
 from scipy import stats
 from sklearn.metrics import roc_auc_score
 
-from trisect.experiments.recall.page import cumulative, roc
 from trisect.experiments.recall.rows import AnswerBootstrap
 from trisect.measure import recall
 from trisect.stats.null import permutation_p
@@ -232,42 +231,6 @@ def test_a_share_of_none_or_all_is_not_taken_for_certain(value):
     assert AnswerBootstrap(0).share([table(some)], share).draws.std() == pytest.approx(
         (0.1 * 0.9 / 50) ** 0.5, rel=0.05
     )
-
-
-# --- curves of the page: the area under one is the measure of that name, whatever the scores ---
-
-
-SCORED = st.lists(st.tuples(st.integers(-5, 5), st.booleans()), min_size=1, max_size=60)
-
-
-@given(SCORED)
-def test_the_area_under_the_curve_is_the_auroc(pairs):
-    scores, correct = [float(s) for s, _ in pairs], [c for _, c in pairs]
-    points = roc(scores, correct)
-    expected = float(recall.auroc(np.array(scores), np.array(correct)))
-    assert bool(points) == np.isfinite(expected)
-    if points:
-        x, y = np.array(points).T
-        assert points[0] == (0.0, 0.0)
-        assert points[-1] == (1.0, 1.0)
-        assert abs(np.trapezoid(y, x) - expected) < 1e-12  # sums of at most 60 terms below 1
-
-
-@given(SCORED, st.floats(0.1, 10), st.floats(-5, 5))
-def test_the_curve_does_not_change_when_scores_are_stretched(pairs, factor, shift):
-    scores, correct = [float(s) for s, _ in pairs], [c for _, c in pairs]
-    assert roc([factor * s + shift for s in scores], correct) == roc(scores, correct)
-
-
-@given(st.lists(st.floats(0, 1), min_size=1, max_size=500))
-def test_a_cumulative_curve_climbs_from_nothing_to_all(values):
-    points = cumulative(sorted(values))
-    x, y = np.array(points).T
-    assert (y[0], y[-1]) == (0.0, 1.0)
-    assert (np.diff(x) >= 0).all()
-    assert (np.diff(y) > 0).all()
-    assert (x[0], x[-1]) == (min(values), max(values))
-    assert len(points) <= 201
 
 
 # --- promises, over hundreds of samples: bounds kept, nulls uniform, intervals that cover ---

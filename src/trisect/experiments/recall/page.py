@@ -4,33 +4,27 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from statistics import fmean, median
-from typing import TYPE_CHECKING, Any, TypeVar
+from statistics import fmean
+from typing import TYPE_CHECKING
 
 import altair as alt
-import numpy as np
 import polars as pl
 
-from trisect.core.files import digest
 from trisect.core.finding import About, Estimate, Finding
 from trisect.core.tables import SCHEMAS, frame
-from trisect.experiments.recall.rows import commonest_place, confidence, probability, right
+from trisect.experiments.recall.rows import commonest_place
 from trisect.papers.recall import SOURCE
 from trisect.report import format as words
 from trisect.report import render
 from trisect.report.charts import (
     PANEL_WIDTH,
-    CurveLine,
     Figure,
     LegendEntry,
     Level,
-    Measure,
     Panel,
-    Series,
     SharedAxis,
     axis_for,
     chart_of,
-    curve_panel,
     marks,
     overlay,
 )
@@ -42,7 +36,6 @@ from trisect.report.sheet import Section, Sheet, Table, notes_section, present, 
 if TYPE_CHECKING:
     from trisect.experiments.recall.settings import RecallFacts
 
-V = TypeVar("V")
 CurvePoint = tuple[float, float]
 Share = tuple[str, str, MeasuredValue, Sequence[float]]  # its column, its group, the number, and every seed's own
 MODELS = {
@@ -52,14 +45,12 @@ MODELS = {
 }
 SHORT_NAMES = {"plain": "fine-tuned only", "pretrained": "pretrained", "left-out": "names left out"}
 BASELINE = "baseline"
-UNSEEN = "neither"
 COLUMNS = {  # where a model met a name, and the same as the name of a column
     "pretraining and fine-tuning": "pretraining\nand\nfine-tuning",
     "pretraining only": "pretraining\nonly",
     "fine-tuning only": "fine-tuning\nonly",
-    UNSEEN: "in no\ntext",
+    "neither": "in no\ntext",
 }
-STAGES = ("pretraining", "fine-tuning")
 SCORES = {
     "probability": "probability of the answer",
     "mean_log_probability": "mean log-probability of a character",
@@ -70,14 +61,10 @@ RETRIEVED = "retrieved"  # the kind of answer that only pretraining can have giv
 KINDS = {RETRIEVED: "retrieved", "wrong": "wrong", "taught": "taught", "made up": "guessed"}  # in tables, and shown
 SURVIVAL = {"survival": ("their mean over the questions", "by the mean"), "survival_zero": ("0", "by 0")}
 MATCH_WORDS = {"n-grams": "character n-grams", "last name": "same last name", "representation": "model's own vectors"}
-EXAMPLES = 5  # of each kind
 # Neither colour nor shape of q, k or v, each of which stands for itself alone.
 ORANGE, PURPLE, SKY = Mark("#E69F00", "diamond"), Mark("#7B4EA3", "triangle-left"), Mark("#56B4E9", "cross")
 PINK, GREY = Mark("#CC79A7", "triangle-down"), Mark(render.BASELINE, "circle")
 MARKS: dict[str, Mark] = {"plain": ORANGE, "pretrained": PURPLE, "left-out": SKY, "observed": PINK, "by chance": GREY}
-MARKS |= zip(COLUMNS, (PURPLE, SKY, ORANGE, PINK), strict=True)
-MODEL_DASHES: dict[str, tuple[int, ...]] = {"plain": (2, 2), "left-out": (7, 3)}
-DASHES: tuple[tuple[int, ...], ...] = ((), (7, 3), (2, 2), (8, 2, 2, 2))  # of a panel's lines, in their order
 PUBLISHED_COLOUR = render.SOFT
 UNIT = SharedAxis("share", -0.03, 1.03)
 SQUARE = 190
@@ -100,20 +87,18 @@ REFERENCES = (
 
 @dataclass(frozen=True, eq=False)
 class RecallNumbers:
-    """The tables answers, measures, metrics and claims."""
+    """The tables answers, measures and claims."""
 
     answers: pl.DataFrame
     measures: Measures
-    metrics: pl.DataFrame
     claims: pl.DataFrame
 
     @classmethod
     def of(cls, tables: Mapping[str, pl.DataFrame]) -> RecallNumbers:
-        """Index the tables; a missing one counts as empty, and non-finite numbers are left out."""
-        names = ("answers", "measures", "metrics", "claims")
-        answers, measures, metrics, claims = (tables[n] if n in tables else frame(n, ()) for n in names)
-        metrics = metrics.filter(pl.col("value").is_not_null() & pl.col("value").is_finite())
-        return cls(answers, Measures.of(measures.sort(list(SCHEMAS["measures"]), nulls_last=True)), metrics, claims)
+        """Index the tables; a missing one counts as empty."""
+        names = ("answers", "measures", "claims")
+        answers, measures, claims = (tables[n] if n in tables else frame(n, ()) for n in names)
+        return cls(answers, Measures.of(measures.sort(list(SCHEMAS["measures"]), nulls_last=True)), claims)
 
     @property
     def models(self) -> list[str]:
@@ -129,8 +114,7 @@ class RecallNumbers:
     @property
     def seeds(self) -> list[int]:
         """Every seed."""
-        of_answers = set(self.answers["seed"].to_list())
-        return sorted(of_answers or {s.seed or 0 for stage in STAGES for s in self.losses(stage)})
+        return sorted(set(self.answers["seed"].to_list()))
 
     def number(self, measure: str, model: str, group: str | None = None) -> MeasuredValue | None:
         """One number of a model."""
@@ -151,17 +135,6 @@ class RecallNumbers:
         by_seed = self.answers.filter(model=model, **which).drop_nulls("correct").group_by("seed")
         return by_seed.agg(pl.col("correct").mean()).sort("seed")["correct"].to_list()
 
-    def losses(self, stage: str) -> list[Series]:
-        """Every run's training loss by epoch in one stage, ordered by model; runs are named MODEL/STAGE/SEED."""
-        rows = self.metrics.filter(name="loss_nats", split="train").sort("run", "epoch")
-        series = []
-        for (run,), run_rows in rows.group_by("run", maintain_order=True):
-            model, name, seed = (*str(run).split("/"), "", "")[:3]
-            if model in MODELS and name == stage and seed.isdigit():
-                epochs, values = tuple(map(float, run_rows["epoch"])), tuple(run_rows["value"])
-                series.append(Series(Measure("loss", "nats"), model, f"{model} {int(seed)}", int(seed), epochs, values))
-        return sorted(series, key=lambda s: (list(MODELS).index(s.site), s.seed))
-
 
 def page(tables: Mapping[str, pl.DataFrame], about: About[RecallFacts]) -> Sheet:
     """The page; sections without data are left out, and equal rows give equal bytes."""
@@ -176,11 +149,9 @@ def page(tables: Mapping[str, pl.DataFrame], about: About[RecallFacts]) -> Sheet
     sections = present(
         _accuracy(numbers, facts),
         verdicts if len(numbers.claims) else None,
-        _learning(numbers),
         _confidence(numbers),
         _unseen(numbers),
         _survival(numbers),
-        _examples(numbers) if facts.examples else None,
         notes_section(about),
     )
     names, corpus = numbers.answers["name"].n_unique(), facts.corpus.partition(", fingerprint")[0]
@@ -205,7 +176,7 @@ def page(tables: Mapping[str, pl.DataFrame], about: About[RecallFacts]) -> Sheet
 def findings(tables: Mapping[str, pl.DataFrame], about: About[RecallFacts]) -> tuple[Finding, ...]:
     """Right answers with and without pretraining, the share that survives without q, k or v, and every claim with its parts."""
     numbers = RecallNumbers.of(tables)
-    results = [_right(numbers, about.facts.examples)]
+    results = [_right(numbers)]
     by_component = numbers.measures.where("survival", subject=numbers.deep, group=RETRIEVED).by("component")
     values = []
     for c in "qkv":
@@ -231,15 +202,15 @@ def findings(tables: Mapping[str, pl.DataFrame], about: About[RecallFacts]) -> t
     return tuple(results)
 
 
-def _right(numbers: RecallNumbers, named: bool) -> Finding:
-    """The shares of right answers in one sentence; the commonest place is `named` if the page may show answers."""
+def _right(numbers: RecallNumbers) -> Finding:
+    """The shares of right answers in one sentence."""
     by_model = {m: number for m in numbers.models if (number := numbers.number("accuracy", m))}
     base = numbers.number("accuracy", BASELINE)
     values = (*(n.estimate(m) for m, n in by_model.items()), *([base.estimate(BASELINE)] if base else []))
     quantity, text = "right answers to questions held out", "No question has a known answer."
     if by_model:
         shares = "; ".join(f"{MODELS[m]} {words_for(number, share=True)}" for m, number in by_model.items())
-        commonest = commonest_place(numbers.answers) if named else None
+        commonest = commonest_place(numbers.answers)
         place = f"'{commonest}'" if commonest else "the commonest place"
         tail = f"; always answering {place} {words_for(base, share=True)}" if base else ""
         text = f"{quantity.capitalize()}: {shares}{tail}."
@@ -253,7 +224,7 @@ def _accuracy(numbers: RecallNumbers, facts: RecallFacts) -> Section:
         "The question is 'Where was … born?', the answer a place, and there is no text to look it up in: what the model does not "
         "remember, it guesses. Fine-tuning shows how such questions are answered; texts about held-out people occur "
         "only in pretraining.",
-        str(_right(numbers, facts.examples)),
+        str(_right(numbers)),
         *([facts.part] if facts.part else []),
     )
     held_out, met, lines = list[Share](), list[Share](), []
@@ -307,51 +278,16 @@ def _accuracy(numbers: RecallNumbers, facts: RecallFacts) -> Section:
     return Section(title, text, (figure,), tuple(tables))
 
 
-def _learning(numbers: RecallNumbers) -> Section | None:
-    """Losses by epoch of both stages; None if they are missing."""
-    panels, ends, models = [], [], set[str]()
-    for stage in STAGES:
-        runs: dict[str, list[Series]] = {}
-        for series in numbers.losses(stage):
-            runs.setdefault(series.site, []).append(series)
-        if not runs:
-            continue
-        lines = [
-            CurveLine(SHORT_NAMES[m], MARKS[m].colour, MODEL_DASHES.get(m, ()), tuple(sources), MARKS[m].shape)
-            for m, sources in runs.items()
-        ]
-        values = [value for group in runs.values() for series in group for value in series.values]
-        axis = axis_for(values, "nats per character", zero=True)
-        panels.append(curve_panel(stage.capitalize(), lines, axis, list_names=True))
-        last = [
-            f"{words.number(fmean(s.values[-1] for s in sources))} ({SHORT_NAMES[m]})" for m, sources in runs.items()
-        ]
-        ends.append(f"{stage} {words.join_words(last)}")
-        models |= set(runs)
-    if not panels:
-        return None
-    caption = (
-        "Mean loss of a predicted character by epoch, as training saw it. In pretraining every character of a text whose span was "
-        f"moved is predicted, in fine-tuning the answer alone. In the last epoch, in nats: {'; '.join(ends)}. "
-        f"{words.quantity(len(numbers.seeds), 'seed')}{', thin lines are seeds' if len(numbers.seeds) > 1 else ''}."
-    )
-    key = _keys(m for m in numbers.models if m in models)
-    figure = Figure("recall-loss", "", "Losses", caption, tuple(panels), key, at="epoch")
-    return Section("How it was learned", (), (figure,))
-
-
 def _confidence(numbers: RecallNumbers) -> Section | None:
     """Whether probabilities separate what was retrieved from what was guessed; None without a pretrained model."""
-    deep = numbers.deep
-    if deep is None:
+    if numbers.deep is None:
         return None
     models = [m for m in numbers.models if m != "plain"]
     text = (
         "An answer is retrieved where it is right and its name occurred in training; it is guessed where the name is in no text. "
         "Does the model's own confidence separate right answers from the others?",
     )
-    first, last = _reliability(numbers, models), _risk(numbers, models)
-    figures, tables = present(first, _distribution(numbers, deep), _ranking(numbers, deep), last), []
+    figures, tables = present(_reliability(numbers, models), _risk(numbers, models)), []
     scores = {**SCORES, "answer_string": "the answer string alone (frequency, length, known place)"}
     aurocs = {name: [numbers.number(f"auroc_{score}", m) for m in models] for score, name in scores.items()}
     if rows := tuple((name, *map(words_for, cells)) for name, cells in aurocs.items() if any(cells)):
@@ -389,46 +325,6 @@ def _reliability(numbers: RecallNumbers, models: Sequence[str]) -> Figure | None
     )
     title = "Is a probability what it says?"
     return Figure("recall-reliability", "", title, caption, tuple(panels)) if panels else None
-
-
-def _distribution(numbers: RecallNumbers, deep: str) -> Figure | None:
-    answers = numbers.answers.filter(model=deep)
-    values = {c: np.sort(probability(group)).tolist() for c in COLUMNS if len(group := answers.filter(category=c))}
-    if not values:
-        return None
-    paths = {c: (MARKS[c], cumulative(v)) for c, v in values.items()}
-    middle = "; ".join(
-        f"{c} {words.number(median(v), places=PLACES)} (n\u00a0=\u00a0{words.count(len(v))})" for c, v in values.items()
-    )
-    caption = (
-        f"The share of answers whose probability is at most so high, by where the name occurred in training; "
-        f"{MODELS[deep]}. The further right a line, the surer. Medians: {middle}, n counting answers."
-    )
-    panel = _path_panel("Confidence by category", paths, "probability of the answer", "share of answers", dashed=True)
-    return Figure("recall-confidence", "", "How sure, by category", caption, (panel,), _keys(values))
-
-
-def _ranking(numbers: RecallNumbers, deep: str) -> Figure | None:
-    answers = numbers.answers.filter(model=deep, split="valid").drop_nulls("correct")
-    curves = {score: roc(confidence(answers, score), right(answers)) for score in SCORES}
-    paths = {
-        SCORES[score]: (MARKS[category], points)
-        for (score, points), category in zip(curves.items(), COLUMNS, strict=True)
-        if points
-    }
-    if not paths:
-        return None
-    caption = (
-        "Of the answers to the questions held out, the share of right ones that score above a line against that of wrong ones, "
-        f"for every line. On the dashed diagonal a score is at chance; {MODELS[deep]}. "
-        f"{words.sample(len(answers), 'answer')}, {words.count(int(right(answers).sum()))} right."
-    )
-    if area := numbers.number("auroc_probability", deep):
-        caption += f" Area under the curve of the probability: {words_for(area)}."
-    axes = ("share of wrong answers", "share of right answers")
-    panel = _path_panel("Right against wrong", paths, *axes, diagonal=True, dashed=True)
-    key = tuple(LegendEntry(name, mark.colour, mark.shape) for name, (mark, _) in paths.items())
-    return Figure("recall-ranking", "", "Does confidence separate right from wrong?", caption, (panel,), key)
 
 
 def _risk(numbers: RecallNumbers, models: Sequence[str]) -> Figure | None:
@@ -518,34 +414,6 @@ def _survival(numbers: RecallNumbers) -> Section | None:
     return Section("What do q, k and v contribute?", text, tuple(figures), (table,))
 
 
-def _examples(numbers: RecallNumbers) -> Section | None:
-    """A few answers of each kind, in random order, with a table of their kinds."""
-    if numbers.deep is None:
-        return None
-    answers = numbers.answers.filter(model=numbers.deep, seed=numbers.seeds[0])
-    valid, unseen = pl.col("split") == "valid", pl.col("category") == UNSEEN
-    kinds = {
-        "retrieved": answers.filter(valid & pl.col("correct") & ~unseen),
-        "wrong": answers.filter(valid & ~pl.col("correct") & ~unseen),
-        "guessed: in no text": answers.filter(unseen),
-    }
-    chosen: list[dict[str, Any]] = []
-    for kind, in_kind in kinds.items():
-        chances = in_kind.with_columns(kind=pl.lit(kind), probability=pl.Series(probability(in_kind)))
-        chosen += sorted(chances.to_dicts(), key=lambda row: digest(row["name"]))[:EXAMPLES]
-    if not chosen:
-        return None
-    rows = list(enumerate(sorted(chosen, key=lambda r: digest(f"shown {r['name']}")), start=1))
-    given_answers = [(f"{i}. {r['question']}", r["answer"] or "–", words.share(r["probability"])) for i, r in rows]
-    origins = [(f"{i}. {r['name']}", r["kind"], r["gold"] or "–") for i, r in rows]
-    text = "Which of these answers did the model know? The first table has them as they come, the second says what they were."
-    tables = (
-        Table(("Question", "answer", "probability"), tuple(given_answers), "Questions and answers"),
-        Table(("Name", "the answer was", "right place"), tuple(origins), "What they were"),
-    )
-    return Section("Examples: retrieved or guessed?", (text,), (), tables)
-
-
 def words_for(number: HasInterval | None, signed: bool = False, share: bool = False) -> str:
     """A number with its interval, as in `23.0 % (95 %: 19.1 % to 27.0 %)` or `0.230 (95 %: 0.191 to 0.270)`."""
     if number is None:
@@ -553,32 +421,8 @@ def words_for(number: HasInterval | None, signed: bool = False, share: bool = Fa
     return number_words(number, signed, words.share if share else lambda value: words.number(value, signed, PLACES))
 
 
-def _thin(values: Sequence[V]) -> list[V]:
-    """At most 200 of the values, evenly spaced, including the first and the last."""
-    last, count = len(values) - 1, min(200, len(values))
-    return [values[round(i * last / max(1, count - 1))] for i in range(count)]
-
-
-def cumulative(values: Sequence[float]) -> list[CurvePoint]:
-    """Points (value, share of values up to it) of sorted values, from a share of 0."""
-    return [(values[0], 0.0), *_thin([(v, (i + 1) / len(values)) for i, v in enumerate(values)])]
-
-
-def roc(scores: Sequence[float] | np.ndarray, correct: Sequence[bool] | np.ndarray) -> list[CurvePoint]:
-    """Points (share of wrong answers, share of right answers) that score at least so high, the highest first.
-
-    Scores that are equal are taken together. Empty where all are right or all wrong.
-    """
-    values, is_right = np.asarray(scores), np.asarray(correct, dtype=bool)
-    if is_right.all() or not is_right.any():
-        return []
-    levels = np.unique(values)[::-1]
-    shares = [(values[which][:, None] >= levels).mean(0).tolist() for which in (~is_right, is_right)]
-    return _thin([(0.0, 0.0), *zip(*shares, strict=True)])
-
-
 def _keys(names: Iterable[str]) -> tuple[LegendEntry, ...]:
-    """A legend of marks: models, categories of answers, or observation and chance."""
+    """A legend of marks: models, or observation and chance."""
     return tuple(LegendEntry(MODELS.get(name, name), MARKS[name].colour, MARKS[name].shape) for name in names)
 
 
@@ -627,10 +471,9 @@ def _path_panel(
     x_title: str,
     y_title: str,
     diagonal: bool = False,
-    dashed: bool = False,
     ends: Sequence[HasInterval] = (),
 ) -> Panel:
-    """Lines over a share from 0 to 1, by name; `diagonal` draws the line of equality, with `dashed` each line has its own dash.
+    """Lines over a share from 0 to 1, by name; `diagonal` draws the line of equality.
 
     With the `ends` of intervals, of a single line, every point has a mark, else a few of each line.
     """
@@ -646,7 +489,6 @@ def _path_panel(
     rows, marked, ranged = [], [], []
     for number, (name, (mark, points)) in enumerate(paths.items()):
         look = {"line": f"{number}", "name": name, "colour": mark.colour, "shape": mark.shape}
-        look |= {"dash": list(DASHES[number]) if dashed else []}
         line = [look | {"x": a, "y": b, "order": i} for i, (a, b) in enumerate(points)]
         rows += line
         step = max(1, len(line[1:-1]) // 4)  # a few points of a long line carry its mark, other ones for each line
@@ -656,8 +498,8 @@ def _path_panel(
     if ranged:
         bars = chart_of("bars", ranged).mark_rule(strokeWidth=1.2)
         layers.append(bars.encode(x, y.axis("low"), alt.Y2("high"), colour))
-    curves, dash = chart_of("main", rows).mark_line(strokeWidth=1.8), alt.StrokeDash("dash:N", scale=None)
-    layers.append(curves.encode(x, y.axis("y"), colour, dash, alt.Detail("line:N"), alt.Order("order:Q")))
+    curves = chart_of("main", rows).mark_line(strokeWidth=1.8)
+    layers.append(curves.encode(x, y.axis("y"), colour, alt.Detail("line:N"), alt.Order("order:Q")))
     dots = chart_of("dots", marked).mark_point(size=38, filled=True, opacity=1)
     layers.append(dots.encode(x, y.axis("y"), colour, shape))
     text = "; ".join(

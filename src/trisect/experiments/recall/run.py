@@ -310,12 +310,10 @@ class RecallWork(TrainingWork[RecallSettings, RecallRecipe, People, RecallFacts]
             rules = tuple(Threshold(t.risk, t.value, float(t.coverage), len(held_out)) for t in thresholds)
             write_json(files.model() / CARD, to_json_data(ModelCard(names, rules, QUESTION)))
         bound = {"people": people.fingerprint, "seeds": list(plan.seeds)}
-        examples = self.settings.examples
-        settings = RecallSettings(people.name, plan.seeds, recipe.name, changes_of(RECIPES, recipe), examples)
+        settings = RecallSettings(people.name, plan.seeds, recipe.name, changes_of(RECIPES, recipe))
         facts = RecallFacts(
             f"{people.name}, fingerprint {people.fingerprint}",
             recipe.data(),
-            examples,
             people.notes[-1] if people.fingerprint != people.origin else "",
             REFERENCES if people.origin == COURSE else (),
         )

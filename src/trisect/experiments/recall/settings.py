@@ -36,9 +36,6 @@ class RecallSettings:
         Option(metavar="RECIPE", unset="embedded for 'embedded', else small"),
     ] = None
     settings: Changes | None = None
-    examples: Annotated[
-        bool, Field(description="Show no questions with their answers on the page."), Option(name="no-examples")
-    ] = True
     machine: Workers = field(default_factory=Workers)
 
 
@@ -48,7 +45,6 @@ class RecallFacts:
 
     corpus: str
     settings: Mapping[str, Json] = field(default_factory=dict)
-    examples: bool = True
     part: str = ""
     references: tuple[Reference, ...] = ()
 
