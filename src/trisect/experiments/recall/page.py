@@ -12,7 +12,6 @@ import polars as pl
 
 from trisect.core.finding import About, Estimate, Finding
 from trisect.core.tables import SCHEMAS, frame
-from trisect.experiments.recall.rows import commonest_place
 from trisect.papers.recall import SOURCE
 from trisect.report import format as words
 from trisect.report import render
@@ -87,18 +86,22 @@ REFERENCES = (
 
 @dataclass(frozen=True, eq=False)
 class RecallNumbers:
-    """The tables answers, measures and claims."""
+    """The tables answers, measures and claims, and every seed."""
 
     answers: pl.DataFrame
     measures: Measures
     claims: pl.DataFrame
+    seeds: tuple[int, ...]
 
     @classmethod
     def of(cls, tables: Mapping[str, pl.DataFrame]) -> RecallNumbers:
-        """Index the tables; a missing one counts as empty."""
+        """Index the tables; a missing one counts as empty. Without answers, runs named MODEL/STAGE/SEED tell the seeds."""
         names = ("answers", "measures", "claims")
         answers, measures, claims = (tables[n] if n in tables else frame(n, ()) for n in names)
-        return cls(answers, Measures.of(measures.sort(list(SCHEMAS["measures"]), nulls_last=True)), claims)
+        measures = Measures.of(measures.sort(list(SCHEMAS["measures"]), nulls_last=True))
+        runs = tables["metrics"]["run"] if "metrics" in tables else ()
+        seeds = set(answers["seed"]) or {int(run.rpartition("/")[2]) for run in runs}
+        return cls(answers, measures, claims, tuple(sorted(seeds)))
 
     @property
     def models(self) -> list[str]:
@@ -110,11 +113,6 @@ class RecallNumbers:
     def deep(self) -> str | None:
         """The model whose retrieved answers are analysed: the one with names left out, else the pretrained one."""
         return next((m for m in ("left-out", "pretrained") if m in self.models), None)
-
-    @property
-    def seeds(self) -> list[int]:
-        """Every seed."""
-        return sorted(set(self.answers["seed"].to_list()))
 
     def number(self, measure: str, model: str, group: str | None = None) -> MeasuredValue | None:
         """One number of a model."""
@@ -210,9 +208,7 @@ def _right(numbers: RecallNumbers) -> Finding:
     quantity, text = "right answers to questions held out", "No question has a known answer."
     if by_model:
         shares = "; ".join(f"{MODELS[m]} {words_for(number, share=True)}" for m, number in by_model.items())
-        commonest = commonest_place(numbers.answers)
-        place = f"'{commonest}'" if commonest else "the commonest place"
-        tail = f"; always answering {place} {words_for(base, share=True)}" if base else ""
+        tail = f"; always answering the commonest place {words_for(base, share=True)}" if base else ""
         text = f"{quantity.capitalize()}: {shares}{tail}."
     more = {"source": SOURCE.key, "what": quantity, "per": "name", "signed": False}
     return Finding("accuracy", text, "of the answers", values if by_model else (), **more)
