@@ -308,11 +308,7 @@ def _paper_figures(rows: StudyRows, charts: Sequence[Figure]) -> sheet.Section:
     for picture in _pictures(charts, PAPER_FIGURES):
         blocks.append(picture)
         if picture.figure.ramp and exact is not None:
-            sentence, columns, cells = exact
-            table = tuple((site, *row) for site, row in cells)
-            title, label = "How exact is figure 8?", "Evaluations and disagreement by site"
-            more = (title, False, True, label, (sentence,), "exactness", False)
-            blocks.append(sheet.Table(_heads(columns), table, *more))
+            blocks.append(sheet.TextBlock(exact, "quiet"))
     return sheet.Section("The figures behind it", (text,), blocks=tuple(blocks), id="figures")
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
 from markupsafe import Markup
@@ -343,72 +343,36 @@ def claims_hashes(rows: StudyRows) -> list[str]:
     return [mark for mark in rows.runs["claims_hash"].drop_nulls().unique().sort().to_list() if mark]
 
 
-def exactness(rows: StudyRows) -> tuple[str, Columns, list[tuple[str, list[str]]]] | None:
-    """How exact figure 8 is on the train split, if measured: sentences, columns, and cells by site."""
-    spent = rows.measure("rewind_evaluations", "train")
+def exactness(rows: StudyRows) -> str | None:
+    """How exact figure 8 is on the train split, if measured: evaluations, largest disagreement, and the sample's interval."""
+    spent, checks = (rows.measure(f"rewind_{name}", "train") for name in ("evaluations", "check_nats"))
     if not spent:
         return None
-    checks, nodes = rows.measure("rewind_check_nats", "train"), rows.measure("rewind_nodes", "train")
     how, points = rows.statement("rewind"), len({p.at for p in rows.measure("rewind_loss_nats", "train")})
-    bands = {  # each seed's interval over sampled rows, by site
-        title: band
-        for title, name in (("Rise at α = 0", "rewind_rise_{}_nats"), ("Area", "rewind_area_{}"))
-        if (band := _band(rows, name))
-    }
-
-    def span(counted: Iterable[words.Point]) -> str:
-        values = sorted({int(p.value) for p in counted})
-        return " to ".join(words.count(n) for n in dict.fromkeys((values[0], values[-1]))) if values else "–"
-
-    columns = [
-        ("Evaluations", f"for {words.quantity(points, 'value')} of α, by seed"),
-        ("Largest disagreement", "nats, between two interpolants"),
-    ]
-    columns += [("Nodes of the last interpolant", "by seed")] if nodes else []
-    columns += [(title, "nats, 95 % over rows, by seed") for title in bands]
-    table = []
-    for site in sorted({p.site for p in spent}, key=words.order):
-        worst = max((p.value for p in checks if p.site == site), default=None)
-        cells = [span(p for p in spent if p.site == site), words.number(worst)]
-        cells += [span(p for p in nodes if p.site == site)] if nodes else []
-        table.append((site, cells + ["; ".join(band.get(site, ["–"])) for band in bands.values()]))
     if how.get("mode") == "exact":
         text = f"Every one of the {words.quantity(points, 'value')} of α was evaluated; nothing is interpolated."
     else:
+        values = sorted({int(p.value) for p in spent})
+        span = " to ".join(words.count(n) for n in dict.fromkeys((values[0], values[-1])))
         text = (
-            f"The losses at {words.quantity(points, 'value')} of α come from {span(spent)} evaluations per site and seed; where α itself "
+            f"The losses at {words.quantity(points, 'value')} of α come from {span} evaluations per site and seed; where α itself "
             f"was not evaluated, they lie on polynomials through {words.join_words([str(n) for n in NODES])} nested Chebyshev nodes, "
-            f"refined until two of them agree within {TOLERANCE:g} nats everywhere. Points beside a crossing of the tolerance of "
-            "criticality are always evaluated."
+            f"refined until two of them agree within {TOLERANCE:g} nats everywhere."
         )
-        # 0: nothing is interpolated; some committed tables have no such rows
-        last = {(p.site, p.seed): p.value for p in nodes}
-        sites = {p.site for p in spent if last.get((p.site, p.seed), float(p.value < points)) == 0}
-        if sites:
-            full = words.join_words(sorted(sites, key=words.order))
-            text += f" At {full} no two agreed in some seed, and every α was evaluated there."
         if checks:
             largest = max(checks, key=lambda p: p.value)
             text += f" The largest disagreement of the last two was {words.number(largest.value)} nats"
             text += f" ({largest.site}, seed {largest.seed})."
-    if bands:
-        sample = how.get("sample_tokens")
-        size = f" ({words.count(sample)} tokens of each split)" if sample else ""
-        text += (
-            f" Losses are those of a sample of whole rows{size}, the same rows at every α, site and seed; the intervals in "
-            "the table say where the rise over all rows would lie, α by α."
-        )
-    return text, columns, table
-
-
-def _band(rows: StudyRows, name: str) -> dict[str, list[str]]:
-    """Each seed's interval in words, by site: of an area, or of a measure at α = 0."""
     lows, highs = (
-        {(p.site, p.seed): p.value for p in rows.measure(name.format(end), "train") if p.at in (None, 0.0)}
+        {(p.site, p.seed): p.value for p in rows.measure(f"rewind_rise_{end}_nats", "train") if p.at == 0.0}
         for end in ("low", "high")
     )
-    band: dict[str, list[str]] = {}
-    for key, low in lows.items():
-        if key in highs:
-            band.setdefault(key[0], []).append(f"{words.number(low, True)} to {words.number(highs[key], True)}")
-    return band
+    if both := lows.keys() & highs.keys():
+        size = f" of {words.count(how['sample_tokens'])} tokens of each split" if how.get("sample_tokens") else ""
+        widest = max(sorted(both), key=lambda key: highs[key] - lows[key])
+        band = f"{words.number(lows[widest], True)} to {words.number(highs[widest], True)}"
+        text += (
+            f" Losses are those of a sample of whole rows{size}, the same at every α, site and seed; the widest 95\u00a0% interval of "
+            f"the rise at α\u00a0=\u00a00 over all rows is {band} nats ({widest[0]}, seed {widest[1]})."
+        )
+    return text
