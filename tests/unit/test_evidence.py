@@ -14,7 +14,7 @@ from trisect.experiments.ablate import ABLATE
 from trisect.experiments.ablate.settings import AblateSettings
 from trisect.experiments.align import page as alignment_page
 from trisect.experiments.dissect import parts
-from trisect.experiments.dissect.page import Line, as_table, figure, from_table, section, summary
+from trisect.experiments.dissect.page import Line, as_table, from_table, section, summary
 from trisect.experiments.dissect.run import links_from
 from trisect.experiments.study import page
 from trisect.experiments.study.rows import StudyRows
@@ -158,9 +158,6 @@ def test_lines_are_counted_and_not_added_up():
     for part in ("2: v largest (tying, freezing)", "1: q largest (freezing)", "1: too uncertain to say (ablation)"):
         assert part in said
     assert summary([line("norms", None, None, 0.1)]) == ""
-    assert figure([line("norms", None, None, 0.1)]) is None
-    zero = Mean(0.0, None, None, 1)
-    assert figure([line("norms", zero, zero, zero, compared=compare({"q": [0.0], "k": [0.0]}, 0.02))]) is None
 
 
 def test_the_table_says_verdicts_links_and_how_many_and_escapes():
@@ -178,11 +175,6 @@ def test_the_table_says_verdicts_links_and_how_many_and_escapes():
     assert '<a href="page.html#answer">Attack</a>' in text
     assert "&lt;i&gt;so&lt;/i&gt;" in text
     assert "<i>so</i>" not in text
-    assert "Attack: v" in shown.figures[0].panels[0].alt
-    several = figure([odd, odd._replace(what="relation, change"), odd._replace(kind="patch", name="Patching")])
-    assert several is not None
-    for name in ("Attack, POS: v largest", "Attack, relation: v largest", "Patching: v largest"):
-        assert name in several.panels[0].alt
 
 
 def test_lines_are_the_same_read_back_from_their_table_with_those_of_a_kind_together():

@@ -8,16 +8,14 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, NamedTuple
 
-import altair as alt
 import polars as pl
 from markupsafe import Markup
 
 from trisect.core.finding import About, Comparison, Finding
 from trisect.experiments.lookup.page import LookupNumbers, answer_sections, answer_sentence
 from trisect.papers import SOURCES
-from trisect.report import cards, render, sheet
+from trisect.report import cards, sheet
 from trisect.report import format as words
-from trisect.report.charts import Figure, LegendEntry, Panel, chart_of, encoding_of, overlay
 from trisect.report.format import Mean
 
 if TYPE_CHECKING:
@@ -35,7 +33,6 @@ SOURCE = {
 }
 COMPONENTS = ("q", "k", "v")
 LINK = Markup('<a href="{}">{}</a>')
-ROW, NAMES, PLOT = 34, 150, 172  # pixels: of a line of the picture, of its names, of its marks
 EVIDENCE = {
     "line": pl.Int64,
     **dict.fromkeys(("kind", "name", "source", "what", "unit", "component"), pl.String),
@@ -155,44 +152,6 @@ def _row(line: Line, verdicts: Mapping[str, str]) -> tuple[str, ...]:
     return name, SOURCE.get(line.source, line.source), quantity, *cells.values(), line.largest, remarks
 
 
-def figure(lines: Sequence[Line]) -> Figure | None:
-    """All lines that rank, each divided by its largest number, intervals cut at twice that; None without."""
-    ranked = [line for line in lines if line.compared and any(mean.mean for mean in line.means.values())]
-    if not ranked:
-        return None
-    titles, rows = _line_titles(ranked), []
-    for title, line in zip(titles, ranked, strict=True):
-        largest = max(abs(mean.mean) for mean in line.means.values())
-        for c, m in line.means.items():
-            low = None if m.low is None else max(-2.0, m.low / largest)
-            high = None if m.high is None else min(2.0, m.high / largest)
-            rows.append({"line": title, "group": c, "value": m.mean / largest, "low": low, "high": high})
-    looks = {c: render.mark(c) for c in COMPONENTS}
-    colour, shape = encoding_of(looks)
-    axis = alt.Axis(domain=False, ticks=False, labelExpr="split(datum.label, ', ')", labelLimit=NAMES, grid=True)
-    y = alt.Y("line:N", sort=titles, scale=alt.Scale(domain=titles, paddingInner=0.25), title=None, axis=axis)
-    offset = alt.YOffset("group:N", scale=alt.Scale(domain=list(COMPONENTS)), sort=list(COMPONENTS))
-    reach = [row[end] for row in rows for end in ("low", "high", "value") if row[end] is not None]
-    scale = alt.Scale(domain=[min(0.0, *reach) - 0.05, max(1.0, *reach) + 0.05], nice=False, clamp=True)
-    x = alt.X("value:Q", scale=scale, title="relative effect (largest = 1)", axis=alt.Axis(grid=False))
-    level = chart_of("level0", [{"level": 0.0}]).mark_rule(color=render.BASELINE, strokeDash=[5, 3])
-    layers = [level.encode(alt.X("level:Q", scale=scale))]
-    if ranged := [row for row in rows if row["low"] is not None]:
-        bars = chart_of("bars", ranged).mark_rule(strokeWidth=1.6)
-        layers.append(bars.encode(alt.X("low:Q", scale=scale), alt.X2("high"), y, colour, offset))
-    main = chart_of("main", rows).mark_point(size=46, filled=True, opacity=1).encode(x, y, colour, shape, offset)
-    chart = overlay("", *layers, main, width=PLOT, height=ROW * len(titles))
-    largest_words = "; ".join(f"{title}: {line.largest}" for title, line in zip(titles, ranked, strict=True))
-    panel = Panel("", chart, f"Shares of the largest number, by line. Largest: {largest_words}.", (), {})
-    caption = (
-        "Each number as a share of the largest of its own line, so that lines of different units stand side by side; bars are 95 % "
-        "intervals, cut at twice the largest number. Only marks of one line are to be compared."
-    )
-    key = tuple(LegendEntry(c, mark.colour, mark.shape) for c, mark in looks.items())
-    zero = LegendEntry("nothing", render.BASELINE, None, (5, 3))
-    return Figure("together", "Figure 1", "q, k and v by every kind of evidence", caption, (panel,), (*key, zero))
-
-
 def _line_titles(lines: Sequence[Line]) -> list[str]:
     """A short name for each line: its kind, and if several are of one kind, the label or a number."""
     labels = {t: {x.what.partition(",")[0] for x in lines if x.title == t} for t in {x.title for x in lines}}
@@ -201,7 +160,7 @@ def _line_titles(lines: Sequence[Line]) -> list[str]:
 
 
 def section(lines: Sequence[Line], verdicts: Mapping[str, str]) -> sheet.Section:
-    """Figure, sentence and table of the lines, as a section of the page."""
+    """Sentence and table of the lines, as a section of the page."""
     rule = (
         "Which of q, k and v is largest is asked by paired differences over the same seeds, corrected over the three pairs (Holm); alike "
         "means that two one-sided tests put every difference within the margin. How much of a label is there at whole width, and attacks "
@@ -211,7 +170,7 @@ def section(lines: Sequence[Line], verdicts: Mapping[str, str]) -> sheet.Section
     caption = "q, k and v by every kind of evidence: means with 95 % intervals, and over how many seeds, texts or heads"
     table = sheet.Table(columns, tuple(_row(line, verdicts) for line in lines), caption, prose=True, folded=False)
     texts = tuple(filter(None, (summary(lines), rule)))
-    return sheet.Section("Query, key and value together", texts, sheet.present(figure(lines)), (table,))
+    return sheet.Section("Query, key and value together", texts, (), (table,))
 
 
 OPEN_VERDICTS = ("inconclusive", "not tested")  # verdicts
