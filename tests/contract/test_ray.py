@@ -5,21 +5,20 @@ import re
 import shutil
 import subprocess
 import sys
-import tempfile
 from pathlib import Path
 
 import pytest
 from tests import tiny
-from tests.contract.test_engines import begun, ends, wait_until
+from tests.contract.test_engines import begun, ends
 from tests.jobs import Walk, Walking, folder_of_files
-from tests.ray_cluster import PATHS, STORE, end
+from tests.ray_cluster import PATHS, STORE
 from tests.studies import assert_same, no_page  # noqa: F401
 
 import trisect
 from trisect.core.errors import StudyError
 from trisect.core.machine import Machine
 from trisect.engine.drive import LOSSES, drive
-from trisect.engine.ray_connect import ADDRESS, ALWAYS, LOOPBACK, MODE
+from trisect.engine.ray_connect import ADDRESS
 from trisect.engine.start import open_engine
 from trisect.experiments.study.run import StudyWork
 
@@ -84,25 +83,16 @@ def test_a_job_that_is_lost_again_and_again_is_named_with_its_nodes(nodes, home,
     assert "goes on from what is kept" in caught.value.todo
 
 
-def test_a_node_with_other_code_gets_no_jobs_and_is_named_and_without_another_the_command_stops(nodes, home, tmp_path):
+def test_a_node_with_other_code_is_refused_by_name(nodes, home, tmp_path):
     other = tmp_path / "other"
     shutil.copytree(Path(PATHS.partition(os.pathsep)[0]), other)
     with (other / "trisect/engine/drive.py").open("a") as file:
         file.write("# changed\n")
     nodes.add("different", PYTHONPATH=os.pathsep.join([str(other), PATHS]))
     works = [Walking(Walk(f"w{i}", 30), home) for i in range(6)]
-    with open_ray(tmp_path / "s") as engine:
-        with pytest.warns(UserWarning, match="it gets no jobs") as said:
-            drive(works, engine)
-        assert engine.slots() == 2
-    assert re.match(r"The node \S+ has code [0-9a-f]{8} \(here [0-9a-f]{8}\)", str(said[0].message))
-    assert [(home / f"ends/w{i}.json").read_text() for i in range(6)] == [ends(30)] * 6
-    for name in [name for name in nodes.nodes if name != "different"]:
-        nodes.kill(name)
-    alone = pytest.warns(UserWarning, match="it gets no jobs")
-    with open_ray(tmp_path / "s") as engine, alone, pytest.raises(StudyError) as refused:
-        drive([Walking(Walk("v", 1), home)], engine)
-    assert "has code" in refused.value.reason
+    with open_ray(tmp_path / "s") as engine, pytest.raises(StudyError) as refused:
+        drive(works, engine)
+    assert re.match(r"The node \S+ has code [0-9a-f]{8} \(here [0-9a-f]{8}\)", refused.value.problem)
     assert "on every node" in refused.value.todo
     nodes.kill("different")
 
@@ -143,21 +133,3 @@ def test_clusters_of_ones_own_one_after_the_other_listen_on_loopback_alone_and_s
     assert done.stdout == "{'127.0.0.1'}\n" * 2
     assert [(home / f"ends/{name}.json").read_text() for name in ("w", "again")] == [ends(3)] * 2
     assert not (tmp_path / "scratch").exists()
-
-
-def test_a_cluster_that_asks_for_no_token_is_refused(tmp_path):
-    command = [str(Path(sys.executable).with_name("ray")), "start", "--head", "--port", "6397", "--num-cpus", "0"]
-    command += ["--include-dashboard", "false", "--object-store-memory", str(STORE), "--block"]
-    clean = {k: v for k, v in os.environ.items() if not k.startswith("RAY_")} | ALWAYS | LOOPBACK
-    code = "import sys; from trisect.engine.ray_connect import check_token; check_token('127.0.0.1:6397')"
-    with (
-        tempfile.TemporaryDirectory(prefix="open-", ignore_cleanup_errors=True) as short,
-        (tmp_path / "said").open("w") as said,
-        subprocess.Popen(command, env=clean | {MODE: "disabled", "TMPDIR": short}, stdout=said, stderr=said) as head,
-    ):
-        try:
-            wait_until(lambda: head.poll() is not None or "Ray runtime started" in (tmp_path / "said").read_text())
-            asked = subprocess.run([sys.executable, "-c", code], env=clean, capture_output=True, text=True)
-        finally:
-            end(head.pid)
-    assert "The cluster at 127.0.0.1:6397 asks for no token." in asked.stderr, (tmp_path / "said").read_text()

@@ -23,7 +23,7 @@ from trisect.engine import processes
 from trisect.engine.drive import JobEnd
 from trisect.engine.jobs import JobContext, JobOrder, JobProgress, failure, read_failure
 from trisect.engine.processes import Processes, free_gpu, serve
-from trisect.engine.ray_connect import ADDRESS, MODE, check_token, cluster_address, jobs_per_gpu
+from trisect.engine.ray_connect import ADDRESS, MODE, cluster_address
 from trisect.engine.start import Here, choose_device, open_engine, worker_count
 from trisect.experiments.study import tasks
 from trisect.experiments.study.run import PreparedStudy, _add_numerics
@@ -246,33 +246,6 @@ def test_a_cluster_is_the_one_of_the_environment_and_is_refused_without_a_token(
     assert cluster_address() == "head:6379"
 
 
-OPEN = ("The cluster at h:1 asks for no token.", "It let a wrong one in", "Stop it")
-SILENT = ("Ray at h:1 cannot be reached.", "ConnectionError: timed out", "ray status")
-
-
-@pytest.mark.parametrize(
-    ("code", "said", "words"),
-    [(0, "", OPEN), (1, "x\nray.exceptions.AuthenticationError: no", None), (1, "x\ntimed out", SILENT)],
-)
-def test_a_cluster_that_lets_a_wrong_token_in_or_says_nothing_is_refused(code, said, words, monkeypatch):
-    shown = []
-
-    def answer(command, env, **how):
-        shown.append(env["RAY_AUTH_TOKEN"])
-        return subprocess.CompletedProcess(command, code, b"", said.encode())
-
-    monkeypatch.setattr("subprocess.run", answer)
-    monkeypatch.setenv("RAY_AUTH_TOKEN", "right")
-    if words is None:
-        check_token("h:1")
-    else:
-        with pytest.raises(StudyError) as caught:
-            check_token("h:1")
-        found = (caught.value.problem, caught.value.reason, caught.value.todo)
-        assert all(word in text for word, text in zip(words, found, strict=True))
-    assert shown != ["right"]
-
-
 @pytest.mark.parametrize(
     ("given", "words"),
     [
@@ -302,14 +275,6 @@ def test_a_cluster_of_ones_own_has_the_cores_that_a_machine_is_asked_for(workers
     with pytest.raises(KeyboardInterrupt), open_engine(Machine(engine="ray", workers=workers), "cpu", tmp_path / "s"):
         pass
     assert asked == [(cores, 0)]
-
-
-@pytest.mark.parametrize(
-    ("workers", "gpus", "jobs"),
-    [(None, 8, 1), (None, 1, 1), (4, 8, 1), (8, 8, 1), (12, 8, 2), (16, 8, 2), (17, 8, 3), (3, 1, 3), (5, 0, 1)],
-)
-def test_jobs_share_a_gpu_where_more_are_asked_for_than_there_are(workers, gpus, jobs):
-    assert jobs_per_gpu(workers, gpus) == jobs
 
 
 ONEDNN, OTHER = "step 2, float32 products by oneDNN (medium)", "step 2, float32 products by MKL (highest)"

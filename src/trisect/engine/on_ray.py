@@ -11,7 +11,6 @@ import shutil
 import socket
 import tempfile
 import time
-import warnings
 from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass
@@ -31,7 +30,6 @@ from trisect.core.files import complete_files
 from trisect.core.machine import code_hash, versions
 from trisect.engine.drive import LOSSES, JobEnd, JobLoss, OnEvent
 from trisect.engine.jobs import JobOrder, JobProgress, OrderMessage, failure, read_failure, run_job
-from trisect.engine.ray_connect import jobs_per_gpu
 
 POLL = 0.02  # seconds between two looks for messages
 MAX_SECONDS_ALONE = 600.0  # seconds without any node before a command stops; it goes on later from what is kept
@@ -75,7 +73,9 @@ def _perform(
     if different := sorted({*versions.items()} ^ {*expected.items()}):
         names = dict.fromkeys(name for name, _ in different)
         words = ", ".join(f"{name} {versions.get(name)} (here {expected.get(name)})" for name in names)
-        tell(differs=f"The node {socket.gethostname()} has {words}", id=ray.get_runtime_context().get_node_id())
+        reason = "Numbers of other versions are not those of this machine."
+        todo = f"Have the same trisect and packages on every node, and {RERUN_ADVICE}"
+        tell(**failure(StudyError(f"The node {socket.gethostname()} has {words}.", reason, todo)))
         return
     tell(share=None, words="", files={})  # where it is, should it be lost
     folder = _node_folder(engine)
@@ -128,7 +128,6 @@ def sweep(engine: str) -> None:
 @dataclass
 class _Open:
     attempt: str
-    order: JobOrder
     node: str = "a node that it did not name"
 
 
@@ -144,41 +143,33 @@ class RayEngine:
         self._open: dict[int, _Open] = {}
         self._refs: dict[ObjectRef, tuple[int, str]] = {}  # their number and attempt
         self._put_once = cache(_put)
-        self._left_out: dict[str, str] = {}  # nodes with other software, and how they differ
         self._seen = time.monotonic()
         self._look()
-        self._per_gpu = jobs_per_gpu(workers, self._gpus)
 
     def _look(self) -> None:
         """Count the capacity of nodes for jobs; raises StudyError if there has been none for long."""
-        nodes = [n["Resources"] for n in ray.nodes() if n["Alive"] and n["NodeID"] not in self._left_out]
+        nodes = [n["Resources"] for n in ray.nodes() if n["Alive"]]
         self._cores, self._gpus = (int(sum(n.get(kind, 0) for n in nodes)) for kind in ("CPU", "GPU"))
         if self._cores and (self._gpus or not self._uses_gpus):
             self._seen = time.monotonic()
-        elif self._left_out or time.monotonic() - self._seen >= self._patience:
+        elif time.monotonic() - self._seen >= self._patience:
             node = "node with a GPU" if self._uses_gpus else "node with a processor core for jobs"
-            reason, todo = f"There has been none for {self._patience:.0f} seconds", "Add a node (ray start)"
-            if self._left_out:
-                node, reason = f"{node} that can be used", "; ".join(self._left_out.values())
-                todo = "Have the same trisect and packages on every node"
-            raise StudyError(f"The cluster has no {node}.", f"{reason}.", f"{todo}, and {RERUN_ADVICE}")
+            reason, todo = f"There has been none for {self._patience:.0f} seconds.", "Add a node (ray start)"
+            raise StudyError(f"The cluster has no {node}.", reason, f"{todo}, and {RERUN_ADVICE}")
 
     def slots(self) -> int:
         """The number of jobs for which nodes have room; it changes in `events`."""
-        room = min(self._cores, self._gpus * self._per_gpu) if self._uses_gpus else self._cores
+        room = min(self._cores, self._gpus) if self._uses_gpus else self._cores
         return room if self._workers is None else min(room, self._workers)
 
     def submit(self, number: int, order: JobOrder) -> None:
         """Submit a job to Ray."""
-        options: dict[str, Any] = {"num_gpus": 1 / self._per_gpu if self._uses_gpus else 0}
-        if self._left_out:
-            options["label_selector"] = {"ray.io/node-id": f"!in({','.join(self._left_out)})"}
         needs = {name: self._put_once(path) for name, path in order.needs.items()}
         begins = {name: _put(path) for name, path in order.begins.items()}
         attempt = (number, secrets.token_hex(8))
         arguments = (attempt, self._name, self._queue, self._versions, order.message(), needs, begins)
-        self._open[number] = _Open(attempt[1], order)
-        self._refs[_perform.options(**options).remote(*arguments)] = attempt
+        self._open[number] = _Open(attempt[1])
+        self._refs[_perform.options(num_gpus=int(self._uses_gpus)).remote(*arguments)] = attempt
 
     def events(self, timeout: float, on_event: OnEvent) -> None:
         """Handle messages and ends of jobs, waiting for the next one."""
@@ -222,14 +213,7 @@ class RayEngine:
             on_event(number, JobProgress(message["share"], words, message["files"]))
             return
         del self._open[number]
-        if "differs" not in message:
-            on_event(number, JobEnd(read_failure(message)))
-            return
-        if message["id"] not in self._left_out:
-            self._left_out[message["id"]] = message["differs"]
-            warnings.warn(f"{message['differs']}: it gets no jobs.", stacklevel=2)
-        self._look()
-        self.submit(number, job.order)
+        on_event(number, JobEnd(read_failure(message)))
 
     def close(self) -> None:
         """End all jobs, and remove their files on the nodes."""
