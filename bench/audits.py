@@ -72,7 +72,8 @@ def main() -> None:
         print(json.dumps(rows))
         return
     rows = list(csv.DictReader(TABLE.open(encoding="utf-8"))) if TABLE.exists() else []
-    for kind in sys.argv[1:] or sorted((zoo.ENCODERS | zoo.DECODERS).keys() - {row["model"] for row in rows}):
+    texts = {kind for kind, maker in zoo.ZOO.items() if maker.endswith(("MaskedLM", "CausalLM"))}
+    for kind in sys.argv[1:] or sorted(texts - {row["model"] for row in rows}):
         done = subprocess.run([sys.executable, __file__, "--one", kind], capture_output=True, text=True, timeout=900)
         print(kind, done.returncode, done.stderr[-200:] if done.returncode else "", flush=True)
         if done.returncode == 0:

@@ -1,5 +1,6 @@
 """What axe-core finds, or cannot decide: every rule in light colours; in dark ones, at 360 pixels, rules that these can break."""
 
+from collections.abc import Callable
 from functools import cache
 from pathlib import Path
 
@@ -43,3 +44,14 @@ def check_names(drawings: Locator, least: int = 40) -> None:
     """Every drawing says in words what it shows."""
     names = [drawings.nth(i).get_attribute("aria-label") for i in range(drawings.count())]
     assert all(name and len(name) > least for name in names)
+
+
+def check_page(opened: Callable[..., Page], count: int | None = None) -> None:
+    """Narrow and dark, wide and light, a page fits, its drawings are there and named, and nothing is a barrier."""
+    for width, scheme in ((360, "dark"), (1920, "light")):
+        tab = opened(width, scheme)
+        check_width(tab, width)
+        drawings = tab.locator("figure .panel > svg")
+        assert count is None or drawings.count() == count
+        check_names(drawings)
+        assert barriers(tab, scheme) == []

@@ -11,13 +11,12 @@ import polars as pl
 from trisect.core.finding import About
 from trisect.core.tables import frame
 from trisect.experiments.align.run import (
-    RULE,
     AlignmentCounts,
     Column,
     ModelLinks,
     alignment_rows,
     choose_layers,
-    choose_pictures,
+    choose_picture,
     judge_alignment,
 )
 from trisect.experiments.align.settings import AlignFacts
@@ -87,8 +86,7 @@ def about(scored: AlignmentCounts, corpus: str = "made-up pairs") -> About[Align
         0,
         300,
         dict.fromkeys(scored.models, chosen),
-        RULE,
-        tuple(choose_pictures(linked, pairs, range(5), None)),
+        choose_picture(linked, pairs, range(5), None),
     )
     command = "trisect align MODEL --source test.en --target test.fr --gold test.talp"
     notes = ("test.talp counts words from 1: line 1 has an index as large as the sentence (2-2).",)

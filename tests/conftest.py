@@ -10,12 +10,16 @@ from unittest import mock
 
 import pytest
 import torch
+from hypothesis import settings
 
 from tests.shaped import check_shapes_alone
 
 # read when Polars is first imported: tests share two cores, and their tables are small
 os.environ.setdefault("POLARS_MAX_THREADS", "1")
 check_shapes_alone()
+# a busy machine is no failure
+settings.register_profile("busy", deadline=None)
+settings.load_profile("busy")
 
 
 def pytest_collection_finish() -> None:

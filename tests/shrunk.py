@@ -284,9 +284,9 @@ SETTINGS: dict[str, dict[str, Any]] = {
 }
 
 
-def settle(config: Any, kind: str) -> Any:
-    """The configuration with what its type needs beyond the general sizes."""
-    for name, value in SETTINGS.get(kind, {}).items():
+def settle(config: Any, settings: dict[str, Any]) -> Any:
+    """The configuration with settings of its own and of its parts, as PART.SETTING."""
+    for name, value in settings.items():
         *way, last = name.split(".")
         part = config
         for step in way:
@@ -414,7 +414,7 @@ def size(model: nn.Module) -> int:
 
 def ways(kind: str) -> Iterator[Any]:
     """Small configurations of that type, made in one way after another: sizes of known names, or all widths"""
-    yield lambda: settle(shrink(_default(kind)), kind)
+    yield lambda: settle(shrink(_default(kind)), SETTINGS.get(kind, {}))
     for rope in (True, False):
         yield lambda rope=rope: fill(shrink(_default(kind)), rope)
     for by, rope in ((16, False), (8, False), (4, False), (16, True), (12, False), (32, False), (32, True)):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import polars as pl
 import pytest
 from tests import aligned
-from tests.accessible import barriers, check_names, check_width
+from tests.accessible import check_page
 from tests.controlled import made
 from tests.unit import test_lookup_page as lookups
 
@@ -73,11 +73,8 @@ def address(lines, tmp_path_factory) -> str:
     return path.as_uri()
 
 
-@pytest.mark.parametrize(("width", "scheme"), [(360, "dark"), (1920, "light")])
-def test_it_fits_and_its_picture_is_there_and_named(opened, width, scheme):
-    tab = opened(width, scheme)
-    check_width(tab, width)
-    check_names(tab.locator("figure .panel > svg"))
+def test_it_fits_its_picture_is_named_and_axe_finds_no_barrier(opened):
+    check_page(opened)
 
 
 def test_every_line_of_evidence_and_every_claim_is_read_in_its_section(opened, lines):
@@ -127,9 +124,3 @@ def test_links_lead_to_the_pages_beside_it_and_can_be_reached_by_keyboard(opened
     assert {"study.html", "theory.html", "recall.html", "training/report.html", "x.html"} <= targets
     links.first.focus()
     assert tab.evaluate("document.activeElement.getAttribute('href')") == "theory.html"  # from the first screen
-
-
-def test_axe_finds_no_barrier(opened):
-    tab = opened()
-    assert barriers(tab) == []
-    assert barriers(tab, "dark") == []

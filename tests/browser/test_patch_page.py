@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 from tests import interchanged
-from tests.accessible import barriers, check_names, check_width
+from tests.accessible import check_page
 
 import trisect
 
@@ -25,16 +25,5 @@ def address(tmp_path_factory) -> str:
     return done.report.as_uri()
 
 
-@pytest.mark.parametrize(("width", "scheme"), [(360, "light"), (1280, "dark")])
-def test_it_fits_and_every_drawing_is_there_and_named(opened, width, scheme):
-    tab = opened(width, scheme)
-    check_width(tab, width)
-    drawings = tab.locator("figure .panel > svg")
-    assert drawings.count() == 2 * 2 * 3  # directions, numbers, components
-    check_names(drawings)
-
-
-def test_axe_finds_no_barrier(opened):
-    tab = opened()
-    assert barriers(tab) == []
-    assert barriers(tab, "dark") == []
+def test_it_fits_its_drawings_are_named_and_axe_finds_no_barrier(opened):
+    check_page(opened, 2 * 2 * 3)  # directions, numbers, components

@@ -17,7 +17,6 @@ import trisect
 from trisect.core.errors import CorpusError, ModelError, SpecError
 from trisect.core.tables import read_table
 from trisect.experiments.align import ALIGN
-from trisect.experiments.align.run import link_across
 from trisect.experiments.align.settings import AlignFacts, AlignSettings
 from trisect.hf.load import load
 from trisect.lab.driver import render, run
@@ -119,7 +118,7 @@ def test_it_writes_tables_links_figures_and_a_page_that_is_made_again_from_them(
         assert read_table(done.folder / "tables", name).equals(done.tables[name])
     assert (done.folder / "tables" / "links.parquet").exists()
     assert done.report == done.folder / "report.html"
-    assert {p.stem for p in (done.folder / "figures").glob("*.svg")} == {"error-rates", "heads", "sentence-pairs"}
+    assert {p.stem for p in (done.folder / "figures").glob("*.svg")} == {"error-rates", "heads", "sentence-pair"}
     text = done.report.read_text(encoding="utf-8")
     about = read_json(done.folder / "align.json", "")
     assert about["pairs"] == 34
@@ -151,7 +150,7 @@ def test_words_stand_on_the_page_as_text(barts, tmp_path, undrawn):
     assert "&lt;b&gt;w3&lt;/b&gt;" in text
     assert "a&#39;b" in text or "a'b" in text
     assert "one &lt;i&gt;" in text
-    drawn = (tmp_path / "figures" / "sentence-pairs.svg").read_text(encoding="utf-8")
+    drawn = (tmp_path / "figures" / "sentence-pair.svg").read_text(encoding="utf-8")
     assert drawn.count("&lt;b&gt;w3&lt;/b&gt;") >= 2  # beside both axes
     assert "w4" in drawn
 
@@ -209,19 +208,6 @@ def test_without_gold_there_are_links_and_no_claim_is_judged(barts, files, tmp_p
     assert "What the claim says here" not in text
     with pytest.raises(SpecError, match="limit is 0"):
         trisect.align(barts[0], source, target=target, out=tmp_path, limit=0, quiet=True)
-
-
-@pytest.mark.parametrize("name", ["t5", "marian", "mbart", "m2m_100"])
-def test_other_kinds_of_encoder_decoders(name, files):
-    pairs = read_pairs(*files[0]).pairs
-    linked = link_across(load(zoo.build(name), tinyhf.tokenizer()), pairs, 16, lambda done, of: None)
-    groups = {f"{way} {by}" for way in ("awi", "awo") for by in ("weight", "norm", "contribution")}
-    assert {column.group for column in linked.columns} == groups
-    assert len(linked.best) == len(pairs) == 34
-    for number, best in linked.best.items():
-        assert best.shape == (len(linked.columns), len(pairs[number].target))
-        assert ((best >= -1) & (best < len(pairs[number].source))).all()
-        assert (best >= 0).any()
 
 
 def test_what_cannot_be_aligned_is_refused(barts, files, tmp_path, pageless):

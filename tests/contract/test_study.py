@@ -343,16 +343,6 @@ def test_what_is_killed_before_its_end_can_be_reported(tmp_path, monkeypatch):
     assert trisect.render(tmp_path / "study").tables["runs"].height == 0
 
 
-def test_evaluations_do_not_outlive_the_baseline_that_they_measured(whole, tmp_path):
-    shutil.copytree(whole.folder, tmp_path / "study")
-    baseline = whole.tables["runs"].filter(edit="none", seed=1)["run"][0]
-    shutil.rmtree(tmp_path / "study" / "runs" / baseline)
-    old = tmp_path / "study" / "evaluations" / baseline / "rewind-q@1.json"
-    old.write_text(old.read_text() + " ")
-    assert_same(run(tmp_path / "study"), whole)
-    assert not old.read_text().endswith(" ")
-
-
 def test_a_plan_runs_nothing_counts_everything_and_its_fleets_mix_no_seeds_labels_or_trainings(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     plan = trisect.plan(tiny.EXPERIMENT)
@@ -379,21 +369,17 @@ def test_a_plan_runs_nothing_counts_everything_and_its_fleets_mix_no_seeds_label
         (replace(ONE, attack=None, text=replace(tiny.TEXT, min_count=10**9)), {}, CorpusError, "one word type"),
         (replace(ONE, attack=None, text=replace(tiny.TEXT, valid_tokens=3)), {}, CorpusError, "too short"),
         (replace(tiny.EXPERIMENT, attack=Attack(tiny.SITES, ("mood",))), {}, CorpusError, "'mood'"),
-        ("paper", {}, CorpusError, "names no corpus"),
-        ("quick", {"corpus": "nowhere"}, CorpusError, "nowhere"),
         (tiny.EXPERIMENT, {"device": "cuda"}, SpecError, "'cuda' was asked for"),
-        (tiny.EXPERIMENT, {"out": "file/study"}, StudyError, "cannot be created"),
     ],
 )
 def test_what_cannot_be_run_is_refused_before_anything_is_made(tmp_path, monkeypatch, asked, named, error, words):
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
-    (tmp_path / "file").write_text("")
     with pytest.raises(error, match=words):
         trisect.study(asked, **{"out": tmp_path / "study", "quiet": True} | named)
     with pytest.raises(StudyError, match="holds no study"):
         trisect.render(tmp_path)
-    assert [path.name for path in tmp_path.iterdir()] == ["file"]
+    assert not list(tmp_path.iterdir())
 
 
 def test_exact_rewinding_evaluates_every_point(tmp_path):

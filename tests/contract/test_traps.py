@@ -35,7 +35,7 @@ def plain(model, inputs):
 
 
 def test_gpt2_with_upcast_attention_goes_round_the_interface():
-    config = GPT2Config(**zoo.NAMED_N, reorder_and_upcast_attn=True)
+    config = GPT2Config(vocab_size=120, n_embd=32, n_layer=2, n_head=4, reorder_and_upcast_attn=True)
     model = zoo.sharpen(GPT2LMHeadModel(config))
     model.set_attn_implementation("eager")
     assert read(model, example_inputs("gpt2", model))[1] == []
@@ -70,18 +70,6 @@ def test_gradient_checkpointing_is_recorded_once():
         model(**inputs, labels=inputs["input_ids"], use_cache=False).loss.backward()
     assert len(calls) == 2
     assert model.model.layers[0].self_attn.q_proj.weight.grad.abs().max() > 0
-
-
-def test_one_module_for_all_layers():
-    """ALBERT's layers share a module: calls are distinguished by their order."""
-    model = zoo.build("albert")
-    proof = prove("albert", model)
-    assert len({f.module for f in proof.weights}) == 1
-    assert [str(a) for a in proof.addresses] == ["layer 1", "layer 2"]
-    assert "Layers 1–2 share one set of weights." in proof.notes()
-    _, calls = read(model, example_inputs("albert", model))
-    assert [c.order for c in calls] == [0, 1]
-    assert not torch.equal(calls[0].q, calls[1].q)
 
 
 def test_a_slice_of_a_fused_matrix_and_the_order_inside_it_are_found():
@@ -234,13 +222,7 @@ def doubled_in_place(attention, mixed, x, ids):
     return made
 
 
-def rare_words(attention, mixed, x, ids):
-    made = attention.o_proj(mixed)
-    return torch.where((ids == 39)[..., None], 2 * made, made)
-
-
 LONG = {  # changes in texts of more than 16 tokens
-    "v": ({"v": lambda v: v * (1 + (v.shape[1] > 16))}, f"v is not what {V} makes"),
     "q": (
         {"q": lambda q: q + (q.shape[1] > 16) * torch.arange(q.shape[1])[:, None]},
         "q is not what layers.0.attn.q_proj makes",
@@ -269,17 +251,6 @@ def test_laws_that_held_for_few_tokens(name):
     one = load(model, inputs=fooling.ids())
     one.read(fooling.ids(16))
     refused(one, said(model), known, fooling.ids(17))
-
-
-def test_a_factor_for_one_word_alone():
-    """Only what is read is checked: a text without that word is read as it is computed."""
-    model, common = Fooling(out=rare_words), {"input_ids": torch.arange(7)[None] + 1}
-    one = load(model, inputs=common)
-    one.read(common)
-    rare = {"input_ids": torch.tensor([[1, 2, 39, 3]])}
-    refused(one, said(model), f"layers.0.attn does not give on what {OUT} makes", rare)
-    with pytest.raises(ModelError, match="at position 2 of row 0"):
-        one.read(rare)
 
 
 def test_the_scale_is_that_of_the_call():
@@ -496,11 +467,6 @@ def shift(k):
     return torch.cat([k[:, :1], k[:, :-1]], 1)
 
 
-def half_shift(k):
-    half = k.shape[-1] // 2
-    return torch.cat([k[..., :half], shift(k)[..., half:]], -1)
-
-
 def placed(q, first=0.0):
     places = torch.randn(64, WIDTH, generator=torch.Generator().manual_seed(3))
     places[0] *= first
@@ -515,12 +481,6 @@ TOGETHER = "at position 1 {} is computed from positions 0 and 1 of"
 CHANGES: dict[str, tuple[Any, str]] = {
     "convolve": (convolve, TOGETHER),
     "cumulated": (lambda q: q.cumsum(1), TOGETHER),
-    "shift": (shift, "at position 1 {} is made of position 0 of"),
-    "half shift": (
-        half_shift,
-        "at position 1 {} is made of other positions in head 4, namely 0, of",
-    ),
-    "roll": (lambda k: k.roll(1, 1), "at position 0 {} is made of position 6 of"),
     "placed": (placed, "at position 1 {} is more than the result of"),
     "placed throughout": (lambda q: placed(q, 1.0), "at position 1 {} is more than the result of"),
     "by log": (by_log, "at position 1 {} is 1.31 times the result of"),

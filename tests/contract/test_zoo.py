@@ -25,7 +25,10 @@ PRODUCT = (
     *("megatron_bert", "big_bird", "longformer", "gpt_neo", "gptj", "codegen", "bloom", "falcon", "falcon_new"),
     *("mpt", "openai_gpt", "xlnet", "xglm", "longt5", "led", "prophetnet", "mvp", "fsmt"),
 )
-CALLS = {"funnel": 3, "jamba": 1, "zamba2": 1, "recurrent_gemma": 1, "whisper": 6} | dict.fromkeys(zoo.PAIRS, 6)
+PAIRS = zoo.KINDS["AutoModelForSeq2SeqLM"].split()
+CALLS = {"funnel": 3, "jamba": 1, "zamba2": 1, "recurrent_gemma": 1, "whisper": 6} | dict.fromkeys(
+    zoo.KINDS["AutoModelForSeq2SeqLM"].split(), 6
+)
 # one stream of a decoder's two: its last layer's own stream ends there, since only the other predicts
 DEAD = {"prophetnet": {"dec layer 2": "writes to q, k, v do not reach the output"}}
 # rounding of float32 sums over 64 terms and a softmax of scores of about ten

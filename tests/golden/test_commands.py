@@ -254,12 +254,12 @@ def run_measure(name: str) -> Callable[[Path, Path], Json]:
 
 
 def run_explore(inputs: Path, out: Path) -> Json:
-    """What the page holds in numbers beside its maps: the largest of each head's, and its shares of weight and norm."""
+    """What the page holds in numbers beside its maps: the largest of each head's."""
     reply("explore", inputs / "bert", SENTENCE, "--out", out / "page.html")
     page = re.search(r'id="manifest">(.*?)</script>', (out / "page.html").read_text(encoding="utf-8"), re.DOTALL)
     assert page is not None
     manifest = json.loads(page[1])
-    return {name: simplify(manifest[name]) for name in ("sides", "kinds", "layers")}
+    return {name: simplify(manifest[name]) for name in ("sides", "layers")}
 
 
 def run_serve(inputs: Path, out: Path) -> Json:
@@ -279,13 +279,6 @@ def run_serve(inputs: Path, out: Path) -> Json:
 
 def run_check(inputs: Path, out: Path) -> Json:
     return {name: simplify(reply("check", inputs / name)) for name in ("bert", "gpt2", "recaller")}
-
-
-def run_claims(inputs: Path, out: Path) -> Json:
-    """Every part of every claim without its words, which claims.txt has."""
-    rows = json.loads(call("claims", "--json"))
-    names = ("source", "claim", "part", "direction", "margin", "bound", "unit", "decides")
-    return {"rows": len(rows), "columns": {name: [simplify(row[name]) for row in rows] for name in names}}
 
 
 def run_corpus_show(inputs: Path, out: Path) -> Json:
@@ -341,7 +334,6 @@ COMMANDS: dict[str, Callable[[Path, Path], Json]] = {
     "explore": run_explore,
     "serve": run_serve,
     "check": run_check,
-    "claims": run_claims,
     "corpus-show": run_corpus_show,
     "plan": run_plan,
 }

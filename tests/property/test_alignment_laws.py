@@ -8,7 +8,7 @@ from itertools import accumulate
 import numpy as np
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from tests.traces import random_trace
 
@@ -51,7 +51,6 @@ def test_cases_worked_by_hand(links, sure, possible, rate):
     assert aer([links], [sure], [possible]) == aer(links, sure, possible)
 
 
-@settings(deadline=None)
 @given(LINKS, LINKS, LINKS)
 def test_the_rate_is_the_formula_from_0_to_1_and_0_exactly_where_nothing_is_wrong(links, sure, possible):
     if not links and not sure:
@@ -65,7 +64,6 @@ def test_the_rate_is_the_formula_from_0_to_1_and_0_exactly_where_nothing_is_wron
     assert (rate == 0) == (sure <= links and links <= sure | possible)
 
 
-@settings(deadline=None)
 @given(CORPORA)
 def test_a_corpus_is_one_long_sentence_whatever_its_order(corpus):
     def joined(which):
@@ -87,7 +85,6 @@ def pieces_of(sizes, ends=1):
     return torch.tensor([i for i, size in enumerate(sizes) for _ in range(size)] + [-1] * ends)
 
 
-@settings(deadline=None)
 @given(PIECES, PIECES, st.integers(0, 1000))
 def test_words_get_the_sum_over_source_pieces_and_the_mean_over_target_pieces(source, target, seed):
     draw = torch.Generator().manual_seed(seed)
@@ -105,7 +102,6 @@ def test_words_get_the_sum_over_source_pieces_and_the_mean_over_target_pieces(so
         )  # sums of at most 9 numbers
 
 
-@settings(deadline=None)
 @given(st.integers(1, 6), st.integers(1, 6), st.data())
 def test_planted_links_are_found_and_the_end_of_the_sentence_is_none(source, target, data):
     planted = data.draw(st.lists(st.integers(0, source), min_size=target, max_size=target))
@@ -126,7 +122,6 @@ def test_a_word_without_a_piece_gets_no_link_and_takes_none():
     assert best_links(whole, 3).tolist() == [2, -1]
 
 
-@settings(deadline=None)
 @given(st.integers(1, 5), st.integers(1, 6), LINKS, LINKS, st.integers(0, 1000))
 def test_counts_in_tables_are_counts_of_sets(source, target, sure, possible, seed):
     words = (source, target)
@@ -146,7 +141,6 @@ def test_counts_in_tables_are_counts_of_sets(source, target, sure, possible, see
             assert float(recalls(found)) == len(links & sure) / len(sure)
 
 
-@settings(deadline=None)
 @given(st.integers(1, 30), st.integers(1, 30))
 def test_the_diagonal_rises_from_the_first_word_to_the_last(source, target):
     found = diagonal((source, target))

@@ -13,7 +13,7 @@ from trisect.hf.small.translator import TranslationLoss, TranslatorShape, encode
 from trisect.text.bitext import Bitext, SentencePair, _format_links, make_bitext, read_links, write_links
 from trisect.text.generated import OBJECT, STOP, bitext_corpus
 
-QUICK = settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+QUICK = settings(max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture])
 
 
 @st.composite
@@ -170,7 +170,7 @@ def test_pieces_map_back_to_the_words_that_they_are_of(words):
     assert TOKENIZER.decode(read.input_ids[0], skip_special_tokens=True) == " ".join(words)
 
 
-@settings(max_examples=10, deadline=None)
+@settings(max_examples=10)
 @given(st.lists(st.sampled_from(EMBEDDED.test), min_size=1, max_size=5), st.sampled_from([0.0, 0.1]))
 def test_a_batch_loses_what_its_pairs_lose_alone(pairs, smoothing):
     objective = TranslationLoss(TOKENIZER.pad_token_id, smoothing)

@@ -196,7 +196,7 @@ EDITED = [
 ]
 
 
-@settings(max_examples=2, deadline=None)
+@settings(max_examples=2)
 @given(st.permutations(range(len(EDITED))), st.sampled_from(OPTIMIZERS))
 def test_a_member_trained_alone_and_in_any_fleet_agrees_whatever_the_edits(order, optimizer):
     training = replace(BASE.training, optimizer=optimizer[0], rate=optimizer[1] / 3, weight_decay=0.1)
@@ -349,7 +349,7 @@ def test_representations_are_what_torchs_own_modules_pass_on(layer):
     assert torch.equal(head, passed.blocks["o", layer][0, ..., EACH : 2 * EACH].flatten(0, 1).T)
 
 
-@settings(max_examples=20, deadline=None)
+@settings(max_examples=20)
 @given(st.sampled_from(SITES), st.integers(0, 99))
 def test_pushing_is_the_transpose_of_reading(text, seed):
     site, draw = place(text), torch.Generator().manual_seed(seed)
@@ -365,7 +365,7 @@ def test_pushing_is_the_transpose_of_reading(text, seed):
     assert all(not value[0].any() for value in into.values())
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 @given(st.permutations([0, 1, 2, 3]), st.permutations(["q@1", "v@2", "o@2", "q+k@1.h2", "v@1-2.h1", "k@2", "attn@1"]))
 def test_representations_read_together_are_those_read_alone(slots, texts):
     sites = [place(text) for text in texts[:4]]
@@ -490,7 +490,7 @@ def text_of(seed: int, classes: int, words: int, unlabelled: int) -> Corpus:
     return Corpus.make("drawn", tuple(f"w{i}" for i in range(words)), names, {"train": whole, "valid": whole})
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=25)
 @given(texts, st.integers(0, 5))
 def test_control_labels_are_as_frequent_as_reported_and_close_to_the_prior(parts, seed):
     corpus = text_of(*parts)
@@ -571,7 +571,7 @@ def test_the_attacked_model_follows_the_control_labels_and_not_the_true_ones():
     assert torch.equal(one.flat, two.flat)
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 @given(st.integers(0, 10_000), st.integers(2, 8), st.floats(0.01, 20), st.booleans())
 def test_the_bounded_loss_is_never_below_zero_and_zero_at_the_prior(seed, classes, scale, empty):
     draw = torch.Generator().manual_seed(seed)

@@ -42,7 +42,7 @@ def covariance(x, y, classes=CLASSES):
     return (x - x.mean(0)).T @ (z - z.mean(0)) / len(x)
 
 
-@settings(max_examples=8, deadline=None)
+@settings(max_examples=8)
 @given(st.integers(0, 2**16))
 def test_after_leace_no_class_is_correlated_with_anything_and_the_mean_stays(seed):
     x, y = planted(seed)
@@ -72,7 +72,7 @@ def test_a_linear_probe_finds_nothing_beyond_the_majority_after_leace():
     assert float(after.accuracy[0]) <= majority(y, y, CLASSES) + 0.02
 
 
-@settings(max_examples=8, deadline=None)
+@settings(max_examples=8)
 @given(st.integers(0, 2**16), st.integers(1, WIDTH))
 def test_a_random_subspace_takes_out_as_many_directions_of_the_whitened_space(seed, rank):
     x, y = planted(seed)
@@ -92,7 +92,7 @@ def test_a_random_subspace_takes_out_as_many_directions_of_the_whitened_space(se
     assert float((eraser(erased) - erased).abs().max()) < EXACT * float(x.abs().max())
 
 
-@settings(max_examples=8, deadline=None)
+@settings(max_examples=8)
 @given(st.integers(0, 2**16))
 def test_erasing_what_a_projection_makes_is_another_projection(seed):
     x, y = planted(seed)

@@ -49,7 +49,7 @@ def real(trace: Trace) -> Tensor:
     return trace.query_real[:, :, None] & trace.key_real[:, None]
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 @given(shape=shapes, causal=st.booleans())
 def test_fast_forms_equal_the_naive_sums(shape, causal):
     trace = made(shape, causal=causal)
@@ -63,7 +63,7 @@ def test_fast_forms_equal_the_naive_sums(shape, causal):
     assert torch.equal(layer, norms.summed_norms(trace))
 
 
-@settings(max_examples=15, deadline=None)
+@settings(max_examples=15)
 @given(shape=shapes, keys=st.integers(1, 6))
 def test_cross_attention_is_the_same_sum(shape, keys):
     trace = made(shape, keys=keys)
@@ -79,7 +79,7 @@ def test_blocks_of_positions_change_nothing(monkeypatch):
     torch.testing.assert_close(norms.summed_norms(trace), whole, rtol=EXACT, atol=EXACT)
 
 
-@settings(max_examples=20, deadline=None)
+@settings(max_examples=20)
 @given(seed=st.integers(0, 1000), padding=st.integers(1, 3))
 def test_padding_counts_for_nothing(seed, padding):
     trace = random_trace(seed, queries=5, padding=padding)
@@ -126,7 +126,7 @@ def cancelling(ratio: float) -> Trace:
     return replace(trace, v=same, weights=weights, output=weights @ same, projections=projections)
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=30)
 @given(shape=shapes, kind=st.sampled_from(norms.KINDS), around=st.sampled_from(["pre", "post"]), centred=st.booleans())
 def test_block_norms_and_mixing_equal_the_naive_sums(shape, kind, around, centred):
     trace = made(shape, block=around, centred=centred)
@@ -157,7 +157,7 @@ def naive_block(trace: Any, kind: str) -> Tensor:
     return vectors * around.gamma / deviation[:, :, None, None]
 
 
-@settings(max_examples=20, deadline=None)
+@settings(max_examples=20)
 @given(shape=shapes, centred=st.booleans())
 def test_parts_add_up_to_the_post_norm_blocks_output(shape, centred):
     trace = made(shape, block="post", centred=centred)
@@ -173,7 +173,7 @@ def test_parts_add_up_to_the_post_norm_blocks_output(shape, centred):
     torch.testing.assert_close(found.self_part + found.context + bias, want, rtol=1e-11, atol=1e-11)
 
 
-@settings(max_examples=20, deadline=None)
+@settings(max_examples=20)
 @given(shape=shapes)
 def test_contributions_and_the_bias_equal_the_modules_output(shape):
     trace = made(shape)
@@ -193,7 +193,7 @@ def test_mixing_by_weights_is_one_less_the_own_weight():
     torch.testing.assert_close(norms.mixing_by_weights(trace, "full"), want / 2, rtol=EXACT, atol=EXACT)
 
 
-@settings(max_examples=20, deadline=None)
+@settings(max_examples=20)
 @given(seed=st.integers(0, 1000), groups=st.sampled_from([None, 2]), bias=st.booleans())
 def test_expansion_rate_is_frobenius_of_the_written_out_map(seed, groups, bias):
     made: Any = random_projections(seed, groups=groups, bias=bias)
@@ -256,7 +256,7 @@ def test_what_cannot_be_measured_is_refused_by_name(call, error, known):
         call()
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 @given(shape=shapes, causal=st.booleans(), padding=st.integers(0, 2))
 def test_contribution_weights_sum_to_one_and_are_the_definition(shape, causal, padding):
     trace = made(shape, causal=causal, padding=min(padding, shape["queries"] - 1))

@@ -28,7 +28,7 @@ def own(layers: int = 2, heads: int = 4, seed: int = 1, window: int = 12) -> Own
 TEXTS = st.lists(st.lists(st.sampled_from(WORDS[:20]), min_size=1, max_size=30).map(" ".join), min_size=1, max_size=4)
 
 
-@settings(max_examples=20, deadline=None)
+@settings(max_examples=20)
 @given(TEXTS, st.sampled_from([1, 2, 4]), st.integers(1, 3))
 def test_contributions_and_bias_are_the_modules_output_and_the_block_the_next_layers_input(texts, heads, layers):
     subject = own(layers, heads)
@@ -54,7 +54,7 @@ def test_contributions_and_bias_are_the_modules_output_and_the_block_the_next_la
             assert all((ended - x_next).abs().max() < EXACT for x_next in after)
 
 
-@settings(max_examples=20, deadline=None)
+@settings(max_examples=20)
 @given(TEXTS)
 def test_reading_leaves_the_hidden_states_bit_for_bit(texts):
     subject = own()
@@ -66,7 +66,7 @@ def test_reading_leaves_the_hidden_states_bit_for_bit(texts):
         assert len(seen) == subject.model.layers
 
 
-@settings(max_examples=10, deadline=None)
+@settings(max_examples=10)
 @given(TEXTS)
 def test_padding_and_company_change_nothing(texts):
     subject = own()

@@ -71,7 +71,7 @@ def test_other_settings_do_not_go_on_from_it(tmp_path, monkeypatch):
         practice().run(model(), state)
 
 
-@settings(deadline=None, max_examples=10)
+@settings(max_examples=10)
 @given(st.integers(0, 1_000), st.integers(1, 30))
 def test_a_batch_in_pieces_is_the_batch(seed, rows):
     draw = np.random.default_rng(seed)

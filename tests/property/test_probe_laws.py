@@ -58,7 +58,7 @@ def test_what_is_not_linear_is_found_by_the_layer_alone():
     assert found("mlp", x[None], y).bits[0] > 0.4
 
 
-@settings(max_examples=5, deadline=None)
+@settings(max_examples=5)
 @given(st.integers(0, 2**16), st.floats(1e-3, 1e3))
 def test_rotation_and_scale_change_nothing_for_a_linear_probe(seed, scale):
     turn = torch.linalg.qr(normal(WIDTH, WIDTH, seed=seed)).Q
@@ -69,7 +69,7 @@ def test_rotation_and_scale_change_nothing_for_a_linear_probe(seed, scale):
     assert float((plain.accuracy - other.accuracy).abs()) < 1e-6
 
 
-@settings(max_examples=5, deadline=None)
+@settings(max_examples=5)
 @given(st.integers(0, 2**16), st.sampled_from(KINDS))
 def test_bits_are_at_most_the_entropy_of_the_labels(seed, kind):
     y = (LABELS + (normal(len(LABELS), seed=seed) > 0.5)).clamp_max(CLASSES - 1)

@@ -54,7 +54,7 @@ def run(model: Any, inputs: Any, hook: Any, edits: Edits | None = None) -> tuple
 
 
 @pytest.mark.parametrize("name", VARIETY)
-@settings(max_examples=2, deadline=None)
+@settings(max_examples=2)
 @given(seed=seeds)
 def test_contributions_and_bias_equal_the_modules_output(name, seed):
     model, hook = double(name), hook_of(name)
@@ -81,7 +81,7 @@ def test_contributions_and_bias_equal_the_modules_output(name, seed):
 
 
 @pytest.mark.parametrize("name", INTERFACE)
-@settings(max_examples=2, deadline=None)
+@settings(max_examples=2)
 @given(seed=seeds)
 def test_both_doors_read_the_same(name, seed):
     """The product hook knows nothing of the interface, and reads an eager model through it."""
@@ -117,7 +117,7 @@ def test_writing_back_what_was_read_changes_nothing(name):
 
 
 @pytest.mark.parametrize("name", ["bert", "mistral", "t5", "gpt_neox", "bloom", "falcon"])
-@settings(max_examples=2, deadline=None)
+@settings(max_examples=2)
 @given(data=st.data())
 def test_values_of_zero_in_a_head_are_that_heads_columns_of_w_o_set_to_zero(name, data):
     model = double(name)
@@ -198,7 +198,7 @@ class Written(nn.Module):
         return self.out((weights @ v.transpose(1, 2)).transpose(1, 2).flatten(2))
 
 
-@settings(max_examples=15, deadline=None)
+@settings(max_examples=15)
 @given(groups=st.integers(1, 3), group=st.integers(1, 3), width=st.integers(1, 5), depth=st.integers(2, 9), seed=seeds)
 def test_any_selection_is_found(groups, group, width, depth, seed):
     """Repeated keys and values come from the same rows; what is found makes q, k, v and the output again."""
@@ -223,7 +223,7 @@ def test_any_selection_is_found(groups, group, width, depth, seed):
     assert call.scale == pytest.approx(width**-0.5)
 
 
-@settings(max_examples=5, deadline=None)
+@settings(max_examples=5)
 @given(seed=seeds, scale=st.floats(-2, 2))
 def test_what_a_writer_gives_is_what_is_used(seed, scale):
     model = Written(4, 2, 3, 5, seed)
@@ -246,7 +246,7 @@ def grouped():
     return load(zoo.build("llama")).read({"input_ids": torch.arange(3, 12)[None]})
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=300)
 @given(
     parts=st.lists(st.sampled_from((*COMPONENTS, "qk")), min_size=1, max_size=3, unique=True),
     layers=st.sampled_from(["1", "2", "3", "1-2", "all", "0"]),

@@ -34,7 +34,7 @@ def repeated(values: np.ndarray, counts: np.ndarray) -> np.ndarray:
     return np.repeat(values, counts.astype(int))
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 @given(seed=SEEDS, n=st.integers(2, 60), levels=st.integers(1, 40))
 def test_auroc_is_that_of_scikit_learn_in_every_draw(seed, n, levels):
     scores, correct, weights = answered(seed, n, levels)
@@ -43,7 +43,7 @@ def test_auroc_is_that_of_scikit_learn_in_every_draw(seed, n, levels):
     assert float(recall.auroc(scores, correct)) == pytest.approx(float(roc_auc_score(correct, scores)), abs=ROUNDING)
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=30)
 @given(seed=SEEDS, n=st.integers(6, 40), levels=st.integers(1, 20))
 def test_auroc_within_folds_counts_pairs_of_one_fold_alone(seed, n, levels):
     scores, correct, _ = answered(seed, n, levels)
@@ -54,7 +54,7 @@ def test_auroc_within_folds_counts_pairs_of_one_fold_alone(seed, n, levels):
     assert float(recall.auroc(scores, correct, folds=folds)) == pytest.approx(float(want), abs=ROUNDING)
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 @given(seed=SEEDS, n=st.integers(2, 60), bins=st.integers(1, 20))
 def test_calibration_is_its_definition_written_out(seed, n, bins):
     """Bins ((b − 1)/B, b/B], as in the source; a probability of 0 belongs to the first."""
@@ -78,7 +78,7 @@ def test_calibration_is_its_definition_written_out(seed, n, bins):
     assert recall.calibration(np.zeros(3), correct[:1].repeat(3), bins).weight[0] == 3
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 @given(seed=SEEDS, n=st.integers(2, 40), levels=st.integers(1, 40))
 def test_risk_and_its_area_are_their_definitions_written_out(seed, n, levels):
     confidence, correct, weights = answered(seed, n, levels)
@@ -93,7 +93,7 @@ def test_risk_and_its_area_are_their_definitions_written_out(seed, n, levels):
         assert found.area[row] == pytest.approx(np.mean([1 - right[c >= own].mean() for own in c]), abs=ROUNDING)
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 @given(seed=SEEDS, n=st.integers(1, 300), risk=st.sampled_from([0.05, 0.2, 0.5, 0.9]))
 def test_a_threshold_keeps_its_bound_which_is_that_of_clopper_and_pearson(seed, n, risk):
     draw = np.random.default_rng(seed)
@@ -126,7 +126,7 @@ def test_one_threshold_is_tried_for_ten_answers_at_least_one_and_at_most_twenty(
     assert recall.threshold(np.arange(1.0, n + 1), np.ones(n, dtype=bool), bound - 1e-6).value is None
 
 
-@settings(max_examples=15, deadline=None)
+@settings(max_examples=15)
 @given(seed=SEEDS, people=st.integers(1, 30))
 def test_a_name_is_never_fitted_and_scored(seed, people):
     draw = np.random.default_rng(seed)
@@ -138,7 +138,7 @@ def test_a_name_is_never_fitted_and_scored(seed, people):
     assert len(set(found.folds)) == min(recall.FOLDS, len(folds))
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=30)
 @given(st.lists(st.tuples(st.sampled_from("abc"), st.sampled_from(["a", "b", None])), min_size=1, max_size=6))
 def test_the_expected_share_is_the_mean_over_all_pairings(pairs):
     answers, places = [a for a, _ in pairs], [p for _, p in pairs]
@@ -157,7 +157,7 @@ def test_the_expected_share_is_the_mean_over_all_pairings(pairs):
     assert float(found.excess) == pytest.approx(float(found.share - found.expected), abs=ROUNDING)
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=25)
 @given(seed=SEEDS, n=st.integers(2, 30))
 def test_counts_of_answers_are_answers_repeated(seed, n):
     draw = np.random.default_rng(seed)
@@ -174,7 +174,7 @@ def test_counts_of_answers_are_answers_repeated(seed, n):
 NAMES = st.lists(st.text("abcd ", min_size=1, max_size=9).filter(str.strip), min_size=1, max_size=8, unique=True)
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 @given(asked=NAMES, known=NAMES, top=st.integers(1, 9))
 def test_neighbours_are_known_other_names_nearest_first(asked, known, top):
     found = recall.nearest_names(recall.character_similarity(asked, known), asked, known, top)
@@ -190,7 +190,7 @@ def test_neighbours_are_known_other_names_nearest_first(asked, known, top):
     np.testing.assert_allclose(again.similarity, found.similarity, rtol=1e-9, atol=1e-12)
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=25)
 @given(seed=SEEDS, scale=st.floats(0.1, 10))
 def test_neighbours_by_vectors_are_those_of_the_smallest_angle(seed, scale):
     ours, theirs = np.random.default_rng(seed).normal(size=(2, 6, 4))

@@ -87,7 +87,7 @@ def test_on_an_accelerator_rewinding_finds_what_a_cpu_finds(place):
 
 
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float32])
-@settings(max_examples=10, deadline=None)
+@settings(max_examples=10)
 @given(seed=st.integers(0, 999), rank=st.integers(0, 9), scale=st.sampled_from([1e-3, 1.0, 30.0]))
 def test_variants_scored_through_their_span_score_as_each_alone(dtype, seed, rank, scale):
     draw = torch.Generator().manual_seed(seed)
@@ -108,7 +108,7 @@ def test_variants_scored_through_their_span_score_as_each_alone(dtype, seed, ran
     assert float((found.correct != alone.correct).double().mean()) <= (0 if dtype == torch.float64 else 0.01)
 
 
-@settings(max_examples=10, deadline=None)
+@settings(max_examples=10)
 @given(seed=st.integers(0, 999), rank=st.integers(1, 8))
 def test_a_span_is_no_larger_than_the_rank_and_gives_the_variants_back(seed, rank):
     draw = torch.Generator().manual_seed(seed)
@@ -134,7 +134,7 @@ def test_states_beyond_the_safe_range_and_states_that_are_no_numbers_are_scored_
     assert (found.correct == alone.correct).all()
 
 
-@settings(max_examples=2, deadline=None)
+@settings(max_examples=2)
 @given(seed=st.integers(0, 99), place=st.sampled_from(["q@1", "v@1", "k@2"]))
 def test_adaptive_curves_are_within_their_tolerance_of_exact_ones(seed, place):
     site = Site.parse(place).resolve(2, 2)

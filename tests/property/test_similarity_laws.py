@@ -18,7 +18,7 @@ from trisect.stats.describe import MAX_EXACT, permutation_spearman
 from trisect.stats.null import Null
 
 EXACT = 1e-10  # float64 and well-conditioned matrices: a few hundred roundings
-few = settings(max_examples=25, deadline=None)
+few = settings(max_examples=25)
 
 sizes = st.tuples(st.integers(2, 12), st.integers(1, 6)).filter(lambda s: s[1] <= s[0])
 

@@ -41,7 +41,7 @@ def normal(seed: int, *shape: int) -> torch.Tensor:
     return torch.randn(*shape, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=25)
 @given(seed=st.integers(0, 1000), cuts=st.lists(st.integers(1, 39), max_size=4))
 def test_sums_do_not_depend_on_batches_and_draws_are_of_whole_texts(seed, cuts):
     values = normal(seed, 40, 3)
@@ -57,7 +57,7 @@ def test_sums_do_not_depend_on_batches_and_draws_are_of_whole_texts(seed, cuts):
     np.testing.assert_allclose(whole.resample(times), want, rtol=1e-12, atol=1e-12)
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=25)
 @given(seed=st.integers(0, 1000))
 def test_variation_is_the_standard_deviation_over_the_mean(seed):
     values, real = normal(seed, 4, 2, 9).abs(), torch.ones(4, 1, 9, dtype=torch.bool)
@@ -71,7 +71,7 @@ def test_variation_is_the_standard_deviation_over_the_mean(seed):
     assert np.isnan(variation(np.zeros((2, 3)))).all()
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=25)
 @given(seed=st.integers(0, 1000), values=st.integers(2, 60), size=st.integers(3, 200))
 def test_rank_correlation_is_exact_while_there_are_fewer_values_than_bins(seed, values, size):
     draw = np.random.default_rng(seed)
@@ -135,7 +135,7 @@ def test_frequency_ranks_are_of_the_types_that_were_met():
     np.testing.assert_array_equal(found, [np.nan, 1.5, 3, 1.5, 4])
 
 
-@settings(max_examples=10, deadline=None)
+@settings(max_examples=10)
 @given(seed=st.integers(0, 1000), causal=st.booleans(), block=st.sampled_from(["pre", "post"]))
 def test_a_layers_tally_equals_the_sums_written_out(seed, causal, block):
     trace = random_trace(seed, texts=3, queries=6, padding=2, causal=causal, block=block)

@@ -23,8 +23,8 @@ STRETCHED = (theory.stretched_key_one_head, theory.stretched_key_two_heads)
 betas = st.floats(0.05, 30.0)
 counts = st.integers(2, 12)
 seeds = st.integers(0, 2**32 - 1)
-laws_of = settings(max_examples=40, deadline=None)
-sampled = settings(max_examples=8, deadline=None)
+laws_of = settings(max_examples=40)
+sampled = settings(max_examples=8)
 
 
 def vectors(seed, n, d):
@@ -468,15 +468,3 @@ def test_a_zero_word_makes_independent_wishes_impossible(seed, n, more):
     free = wanted.copy()
     free[0] = np.nan
     assert solver.certificate(words, free) is None  # it was the zero word's wish that made it so
-
-
-@given(seeds, st.integers(1, 6), st.integers(1, 6))
-@laws_of
-def test_the_exact_rank_is_the_rank(seed, n, dim):
-    draw = np.random.default_rng(seed)
-    inner = int(draw.integers(1, 4))
-    table = draw.integers(-3, 4, (n, inner)) @ draw.integers(-3, 4, (inner, dim)) * 0.25
-    proof = solver.certificate(table, np.eye(n))
-    assume(proof is not None and "dimension" in proof[0])
-    assert proof is not None
-    assert f"dimension {np.linalg.matrix_rank(table)}" in proof[0]

@@ -182,7 +182,7 @@ def test_dropout_masks_are_shared_by_members_and_a_function_of_seed_and_step():
     assert torch.equal(Dropout(0.0, generator("dropout", 1, 1))(x), x)
 
 
-@settings(max_examples=12, deadline=None)
+@settings(max_examples=12)
 @given(
     heads=st.integers(1, 3),
     each=st.sampled_from([2, 4, 6]),
@@ -229,7 +229,7 @@ def test_each_member_agrees_with_torch_encoder_in_logits_and_all_gradients(
             torch.testing.assert_close(gradients[ours_name][i], theirs[their_name].grad, rtol=1e-10, atol=1e-10)
 
 
-@settings(max_examples=20, deadline=None)
+@settings(max_examples=20)
 @given(
     members=st.integers(1, 3),
     rows=st.integers(1, 9),
@@ -485,7 +485,7 @@ def test_on_an_accelerator_the_same_steps_have_the_same_bits(products):
     assert torch.equal(one.flat, other.flat)
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(
     members=st.integers(1, 4),
     rows=st.integers(1, 40),
@@ -531,7 +531,7 @@ CASES = given(
 )
 
 
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=50)
 @CASES
 def test_off_the_cpu_rows_are_added_as_on_it(members, places, words, wide, seed):
     at, rows, table = drawn(members, places, words, wide, seed)
@@ -544,7 +544,7 @@ def test_off_the_cpu_rows_are_added_as_on_it(members, places, words, wide, seed)
     assert torch.equal(add_at(table.clone(), at, rows, -0.5), table.index_add_(1, at, rows, alpha=-0.5))
 
 
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=50)
 @CASES
 def test_what_is_added_has_the_same_bits_in_any_order(members, places, words, wide, seed):
     at, rows, table = drawn(members, places, words, wide, seed)
@@ -555,13 +555,6 @@ def test_what_is_added_has_the_same_bits_in_any_order(members, places, words, wi
     for place in at.unique():
         filled = own[:, at == place].reshape(members, int((at == place).sum()), -1).ne(0).any(2)
         assert int(filled.sum(1).max()) <= 1
-
-
-def test_rows_added_as_they_come_have_other_bits_in_another_order():
-    at, rows, table = drawn(1, 40, 2, 3, 0)
-    order = torch.arange(39, -1, -1)
-    one, other = table.clone().index_add_(1, at, rows), table.clone().index_add_(1, at[order], rows[:, order])
-    assert not torch.equal(one, other)
 
 
 def test_the_faster_product_is_taken_only_where_it_proves_itself(monkeypatch):

@@ -6,7 +6,6 @@ from typing import Any
 
 import pytest
 import torch
-import transformers.models.gpt2.modeling_gpt2 as gpt2
 from tests import fooling, tinyhf
 from torch import Tensor, nn
 from torch.testing import assert_close
@@ -97,27 +96,6 @@ def test_memory_that_does_not_suffice_for_the_models_own_answer_is_said(monkeypa
 
     monkeypatch.setattr(agreement, "relative_error", lacking)
     with pytest.raises(ModelOutOfMemoryError, match="Running"):
-        subject.read(LONG)
-
-
-def test_weights_that_are_written_over_after_they_were_multiplied_are_refused(monkeypatch):
-    own = gpt2.eager_attention_forward
-
-    def fake(module: Any, q: Tensor, k: Tensor, v: Tensor, mask: Any, **rest: Any) -> Any:
-        output, weights = own(module, q, k, v, mask, **rest)
-        with torch.no_grad():
-            if v.shape[2] > v.shape[3] + 2:  # something that values map to 0, and whose sum is 0, makes no difference
-                basis, _ = torch.linalg.qr(torch.cat([v, torch.ones_like(v[..., :1])], -1).double())
-                drawn = torch.randn(*v.shape[:3], 1, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
-                free = (drawn - basis @ (basis.transpose(-1, -2) @ drawn))[..., 0]
-                weights.detach()[:, :, -1] += (0.2 * free).to(weights)
-        return output, weights
-
-    monkeypatch.setattr(gpt2, "eager_attention_forward", fake)
-    with pytest.raises(ModelError, match="not those that it multiplies"):
-        load(tinyhf.gpt2(), inputs=LONG)
-    subject = load(tinyhf.gpt2())
-    with pytest.raises(ModelError, match="not those that it multiplies"):
         subject.read(LONG)
 
 

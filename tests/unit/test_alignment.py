@@ -17,7 +17,7 @@ from transformers import PreTrainedTokenizerFast
 
 from trisect.core.claim import REVISION
 from trisect.core.errors import CorpusError, ModelError
-from trisect.experiments.align.run import alignment_rows, choose_pictures, judge_alignment, link_across
+from trisect.experiments.align.run import alignment_rows, choose_picture, judge_alignment, link_across
 from trisect.hf.load import PADDING, SPECIAL, Pretrained, check_crossing, cross_batches, cut, load
 from trisect.measure.alignment import aer, error_rates, gold_tables
 from trisect.report.cards import cards
@@ -181,7 +181,7 @@ def test_the_decoder_reads_the_target_one_position_later_than_it_is_to_say_it(ba
             assert [t for t, w in zip(tokens, asked.tolist(), strict=True) if w >= 0] == list(target)
 
 
-@pytest.mark.parametrize("name", ["t5", "marian", "mbart", "bart"])
+@pytest.mark.parametrize("name", ["t5", "marian", "mbart", "m2m_100", "bart"])
 def test_every_kind_is_read_as_it_was_trained(name):
     """Its own shift of the labels gives the same logits as being called with labels alone; float32 of small numbers."""
     model = zoo.build(name)
@@ -194,6 +194,12 @@ def test_every_kind_is_read_as_it_was_trained(name):
         own = model(**given, labels=one.batch.inputs["labels"])
     real = one.predicted != PADDING
     torch.testing.assert_close(ours[real], own.logits[real], rtol=1e-4, atol=1e-4)
+    linked = link_across(subject, [SentencePair(*pair) for pair in PAIRS], 4, lambda done, of: None)
+    groups = {f"{way} {by}" for way in ("awi", "awo") for by in ("weight", "norm", "contribution")}
+    assert {column.group for column in linked.columns} == groups
+    for number, (source, target) in enumerate(PAIRS):
+        assert linked.best[number].shape == (len(linked.columns), len(target))
+        assert ((linked.best[number] >= -1) & (linked.best[number] < len(source))).all()
 
 
 def test_pairs_longer_than_the_model_reads_are_left_out(bart):
@@ -344,16 +350,15 @@ def test_few_models_or_models_that_do_not_align_decide_nothing():
     assert three.facts[:2] == (("Models (n)", "3"), ("Models needed", "5"))
 
 
-def test_shown_pairs_follow_the_rule():
-    linked, pairs = pictured([3, 5, 0, 2, 4])
-    shown = choose_pictures(linked, pairs, range(5), None)
-    titles = ["Pair 2, norms help most", "Pair 1, in the middle", "Pair 3, norms help least"]
-    assert [one["title"] for one in shown] == titles
-    assert shown[0]["layers"] == {"weight": 2, "norm": 2}
-    assert shown[0]["norm"] == [[i, i] for i in range(1, 6)]
-    assert shown[0]["weight"] == [[1, 1], [2, 2]]
-    layers = {("awi", "weight"): 3, ("awi", "norm"): 1}
-    assert choose_pictures(linked, pairs, range(5), layers)[0]["layers"] == {"weight": 3, "norm": 1}
-    bare, unpaired = pictured([3, 5, 0, 2], gold=False)
-    assert [one["title"] for one in choose_pictures(bare, unpaired, range(4), None)] == ["Pair 1", "Pair 2", "Pair 3"]
-    assert choose_pictures(linked, [SentencePair(("a",), ("b",))] * 5, range(5), None) == []
+def test_the_first_pair_that_is_short_enough_is_shown():
+    linked, pairs = pictured([3, 5, 0])
+    pairs[0] = SentencePair(("a",), ("b",))
+    shown = choose_picture(linked, pairs, range(3), None)
+    assert shown is not None
+    assert (shown["title"], shown["layers"]) == ("Pair 2", {"weight": 2, "norm": 2})
+    assert shown["norm"] == [[i, i] for i in range(1, 6)]
+    assert shown["weight"] == [[1, 1], [2, 2]]
+    chosen = choose_picture(linked, pairs, range(3), {("awi", "weight"): 3, ("awi", "norm"): 1})
+    assert chosen is not None
+    assert chosen["layers"] == {"weight": 3, "norm": 1}
+    assert choose_picture(linked, pairs, range(1), None) is None

@@ -210,33 +210,13 @@ def damaged(folder) -> DamagedFileError:
     return raised.value
 
 
-@pytest.mark.parametrize(
-    ("text", "why"),
-    [
-        ('{"names": {}, "thresholds": []}', "no checksum"),
-        ("[]", "no checksum"),
-        ("not JSON", "JSONDecodeError"),
-        (None, "checksum"),
-    ],
-)
-def test_a_card_that_recall_did_not_write(folder, text, why):
-    whole = (folder / CARD).read_text()
-    (folder / CARD).write_text(whole.replace("Adona", "Adonb") if text is None else text)
-    assert why in str(damaged(folder))
+def test_a_card_that_recall_did_not_write(folder):
+    (folder / CARD).write_text((folder / CARD).read_text().replace("Adona", "Adonb"))
+    assert "checksum" in str(damaged(folder))
 
 
 @pytest.mark.parametrize(
-    "body",
-    [
-        [],
-        "names",
-        {"names": {}},
-        {"names": [], "thresholds": []},
-        {"names": {"Bo Lund": [True]}, "thresholds": []},
-        {"names": {"Bo Lund": None}, "thresholds": []},
-        {"names": NAMES, "thresholds": [{"risk": 0.1}]},
-        {"names": NAMES, "thresholds": 3},
-    ],
+    "body", [[], {"names": {"Bo Lund": [True]}, "thresholds": []}, {"names": NAMES, "thresholds": [{"risk": 0.1}]}]
 )
 def test_a_card_of_other_content(folder, body):
     write_json(folder / CARD, body)

@@ -1,4 +1,4 @@
-"""Two models side by side: differences are of their own numbers, paired by text where both split the texts alike."""
+"""Two models side by side: differences are of their own numbers, and their means are paired by layer or head."""
 
 from dataclasses import replace
 from pathlib import Path
@@ -7,29 +7,18 @@ from typing import Any
 import numpy as np
 import polars as pl
 import pytest
+from scipy.stats import sem, t
 from tests import tinyhf
 
 import trisect
 from trisect.core.errors import CorpusError, SpecError
-from trisect.core.machine import Machine
-from trisect.core.subject import Texts
-from trisect.core.trace import Address
-from trisect.experiments.ablate.run import measure as ablate
-from trisect.experiments.ablate.settings import AblateSettings
 from trisect.experiments.compare import run as compare_run
-from trisect.experiments.compare.run import _difference, _mean
+from trisect.experiments.compare.run import take_differences
 from trisect.experiments.compare.settings import CompareSettings
-from trisect.experiments.norms.run import measure as norms
-from trisect.experiments.norms.settings import NormsSettings
-from trisect.experiments.profile.run import profile_replicates
-from trisect.experiments.profile.statistics import LayerScores
 from trisect.hf.load import load
-from trisect.lab.experiment import Replicates, RunContext
-from trisect.lab.inputs import ModelSource, ModelsSource, TextSource, open_any
+from trisect.lab.experiment import LayerMeasure, UnitFacts, UnitsFacts
+from trisect.lab.inputs import ModelsSource, TextSource
 from trisect.lab.units.jobs import measure_unit
-from trisect.measure.profile import MapScores
-from trisect.stats.bootstrap import bootstrap_ratios, percentile_interval
-from trisect.stats.shares import paired_difference
 
 pytestmark = pytest.mark.usefixtures("undrawn")
 
@@ -50,24 +39,67 @@ def compared(two, tmp_path_factory):
     return trisect.compare(two, TEXTS, what="ablate", out=tmp_path_factory.mktemp("out") / "compare", quiet=True)
 
 
-def of(subject, place):
-    settings = AblateSettings(ModelSource(subject), TextSource(TEXTS))
-    return ablate(settings, RunContext(place, Machine(quiet=True), (subject,), open_any(TEXTS)))
+def test_differences_are_the_second_less_the_first_and_means_are_over_layers_or_their_heads():
+    numbers = [
+        # measure, layer, head, component, group, then both models' values
+        ("own", 1, None, "v", None, 1.0, 3.0),
+        ("own", 2, None, "v", None, 2.0, 3.0),
+        ("own", 2, 1, "v", None, 9.0, 3.0),  # layers have numbers of their own
+        ("own", 1, None, "v", "once", 0.0, 2.0),
+        ("by_head", 1, 1, "q", None, 0.5, 0.25),
+        ("by_head", 1, 2, "q", None, 0.5, 0.5),
+        ("by_head", 2, 1, "q", None, 0.5, 0.125),
+        ("by_head", 3, 1, "q", None, 0.5, None),  # the second has no such layer
+        ("nameless", 1, None, None, None, 1.0, 1.5),
+        ("nameless", 2, None, None, None, 1.0, 1.5),
+        ("other", 1, None, "v", None, 1.0, 1.0),
+        ("own_p", 1, None, "v", None, 0.1, 0.2),
+    ]
+    rows = [
+        {"model": model, "stack": "plain", "layer": layer, "head": head, "component": component}
+        | {"measure": measure, "group": group, "at": None, "value": values[i]}
+        for measure, layer, head, component, group, *values in numbers
+        for i, model in enumerate("ab")
+    ]
+    shown = (LayerMeasure("own", "", ""), LayerMeasure("by_head", "", ""), LayerMeasure("nameless", "", "", "k"))
+    models = tuple(UnitFacts(name, "", "", ()) for name in "ab")
+    measures = pl.DataFrame(rows, schema_overrides={"at": pl.Float64, "head": pl.Int64}, infer_schema_length=None)
+    found = take_differences(measures, UnitsFacts("models", "", models, shown))
+    single, means = (found.filter(pl.col("per").is_null() == alone) for alone in (True, False))
+    assert sorted(single["value"]) == sorted(b - a for name, *_, a, b in numbers if b is not None and name != "own_p")
+    got = {
+        tuple(row[:3]): row[3:]
+        for row in means.select(
+            "measure", "component", "group", "first", "second", "value", "low", "high", "n", "per"
+        ).iter_rows()
+    }
+    ends = lambda values: pytest.approx(t.interval(0.95, len(values) - 1, np.mean(values), sem(values)))  # noqa: E731
+    assert got.pop(("mean_own", "v", "once")) == (0.0, 2.0, 2.0, None, None, 1, "layer")
+    assert got.pop(("mean_nameless", "k", None)) == (1.0, 1.5, 0.5, None, None, 2, "layer")
+    for name, component, values, per in (
+        ("own", "v", (2.0, 1.0), "layer"),
+        ("by_head", "q", (-0.25, 0.0, -0.375), "head"),
+    ):
+        first, second, value, low, high, n, unit = got.pop((f"mean_{name}", component, None))
+        assert value == pytest.approx(second - first) == pytest.approx(np.mean(values))
+        assert ((low, high), n, unit) == (ends(values), len(values), per)
+    assert not got
 
 
-def test_every_difference_is_that_of_the_models_own_numbers_in_the_same_draws(two, compared, tmp_path):
-    rows = compared.tables["differences"].filter(pl.col("measure") == "loss_change_nats").to_dicts()
-    alone = [of(subject, tmp_path) for subject in two]
+def test_every_difference_is_that_of_the_models_own_numbers(two, compared):
+    own, table = compared.tables["ablate_measures"], compared.tables["differences"]
+    rows = table.filter(pl.col("measure") == "loss_change_nats")
     assert len(rows) == 6
-    for row in rows:
-        key = tuple(row[name] for name in ("stack", "layer", "head", "component", "measure", "group", "at"))
-        draws = [one.replicates[key] for one in alone]
-        ends = percentile_interval(draws[1].values - draws[0].values, len(TEXTS))
-        assert (row["low"], row["high"]) == (float(ends.low), float(ends.high))
-        assert row["value"] == row["second"] - row["first"]
-    for name, one in zip(("first", "second"), alone, strict=True):
-        own = one.tables["measures"].filter(pl.col("measure") == "loss_change_nats")["value"].to_list()
-        assert sorted(own) == sorted(row[name] for row in rows)
+    assert (rows["value"] == rows["second"] - rows["first"]).all()
+    for side, subject in zip(("first", "second"), two, strict=True):
+        numbers = own.filter(pl.col("measure") == "loss_change_nats", model=subject.name)["value"]
+        assert sorted(numbers) == sorted(rows[side])
+
+
+def test_texts_that_are_split_otherwise_are_said(two, tmp_path):
+    other = model(3, specials=True)
+    found = trisect.compare((two[0], other), TEXTS, what="ablate", out=tmp_path / "out", quiet=True)
+    assert found.notes[-1].startswith("The two models split the texts into different numbers of tokens")
 
 
 def test_the_page_has_both_models_and_their_difference(compared):
@@ -76,28 +108,16 @@ def test_the_page_has_both_models_and_their_difference(compared):
     means = compared.tables["differences"].filter(pl.col("measure").str.starts_with("mean_"))
     assert {v.name: v.mean for v in found.values} == dict(means.select("component", "value").iter_rows())
     assert all(v.low < v.mean < v.high for v in found.values)
-    assert compared.about.facts.paired
+    assert (found.per, {v.n for v in found.values}) == ("layer", {2})
+    assert found.words.startswith("mean over 2 layers, nats: ")
     page = compared.report.read_text(encoding="utf-8")
+    assert (
+        "Student\u2019s t over the differences of layers" in page
+        or "Student&#39;s t over the differences of layers" in page
+    )
     assert "model, seed 1 and model, seed 2" in page
     pages = [one.page for one in compared.about.facts.parts[0].models]
     assert all((compared.folder / name).exists() and f'href="{name}"' in page for name in pages)
-
-
-def test_articles_that_were_resampled_are_called_articles(two, tmp_path):
-    texts = Texts("marked", lambda: iter(TEXTS), articles=lambda: (i // 2 for i in range(len(TEXTS))))
-    found = trisect.compare(two, texts, what="ablate", out=tmp_path / "out", quiet=True)
-    drawn = found.tables["differences"].filter(pl.col("n").is_not_null())
-    assert set(drawn.select("n", "per").iter_rows()) == {(4, "article")}
-    of_norms = norms(
-        NormsSettings(ModelSource(two[0]), TextSource(texts)),
-        RunContext(tmp_path, Machine(quiet=True), (two[0],), texts),
-    )
-    assert {(one.units, one.unit) for one in of_norms.replicates.values()} == {(4, "article")}
-    assert {one.per for one in found.findings if any(v.n is not None for v in one.values)} == {"article"}
-    page = found.report.read_text(encoding="utf-8")
-    assert "a bootstrap over articles in which" in page
-    assert "paired by article." in page
-    assert "With fewer than 30 articles such intervals" in page
 
 
 def never(*given: Any) -> Any:
@@ -116,7 +136,6 @@ def test_pairs_with_a_broken_line_are_refused_before_a_model_is_opened(tmp_path,
 def test_a_task_that_a_model_cannot_do_is_refused_before_anything_is_computed(two, tmp_path, monkeypatch):
     other = replace(load(tinyhf.bert(), tinyhf.tokenizer()), name="bert")
     monkeypatch.setattr(compare_run, "measure_unit", never)
-    monkeypatch.setattr(compare_run, "_tokens", never)
     with pytest.raises(SpecError) as caught:
         trisect.compare((other, two[0]), TEXTS, task="bindings", out=tmp_path / "out", quiet=True)
     assert str(caught.value) == (
@@ -124,16 +143,6 @@ def test_a_task_that_a_model_cannot_do_is_refused_before_anything_is_computed(tw
         "  Give pairs of your own with --pairs."
     )
     assert not (tmp_path / "out").exists()
-
-
-def test_other_tokens_are_not_paired_and_it_is_said(two, tmp_path):
-    other = model(3, specials=True)
-    found = trisect.compare((two[0], other), TEXTS, what="ablate", out=tmp_path / "out", quiet=True)
-    table = found.tables["differences"]
-    assert table["low"].null_count() == len(table)
-    assert np.isfinite(table["value"].to_numpy()).all()
-    assert not found.about.facts.paired
-    assert any(note.startswith("The two models split the texts differently") for note in found.notes)
 
 
 def test_what_one_model_alone_has_to_say_begins_with_its_name(two, tmp_path, monkeypatch):
@@ -146,75 +155,6 @@ def test_what_one_model_alone_has_to_say_begins_with_its_name(two, tmp_path, mon
     found = trisect.compare(two, TEXTS, what="norms", out=tmp_path / "out", quiet=True)
     names = [one.name for one in two]
     assert found.notes == ("Both have this.", *(f"{name}: Texts left out: {name[-1]} of 3." for name in names))
-
-
-def test_draws_of_other_texts_are_no_pair():
-    draws = np.linspace(0.0, 1.0, 101)
-    mine = Replicates(draws, 40, "a")
-    assert _difference(1.0, 2.0, mine, mine._replace(values=draws + 1))["n"] == 40
-    for other in (mine._replace(units=39), mine._replace(which="b"), mine._replace(values=draws[1:])):
-        assert "low" not in _difference(1.0, 2.0, mine, other)
-
-
-def test_other_tokens_unpair_texts_and_neither_heads_nor_pairs():
-    draws = np.linspace(0.0, 1.0, 101)
-    for unit, paired in {"text": False, "article": False, "head": True, "pair": True}.items():
-        mine = Replicates(draws, 40, "a", unit)
-        row = _difference(1.0, 2.0, mine, mine._replace(values=draws + 1), paired=False)
-        assert ("low" in row) == paired
-
-
-def shares(hits: np.ndarray) -> Replicates:
-    hits = hits.astype(float)
-    drawn = bootstrap_ratios(hits[:, None], np.ones(len(hits)), 0)[:, 0]
-    return Replicates(drawn, len(hits), "a", "pair", hits)
-
-
-def test_shares_that_all_pairs_have_alike_differ_by_no_certain_number():
-    ones, some = np.ones(40), np.arange(40) % 2
-    for first, second in ((ones, ones), (ones, 0 * ones), (some, some)):
-        one, other = float(first.mean()), float(second.mean())
-        row = _difference(one, other, shares(first), shares(second))
-        low, high = row["low"], row["high"]
-        assert isinstance(low, float)
-        assert isinstance(high, float)
-        assert (low, high) == paired_difference(first.astype(float), second.astype(float))
-        assert low <= other - one <= high
-        assert high - low > 0.05
-        mean = [_mean([shares(of), shares(of)]) for of in (first, second)]  # over layers
-        of_means = _difference(one, other, mean[0], mean[1])
-        assert (of_means["low"], of_means["high"]) == (low, high)
-    one, other = (_mean([shares(some), shares(of)]) for of in (ones, 1 - some))
-    assert one is not None
-    assert other is not None
-    ends = percentile_interval(other.values - one.values, 40)
-    assert _difference(0.75, 0.5, one, other)["low"] == ends.low
-
-
-def test_one_unit_is_no_sample():
-    mine = Replicates(np.linspace(0.0, 1.0, 101), 1, "a", "head")
-    assert set(_difference(1.0, 2.0, mine, mine)) == {"first", "second", "value"}
-    gone = mine._replace(units=40, values=np.full(101, np.nan))
-    assert set(_difference(1.0, 2.0, gone, gone)) == {"first", "second", "value"}
-
-
-def layer_scores(layer: int, heads: int, matrices: dict[str, object] | None = None) -> LayerScores:
-    own, maps = ({c: MapScores(np.full((n, 1), 0.5), np.ones((n, 1))) for c in ("q", "k", "v")} for n in (heads, 2))
-    return LayerScores(Address("decoder", layer), own, maps, own, (), matrices or {})
-
-
-@pytest.mark.parametrize("heads", [1, 2])
-def test_a_layer_with_one_head_has_no_draws_of_heads(heads):
-    drawn = profile_replicates([layer_scores(layer, heads) for layer in (0, 1)], ["word"], (), 0)
-    assert {one.units for one in drawn.values()} == ({2} if heads == 1 else {2, 4})
-    assert ("decoder", 0, None, "q", "profile_gain", "word", None) in drawn or heads == 1
-
-
-def test_layers_that_share_a_key_and_have_their_own_queries_count_it_once():
-    scores = [layer_scores(layer, 4, {"q": f"q{layer}", "k": "k", "v": "v"}) for layer in (1, 2)]
-    drawn = profile_replicates(scores, ["word"], (), 0)
-    units = {c: drawn["decoder", None, None, c, "profile_gain", "word", None].units for c in ("q", "k", "v")}
-    assert units == {"q": 8, "k": 4, "v": 4}
 
 
 def test_two_models_and_known_parts_alone(two):

@@ -60,7 +60,6 @@ def said(part, control, attack, other):
     ("part", "attack", "other", "expected"),
     [
         (OVERFITS, [0.30, 0.31, 0.29], [0.00, 0.01, 0.02], SURVIVES),
-        (OVERFITS, [0.30, 0.31, 0.29], [0.301, 0.312, 0.290], LOST_EFFECT),  # the same within 0.02 nats
         (
             OVERFITS,
             [0.300, 0.311, 0.290],
@@ -70,10 +69,8 @@ def said(part, control, attack, other):
         (OVERFITS, [0.30, 0.31, 0.29], [0.50, 0.52, 0.51], LOST_EFFECT),  # the control hurts more
         (OVERFITS, [0.30, 0.31, 0.29], [0.00, 0.60, 0.10], SURVIVAL_UNDECIDED),
         (OVERFITS, [0.30], [0.00], SURVIVAL_UNDECIDED),  # one seed
-        (OVERFITS, [-0.3, -0.3, -0.31], [0.00, 0.01, 0.02], NO_EFFECT),
         (OVERFITS, [0.015, 0.016, 0.014], [0.00, 0.001, 0.0], NO_EFFECT),  # short of the margin
         (ROBUST, [-0.30, -0.31, -0.29], [0.00, 0.01, 0.02], SURVIVES),
-        (ROBUST, [-0.30, -0.31, -0.29], [-0.50, -0.52, -0.51], LOST_EFFECT),
         (INITIAL, [0.05, 0.04, 0.05], [0.90, 0.93, 0.91], SURVIVES),
         (LEARNED, [0.65, 0.64, 0.65], [0.66, 0.645, 0.655], LOST_EFFECT),
     ],
@@ -154,16 +151,6 @@ def test_controls_ties_probes_and_erasure_leave_the_papers_verdicts_alone(study)
     sites = tables["sites"].filter(pl.col("label").is_null())
     alone = judged({**tables, "runs": runs, "sites": sites}, about)["claims"]
     assert alone.equals(tables["claims"].filter(pl.col("source") == "submodules"))
-
-
-def test_tables_of_earlier_versions_hold_plain_attacks(study):
-    tables, about = study
-    runs = tables["runs"].filter(
-        pl.col("edit").is_in(["none", "attack"]) & (pl.col("variant").fill_null("plain") == "plain")
-    )
-    new = {**tables, "runs": runs, "sites": tables["sites"].filter(pl.col("label").is_null())}
-    old = {**new, "runs": runs.drop("variant"), "sites": new["sites"].drop("label")}
-    assert judged(old, about)["claims"].equals(judged(new, about)["claims"])
 
 
 def test_a_variant_is_read_where_it_is_asked_for(study):

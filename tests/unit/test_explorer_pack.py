@@ -220,25 +220,6 @@ def test_a_small_picture_has_the_largest_of_each_square(rows, columns, side):
         assert abs(pixels[h, i, j] - 255 * np.sqrt(square.max() / tops[h])) <= 0.5 + 1e-3
 
 
-def test_shares_are_of_all_that_is_taken():
-    picture = take_picture(READINGS["encoder"])
-    layer, words = picture.layers[0], picture.source
-    facts = page.shares(layer, words)
-    assert layer.norms is not None
-    for maps, found in ((layer.weights, facts["weights"]), (layer.weights * layer.norms[:, None], facts["norms"])):
-        wanted = np.zeros((len(maps), 5))
-        for h, i, j in np.ndindex(maps.shape):
-            place = {0: 1, -1: 2, 1: 3}.get(j - i, 4)
-            wanted[h, 0 if words.special[j] else place] += maps[h, i, j] / maps[h].sum()
-        assert found == pytest.approx(wanted, abs=1e-4)
-        assert wanted[:, :4].min() > 0
-    rows = layer.weights * layer.norms[:, None]
-    rows /= rows.sum(axis=-1, keepdims=True)
-    assert facts["apart"] == pytest.approx(np.abs(rows - layer.weights).sum(-1).mean(-1) / 2, abs=1e-4)
-    even = replace(layer, norms=np.full_like(layer.norms, 3.0))
-    assert page.shares(even, words)["apart"] == [0.0] * 3
-
-
 def test_causal_and_plain_layers_are_known_as_such():
     facts: Any = {name: pack(take_picture(r)).manifest["layers"] for name, r in READINGS.items()}
     assert [n["causal"] for n in facts["encoder"]] == [False, False]

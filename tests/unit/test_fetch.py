@@ -245,30 +245,16 @@ def test_a_configuration_that_is_no_object(model, text):
 
 FIELDS = [
     ("n_head", 0, "n_head of"),
-    ("n_head", -4, "n_head of"),
     ("n_head", "4", "'n_head' expected int, got str"),
-    ("n_layer", -1, "n_layer of"),
     ("n_layer", 10**9, "too few for that"),
-    ("n_layer", 65, "too few for that"),
-    ("n_layer", None, "'n_layer' expected int"),
     ("n_layer", 5, "would be random numbers"),
     ("n_embd", 0, "ZeroDivisionError"),
-    ("n_embd", 10**12, "too few for that"),
     ("n_embd", 64, "other shapes than its config.json says"),
     ("n_inner", -5, "negative dimension"),
-    ("vocab_size", 10**30, "too few for that"),
     ("n_positions", 10**9, "n_positions of"),
-    ("architectures", 5, "class names"),
     ("architectures", [5], "class names"),
-    ("architectures", "GPT2LMHeadModel", "class names"),
     ("model_type", 5, "model type `5`"),
-    ("model_type", ["a"], "cannot be loaded"),
-    ("auto_map", 5, "cannot be loaded"),
     ("dtype", 9, "cannot be loaded"),
-    ("quantization_config", 5, "cannot be loaded"),
-    ("activation_function", 7, "expected str, got int"),
-    ("layer_norm_epsilon", "a", "expected float, got str"),
-    ("tie_word_embeddings", "no", "expected bool, got str"),
 ]
 
 
@@ -336,16 +322,9 @@ FILES = {
     ),
     "half of it": (_cut, "not a complete safetensors file"),
     "a header without end": (_header(b"{}", 2**60), "not a complete safetensors file"),
-    "a header that is no JSON": (_header(b"{{{{{{{{"), "not a complete safetensors file"),
-    "a header that is a list": (_header(b"[1,2,3]"), "not a complete safetensors file"),
     "a tensor without a shape": (_header(b'{"a":{"dtype":"F32"}}'), "not a complete safetensors file"),
-    "a shape of texts": (
-        _header(b'{"a":{"dtype":"F32","shape":["1"],"data_offsets":[0,4]}}'),
-        "not a complete safetensors file",
-    ),
     "an index that is a list": (_indexed([]), "no JSON object"),
     "an index without a map": (_indexed({"weight_map": []}), "no weight_map"),
-    "an index of numbers": (_indexed({"weight_map": {"a": 5}}), "no weight_map"),
     "an index of a missing file": (_indexed({"weight_map": {"a": "two.safetensors"}}), "It does not exist"),
     "an index that leads out": (_indexed({"weight_map": {"a": "../gpt2/one.safetensors"}}), "in its own folder"),
     "another name": (

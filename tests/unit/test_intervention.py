@@ -296,7 +296,7 @@ def test_which_came_names_the_first_that_predicted_it() -> None:
 
 
 def logit_change(*differences):
-    return ratio_of_sums(*logit_ratio_terms(*differences)[:2])
+    return ratio_of_sums(*logit_ratio_terms(*differences))
 
 
 def test_logit_change_is_none_at_the_own_run_and_whole_at_the_other() -> None:
@@ -375,7 +375,7 @@ def test_only_texts_of_as_many_tokens_meet(model):
 def test_rows_are_means_over_texts_with_intervals():
     changes = np.random.default_rng(1).uniform(0.1, 1.0, size=(40, 2, 2, 3))
     found = Exchange((Address("plain", 1), Address("plain", 2)), changes)
-    rows = [row for row, _ in found.rows(0)]
+    rows = list(found.rows(0))
     assert len(rows) == 3 * 2 * 3
     whole = [r for r in rows if r["layer"] is None and (r["group"], r["component"]) == ("weights held", "v")]
     assert len(whole) == 1

@@ -8,6 +8,7 @@ import json
 import os
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Annotated, Any
 
 import pytest
@@ -16,10 +17,10 @@ from pydantic import Field
 
 import trisect
 from trisect.cli import main
-from trisect.core.errors import SpecError, StudyError
+from trisect.core.errors import ModelError, SpecError, StudyError
 from trisect.core.files import digest, write_json
 from trisect.core.finding import Estimate, Finding
-from trisect.core.schema import MAX_INT, record
+from trisect.core.schema import MAX_INT, Option, record
 from trisect.core.subject import Texts
 from trisect.core.tables import frame
 from trisect.engine.drive import drive
@@ -34,6 +35,8 @@ from trisect.lab.units import run as units_run
 from trisect.lab.units.jobs import UnitWork
 from trisect.report.sheet import Document
 
+FILES_MARK = subject.files_mark
+
 
 @record
 class WeighSettings:
@@ -43,6 +46,7 @@ class WeighSettings:
     read: TextSource | None = None
     grams: Annotated[int, Field(description="How many.", le=MAX_INT)] = 3
     corpus: Annotated[str | Path, Field(description="A text.")] | None = None
+    checkpoints: Annotated[tuple[str, ...], Field(description="Stones before."), Option(many="commas")] = ()
     units: Units | None = None
     machine: ModelWorkers = field(default_factory=ModelWorkers)
 
@@ -122,6 +126,7 @@ def stones(tmp_path, monkeypatch):
     monkeypatch.setattr(gc, "collect", lambda: 0)  # these two are most of the time
     monkeypatch.setattr(units_run, "name_before", lambda model: getattr(model, "name", None) or Path(model).name)
     monkeypatch.setattr(units_run, "files_mark", _mark)
+    monkeypatch.setattr(subject, "files_mark", _mark)
     monkeypatch.setattr(units_run, "check_exists", lambda model, **options: None)
     monkeypatch.setattr(driver, "check_exists", lambda model, **options: None)
     monkeypatch.setattr(ModelSource, "open", lambda source: _stone(Path(source.model)))
@@ -222,6 +227,9 @@ def stopped(
         ("the texts", "123"),
         ("the code", "123"),
         ("the lists of units", "123"),
+        ("checkpoints: none", "3"),
+        ("checkpoints: files", "123"),
+        ("checkpoints: an adapter", "123"),  # a model whose files nobody can mark
         ("commit: the same", "3"),
         ("commit: another", "123"),
         ("commit: unknown", "123"),
@@ -230,12 +238,14 @@ def stopped(
 )
 def test_only_what_is_the_same_is_used_again(tmp_path, monkeypatch, change, again):
     kind, _, what = change.partition(": ")
-    data = tmp_path / "texts" / "train.txt"
-    data.parent.mkdir()
-    data.write_text("z")
+    earlier, data = tmp_path / "stones" / "earlier" / "config.json", tmp_path / "texts" / "train.txt"
+    for path in (earlier, data):
+        path.parent.mkdir()
+        path.write_text("z")
     commits = ["" if what == "unknown" else "1"]
     monkeypatch.setattr(records, "revision_of", lambda where: commits[-1])
     named: dict[str, Any] = {
+        "checkpoints": {"checkpoints": ("earlier", "stone1")},
         "commit": {"corpus": "hf:someone/texts"},
         "files of a dataset": {"corpus": f"hf:{data.parent}"},
     }.get(kind, {})
@@ -257,6 +267,8 @@ def test_only_what_is_the_same_is_used_again(tmp_path, monkeypatch, change, agai
         case "the lists of units":
             for unit in units.values():
                 (unit / MANIFEST).write_text("{")
+        case "checkpoints: files" | "checkpoints: an adapter":
+            earlier.write_text("other" if what == "files" else "")
         case "commit: another":
             commits.append("2")
         case "files of a dataset":
@@ -297,6 +309,59 @@ def test_what_a_killed_call_had_half_written_goes_and_a_list_in_it_makes_no_run(
     with RunFolder(tmp_path / "out").stage():
         pass
     assert list((tmp_path / "out").iterdir()) == []
+
+
+def test_revisions_beside_a_folder_are_known_by_all_of_their_files(tmp_path, monkeypatch):
+    monkeypatch.setattr(subject, "files_mark", FILES_MARK)
+    places = [str(tmp_path / "stones" / f"stone{i}") for i in (1, 2)]
+    named = ("stone2", "stone3")
+    first = subject.checkpoints_mark(places[0], named)
+    assert len(first) == 32
+    assert subject.checkpoints_mark(places[1], named) == first != subject.checkpoints_mark(places[0], named[:1])
+    (tmp_path / "stones" / "stone3" / "model.safetensors").write_text("other")
+    assert subject.checkpoints_mark(places[0], named) != first
+    (tmp_path / "stones" / "stone3" / "adapter_config.json").write_text("{}")
+    assert subject.checkpoints_mark(places[0], named) == ""
+    with pytest.raises(ModelError, match="has no revision 'stone9'"):
+        subject.checkpoints_mark(places[0], ("stone9",))
+
+
+def test_epochs_of_a_study_are_known_by_their_files(tmp_path, monkeypatch):
+    run, kept = SimpleNamespace(id="run", training=SimpleNamespace(epochs=1)), tmp_path / "run" / "epochs"
+    kept.mkdir(parents=True)
+    study = SimpleNamespace(run=lambda name: tmp_path / name / "run.json")
+    monkeypatch.setattr(subject, "_find_study", lambda *given: (study, None))
+    monkeypatch.setattr(subject, "_find_run", lambda *given: run)
+    monkeypatch.setattr(subject, "epoch_weights", lambda *given: ["epochs/0", "epochs/1"])
+    marks = list[str]()
+    for text in ("a", "a", "b"):
+        for number in (0, 1):
+            (kept / str(number)).write_text(text)
+        marks.append(subject.checkpoints_mark("study", ("0",)))
+    assert marks[0] == marks[1] != marks[2]
+
+
+def test_a_file_that_changes_between_two_models_is_met(tmp_path, monkeypatch):
+    """Each model reads it for itself: the first would be of another than the second."""
+    (tmp_path / "texts").mkdir()
+    path = tmp_path / "texts" / "train.txt"
+    path.write_text("a")
+    own = units_run.write_unit
+
+    def edit(*given):
+        path.write_text("b" if measured else "a")
+        own(*given)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(units_run, "write_unit", edit)
+        with pytest.raises(StudyError) as caught:
+            weigh(asked(tmp_path, corpus=tmp_path / "texts"), tmp_path / "out")
+    assert caught.value.problem.startswith(f"{tmp_path / 'texts'} was changed")
+    assert measured == ["stone1", "stone2"]
+    measured.clear()
+    path.write_text("a")  # the second, of which nobody knows what it read, is not used
+    weigh(asked(tmp_path, corpus=tmp_path / "texts"), tmp_path / "out")
+    assert measured == ["stone2", "stone3"]
 
 
 def test_a_model_more_takes_what_is_kept(tmp_path, monkeypatch):
@@ -465,7 +530,7 @@ def test_checkpoints_beside_a_model_lie_beside_it_where_it_travels_to(tmp_path):
         (tmp_path / "runs" / name / "config.json").write_text(name)
     source = ModelSource(str(tmp_path / "runs" / "last"))
     given = ProfileSettings(source, "embedded", checkpoints=("first", "gone", "last"))
-    work = UnitWork("last", "key", PROFILE, given, "source", RunFolder(tmp_path), None, True)
+    work = UnitWork("last", "key", PROFILE, given, "source", RunFolder(tmp_path), None, True, lambda: None)
     order = work.order()
     laid = {place: Path(order.needs[name]) for name, place in order.request.laid.items()}
     units_jobs.arrange_files(laid, tmp_path / "laid")

@@ -20,13 +20,6 @@ def type_names(tree: ast.Module) -> list[str]:
     return [name for name in found if name[0].isupper() and not name.isupper()]
 
 
-def test_type_names_are_found():
-    tree = ast.parse(
-        "class Site: ...\nRow = dict[str, int]\nLink: TypeAlias = int\nMOST = 1\nT = 2\n_Own = 3\nn: int = 4"
-    )
-    assert type_names(tree) == ["Site", "Row", "Link"]
-
-
 def test_one_public_type_name_stands_once():
     where: dict[str, list[str]] = defaultdict(list)
     for module, tree in trees().items():

@@ -99,18 +99,6 @@ def test_on_another_device_a_step_mixes_no_devices_and_reads_no_numbers(name, mo
 
 
 @pytest.mark.parametrize("name", FLEETS)
-def test_evaluation_waits_once_a_split_however_many_are_attacked(name, monkeypatch):
-    trainer = Trainer(FLEETS[name], CORPUS)
-    pieces = sum(len(own) for own in trainer.pieces.values())
-    waits = Waits(monkeypatch)
-    with waits:
-        trainer.evaluate()
-    assert waits.found["nonzero"] == 0
-    assert waits.found["cpu"] == 2  # train and valid
-    assert pieces > 2
-
-
-@pytest.mark.parametrize("name", FLEETS)
 def test_stretches_train_as_steps_do_to_the_bit(name):
     one, other = (Trainer(FLEETS[name], CORPUS) for _ in range(2))
     steps = [one.step() for _ in range(7)]
@@ -149,24 +137,16 @@ def test_a_stretch_in_which_a_member_diverges_is_done_again_and_ends_the_same(op
     assert torch.isfinite(other.flat).all()
 
 
-def test_rewinding_waits_for_few_numbers_and_with_fewer_looks_finds_the_same_bits(monkeypatch):
+def test_rewinding_with_fewer_looks_finds_the_same_bits(monkeypatch):
     trainer = Trainer(CALM[:1], CORPUS)
     final = views(trainer.flat, trainer.places)
     start = {name: value[0] + 0.1 * torch.randn(value.shape[1:]) for name, value in final.items()}
     made = blend(start, {name: value[0] for name, value in final.items()}, [i / 10 for i in range(11)])
     given = final, trainer.model, trainer.pieces["valid"], Site.parse("q@1").resolve(2, 2), made
-    found, counts = [], []
-    for looks in (1, 8):
+    found = []
+    for looks in (1, 8):  # as on a CPU, and as on a GPU
         monkeypatch.setitem(loss.DIRECTIONS_PER_CHECK, "cpu", looks)
-        with pytest.MonkeyPatch.context() as own:
-            waits = Waits(own)
-            with waits:
-                found.append(evaluate_variants(*given))
-        counts.append(waits.found)
-        assert (
-            waits.found["nonzero"] == waits.found["cpu"] - 1
-        )  # ranks, and what is no number, of each batch; and the curve
+        found.append(evaluate_variants(*given))
     for one, other in zip(*found, strict=True):
         assert np.array_equal(one, other)
-    assert counts[1]["__bool__"] < counts[0]["__bool__"]
     assert found[0].loss_nats.std() > 0

@@ -76,9 +76,7 @@ def test_pairs_that_are_not_answered_as_stated_can_be_left_out(recaller, tmp_pat
     ("line", "words"),
     [
         ("{", ("line 2: it is no JSON",)),
-        ("[1]", ("line 2: it is list, no object",)),
         ('{"base": "w1"}', ("line 2: it has no donor",)),
-        ('{"base": "w1", "donor": 3}', ("line 2: its donor is 3, no text",)),
         ('{"base": "w1", "donor": "w2", "text": "w"}', ("line 2: it has 'text', which is no field",)),
         ('{"base": "w1", "donor": ["w2", "w3"]}', ("a source and a target, the other has not",)),
         (
@@ -86,10 +84,8 @@ def test_pairs_that_are_not_answered_as_stated_can_be_left_out(recaller, tmp_pat
             ("its base has 'txt', which is no field of a text",),
         ),
         ('{"base": {"audio": "a.wav", "text": 5}, "donor": "w2"}', ("the text of its base is 5",)),
-        ('{"base": {"image": null}, "donor": "w2"}', ("its base has image None, which is no file",)),
         ('{"base": "w1", "donor": "w2", "answers": ["w1"]}', ("its answers are no object",)),
         ('{"base": "w1", "donor": "w2", "answers": {"q": 3.5}}', ("its answer for 'q' is 3.5, neither text",)),
-        ('{"base": "w1", "donor": "w2", "answers": {"q": []}}', ("its answer for 'q' is [], neither text",)),
     ],
 )
 def test_a_bad_line_is_named_with_what_is_wrong(tmp_path, line, words):

@@ -53,21 +53,6 @@ def relabelled(keep):
     return Corpus.make("cut", CORPUS.vocabulary, CORPUS.labels, splits)
 
 
-def test_a_run_has_a_row_for_every_site_and_measure_on_the_same_tokens():
-    rows = probed(kinds=("linear", "mlp"))
-    names = {
-        f"probe_{kind}_{m}" for kind in ("linear", "mlp") for m in ("accuracy", "bits", "selectivity", "control_bits")
-    }
-    assert {r.measure for r in rows} == names | {"probe_majority", "probe_articles"}
-    assert len(rows) == len(SITES) * 10
-    assert {r.site for r in rows} == {str(s) for s in SITES}
-    assert len({r.n for r in rows if r.measure != "probe_articles"}) == 1
-    assert {(r.split, r.at) for r in rows} == {("valid", None)}
-    assert all(r.value is not None and (r.measure.endswith(("bits", "articles")) or abs(r.value) <= 1) for r in rows)
-    table = frame("sites", [{"subject": "run", "label": "pos", **r._asdict()} for r in rows])
-    assert table.height == len(rows)
-
-
 def test_heads_and_blocks_are_sites_too():
     sites = [Site.parse(s) for s in ("k@2.h2", "o@1", "attn@2", "ffn@1", "q@1")]
     rows = probed(sites=sites)

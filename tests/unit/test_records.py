@@ -26,56 +26,24 @@ def changed(column: str, row: int, by: float) -> pl.DataFrame:
 
 
 @pytest.mark.parametrize("limit", [SMALL, LARGE])
-def test_order_time_and_what_is_within_the_tolerance_do_not_count(limit):
+def test_order_time_and_what_is_within_the_tolerance_do_not_count_and_one_number_or_two_that_changed_places_do(limit):
     assert not differences(table(), table().sample(fraction=1, shuffle=True, seed=1), limit)
     assert not differences(table(), table().with_columns(wall_seconds=pl.lit(3.0)), limit)
     assert not differences(table(), changed("high", 7, 1e-8), limit)
     assert not differences(table(), changed("value", 40, 0.02), limit)  # a hundredth of 3
+    high = table()["high"]
+    swapped = table().with_columns(high=pl.Series([*high[:30], high[31], high[30], *high[32:]]))
+    for other in (*(changed("high", row, 0.01) for row in (0, 7, 59)), swapped):
+        assert "t/high" in differences(table(), other, limit)[-1]
 
 
-@pytest.mark.parametrize("limit", [SMALL, LARGE])
-@pytest.mark.parametrize("row", [0, 7, 59])
-def test_one_number_of_one_row_is_named(limit, row):
-    (*_, line) = differences(table(), changed("high", row, 0.01), limit)
-    assert "t/high" in line
-
-
-@pytest.mark.parametrize("limit", [SMALL, LARGE])
-def test_two_numbers_that_changed_places_are_named(limit):
-    swapped = table().with_columns(
-        high=pl.Series([*table()["high"][:30], table()["high"][31], table()["high"][30], *table()["high"][32:]])
-    )
-    assert any("t/high" in line for line in differences(table(), swapped, limit))
-
-
-def test_a_column_that_was_renamed_hides_no_other():
-    renamed = table().rename({"site": "a_place"})
-    assert differences(table(), renamed, SMALL) == ["t lacks site", "t has a_place, which was not there"]
-    assert any(
-        "t/high" in line for line in differences(table(), changed("high", 7, 0.01).rename({"site": "a_place"}), SMALL)
-    )
-    assert any(
-        "sum of all rows" in line
-        for line in differences(table(), changed("high", 7, 0.01).rename({"site": "a_place"}), LARGE)
-    )
-
-
-def test_rows_words_and_kinds_count():
+def test_columns_rows_and_kinds_count():
+    assert differences(table(), table().rename({"site": "a_place"}), SMALL) == [
+        "t lacks site",
+        "t has a_place, which was not there",
+    ]
     assert "60 rows were there, 59 are" in differences(table(), table().head(59), SMALL)[0]
-    for limit in (SMALL, LARGE):
-        assert any(
-            "t/site" in line
-            for line in differences(table(), table().with_columns(pl.col("site").replace("q@3", "q@99")), limit)
-        )
     assert list(compare_records({"a": True}, {"a": 1}, TOLERANCES, "t"))
     assert not list(compare_records({"a": 1}, {"a": 1.0}, TOLERANCES, "t"))
-    assert list(compare_records([1, 2], [1], TOLERANCES, "t"))
-
-
-def test_ids_and_fingerprints_are_left_out_of_texts_and_fractions_in_them_are_numbers():
     assert simplify("attack-pos-q@1-s1-0a1b2c3d") == "attack-pos-q@1-s1-#"
-    assert simplify('{"low": 0.123456789123, "corpus_fingerprint": "c191fe768de9e567", "n": null}') == {
-        "low": 0.12345679
-    }
-    assert simplify("rows 3e-16") == "rows #"
     assert simplify("x" * 61) != simplify("x" * 62)

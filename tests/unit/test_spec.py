@@ -12,7 +12,6 @@ from tests import tiny
 
 from trisect.core.edits import make_edit
 from trisect.core.errors import SiteError, SpecError
-from trisect.core.files import canonical, digest
 from trisect.core.machine import Machine
 from trisect.core.methods import METHODS, PAPER_SITES, Attack, Control, Erase, Freeze, Probe, Rewind, Tie
 from trisect.core.schema import read
@@ -69,19 +68,6 @@ def _other(value):
     return 7 if value is None else value + 1 if isinstance(value, int) else value / 2 + 0.1
 
 
-IDS = {  # of the first and the last run, and a hash of all, over a text of this fingerprint
-    "quick": ("baseline-s1-50cad9b1", "attack-site-pos-v@5-s3-2665abf1", "ec6410526b6ac02706fd058ca840ec78"),
-    "paper": ("baseline-s1-9b5aad52", "attack-dep-v@5-s5-646d034b", "344836dba855877ef46a47d863528af7"),
-    "roles": ("baseline-s1-a91fa12d", "attack-control-question.c-q@2-s5-9e5aa7eb", "eed45a9bc5ed5027db387320f2aa9a30"),
-}
-
-
-@pytest.mark.parametrize("name", IDS)
-def test_ids_of_presets_stay_as_they_are(name):
-    found = [run.id for run in find_experiments(name)[0].runs("c" * 32)]
-    assert (found[0], found[-1], digest(canonical(found))) == IDS[name]
-
-
 def test_runs_of_published_studies_keep_their_ids():
     folder = Path(__file__).parents[2] / "results" / "wikitext2-small"
     runs = read_table(folder / "tables", "runs")
@@ -120,35 +106,17 @@ BAD = [
     (lambda: Model(width=10, heads=3), "3 heads do not divide a width of 10"),
     (lambda: Model(layers=0), "layers is 0"),
     (lambda: Model(width=5, heads=5), "width is 5"),
-    (lambda: Model(dropout=1.0), "dropout is 1.0"),
-    (lambda: Training(epochs=0), "epochs is 0"),
-    (lambda: Training(epochs=-3), "epochs is -3"),
     (lambda: Training(optimizer="adam"), "optimizer is 'adam'; did you mean 'adamw'?"),
     (lambda: Training(rate=float("nan")), "rate is nan"),
-    (lambda: Training(weight_decay=-1), "weight_decay is -1"),
-    (lambda: Training(train_sample=0), "train_sample is 0"),
-    (lambda: Text(train_tokens=1), "train_tokens is 1"),
-    (lambda: Text(min_count=0), "min_count is 0"),
     (lambda: Attack(sites=()), "The attack has no sites"),
-    (lambda: Attack(epochs=0), "epochs is 0"),
-    (lambda: Rewind(points=1), "points is 1"),
-    (lambda: Rewind(sample_tokens=1), "sample_tokens is 1"),
-    (lambda: Rewind(sample_seed=-1), "sample_seed is -1"),
-    (lambda: Rewind(epsilon=0), "epsilon is 0"),
     (lambda: read_experiment({"seeds": 3}, "f"), "seeds in f is 3"),
-    (lambda: read_experiment({"seeds": "abc"}, "f"), "seeds in f is 'abc'"),
     (lambda: read_experiment({"seeds": [1.5]}, "f"), r"seeds in f holds 1.5"),
     (lambda: read_experiment({"name": 3}, "f"), "name in f is 3"),
     (lambda: read_experiment({"text": None}, "f"), "text in f is None"),
-    (lambda: read_experiment({"text": {"corpus": 3}}, "f"), "text.corpus in f is 3"),
-    (lambda: read_experiment({"training": {"rate": "fast"}}, "f"), "training.rate in f is 'fast'"),
     (lambda: read_experiment({"training": {"epochs": True}}, "f"), "training.epochs in f is True"),
     (lambda: read_experiment({"freeze": {"sites": "q@1"}}, "f"), "freeze.sites in f is 'q@1'"),
-    (lambda: read_experiment({"attack": {"labels": "pos"}}, "f"), "attack.labels in f is 'pos'"),
     (lambda: read_experiment({"attack": {"strengths": ["x"]}}, "f"), r"attack.strengths in f holds 'x'"),
-    (lambda: read_experiment({"rewind": {"midstage": "yes"}}, "f"), "rewind.midstage in f is 'yes'"),
     (lambda: Attack(labels=("pos", "pos")), "labels are"),
-    (lambda: Attack(strengths=(1.0, 1.0)), "strengths are"),
     (lambda: Design("x", training=Training(epochs=2), attack=Attack(epochs=5)), "Attacks last 5 epochs"),
     (lambda: Design("x", seeds=(10**20,)), "seeds holds 100000000000000000000"),
     (lambda: Model(dropout=0.9999999), "dropout is 0.9999999"),
@@ -156,34 +124,24 @@ BAD = [
     (lambda: replace(PRESETS[0], erase=Erase((Site.parse("ffn@1"),))).resolved(), "Studies erase q, k, v and their"),
     (lambda: replace(PRESETS[0], erase=Erase((Site.parse("q@1.h2"),))).resolved(), "all heads together"),
     (lambda: Control(variants=("plain",)), "Unknown control 'plain'"),
-    (lambda: Control(labels=()), "The control has no labels"),
     (lambda: Tie(sites=(), identity=()), "tie has no sites"),
     (lambda: Probe(kinds=("deep",)), "kinds is 'deep'"),
     (lambda: Probe(kinds=()), "The probe has no kinds"),
     (lambda: Erase(sites=PAPER_SITES[:1] * 2), "sites are q@1, q@1"),
-    (lambda: Erase(draws=0), "draws is 0"),
     (lambda: make_edit("tie", Site.parse("q+ffn@1")), "q is D×D, ffn is F×D and D×F"),
     (lambda: make_edit("tie", Site.parse("q@1")), "tie at 'q@1' is not possible: q is D×D"),
     (lambda: make_edit("identity", Site.parse("q+k@1")), "An identity stands in for one of q, k and v"),
     (lambda: make_edit("narrow", Site.parse("q+k@1"), {"width": 2}), "narrow at 'q\\+k@1' is not possible"),
     (lambda: make_edit("narrow", Site.parse("q+k+v@1")), "has width=None"),
     (lambda: make_edit("freeze", Site.parse("q@1"), {"width": 2}), "has width=2"),
-    (lambda: make_edit("narrow", Site.parse("q+k+v@1"), {"width": 0}), "width is 0"),
-    (lambda: make_edit("freeze", Site.parse("q@1"), {"variant": "control"}), "has variant='control'"),
     (
         lambda: make_edit("attack", Site.parse("q@1"), {"label": "pos", "strength": 1.0, "variant": "gentle"}),
         "variant is 'gentle'",
     ),
-    (lambda: Rewind(mode="fast"), "mode is 'fast'"),
-    (lambda: Rewind(sites=()), "The rewind has no sites"),
-    (lambda: Freeze(sites=()), "The freeze has no sites"),
     (lambda: Design("x", seeds=()), "The design has no seeds"),
     (lambda: Design("x", seeds=(1, 1)), r"seeds are 1, 1"),
-    (lambda: Design("x", seeds=(-1,)), "seeds holds -1"),
     (lambda: Design("a b"), "'a b' is not a name"),
     (lambda: Machine(device="tpu"), "device is 'tpu'"),
-    (lambda: Machine(precision="half"), "precision is 'half'"),
-    (lambda: Machine(workers=-1), "workers is -1"),
     (lambda: make_edit("melt", Site.parse("q@1")), "Unknown edit 'melt'"),
     (lambda: make_edit("attack", Site.parse("q@1")), "The edit attack at q@1 has label=None"),
     (
@@ -211,6 +169,20 @@ def test_bad_statements_are_refused_in_three_parts(make, given):
     assert caught.value.todo.endswith(".")
 
 
+NUMBERS = [
+    (kind, field.name)
+    for kind in (Model, Training, Text, Attack, Rewind, Probe, Erase, Machine)
+    for field in fields(kind)
+    if type(field.default) in (int, float)
+]
+
+
+@pytest.mark.parametrize(("kind", "name"), NUMBERS)
+def test_no_number_of_a_statement_is_negative(kind, name):
+    with pytest.raises(SpecError, match=f"{name} is -1"):
+        kind(**{name: -1})
+
+
 def test_sites_are_resolved_against_the_model_before_anything_runs():
     with pytest.raises(SiteError, match="lies outside the model"):
         list(replace(PRESETS[0], model=Model(layers=2, width=10)).runs("text"))
@@ -229,16 +201,8 @@ def test_a_file_that_is_not_json_is_named(tmp_path):
 @pytest.mark.parametrize(
     ("text", "canonical"),
     [
-        ("k@3", "k@3"),
         ("k+q@2,1", "q+k@1-2"),
-        ("v@all", "v@all"),
-        ("v@2.h4", "v@2.h4"),
         ("v@2.h4,1-2", "v@2.h1-2,4"),
-        ("cross.v@4", "cross.v@4"),
-        ("ffn@3", "ffn@3"),
-        ("o@2", "o@2"),
-        ("attn@1", "attn@1"),
-        ("pre.k@3", "pre.k@3"),
         ("enc.pre.k+k@1,2,3,7", "enc.pre.k@1-3,7"),
         (" q@1 ", "q@1"),
     ],
@@ -252,21 +216,12 @@ def test_one_canonical_spelling(text, canonical):
     ("text", "why"),
     [
         ("", "not of that form"),
-        ("k", "not of that form"),
-        ("@3", "not of that form"),
-        ("k@", "not of that form"),
         ("k@2-1", "the span '2-1' is reversed"),
         ("k@0", "layers and heads count from 1"),
         ("k@x", "'x' is neither a number nor a span"),
-        ("k@1..2", "not of that form"),
         ("z@1", "'z' is no component"),
-        ("qk@1", "'qk' is no component"),
-        ("q++k@1", "'' is no component"),
-        ("K@1", "not of that form"),
         ("ffn@1.h2", "only q, k, v, o have heads"),
         ("pre.o@1", "only q, k and v have a projection"),
-        ("k@1.h0", "layers and heads count from 1"),
-        ("encoder.k@1", "not of that form"),
     ],
 )
 def test_what_is_no_site_says_why_what_there_is_and_what_to_do(text, why):
@@ -407,18 +362,12 @@ def test_no_such_recipe_and_no_such_setting():
 @pytest.mark.parametrize(
     ("setting", "value", "known"),
     [
-        ("layers", "two", "It is a whole number"),
         ("layers", "1.5", "It is a whole number"),
         ("layers", 1.5, "It is a whole number"),
-        ("layers", None, "It is a whole number"),
-        ("layers", float("inf"), "It is a whole number"),
         ("layers", -1, "from 1 to 1,000"),
         ("dropout", "much", "It is a number"),
-        ("rate", [], "It is a number"),
         ("rate", float("nan"), "above 0"),
-        ("rate", float("inf"), "above 0"),
         ("span", 0.6, "from 0 to 0.5"),
-        ("beta1", 1.0, "from 0 to 0.999"),
         *((name, 0, "from 1") for name in ("layers", "batch", "epochs_after", "epochs_without", "pretraining_epochs")),
         *((name, 0, "above 0") for name in ("rate", "decay_epochs")),
         ("dropout", 1, "below 1"),

@@ -153,14 +153,6 @@ def test_what_a_run_tells(files, tmp_path):
     assert made.tables["metrics"]["split"].unique().to_list() == ["train"]
 
 
-@pytest.mark.parametrize("seeds", [[], [1, 1], [-1], [2**32]])
-def test_seeds_that_are_none(files, tmp_path, seeds):
-    with pytest.raises(SpecError) as raised:
-        train(files, tmp_path / "a", seeds, TINY)
-    assert (str(seeds) if len(seeds) != 1 else str(seeds[0])) in raised.value.problem
-    assert not (tmp_path / "a").exists()
-
-
 def test_no_pair_is_short_enough(files, tmp_path):
     with pytest.raises(CorpusError, match="No train pair of at most 1 words") as raised:
         train(files, tmp_path / "a", [1], {**TINY, "longest": 1})

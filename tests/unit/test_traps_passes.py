@@ -9,7 +9,6 @@ from typing import Any
 import pytest
 import torch
 import torch.nn.functional as F
-import torch.utils.checkpoint as checkpoints
 from tests import fooling, shrunk, tinyhf, towers, zoo
 from tests.fooling import HEADS, LONG, WIDTH, WORDS, Fooling
 from tests.unit.test_traps_hidden import Split, loaded, made
@@ -17,16 +16,14 @@ from torch import Tensor, nn
 from torch.nn.utils import parametrizations, prune, weight_norm
 from torch.utils.checkpoint import checkpoint
 from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS, AttentionInterface
-from transformers.models.llama import modeling_llama
 
 from trisect.core.errors import ModelError, SiteError
 from trisect.core.subject import QKV, SiteTarget
 from trisect.core.trace import Address
 from trisect.hf.batches import first_tensor
 from trisect.hf.files.checkpoints import cuts_of
-from trisect.hf.hooks.calls import without_recompute
 from trisect.hf.hooks.interface_hook import record_interface
-from trisect.hf.hooks.product_hook import FURTHER_PRODUCT, MIXED
+from trisect.hf.hooks.product_hook import MIXED
 from trisect.hf.load import load
 from trisect.hf.verify import examples
 from trisect.hf.verify.proof import SUM_BELOW_ONE
@@ -83,17 +80,6 @@ def test_a_list_that_is_given_twice_is_as_it_was_afterwards():
     assert twice[0] is not own
     entered.leave("layer")
     assert twice[0] is own
-
-
-def test_checkpoints_are_torchs_own_again_when_the_last_of_two_threads_is_done():
-    own = checkpoints._checkpoint_without_reentrant_generator, checkpoints.CheckpointFunction
-    first, second = without_recompute(), without_recompute()
-    first.__enter__()
-    second.__enter__()
-    first.__exit__(None, None, None)
-    assert checkpoints.CheckpointFunction is not own[1]
-    second.__exit__(None, None, None)
-    assert (checkpoints._checkpoint_without_reentrant_generator, checkpoints.CheckpointFunction) == own
 
 
 @pytest.mark.filterwarnings("ignore:None of the inputs have requires_grad:UserWarning")
@@ -288,28 +274,17 @@ def test_autocast_that_is_on_in_a_read_alone_is_the_reason_given():
         inside.predict(fooling.ids())
 
 
-class Talking(fooling.Attention):
-    """Heads that are mixed by a linear map, before the softmax or behind it."""
+class Talking(Split):
+    """Heads whose scores are mixed by a linear map."""
 
-    behind, by_sum = False, False
-
-    def attend(self, q: Tensor, k: Tensor, v: Tensor, x: Tensor) -> Tensor:
-        scores = q @ k.transpose(2, 3) * 0.5
-        return (self.mixed(torch.softmax(scores, -1)) if self.behind else torch.softmax(self.mixed(scores), -1)) @ v
-
-    def mixed(self, given: Tensor) -> Tensor:
-        mix = self.q_proj.weight[:HEADS, :HEADS]
-        if self.by_sum:
-            return torch.einsum("bhts,gh->bgts", given, mix)
-        return F.linear(given.permute(0, 2, 3, 1), mix).permute(0, 3, 1, 2)
+    def scores(self, q: Tensor, k: Tensor, x: Tensor) -> Tensor:
+        return F.linear(super().scores(q, k, x).permute(0, 2, 3, 1), self.q_proj.weight[:HEADS, :HEADS]).permute(
+            0, 3, 1, 2
+        )
 
 
-@pytest.mark.parametrize(("behind", "by_sum"), [(False, False), (False, True), (True, False)])
-def test_heads_that_are_mixed_by_a_map_are_the_reason_given(behind, by_sum):
-    model: Any = Fooling()
-    attention = model.attention
-    attention.__class__, attention.behind, attention.by_sum = Talking, behind, by_sum
-    assert loaded(model).notes == (f"Left out, layers.0.attn: {FURTHER_PRODUCT if behind else MIXED}.",)
+def test_heads_whose_scores_are_mixed_by_a_map_are_the_reason_given():
+    assert loaded(made(Talking)).notes == (f"Left out, layers.0.attn: {MIXED}.",)
 
 
 def spoil(model: nn.Module, module: str, row: int, position: int) -> None:
@@ -374,24 +349,6 @@ def test_rows_of_a_parameter_of_pytorchs_own_attention_are_seen_without_a_read()
     module.self_attn.in_proj_weight.data[20, 3] += 0.5
     with pytest.raises(ModelError, match="in_proj_weight is not what it was on loading"):
         subject.projections()
-
-
-def test_an_output_that_is_written_over_is_not_what_the_weights_made(monkeypatch):
-    """Weights of which no value sees the difference are multiplied, by nothing; the true output is written where that was."""
-    own = modeling_llama.eager_attention_forward
-
-    def fake(module: Any, q: Tensor, k: Tensor, v: Tensor, mask: Tensor, **named: Any) -> tuple[Tensor, Tensor]:
-        output, weights = own(module, q, k, v, mask, **named)
-        repeated = v.repeat_interleave(q.shape[1] // v.shape[1], 1)
-        spanned = torch.cat([repeated, torch.ones_like(repeated[..., :1])], -1)
-        free = torch.eye(k.shape[2]) - spanned @ torch.linalg.pinv(spanned)
-        others = weights + 0.05 * torch.randn(weights.shape) @ free
-        made = others @ torch.zeros_like(repeated)
-        return made.transpose(1, 2).copy_(output), others
-
-    monkeypatch.setattr(modeling_llama, "eager_attention_forward", fake)
-    with pytest.raises(ModelError, match="not those that it multiplies the values by"):
-        load(tinyhf.llama(), inputs={"input_ids": torch.arange(6, 30)[None]})
 
 
 THREADS, TIMES = 4, 2

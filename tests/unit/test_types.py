@@ -91,22 +91,6 @@ def found(body: list[ast.stmt], prefix: str = "") -> Iterator[str]:
                 yield prefix + node.target.id
 
 
-def test_what_holds_any_is_found():
-    said = """
-def one(a: dict[str, Any]): ...
-def two() -> "Any | None": ...
-def _own(a: list[Any]): ...
-def good(a: Any, b: Experiment[Any, Any], c: Mapping[str, object]) -> dict[str, int]: ...
-class Kept:
-    a: list[list[Any]]
-    b: Annotated[tuple[Any, ...], 1]
-    def three(self, *, a: Sequence[Any] | None) -> None: ...
-Alias: TypeAlias = Mapping[str, Any]
-Other: TypeAlias = Any
-"""
-    assert list(found(ast.parse(said).body)) == ["one", "two", "Kept.a", "Kept.three", "Alias", "Other"]
-
-
 def test_no_container_of_any_and_no_return_of_it_crosses_a_module():
     there = {
         f"{PATHS[module].relative_to(SRC)} {name}" for module, tree in trees().items() for name in found(tree.body)

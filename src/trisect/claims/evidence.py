@@ -114,12 +114,8 @@ def count_layers(site: str, layers: int | None) -> str:
 
 
 def gather(tables: Mapping[str, pl.DataFrame], layers: int | None = None) -> Evidence:
-    """The Evidence in the tables `runs`, `metrics` and `sites` of a model with so many layers.
-
-    Tables of earlier versions, which have no `variant` and no `label`, hold attacks that are all plain.
-    """
-    runs = later(tables["runs"], "variant")
-    runs = runs.filter(pl.col("strength").is_null() | (pl.col("strength") == 1)).sort("epochs", "run")
+    """The Evidence in the tables `runs`, `metrics` and `sites` of a model with so many layers."""
+    runs = tables["runs"].filter(pl.col("strength").is_null() | (pl.col("strength") == 1)).sort("epochs", "run")
     losses = tables["metrics"].filter(
         pl.col("name") == "loss_nats", pl.col("split").is_in(["train", "valid"]), pl.col("value").is_finite()
     )
@@ -136,7 +132,7 @@ def gather(tables: Mapping[str, pl.DataFrame], layers: int | None = None) -> Evi
         }
         complete = {split: curve for split, curve in by_split.items() if curve is not None}
         site = None if row["site"] is None else count_layers(row["site"], layers)
-        run = _TrainedRun(row["run"], diverged, complete, row.get("parameters"))
+        run = _TrainedRun(row["run"], diverged, complete, row["parameters"])
         if row["edit"] == "narrow":
             narrow.setdefault((row["seed"], (site or "").rpartition("@")[2]), []).append(run)
         else:
@@ -146,16 +142,11 @@ def gather(tables: Mapping[str, pl.DataFrame], layers: int | None = None) -> Evi
     beside = {key: tuple(_clip(run, trained.get(_EditedRun(key[0]))) for run in runs) for key, runs in narrow.items()}
     # claims read numbers that have neither `at` nor label, and the rewound losses at α = 0
     start = (pl.col("measure") == "rewind_loss_nats") & (pl.col("at") == 0.0)
-    sites = later(tables["sites"], "label").filter(
+    sites = tables["sites"].filter(
         pl.col("at").is_null() | start, pl.col("value").is_finite(), pl.col("label").is_null()
     )
     rows = sites.select("subject", "site", "measure", "split", "at", "value").iter_rows()
     return Evidence(seeds, clipped, {(subject, *where): value for subject, *where, value in rows}, beside, layers)
-
-
-def later(table: pl.DataFrame, column: str) -> pl.DataFrame:
-    """The table with a column of strings that older tables lack: None throughout if it is missing."""
-    return table if column in table.columns else table.with_columns(pl.lit(None, pl.String).alias(column))
 
 
 def _complete_curve(points: Mapping[int, float] | None, epochs: int, diverged: bool) -> LossCurve | None:

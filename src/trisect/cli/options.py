@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import textwrap
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext
@@ -108,7 +109,7 @@ def _make_command(command: Command[Any], parameters: list[click.Parameter], call
     fields = [field for field in flat_settings(command.settings) if field.is_many and not field.option.argument]
     options = (frozenset(f"--{f.words}" for f in fields if f.option.many == many) for many in ("words", "paths"))
     text, mark, examples = command.help.partition("\b\n")  # examples are printed last, after the options
-    epilog = f"Examples:\n\n{mark}{examples}" if examples else None
+    epilog = f"Examples:\n\n{mark}{textwrap.indent(examples, '    ')}" if examples else None
     return _MultiValueCommand(
         *options, name=command.name, help=text.rstrip(), epilog=epilog, params=parameters, callback=call
     )

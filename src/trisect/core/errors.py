@@ -64,10 +64,21 @@ class TheoryError(TrisectError):
 
 
 def check_name(kind: str, name: object) -> None:
-    """Raise SpecError for an empty name of a folder or model, which would mean the current folder."""
+    """Raise SpecError for an empty name of a folder or model, which would mean the current folder; OSError as check_accessible."""
     if isinstance(name, str) and not name.strip():
         reason = "An empty name would mean the folder that you are in."
         raise SpecError(f"The name of {kind} is {name!r}.", reason, "Write . for that folder, or name another one.")
+    if isinstance(name, (str, Path)):
+        check_accessible(Path(name))
+
+
+def check_accessible(place: Path) -> None:
+    """Raise OSError where the system refuses to look at a place or into it: from Python 3.14 on Path.exists hides that."""
+    try:
+        (place / "x").stat()
+    except (OSError, ValueError) as error:  # a NUL character is a ValueError
+        if isinstance(error, OSError) and error.errno in (*ACCESS_ERRORS, errno.ENAMETOOLONG):
+            raise OSError(error.errno, error.strerror, str(place)) from error
 
 
 def unknown_name(kind: str, name: object, names: Iterable[str]) -> str:

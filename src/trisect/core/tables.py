@@ -253,6 +253,7 @@ class MeasureName(StrEnum):
         "Σ_i Σ_{j ∈ C} a_ij ‖f(x_j)‖ / Σ_i Σ_j a_ij ‖f(x_j)‖",
     )
     BLOCK_SHARE = "block_share", "share", "the same through the residual connection and the norm around attention"
+    NORM_HEADS_SHARE = "norm_heads_share", "share", "by norm, head by head"
     WEIGHT_SUM = "weight_sum", "share", "a category's weight, mean over queries", "Σ_{j ∈ C} a_ij"
     NORM_SUM = "norm_sum", "norm", "the same by norm", "Σ_{j ∈ C} a_ij ‖f(x_j)‖"
     BLOCK_SUM = "block_sum", "norm", "the same through the residual connection and the norm around attention"
@@ -395,9 +396,6 @@ class MeasureName(StrEnum):
 
 ROW = ("stack", "layer", "head", "component", "measure", "group", "at")  # what names a number of the table `measures`
 
-# columns that tables of earlier versions lack
-ADDED_COLUMNS = {"runs": ("variant", "revision"), "sites": ("label",), "claims": ("revision", "collapsed", "over")}
-LATER_TABLES = ("controls",)  # tables that studies of earlier versions lack
 # what a study holds; pretrained models have rows of "measures"
 STUDY_TABLES = tuple(name for name in SCHEMAS if name not in ("measures", "answers", "translations"))
 
@@ -437,19 +435,15 @@ def read_table(folder: Path, name: str, again: str = "") -> pl.DataFrame:
 
     `again` says what to do then; a study's tables are made again from its runs.
 
-    A table of an earlier version carries no checksum and is taken as it is; columns that came later are None in it, and
-    a table that came later is empty. One of several models has a column `model` before its own.
+    One of several models has a column `model` before its own.
     """
     path = folder / f"{name}.parquet"
-    if name in LATER_TABLES and folder.is_dir() and not path.exists():
-        return frame(name, ())
     schema = SCHEMAS.get(name)  # None: a table that one experiment alone has
     todo = again or f"Delete {path} and call 'trisect report' on the study: tables are made again from its runs."
     try:
         content = path.read_bytes()
-        if (mark := CHECKSUM_PATTERN.search(content)) and digest(
-            CHECKSUM_PATTERN.sub(EMPTY_CHECKSUM, content)
-        ).encode() != mark[1]:
+        mark = CHECKSUM_PATTERN.search(content)
+        if mark is None or digest(CHECKSUM_PATTERN.sub(EMPTY_CHECKSUM, content)).encode() != mark[1]:
             raise ValueError("its content does not match its checksum")
         table = pl.read_parquet(io.BytesIO(content))
     except (Exception, pl.exceptions.PanicException) as error:
@@ -458,9 +452,6 @@ def read_table(folder: Path, name: str, again: str = "") -> pl.DataFrame:
     if schema is None:
         return table
     schema = {"model": TEXT, **schema} if "model" in table.columns else schema
-    later = {column: kind for column, kind in schema.items() if column in ADDED_COLUMNS.get(name, ())}
-    table = table.with_columns(pl.lit(None, kind).alias(c) for c, kind in later.items() if c not in table.columns)
-    table = table.select(list(schema)) if set(table.columns) == set(schema) else table
     if dict(table.schema) != dict(pl.Schema(schema)):
         raise DamagedFileError(
             f"The table {path} has other columns than '{name}'.", f"It has {', '.join(table.columns)}.", todo

@@ -277,15 +277,16 @@ def _run_clean(
 
     Listeners get q, k and v of the interface hook's calls.
     """
-    hears = {order: listeners[address] for order, address in enumerate(proved.proof.addresses) if address in listeners}
+    addresses = enumerate(proved.proof.addresses)
+    by_order = {order: listeners[address] for order, address in addresses if address in listeners}
     proof, looks = proved.proof, proved.proof.agreement.should_check_laws(inputs)
     laws = proof.call_laws() if looks and not open_edits(proved.model) else ()
 
     def meet(call: Call) -> Call:
         if proof.read_at(call) is not None:
             checker.call(call)
-        if call.order in hears:
-            hears[call.order](QKV(call.q, call.k, call.v))
+        if call.order in by_order:
+            by_order[call.order](QKV(call.q, call.k, call.v))
         return outline(call)
 
     with torch.no_grad(), checking(proved.model, proved.name, laws, proof.addresses, inputs) as checker:
@@ -492,7 +493,7 @@ class SharedPasses:
 
     @synchronized
     def begin(self, batch: Batch, hold: HeldWeights = None, listeners: Written = None) -> ModelOutput:
-        """Run one unedited pass, store its blocks' outputs, and return the model's output; listeners get its q, k and v."""
+        """Run one unedited pass, store its blocks' outputs, and return the model's output; without `hold`, listeners get its q, k and v."""
         self._batch, self._hold, self._prefix, self._lowest = batch, hold, None, None
         shares = self.restarts.works and self.proved.proof.hook is record_interface
         prefix = Prefix(self.proved.model, self.proved.modules) if shares else None
@@ -505,14 +506,14 @@ class SharedPasses:
         self._prefix, self._answer = prefix, tuple(first_tensor(answer).shape)
         return answer
 
+    @synchronized
     def read(
         self, batch: Batch, listeners: Mapping[Address, Writer], places: Int[Tensor, "B ..."] | None = None
     ) -> Float[Tensor, "B T V"]:
-        """As `begin`, with the outputs of `output_at`."""
-        if self.proved.proof.hook is record_interface:
-            return output_at(self.begin(batch, None, listeners), places)
-        self._batch = None
-        return self.outputs(batch, listeners, places)
+        """As `begin`, with the outputs of `output_at`; of the product hook the listeners are edits of another pass."""
+        listens = self.proved.proof.hook is record_interface
+        answer = self.begin(batch, None, listeners if listens else None)
+        return output_at(answer, places) if listens else self.outputs(batch, listeners, places)
 
     @synchronized
     def score(
@@ -533,8 +534,7 @@ class SharedPasses:
     ) -> list[RowScores]:
         """The score under each of several edits of one call."""
         writes = [{address: writer} for writer in writers]
-        answers = self._answers(batch, writes, hold, None)
-        return [row_scores(answer, batch, self.objective, clean) for answer in answers]
+        return [row_scores(y, batch, self.objective, clean) for y in self._answers(batch, writes, hold, None)]
 
     @synchronized
     def output_each(
@@ -683,7 +683,7 @@ class SharedPasses:
         start = self._start(batch, edits, hold)
         place = None if start is None else self._place(start)
         self._note_lowest(edits)
-        if start is None:
+        if start is None or place is None:
             return run_forward(self.proved, batch.inputs, edits)[1]
         if place in self.restarts.checked:
             return run_forward(self.proved, batch.inputs, edits, start=start)[1]
@@ -697,7 +697,6 @@ class SharedPasses:
         complete = run_forward(self.proved, batch.inputs, edits)[1]
         if digest != hash_tensor(first_tensor(complete)):
             self.restarts.works, self._prefix = False, None
-        assert place is not None
         self.restarts.checked.add(place)
         return complete
 

@@ -136,7 +136,7 @@ def is_processor(value: object) -> bool:
 def open_sound(sound: object, rate: int) -> tuple[Float[np.ndarray, " S"], tuple[str, ...]]:
     """Load a sound as one channel at `rate` samples a second, with notes on what was changed for that.
 
-    A sound is a file, samples at that rate, or a mapping with `array` and `sampling_rate` as datasets have it. Raises ModelError.
+    A sound is a file, or samples at that rate. Raises ModelError.
     """
     own_rate, name, notes = rate, "the sound", list[str]()
     if isinstance(sound, (str, Path)):
@@ -157,12 +157,6 @@ def open_sound(sound: object, rate: int) -> tuple[Float[np.ndarray, " S"], tuple
         # libsndfile's wording for a length in the header that is not the file's
         notes += [f"{name} is not as long as its header says."] if "should be" in about.extra_info else []
     else:
-        if isinstance(sound, Mapping) and {"array", "sampling_rate"} <= set(sound):
-            sound, stated_rate = sound["array"], sound["sampling_rate"]
-            if not isinstance(stated_rate, int) or stated_rate < 1:
-                reason = "It has to be a whole number of samples a second."
-                raise ModelError(f"A sampling rate of {stated_rate!r} was given.", reason, SOUND)
-            own_rate = stated_rate
         wave = np.asarray(sound)
         if wave.ndim != 1 or not len(wave) or wave.dtype.kind != "f":
             reason = "Samples are one row of floating-point numbers, from -1 to 1."

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
@@ -19,7 +20,6 @@ if TYPE_CHECKING:
 
     from trisect.core.subject import Subject, Texts
     from trisect.report.sheet import Document, Sheet, StudyLink
-    from trisect.stats.significance import Reals
 
 
 S = TypeVar("S")
@@ -27,20 +27,6 @@ F = TypeVar("F")
 
 
 Tables: TypeAlias = "Mapping[str, pl.DataFrame]"  # by name
-
-
-class Replicates(NamedTuple):
-    """A number in every bootstrap draw over `units` (or groups of them); equal seeds give equal draws.
-
-    `which` is a mark of the units themselves: numbers with the same mark meet the same units in every draw. `unit` is what they
-    are: text, or article where a corpus marks them. `each` is of a share what each unit adds to it, 0 or 1; null of any other.
-    """
-
-    values: Reals
-    units: int
-    which: str
-    unit: str = "text"
-    each: Reals | None = None
 
 
 @dataclass(frozen=True, eq=False)
@@ -51,8 +37,7 @@ class Measured(Generic[F]):
     says of which claims the hash is noted: text, head, name, seed, …; `seconds` are those of all calls where work
     goes on over several, else None. `packages` are software besides PyTorch and the like that made the numbers. `command`
     repeats the whole where the settings of one call do not: what several calls have asked for. `links` are the page's own to
-    others, where it is the first of several. `replicates` are numbers of the
-    table `measures` (stack, layer, head, component, measure, group, at) in draws of texts, for differences between models.
+    others, where it is the first of several.
     """
 
     tables: Mapping[str, pl.DataFrame]
@@ -65,7 +50,6 @@ class Measured(Generic[F]):
     paths: Mapping[str, Path] = field(default_factory=dict)
     command: str | None = None
     links: tuple[StudyLink, ...] = ()
-    replicates: Mapping[tuple[str | float | int | bool | None, ...], Replicates] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, eq=False)
@@ -281,7 +265,7 @@ class Command(Generic[S]):
     @property
     def help(self) -> str:
         """The text of `--help`."""
-        return self.__doc__ or ""
+        return inspect.cleandoc(self.__doc__ or "")  # the margin is there up to Python 3.12
 
     @property
     def python(self) -> str:

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import json
 import tempfile
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
@@ -14,7 +13,6 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from trisect.core.errors import CorpusError, SiteError, translate_temporary_errors
-from trisect.core.files import digest
 from trisect.core.finding import EQUIVALENCE_MARGIN, Json
 from trisect.core.site import Site
 from trisect.core.subject import (
@@ -34,15 +32,14 @@ from trisect.core.subject import (
     Writer,
     Writers,
 )
-from trisect.core.tables import ROW, NewRow, Scalar
+from trisect.core.tables import NewRow
 from trisect.core.trace import Address
-from trisect.lab.experiment import Replicates
 from trisect.lab.word_labels import Articles, WordLabels, find_articles, fitting, ordinary
 from trisect.measure.probes import Eraser, LabelMoments
 from trisect.stats.bootstrap import bootstrap_ratios, percentile_interval
 from trisect.stats.paired import compare
 from trisect.stats.shares import ratios
-from trisect.stats.significance import Reals, finite
+from trisect.stats.significance import finite
 from trisect.text.sources import LabelledTexts
 
 
@@ -174,13 +171,6 @@ class Tally:
         dropped = len(self.texts) - len(table)
         note = f"Texts without a token to predict were left out: {dropped} of {len(self.texts)}."
         return (note,) if dropped else ()
-
-    def replicates(
-        self, articles: Articles, units: int, named: Iterable[tuple[NewRow, Reals]]
-    ) -> dict[tuple[Scalar, ...], Replicates]:
-        """Bootstrap replicates over texts, or over their articles (`units`), by the columns that name each number."""
-        unit, which = "text" if articles.numbers is None else "article", digest(json.dumps(self.indices), 8)
-        return {tuple(row.get(name) for name in ROW): Replicates(v, units, which, unit) for row, v in named}
 
 
 def compare_components(edits: Sequence[EditedPass], changes: Float[np.ndarray, "N C"]) -> Mapping[str, Json] | None:
@@ -400,20 +390,6 @@ def erasure_rows(
         shared = {"subject": subject.name, "n": place.fitted} | where
         yield shared | {"measure": "erase_rank", "value": float(place.erasers[0].rank)}
         yield shared | {"measure": "erase_explained", "value": place.explained}
-
-
-def erasure_replicates(
-    subject: Subject, table: Float[np.ndarray, "N C"], places: Sequence[_ErasedSite], draws: int, seed: int
-) -> Iterator[tuple[NewRow, Float[np.ndarray, " R"]]]:
-    """Bootstrap replicates of each site's rise, and of its rise beyond random subspaces, by the columns that name it."""
-    sums = _with_excess(table, places, draws)
-    first = [1 + i * (1 + draws) for i in range(len(places))]
-    columns = [*first, *range(1 + len(places) * (1 + draws), sums.shape[1])]
-    replicates = bootstrap_ratios(sums[:, columns], table[:, 0], seed)
-    names = [f"erase_{kind}_{'share' if subject.objective == 'output' else 'nats'}" for kind in ("rise", "excess")]
-    for number, place in enumerate(places):
-        for kind, name in enumerate(names):
-            yield place.edit.row(place.label) | {"measure": name}, replicates[:, kind * len(places) + number]
 
 
 def _with_excess(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from contextlib import AbstractContextManager, nullcontext, suppress
 from dataclasses import replace
 from pathlib import Path
@@ -223,6 +224,21 @@ def beside(model: str | Path, name: str) -> tuple[str | Path, str | None]:
 
     folder = Path(model)
     return locate(folder.resolve().parent if folder.is_dir() else model, name)
+
+
+def checkpoints_mark(model: Any, names: Sequence[str], remote_code: bool = False) -> str:
+    """A hash of all files from which a model's checkpoints are loaded, as `files_mark`; of a study's run all its files.
+
+    Empty where that is not known; raises TrisectError for one that is not there.
+    """
+    if not isinstance(model, (str, Path)):
+        return ""
+    if (trained := _find_study(model)) is not None:
+        folder, run = trained[0], _find_run(*trained)
+        files = epoch_weights(folder, run.id, run.training.epochs)
+        return digest("".join(digest_file(folder.run(run.id).parent / file) for file in files))
+    marks = [files_mark(*beside(model, name), remote_code) for name in names]
+    return digest("\n".join(marks)) if all(marks) else ""
 
 
 def _find_study(

@@ -53,17 +53,17 @@ def transformed_and_layer_norms(trace: Trace) -> tuple[Float[Tensor, "B H S"], F
     return per_head.masked_fill(~trace.key_real[:, None], 0.0), _mask_padding(trace, pairs)
 
 
-class _Shared(NamedTuple):
+class _OutputParts(NamedTuple):
     """Weights and values, and o_i / ‖o_i‖² in the space of a head's values: that of each head, and that of the layer."""
 
     weights: Float[Tensor, "B H T S"]
     values: Float[Tensor, "B H S E"]
     heads: Float[Tensor, "B H T E"]
     layer: Float[Tensor, "B H T E"]
-    own: Float[Tensor, "B T"]  # x_i·o_i / ‖o_i‖², where the layer's o_i has the residual x_i in it
+    residual: Float[Tensor, "B T"]  # x_i·o_i / ‖o_i‖², where the layer's o_i has the residual x_i in it
 
 
-def _shared_outputs(trace: Trace, residual: bool = False) -> _Shared:
+def _output_parts(trace: Trace, residual: bool = False) -> _OutputParts:
     """In double precision, 0 at padding and where o_i is 0. Raises ModelError as `layer_contributions`."""
     w_o = effective_projection(trace).double()
     real = trace.query_real[:, None, :, None] & trace.key_real[:, None, None]
@@ -74,13 +74,13 @@ def _shared_outputs(trace: Trace, residual: bool = False) -> _Shared:
     x = to_single_precision(_block_of(trace, "residual").residual).double() if residual else torch.zeros_like(total)
     total = (total + x) * trace.query_real[..., None]
 
-    def over(part: Tensor, size: Tensor) -> Tensor:
+    def divide(part: Tensor, size: Tensor) -> Tensor:
         return torch.where(size > 0, part / size.clamp_min(torch.finfo(torch.float64).tiny), 0.0)
 
     size = total.square().sum(-1, keepdim=True)
-    heads = over(projected, (projected * output).sum(-1, keepdim=True))
-    layer = over(torch.einsum("btd,hed->bhte", total, w_o), size[:, None])
-    return _Shared(weights, values, heads, layer, over((x * total).sum(-1), size[..., 0]))
+    heads = divide(projected, (projected * output).sum(-1, keepdim=True))
+    layer = divide(torch.einsum("btd,hed->bhte", total, w_o), size[:, None])
+    return _OutputParts(weights, values, heads, layer, divide((x * total).sum(-1), size[..., 0]))
 
 
 @torch.no_grad()
@@ -91,30 +91,37 @@ def contributions(trace: Trace) -> tuple[Float[Tensor, "B H T S"], Float[Tensor,
     from o_i. 0 at padding, and where o_i is 0. In double precision. Raises ModelError as transformed_norms. Source:
     arXiv 2606.07604, contribution weights.
     """
-    shared = _shared_outputs(trace)
-    return (shared.heads @ shared.values.mT).mul_(shared.weights), layer_contributions(trace)
+    parts = _output_parts(trace)
+    return (parts.heads @ parts.values.mT).mul_(parts.weights), _layer_shares(parts)
 
 
 @torch.no_grad()
 def received_contributions(trace: Trace) -> tuple[Float[Tensor, "B H S"], Float[Tensor, "B S"]]:
-    """`contributions`, summed over queries, without an array of all pairs beside the weights. Raises ModelError as transformed_norms."""
-    weights, values, *parts, _ = _shared_outputs(trace)
+    """`contributions` summed over queries; beside the weights in double precision no array holds all pairs. Errors as transformed_norms."""
+    weights, values, *parts, _ = _output_parts(trace)
     heads, layer = (((weights.mT @ part) * values).sum(-1) for part in parts)
     return heads, layer.sum(1)
 
 
 @torch.no_grad()
 def layer_contributions(trace: Trace, residual: bool = False) -> Float[Tensor, "B T S"]:
-    """The layer's `contributions`; with `residual`, x_i is added to its o_i, and counts as a share of position i (of none in stack 'cross').
+    """The layer's `contributions`; with `residual`, x_i is added to its o_i, and is a share of position i (of none in stack 'cross').
 
     Raises ModelError as transformed_norms, and with `residual` if the block is not known.
     """
-    weights, values, _, outputs, own = _shared_outputs(trace, residual)
-    layer = torch.zeros_like(weights[:, 0])
-    for head in range(weights.shape[1]):  # one head at a time in memory
-        layer += (outputs[:, head] @ values[:, head].mT).mul_(weights[:, head])
+    parts = _output_parts(trace, residual)
+    layer = _layer_shares(parts)
     if residual and not trace.crosses:
-        torch.diagonal(layer, dim1=1, dim2=2).add_(own)
+        torch.diagonal(layer, dim1=1, dim2=2).add_(parts.residual)
+    return layer
+
+
+def _layer_shares(parts: _OutputParts) -> Float[Tensor, "B T S"]:
+    """The shares of every head's values in the layer's outputs, summed with one head at a time in memory."""
+    layer = torch.zeros_like(parts.weights[:, 0])
+    by_head = (part.unbind(1) for part in (parts.weights, parts.values, parts.layer))
+    for weights, values, outputs in zip(*by_head, strict=True):
+        layer += (outputs @ values.mT).mul_(weights)
     return layer
 
 

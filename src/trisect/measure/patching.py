@@ -242,17 +242,17 @@ def match_prediction(answers: ArrayLike, predictions: Mapping[str, ArrayLike]) -
 
 def logit_ratio_terms(
     patched: Float[np.ndarray, " N"], base: Float[np.ndarray, " N"], other: Float[np.ndarray, " N"]
-) -> tuple[Float[np.ndarray, " M"], Float[np.ndarray, " M"], Bool[np.ndarray, " N"]]:
+) -> tuple[Float[np.ndarray, " M"], Float[np.ndarray, " M"]]:
     """Terms over pairs for Σ (base − patched) / Σ (base − other), which is 0 for no effect and 1 for the other text's output.
 
     Arguments [N] are differences of the logits of the two runs' answers: `base` in the run that is patched, `other` in the run
-    patched from, `patched` under the patch. Returns the M terms of the numerator, those of the denominator, and a mask [N] of the
-    pairs that have terms (finite and not both 0). A ratio of sums, since the ratio of a pair with nearly equal runs is unbounded.
+    patched from, `patched` under the patch. Returns the terms of the numerator and of the denominator, of the M pairs whose
+    terms are finite and not both 0. A ratio of sums, since the ratio of a pair with nearly equal runs is unbounded.
     Source: Wang et al. 2022, Interpretability in the Wild; Zhang & Nanda 2024, Towards Best Practices of Activation Patching.
     """
     change, total = base - patched, base - other
     counts = np.isfinite(change) & np.isfinite(total) & ((total != 0) | (change != 0))
-    return change[counts], total[counts], counts
+    return change[counts], total[counts]
 
 
 def ratio_of_sums(numerators: Float[np.ndarray, " N"], denominators: Float[np.ndarray, " N"], seed: int = 0) -> NewRow:

@@ -13,7 +13,7 @@ from trisect.core.trace import Side, Trace
 from trisect.measure import norms as measure_norms
 from trisect.measure.norms import query_scale, to_single_precision, transformed_and_layer_norms
 from trisect.stats.bootstrap import DrawnEstimate
-from trisect.stats.describe import mean_ranks, spearman_of_cells, spearman_of_counts
+from trisect.stats.describe import mean_ranks, spearman_of_counts
 
 MAX_WAITING_PAIRS = 1 << 15  # pairs (times series) stored until the bins are fixed
 
@@ -122,23 +122,10 @@ class Ranks:
         return DrawnEstimate(value, np.stack(draws, -1))
 
     def _resample(self, times: Float[np.ndarray, "R G"], counts: Int[np.ndarray, "G C"]) -> Float[np.ndarray, " R"]:
-        """ρ of one series in every draw, in blocks of draws to limit memory.
-
-        Of few pairs most cells of the joint counts are empty in every group, and are left out: whole numbers, so the same ρ.
-        """
-        filled = np.flatnonzero(counts.any(0))
-        across, down = np.divmod(filled, self.bins)
-        square, cells = counts.reshape(-1, self.bins, self.bins), counts[:, filled].astype(float)
-        x, y = (square.sum(axis, dtype=float) for axis in (2, 1))
-        blocks = np.array_split(times, max(1, len(times) // 500))
-        if 2 * len(filled) > counts.shape[1]:
-            weights = counts.astype(float)
-            return np.concatenate(
-                [spearman_of_counts((block @ weights).reshape(-1, self.bins, self.bins)) for block in blocks]
-            )
-        return np.concatenate(
-            [spearman_of_cells(block @ cells, (across, down), (block @ x, block @ y)) for block in blocks]
-        )
+        """ρ of one series in every draw, in blocks of draws to limit memory."""
+        weights, blocks = counts.astype(float), np.array_split(times, max(1, len(times) // 500))
+        tables = ((block @ weights).reshape(-1, self.bins, self.bins) for block in blocks)
+        return np.concatenate([spearman_of_counts(table) for table in tables])
 
     def _fix(self) -> None:
         x, y, _ = (torch.cat(parts, -1) for parts in zip(*self._waiting, strict=True))

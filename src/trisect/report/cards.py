@@ -179,10 +179,10 @@ def _card(rows: Sequence[Mapping[str, Any]]) -> Card:
     parts = [r for r in rows if r["part"] is not None]
     spans = {unit: _span([r for r in parts if r["unit"] == unit]) for unit in dict.fromkeys(r["unit"] for r in parts)}
     verdict = claim["verdict"] if claim["verdict"] in VERDICTS else "inconclusive"
-    many, fell = claim["diverged"] or 0, claim.get("collapsed") or 0
+    many, fell = claim["diverged"] or 0, claim["collapsed"] or 0
     unit = f" {claim['unit']}" if claim["unit"] else ""
     source = source_of(claim["source"])
-    varies, needs = claim.get("over") or source.unit, claim.get("over") or source.needs or source.unit
+    varies, needs = claim["over"] or source.unit, claim["over"] or source.needs or source.unit
     spread = "–" if claim["spread"] is None else f"{number(claim['spread'])}{unit}"
     turned, early = [r["part"] for r in parts if r["early_stopping"]], ""
     if claim["early_stopping"] is not None:
@@ -242,7 +242,7 @@ def _units_needed(claim: Mapping[str, Any], parts: Sequence[Mapping[str, Any]], 
 
 def _part(row: Mapping[str, Any], span: tuple[float, float]) -> _PartView:
     unit = f" {row['unit']}" if row["unit"] else ""
-    places = PLACES.get(row.get("over") or source_of(row["source"]).unit)
+    places = PLACES.get(row["over"] or source_of(row["source"]).unit)
     effect, low, high = (number(row[column], True, places) for column in ("effect", "low", "high"))
     if row["effect"] is None:
         numbers = "no number"

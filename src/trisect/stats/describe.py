@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 
 import numpy as np
-from jaxtyping import Float, Int, Real
+from jaxtyping import Float, Real
 
 from trisect.stats.null import monte_carlo_p
 from trisect.stats.significance import ROUNDING, PValues
@@ -53,27 +53,8 @@ def spearman_of_counts(table: Float[np.ndarray, "N X Y"]) -> Float[np.ndarray, "
     """
     margins = (table.sum(2), table.sum(1))
     x, y = (_centred_ranks(counts) for counts in margins)
-    return _normalise(np.einsum("nxy,nx,ny->n", table, x, y, optimize=True), margins, (x, y))
-
-
-def spearman_of_cells(
-    cells: Float[np.ndarray, "N C"],
-    bins: tuple[Int[np.ndarray, " C"], Int[np.ndarray, " C"]],
-    margins: tuple[Float[np.ndarray, "N X"], Float[np.ndarray, "N Y"]],
-) -> Float[np.ndarray, " N"]:
-    """As spearman_of_counts, from sparse joint counts: counts of the nonempty cells, their bins of x and y, and the margins."""
-    x, y = (_centred_ranks(counts) for counts in margins)
-    return _normalise(np.einsum("nc,nc->n", cells, x[:, bins[0]] * y[:, bins[1]]), margins, (x, y))
-
-
-def _normalise(
-    products: Float[np.ndarray, " N"],
-    margins: tuple[Float[np.ndarray, "N X"], Float[np.ndarray, "N Y"]],
-    ranks: tuple[Float[np.ndarray, "N X"], Float[np.ndarray, "N Y"]],
-) -> Float[np.ndarray, " N"]:
-    """ρ from the sum of products of ranks; NaN without spread."""
-    x, y = ((counts * mid**2).sum(1) for counts, mid in zip(margins, ranks, strict=True))
-    spread = x * y
+    products = np.einsum("nxy,nx,ny->n", table, x, y, optimize=True)
+    spread = (margins[0] * x**2).sum(1) * (margins[1] * y**2).sum(1)
     with np.errstate(divide="ignore", invalid="ignore"):
         return np.where(spread > 0, products / np.sqrt(spread), np.nan)
 

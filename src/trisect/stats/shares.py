@@ -52,28 +52,6 @@ def wilson(share: float, units: int) -> tuple[float, float]:
     return min(low, share), max(high, share)
 
 
-def paired_difference(first: Float[np.ndarray, " N"], second: Float[np.ndarray, " N"]) -> tuple[float, float]:
-    """Interval at 1 − ALPHA of the second share less the first, of the same N units.
-
-    `first` and `second` hold 1 for each unit that counts, else 0; for a mean of several shares they hold each unit's mean, which makes
-    the interval at least as wide. Unlike a bootstrap interval it has a width even if the two are equal at every unit. Source:
-    Newcombe 1998, Improved Confidence Intervals for the Difference between Binomial Proportions Based on Paired Data, method 10.
-    """
-    n = len(first)
-    (p, q), both, neither = (first.mean(), second.mean()), first @ second, (1 - first) @ (1 - second)
-    (low_p, high_p), (low_q, high_q) = wilson(float(p), n), wilson(float(q), n)
-    margins = p * (1 - p) * q * (1 - q) * n**4
-    excess = both * neither - (first @ (1 - second)) * ((1 - first) @ second)
-    excess = max(excess - n / 2, 0.0) if excess > 0 else excess
-    phi = excess / np.sqrt(margins) if margins > 0 else 0.0
-
-    def width(first: float, second: float) -> float:
-        return float(np.sqrt(max(first**2 - 2 * phi * first * second + second**2, 0.0)))
-
-    difference = float(q - p)
-    return difference - width(q - low_q, high_p - p), difference + width(high_q - q, p - low_p)
-
-
 def _posterior(share: float, units: int) -> tuple[float, float]:
     hits = share * units
     return hits + 0.5, units - hits + 0.5

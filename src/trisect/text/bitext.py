@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import chain, pairwise
+from itertools import pairwise
 from pathlib import Path
 from typing import Annotated, NamedTuple
 
@@ -14,7 +14,7 @@ from pydantic import PlainSerializer
 from trisect.core.errors import CorpusError
 from trisect.core.files import digest, replace_file
 from trisect.core.schema import MAX_LINE_BYTES, MAX_TEXT_BYTES
-from trisect.text.lines import note_returns, open_text, read_lines
+from trisect.text.lines import open_text, read_lines
 
 Link = tuple[int, int]
 LinkSet = frozenset[Link]
@@ -198,7 +198,7 @@ def read_pairs(
     paths = (Path(source), Path(target))
     rows = [read_lines(path) for path in dict.fromkeys(paths)]
     lines: Sequence[Sequence[str]] = [*rows, *rows][:2]
-    notes = note_returns(sum(line.count("\r") for line in chain(*rows)))
+    notes = list[str]()
     shared: Sequence[str] = ()
     if len(rows) == 1 and any(SEPARATOR.search(line) for line in rows[0]):
         bare, shared = _without_ids(rows[0])

@@ -95,11 +95,6 @@ def open_text(path: Path, longest: int, limit: int, todo: str = "Give a readable
         raise CorpusError(f"{path} cannot be read.", f"The system says: {error}", todo) from None
 
 
-def note_returns(count: int) -> list[str]:
-    """A note on so many carriage returns inside texts; none for none."""
-    return [f"Carriage returns inside lines, which end none: {count:,}. Only a line feed ends a line."] * (count > 0)
-
-
 def read_lines(path: Path, todo: str = "Give a file that is there.") -> list[str]:
     """The lines of a UTF-8 file without their ends; raises CorpusError as `open_text` does."""
     with open_text(path, MAX_LINE_BYTES, MAX_TEXT_BYTES, todo) as file:

@@ -22,7 +22,7 @@ from trisect.core.spec import Text
 from trisect.core.subject import InputSample, TextOrPair, Texts, as_sample
 from trisect.text.corpus import Corpus, GrowingArray, Split, counts
 from trisect.text.hub import PREFIX, DatasetTexts, is_hub, open_dataset, parse_name
-from trisect.text.lines import SPLITS, note_returns
+from trisect.text.lines import SPLITS
 from trisect.text.readers import (
     CONLLU,
     PUBLISHED,
@@ -248,19 +248,19 @@ def open_texts(where: str | Path, split: str = "test", reader: str | None = None
 def _open_part(
     where: str | Path, split: str, reader: str | None, published: bool = False
 ) -> tuple[RawSource, Reader, SplitText, tuple[str, ...]]:
-    """A source, its reader, its split, and notes on joined words and carriage returns, counted in its first texts."""
+    """A source, its reader, its split, and a note on joined words, counted in its first texts."""
     source = find_source(where, reader)
     check_split(source.name, split, source.parts)
     kind, part = PUBLISHED if published and source.kind is WIKITEXT else source.kind, source.parts[split]
-    count = joined = returns = 0
-    for text, paragraph in islice(kind.texts(part), SAMPLE_TEXTS):
-        count, joined, returns = count + 1, joined + paragraph.joined, returns + text.count("\r")
+    count = joined = 0
+    for _, paragraph in islice(kind.texts(part), SAMPLE_TEXTS):
+        count, joined = count + 1, joined + paragraph.joined
     those = f"the first {SAMPLE_TEXTS:,} texts" if count == SAMPLE_TEXTS else f"{count:,} texts"
     spacing = "spaces beside marks, quotes and brackets, and marks such as @-@"
     note = f"In {those} what WikiText sets apart was joined in {joined:,} places: {spacing}."
     if kind is CONLLU:
         note = f"Of {those} {joined:,} have no '# text' line: what is read is their tokens, joined."
-    return source, kind, part, (*([note] if joined else []), *note_returns(returns))
+    return source, kind, part, ((note,) if joined else ())
 
 
 def _options(where: str | Path, split: str, reader: str | None) -> tuple[str, ...]:

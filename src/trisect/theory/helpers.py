@@ -79,22 +79,6 @@ def length(vector: Float[np.ndarray, " D"]) -> float:
     return largest * float(np.linalg.norm(vector / largest)) if largest > 0 else 0.0
 
 
-def power_of(table: Float[np.ndarray, "..."]) -> int:
-    """The p for which the table's largest number is between 2^(p−1) and 2^p; 0 for a table of zeros."""
-    return math.frexp(float(np.abs(table).max(initial=0.0)))[1]
-
-
-def balance(table: Float[np.ndarray, "N D"]) -> tuple[Float[np.ndarray, "N D"], Array, Array]:
-    """The table with rows and then columns scaled to size 1, and the powers of two that rows and columns were divided by.
-
-    Dividing by powers of two rounds nothing but what becomes too small for a float.
-    """
-    down = np.frexp(np.abs(table).max(1))[1]
-    scaled = np.ldexp(table, -down[:, None])
-    across = np.frexp(np.abs(scaled).max(0))[1]
-    return np.ldexp(scaled, -across), down, across
-
-
 def frame(count: int, dim: int, draw: Generator) -> Float[np.ndarray, "N D"]:
     """`count` orthonormal vectors of R^dim in a uniformly random position, as rows."""
     q, r = np.linalg.qr(draw.standard_normal((dim, count)))

@@ -14,7 +14,7 @@ from trisect.report.charts import Figure
 from trisect.report.format import axis_unit, number_words, sample_words, stack_words, unit
 from trisect.report.maps import head_maps
 from trisect.report.measures import MeasuredValue, Measures, layer_figure
-from trisect.report.sheet import Section, Sheet, Table, present, provenance, quiet, sentences, small_multiples
+from trisect.report.sheet import Section, Sheet, Table, present, provenance, quiet, small_multiples
 
 if TYPE_CHECKING:
     from trisect.experiments.ablate.settings import AblateFacts
@@ -46,7 +46,10 @@ def page(tables: Mapping[str, pl.DataFrame], about: About[AblateFacts]) -> Sheet
     name = words.display_name(facts.subject, about.command)
     lede = f"{name} · {facts.corpus} · {sample_words(facts)} · {_edit_words(facts)}, in one {facts.per} at a time"
     lede += ", attention weights held" * facts.hold
+    results, short = findings(tables, about), list[Finding]()  # those with one number per component are drawn
     notes = (
+        results[0].words,
+        *(finding.comparison for finding in results if finding.compared is not None),
         *((PATTERN_HELD_NOTE,) * facts.hold),
         f"Intervals are 95 % of a bootstrap over {sample_words(facts)}, each edit compared with the "
         "unedited pass over the same text, and are not corrected for how many there are.",
@@ -54,7 +57,6 @@ def page(tables: Mapping[str, pl.DataFrame], about: About[AblateFacts]) -> Sheet
         *words.too_few(facts),
         *((ZERO_NOTE,) * (facts.how == "zero")),
     )
-    results, short = findings(tables, about), list[Finding]()  # those with one number per component are drawn
     titles = {"mean_change": "mean over layers", "largest_change": "where it is largest"}
     for finding in reversed(results):
         names = [e.name.partition("@")[0].rpartition(".")[2] for e in finding.values]
@@ -67,7 +69,7 @@ def page(tables: Mapping[str, pl.DataFrame], about: About[AblateFacts]) -> Sheet
     )
     multiples = small_multiples("ablation-short", "What each component does", caption, short)
     shown = (*present(multiples), *_figures(changes.finite, facts))
-    answer = Section("What breaks", (), shown, present(sentences(results)), blocks=quiet(notes))
+    answer = Section("What breaks", (), shown, blocks=quiet(notes))
     edit = f"{facts.how}, per {facts.per}{', pattern held' if facts.hold else ''}, seed {facts.seed}"
     sources = provenance(about, *words.read_facts(facts), ("Edit", edit), timed=False)
     title = f"What breaks in {name} {'without its' if facts.how in REPLACEMENT_WORDS else 'with edited'} queries, keys or values?"

@@ -215,9 +215,7 @@ def measure(settings: AblateSettings, context: RunContext) -> Measured[AblateFac
         compare_components(edits, units[:, 2:] / units[:, :1]) if len(set(ways)) == 1 else None,
         articles=None if articles.numbers is None else len(units),
     )
-    columns = draws[:, -len(rows) :].T  # without a loss of its own the unedited pass is no row
-    replicates = tally.replicates(articles, len(units), zip(rows, columns, strict=True))
-    return Measured({"measures": measures}, facts, tuple(notes), replicates=replicates)
+    return Measured({"measures": measures}, facts, tuple(notes))
 
 
 def _plan_actions(subject: Subject, settings: AblateSettings) -> list[tuple[EditedPass, str | EditFunction]]:

@@ -157,7 +157,7 @@ def page(tables: Mapping[str, pl.DataFrame], about: About[AlignFacts]) -> Sheet:
         _verdicts(tables, pooled, facts) if facts.gold else None,
         _heads(pooled, n),
         _lengths(pooled),
-        _pairs(facts, n) if facts.pictures else None,
+        _example(facts.picture, facts) if facts.picture else None,
         Section("How often do weight and norm agree?", (), (), (agreement,)) if lines else None,
         notes_section(about),
     )
@@ -204,19 +204,16 @@ def _verdicts(tables: Mapping[str, pl.DataFrame], pooled: Measures, facts: Align
     return Section("What the claim says here", scope, cards=tables["claims"])
 
 
-def _pairs(facts: AlignFacts, n: str) -> Section:
-    """A panel for each sentence pair on the page, with the rule by which they were chosen."""
-    layers = facts.pictures[0]["layers"]
+def _example(pair: PicturedPair, facts: AlignFacts) -> Section:
+    """The first sentence pair that is short enough to be drawn."""
+    layers = pair["layers"]
     how = "chosen on other pairs" if facts.chosen else "which is the one before the last, where there are several"
-    rule = facts.picture_rule.replace("AWI", "forward") if facts.within else facts.picture_rule
     caption = (
-        f"Source words from left to right, target words downwards. {rule} Links by weight are of layer {layers['weight']}, by norm "
-        f"of layer {layers['norm']}, {how}. {n}."
+        "The first pair that is short enough: source words from left to right, target words downwards. Links by weight are of "
+        f"layer {layers['weight']}, by norm of layer {layers['norm']}, {how}."
     )
-    gold = any(pair["sure"] or pair["possible"] for pair in facts.pictures)
-    key = (*GOLD_KEY * gold, *by_kind_key())
-    panels = tuple(map(_panel, facts.pictures))
-    figure = Figure("sentence-pairs", "", "Links of single sentence pairs", caption, panels, key)
+    key = (*GOLD_KEY * bool(pair["sure"] or pair["possible"]), *by_kind_key())
+    figure = Figure("sentence-pair", "", "Links of one sentence pair", caption, (_panel(pair),), key)
     return Section("What do links look like?", (), (figure,))
 
 

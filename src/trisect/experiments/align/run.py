@@ -53,7 +53,6 @@ from trisect.text.bitext import (
     read_texts,
     write_links,
 )
-from trisect.text.lines import note_returns
 
 if TYPE_CHECKING:
     from trisect.core.trace import Trace
@@ -501,55 +500,38 @@ def _link_rows(
 
 
 MIN_WORDS, MAX_WORDS = 4, 14  # words of either side of a pair that can be shown
-RULE = (
-    f"Of the pairs with {MIN_WORDS} to {MAX_WORDS} words on both sides, sorted by the error rate of norms less that of weights (AWI, "
-    "the first model): the first, the one in the middle, and the last."
-)
-FIRST_PAIRS = f"The first pairs with {MIN_WORDS} to {MAX_WORDS} words on both sides."
-_EXAMPLE_COLUMNS = ("norms help most", "in the middle", "norms help least")
 
 
-def choose_pictures(
+def choose_picture(
     linked: ModelLinks,
     pairs: Sequence[SentencePair],
     numbers: Sequence[int],
     chosen: Mapping[tuple[str, str], int] | None,
-) -> list[PicturedPair]:
-    """Up to three pairs for the page, chosen by RULE; without gold links the first three. Words and pairs count from 1.
+) -> PicturedPair | None:
+    """The first pair whose sides are short enough for the page, if there is one. Words and pairs count from 1.
 
     Links are those of the layers chosen on other pairs; without these, of the layer before the last.
     """
-    fitting = [n for n in numbers if all(MIN_WORDS <= len(side) <= MAX_WORDS for side in pairs[n].sides)]
-    if not fitting:
-        return []
+    fits = (n for n in numbers if all(MIN_WORDS <= len(side) <= MAX_WORDS for side in pairs[n].sides))
+    if (n := next(fits, None)) is None:
+        return None
     before_last = list(dict.fromkeys(c.layer for c in linked.columns))[-2:][0]
     setting = linked.columns[0].setting
     layers = {kind: before_last if chosen is None else chosen[setting, kind] for kind in KINDS}
-    places = {kind: linked.columns.index(Column(setting, kind, layer, None)) for kind, layer in layers.items()}
-
-    def gain(number: int) -> tuple[float, int]:
-        best, gold = linked.best[number][:, : len(pairs[number].target)], _gold(pairs[number])
-        weight, norm = (float(error_rates(count_hits(best[places[kind]], gold))) for kind in KINDS)
-        return norm - weight, number
-
-    titles, shown = [""] * 3, fitting[:3]
-    if pairs[fitting[0]].sure is not None:
-        ranked = sorted(fitting, key=gain)
-        shown = list(dict.fromkeys([ranked[0], ranked[len(ranked) // 2], ranked[-1]]))
-        titles = [f", {where}" for where in _EXAMPLE_COLUMNS] if len(shown) == len(_EXAMPLE_COLUMNS) else titles
-    return [
-        PicturedPair(
-            title=f"Pair {n + 1}{title}",
-            source=list(pairs[n].source),
-            target=list(pairs[n].target),
-            sure=_plain(pairs[n].sure),
-            possible=_plain(pairs[n].possible),
-            layers=layers,
-            weight=_plain(as_links(linked.best[n][places["weight"]])),
-            norm=_plain(as_links(linked.best[n][places["norm"]])),
-        )
-        for n, title in zip(shown, titles, strict=False)
-    ]
+    weight, norm = (
+        _plain(as_links(linked.best[n][linked.columns.index(Column(setting, kind, layers[kind], None))]))
+        for kind in KINDS
+    )
+    return PicturedPair(
+        title=f"Pair {n + 1}",
+        source=list(pairs[n].source),
+        target=list(pairs[n].target),
+        sure=_plain(pairs[n].sure),
+        possible=_plain(pairs[n].possible),
+        layers=layers,
+        weight=weight,
+        norm=norm,
+    )
 
 
 def _plain(links: Iterable[tuple[int, int]] | None) -> list[list[int]]:
@@ -602,8 +584,8 @@ def measure(settings: AlignSettings, context: RunContext) -> Measured[AlignFacts
     scored = _score(test, pairs, numbers, chosen) if gold else None
     rows = _link_rows(test, pairs, numbers, redrawn)
     rows += [] if scored is None else alignment_rows(scored, redrawn)
-    pictures = choose_pictures(test[0], pairs, numbers, chosen[0] if chosen else None)
-    facts = _facts(subjects, bitext, len(numbers), settings, chosen, pictures)
+    picture = choose_picture(test[0], pairs, numbers, chosen[0] if chosen else None)
+    facts = _facts(subjects, bitext, len(numbers), settings, chosen, picture)
 
     def judge(about: About[AlignFacts]) -> pl.DataFrame:
         fields = ("models", "corpus", "corpus_fingerprint", "pairs", "seed")
@@ -656,10 +638,7 @@ def _pairs_within(settings: AlignSettings, path: Path) -> tuple[Bitext, tuple[Sp
             problem = "--marker and --spans were both given."
         raise CorpusError(problem, reason, f"Leave {wrong[0]} out, or the others.")
     texts = read_texts(path, settings.marker, settings.spans, settings.word)
-    notes = [
-        f"Words of the texts are the matches of {settings.word}.",
-        *note_returns(sum(t.count("\r") for t, *_ in texts)),
-    ]
+    notes = [f"Words of the texts are the matches of {settings.word}."]
     links: Sequence[tuple[Any, Any]] = [(None, None)] * len(texts)
     if settings.gold is not None:
         links, _, note = read_links(Path(settings.gold), [(len(s), len(t)) for _, s, t in texts], settings.base)
@@ -701,7 +680,7 @@ def _facts(
     pairs: int,
     settings: AlignSettings,
     chosen: Chosen,
-    pictures: Sequence[PicturedPair],
+    picture: PicturedPair | None,
 ) -> AlignFacts:
     names, gold = [subject.name for subject in subjects], bitext.test[0].sure is not None
     return AlignFacts(
@@ -719,8 +698,7 @@ def _facts(
             name: {f"{setting.upper()} by {kind}": layer for (setting, kind), layer in layers.items()}
             for name, layers in zip(names, chosen, strict=False)
         },
-        RULE if gold else FIRST_PAIRS,
-        tuple(pictures),
+        picture,
         settings.marker or ("spans" if settings.spans is not None else ""),
     )
 

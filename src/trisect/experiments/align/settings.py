@@ -128,6 +128,5 @@ class AlignFacts:
     seed: int
     draws: int
     chosen: Mapping[str, Mapping[str, int]]
-    picture_rule: str
-    pictures: tuple[PicturedPair, ...] = ()
+    picture: PicturedPair | None = None
     within: str = ""

@@ -13,7 +13,7 @@ from trisect.report import format as words
 from trisect.report.charts import Figure, SharedAxis
 from trisect.report.maps import label_maps
 from trisect.report.measures import Bar, component_order, layer_figure
-from trisect.report.sheet import Section, Sheet, Table, present, provenance, quiet, sentences, small_multiples
+from trisect.report.sheet import Section, Sheet, Table, present, provenance, quiet, small_multiples
 
 if TYPE_CHECKING:
     from trisect.experiments.checkpoints.settings import RewindFacts
@@ -60,9 +60,9 @@ def page(tables: Mapping[str, pl.DataFrame], about: About[RewindFacts]) -> Sheet
         f"by {size} on average over the way{f', and those of {words.site_words(least)} least, by {small}' * (least != largest)}."
     )
     results = findings(tables, about)
-    along = [finding for finding in results if finding.measure != "midstage_area"]
     midstage = [_midstage(sites, str(finding), facts) for finding in results if finding.measure == "midstage_area"]
-    sections = (_convex(sites, along, facts), *midstage, _numbers(sites, about))
+    final = [finding.words for finding in results if finding.measure == "final_loss"]
+    sections = (_convex(sites, final, facts), *midstage, _numbers(sites, about))
     curves = f"{facts.points} α, ε {100 * facts.epsilon:g} %, {facts.passes} passes over the texts"
     how = (("Revisions", ", ".join([facts.initial, *facts.stages, facts.final])), ("Curves", curves))
     made_by = provenance(about, *words.read_facts(facts, "final weights"), *how, timed=False)
@@ -146,14 +146,15 @@ def _kinds(sites: pl.DataFrame, facts: RewindFacts) -> list[tuple[str, str, str,
     return [(title, m, units.get(m, words.unit(facts)), _estimates(sites, m, facts)) for title, m in names]
 
 
-def _convex(sites: pl.DataFrame, along: Sequence[Finding], facts: RewindFacts) -> Section:
-    """The first sentence, figures of interpolation, all findings, and the limits of criticality."""
+def _convex(sites: pl.DataFrame, final: Sequence[str], facts: RewindFacts) -> Section:
+    """Figures of interpolation, the final loss, and the limits of criticality."""
     kinds = _kinds(sites, facts)
     area, score = kinds[0][-1], kinds[1][-1]
     name = _say("name", facts)
     notes = [
+        *final,
         f"Criticality is the smallest α from which on the {name} stays within {_within(facts)}; "
-        "the area needs no such line, and is what should be compared."
+        "the area needs no such line, and is what should be compared.",
     ]
     first = {estimate.name: estimate.mean for estimate in _estimates(sites, "criticality_first", facts)}
     if differ := [e.name for e in score if first.get(e.name, e.mean) != e.mean]:
@@ -196,7 +197,7 @@ def _convex(sites: pl.DataFrame, along: Sequence[Finding], facts: RewindFacts) -
     names = ("checkpoints-criticality", "Figure 2", "Area and criticality")
     axes = dict.fromkeys(scores, SharedAxis("α", -0.04, 1.04))
     figures = present(multiples, line, layer_figure(names, caption, panels, words.unit(facts), axes=axes))
-    return Section("Convex rewinding", (), figures, present(sentences(along)), blocks=quiet(notes))
+    return Section("Convex rewinding", (), figures, blocks=quiet(notes))
 
 
 def _within(facts: RewindFacts) -> str:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -10,11 +10,10 @@ import polars as pl
 from markupsafe import Markup
 
 from trisect.core.finding import About, Estimate, Finding
-from trisect.core.tables import ROW
 from trisect.lab.units.page import by_title, layer_values
 from trisect.report import format as words
 from trisect.report.charts import Figure
-from trisect.report.format import FEW_TEXTS, capital, number_words
+from trisect.report.format import capital, number_words
 from trisect.report.measures import Bar, layer_figure, sort_components
 from trisect.report.sheet import (
     Bullets,
@@ -41,156 +40,120 @@ TITLES = {
     "profile": "What is kept",
     "patch": "What another text's parts change",
 }
+SCOPE = (
+    "Intervals are 95 % of Student's t over the differences of layers, or of heads where layers have no number of their own, that "
+    "both models have. They say whether layers of these two models differ in one direction on these texts, not what other texts or "
+    "other trainings would give, and are not corrected for how many there are."
+)
+PLACES = (
+    "Heads are paired by layer and place. Between models that were trained apart a place means nothing: pairs are then pairs of a "
+    "layer's heads, as good as any others."
+)
+SHAPES = "The models differ in shape: differences are of the layers and heads that both have."
 
 
 def page(tables: Mapping[str, pl.DataFrame], about: About[CompareFacts]) -> Sheet:
-    """The page from the table differences."""
-    facts, differences, models = about.facts, tables["differences"], about.facts.parts[0].models
-    first, second = words.display_names([model.name for model in models])
-    tokens = " and ".join(words.quantity(n, "token") for n in facts.tokens)
-    paired = f"They split the texts differently ({tokens}): differences over texts have no interval."
-    if facts.paired:
-        units = " or ".join(_units(differences)) or "text"
-        paired = f"Both split the texts into the same tokens, so that differences are paired by {units}."
-    results = findings(tables, about)
-    short = [replace(result, title=capital(result.title.partition(", mean over layers")[0])) for result in results]
-    caption = f"{second} minus {first}, means over layers; lines are 95 % intervals."
-    figure = present(small_multiples("compare-short", "What differs", caption, short))
-    parts, link = [], Markup('<a href="{}">{}</a>').format
-    for part in facts.parts:  # both models and their difference by layer, and what each model's own page says
-        layers = list(_layers(part, differences, (first, second)))
-        named = list(zip(part.models, (first, second), strict=True))
-        pages = Bullets(tuple(link(model.page, name) for model, name in named), "Each by itself")
-        rows = tuple((name, text) for model, name in named for text in model.findings)
-        caption = "What each page found"
-        in_words = Table(("model", "found"), rows, caption, folded=True, label=f"{caption}: {part.what}", prose=True)
-        shown = tuple(drawing for drawing, _ in layers), tuple(table for _, table in layers)
-        parts.append(Section(TITLES.get(part.what, part.what), (), *shown, blocks=(pages, in_words)))
-    sections = present(
-        Section("What differs", (), figure, present(sentences(results)), blocks=quiet(_scope(differences, facts))),
-        *parts,
-        notes_section(about),
-    )
+    """The page from the table differences and the measures of both models."""
+    facts, models, results = about.facts, about.facts.parts[0].models, findings(tables, about)
+    first, second = names = words.display_names([model.name for model in models])
+    short = [replace(finding, title=capital(finding.title)) for finding in results]
+    caption = f"{second} minus {first}, means over layers; lines are 95 % intervals over layers, or heads."
+    figures = present(small_multiples("compare-short", "What differs", caption, short))
+    means = present(sentences(short, "Means over layers, and what intervals are over"))
+    notes = (SCOPE, PLACES, *[SHAPES] * (facts.shapes[0] != facts.shapes[1]))
+    parts = (_part(part, tables[f"{part.what}_measures"], names) for part in facts.parts)
     named = zip(models, facts.shapes, strict=True)
     facts_of = [(f"Model {i}", f"{m.name}, weights {m.fingerprint}. {shape}") for i, (m, shape) in enumerate(named, 1)]
-    texts = ("Texts", f"{facts.corpus}, fingerprint {facts.corpus_fingerprint}; {tokens}")
-    lede = f"{first} and {second} · {facts.corpus} · {tokens}. {paired}"
-    clear = [
-        (abs(e.low + e.high) / (e.high - e.low), result, e)
-        for result in results
-        for e in result.values
-        if e.low is not None and e.high is not None and e.high > e.low and e.low * e.high > 0
-    ]
-    answer = "No difference between the two models is certain: every 95\u00a0% interval holds 0."
-    if clear:
-        _, result, e = max(clear, key=lambda item: item[0])
-        quantity, mean_of, _ = result.title.partition(", mean over layers")
-        answer = (
-            f"{first} and {second} differ most clearly in the {quantity} of {words.COMPONENT_NAMES.get(e.name, e.name)}{mean_of}: "
-            f"the second less the first is {number_words(e)}, {result.unit}."
-        )
-    ends = provenance(about, *facts_of, texts, timed=False)
+    texts = ("Texts", f"{facts.corpus}, fingerprint {facts.corpus_fingerprint}")
     return Sheet(
-        f"What differs between {first} and {second}?", "trisect · two models", lede, sections, ends, (), answer
+        f"What differs between {first} and {second}?",
+        "trisect · two models",
+        f"{first} and {second} · {facts.corpus}. Differences are the second model's number less the first's.",
+        present(Section("What differs", (), figures, means, blocks=quiet(notes)), *parts, notes_section(about)),
+        provenance(about, *facts_of, texts, timed=False),
+        (),
+        _answer(results, names),
+    )
+
+
+def _answer(results: Sequence[Finding], names: Sequence[str]) -> str:
+    """The difference whose interval is furthest from 0, in its own widths."""
+    intervals = [
+        (finding, e, e.low, e.high)
+        for finding in results
+        for e in finding.values
+        if e.low is not None and e.high is not None
+    ]
+    clear = [(abs(low + high) / (high - low), finding, e) for finding, e, low, high in intervals if low * high > 0]
+    if not clear:
+        return "No difference between the two models is certain over their layers: no 95\u00a0% interval leaves out 0."
+    _, finding, e = max(clear, key=lambda item: item[0])
+    component = f" of {words.COMPONENT_NAMES.get(e.name, e.name)}" * bool(e.name)
+    return (
+        f"{' and '.join(names)} differ most clearly in the {finding.title}{component}: the second less the first is {number_words(e)}, "
+        f"{finding.unit}, mean over {words.quantity(e.n or 0, finding.per)}; {len(clear)} of {len(intervals)} such intervals leave out 0."
     )
 
 
 def findings(tables: Mapping[str, pl.DataFrame], about: About[CompareFacts]) -> tuple[Finding, ...]:
     """For each part, the mean over layers of every component in both models, and the difference."""
-    findings = []
+    results = []
     for part in about.facts.parts:
         for (title, unit), measures in by_title(part.by_layer).items():
-            means = pl.col("measure").is_in([f"mean_{m.measure}" for m in measures])
-            rows = tables["differences"].filter(pl.col("part") == part.what, means)
-            rows = rows.with_columns(pl.col("group").fill_null(""))
-            is_one_stack = rows["stack"].n_unique() < 2
-            for group in (groups := sorted(rows["group"].unique())):
-                group_rows, values, texts = rows.filter(group=group), [], []
-                order = sort_components(group_rows["component"])
-                for row in sorted(group_rows.to_dicts(), key=lambda row: order.index(row["component"])):
-                    name = f"{'' if is_one_stack else row['stack']} {row['component']}".strip()
+            named = pl.col("measure").is_in([f"mean_{shown.measure}" for shown in measures])
+            rows = tables["differences"].filter(named, pl.col("per").is_not_null(), part=part.what)
+            rows = rows.with_columns(pl.col("component", "group").fill_null(""))
+            stacks, kinds = rows["stack"].unique(), sorted(rows.group_by("group", "per").agg().rows())
+            for group, per in kinds:
+                alike, values, texts = rows.filter(group=group, per=per), [], []
+                order = sort_components(alike["component"])
+                for row in sorted(alike.to_dicts(), key=lambda row: order.index(row["component"])):
+                    name = f"{row['stack'] if len(stacks) > 1 else ''} {row['component']}".strip()
                     values.append(Estimate(name, row["value"], row["low"], row["high"], row["n"]))
                     both = f"{words.number(row['first'])} and {words.number(row['second'])}"
                     texts.append(f"{name} {both}, difference {number_words(values[-1])}".strip())
-                label = f"{title}{f', {group}' if len(groups) > 1 else ''}, mean over layers, {unit}"
-                fields = (f"difference_{part.what}", f"{', '.join(texts)}.", unit, tuple(values))
-                findings.append(Finding(*fields, title=label, per=" or ".join(_units(group_rows))))
-    return tuple(findings)
+                over = " or ".join(words.quantity(n, per) for n in sorted(alike["n"].unique()))
+                sentence = f"mean over {over}, {unit}: {', '.join(texts)}."
+                label = f"{title}, {group}" if group and len(kinds) > 1 else title
+                results.append(Finding(f"difference_{part.what}", sentence, unit, tuple(values), title=label, per=per))
+    return tuple(results)
 
 
-def _units(rows: pl.DataFrame) -> list[str]:
-    """The units that were resampled for intervals: text or article, or both if parts differ; empty without intervals."""
-    return sorted(rows.filter(pl.col("n").is_not_null())["per"].unique())
+def _part(part: UnitsFacts, measures: pl.DataFrame, names: tuple[str, ...]) -> Section:
+    """Both models and their difference by layer, and what each model's own page says."""
+    layers, link = list(_layers(part, measures, names)), Markup('<a href="{}">{}</a>').format
+    named = list(zip(part.models, names, strict=True))
+    pages = Bullets(tuple(link(model.page, name) for model, name in named), "Each by itself")
+    rows = tuple((name, text) for model, name in named for text in model.findings)
+    caption = "What each page found"
+    in_words = Table(("model", "found"), rows, caption, folded=True, label=f"{caption}: {part.what}", prose=True)
+    shown = tuple(figure for figure, _ in layers), tuple(table for _, table in layers)
+    return Section(TITLES.get(part.what, part.what), (), *shown, blocks=(pages, in_words))
 
 
-def _scope(differences: pl.DataFrame, facts: CompareFacts) -> Iterator[str]:
-    if units := _units(differences):
-        yield (
-            f"Intervals are 95 % of a bootstrap over {' or '.join(f'{unit}s' for unit in units)} in which both models meet the same "
-            "draws. They speak of these two models, not of how they were made, and are not corrected for how many there are. What is "
-            "of the weights alone has none."
-        )
-    if "head" in units:
-        yield (
-            "Heads are paired by layer and place. Between models that were trained apart a place means nothing: pairs are then pairs "
-            "of a layer's heads, as good as any others."
-        )
-    if "pair" in units:
-        yield (
-            "Differences of shares of pairs have Newcombe's interval for paired shares instead (1998, method 10), which has a width also "
-            "where all pairs say the same; means of shares over layers have it where every draw has the same difference."
-        )
-    yield from _few(differences)
-    if facts.shapes[0] != facts.shapes[1]:
-        yield "The models differ in shape: differences are of the layers and heads that both have."
-
-
-def _few(differences: pl.DataFrame) -> Iterator[str]:
-    """A warning for each kind of unit with fewer members than a bootstrap needs."""
-    small_samples = differences.filter(pl.col("n").is_not_null(), pl.col("n") < FEW_TEXTS)
-    for (unit,), rows in sorted(small_samples.group_by("per")):
-        counts = sorted(set(rows["n"]))
-        numbers = f"{counts[0]}" if len(counts) == 1 else f"{counts[0]} to {counts[-1]}"
-        yield f"With fewer than {FEW_TEXTS} {unit}s such intervals are too narrow to lean on; here some are over {numbers}."
-
-
-def _layers(part: UnitsFacts, differences: pl.DataFrame, names: tuple[str, ...]) -> Iterator[tuple[Figure, Table]]:
-    """Both models and their difference by layer, with intervals, as a figure and a table."""
-    rows = differences.filter(pl.col("part") == part.what)
-    rows = rows.filter(pl.col("group").is_null() | ~pl.col("group").is_null().any().over("measure", "layer"))
-    columns = ("first", "second", "value", "low", "high")
-    long = pl.concat(
-        rows.filter(pl.col("head").is_null() | pl.lit(name not in ("low", "high"))).select(  # heads' ends have no mean
-            pl.lit(name).alias("model"), *ROW, pl.col(name).alias("value")
-        )
-        for name in columns
-    )
-    for (title, unit), measures in by_title(part.by_layer).items():
-        panels: dict[str, list[tuple[str, str, Mapping[str, float]]]] = {}
-        for (panel, component, layer), row in layer_values(long, measures).items():
+def _layers(part: UnitsFacts, measures: pl.DataFrame, names: tuple[str, ...]) -> Iterator[tuple[Figure, Table]]:
+    """Both models and their difference by layer, as a figure and a table."""
+    for (title, unit), shown in by_title(part.by_layer).items():
+        panels: dict[str, list[tuple[str, str, tuple[float, ...]]]] = {}
+        for (panel, component, layer), by_model in layer_values(measures, shown).items():
             called = panel.removesuffix(component).removesuffix(", ")  # pairs of components, such as q-k, share a panel
-            panels.setdefault(called, []).append((component, str(layer), row))
+            if len(by_model) == len(names):
+                first, second = (by_model[name] for name in part.names)
+                panels.setdefault(called, []).append((component, str(layer), (first, second, second - first)))
         for panel, spots in panels.items():
             called = capital(", ".join(filter(None, (title, panel))))
-            shown: dict[str, list[Bar]] = {
-                name: [Bar(component or "whole layer", layer, row[key]) for component, layer, row in spots]
-                for key, name in zip(columns, names, strict=False)
+            bars = {
+                name: [Bar(component or "whole layer", layer, numbers[i]) for component, layer, numbers in spots]
+                for i, name in enumerate((*names, "difference"))
             }
-            shown["difference"] = [
-                Bar(component or "whole layer", layer, row["value"], row.get("low"), row.get("high"))
-                for component, layer, row in spots
-            ]
-            caption = f"{called} by layer in both models, and the second minus the first with its 95 % interval where there is one."
+            caption = f"{called} by layer in both models, and the second minus the first."
             name = f"compare-{part.what}-{words.slug(called)}"
-            figure = layer_figure((name, "", called), caption, shown, unit, "0", axes={"difference": unit})
+            figure = layer_figure((name, "", called), caption, bars, unit, "0", axes={"difference": unit})
             cells = [
                 (
                     ", ".join(filter(None, (f"layer {layer}", component))),
-                    words.number(row["first"]),
-                    words.number(row["second"]),
-                    words.number(row["value"], True),
-                    f"{words.number(row['low'], True)} to {words.number(row['high'], True)}" if "low" in row else "–",
+                    *(words.number(number, i == len(names)) for i, number in enumerate(numbers)),
                 )
-                for component, layer, row in spots
+                for component, layer, numbers in spots
             ]
-            yield figure, Table(("where", *names, "difference", "95 %"), tuple(cells), f"{called}, {unit}", wrap=False)
+            yield figure, Table(("where", *names, "difference"), tuple(cells), f"{called}, {unit}", wrap=False)

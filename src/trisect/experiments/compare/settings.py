@@ -97,11 +97,9 @@ class CompareSettings:
 
 @record
 class CompareFacts:
-    """Facts of a comparison; `paired` says whether both models split the texts into the same tokens."""
+    """Facts of a comparison."""
 
     parts: tuple[UnitsFacts, ...]
     shapes: tuple[str, str]
     corpus: str
     corpus_fingerprint: str
-    tokens: tuple[int, int]
-    paired: bool

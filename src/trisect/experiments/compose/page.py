@@ -15,7 +15,7 @@ from trisect.report.charts import Figure, LegendEntry, Panel, chart_of, overlay
 from trisect.report.format import number_words
 from trisect.report.maps import head_maps
 from trisect.report.measures import Measures
-from trisect.report.sheet import Section, Sheet, Table, present, provenance, quiet, sentences
+from trisect.report.sheet import Section, Sheet, Table, present, provenance, quiet
 
 if TYPE_CHECKING:
     from trisect.experiments.compose.settings import ComposeFacts
@@ -55,13 +55,12 @@ def page(tables: Mapping[str, pl.DataFrame], about: About[ComposeFacts]) -> Shee
         ("Pairs", f"{facts.corpus}: {words.quantity(facts.pairs, 'pair')}, fingerprint {facts.corpus_fingerprint}"),
         ("Paths", f"{facts.paths}, into {facts.into or 'every head'}, seed {facts.seed}"),
     )
-    results = findings(tables, about)
+    ranks = [finding.words for finding in findings(tables, about) if finding.measure.endswith("_rank")]
     first = Section(
         "Which heads write q, k and v?",
         (),
         present(_drawing(paths), _map(tables)),
-        present(sentences(results)),
-        blocks=quiet([about_paths, control, *[estimated] * (left > 0)]),
+        blocks=quiet([about_paths, control, *[estimated] * (left > 0), *ranks]),
     )
     strongest = paths.filter(pl.col("exact") & (pl.col("writer") != ALL) & (pl.col("direct") > 0)).head(1).to_dicts()
     answer = "No path lowers the answer."

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import polars as pl
@@ -13,7 +12,7 @@ from trisect.report import format as words
 from trisect.report.charts import Figure
 from trisect.report.format import axis_unit, number_words, sample_words, stack_words, unit
 from trisect.report.measures import MeasuredValue, Measures, layer_figure
-from trisect.report.sheet import Section, Sheet, Table, present, provenance, quiet, sentences, small_multiples
+from trisect.report.sheet import Section, Sheet, Table, present, provenance, quiet, small_multiples
 
 if TYPE_CHECKING:
     from trisect.experiments.erase.settings import EraseFacts
@@ -101,8 +100,15 @@ def findings(tables: Mapping[str, pl.DataFrame], about: About[EraseFacts]) -> tu
 
 
 def _answer(findings: Sequence[Finding], by_label: Mapping[str, Sequence[LabelAtSite]], facts: EraseFacts) -> Section:
-    """The first sentence, the figures, all findings in words, and how to read them."""
+    """The figures, what is measured, and how to read them."""
+    compared = {
+        label: words.comparison_words(rows, facts.unit)
+        for label, rows in facts.compared.items()
+        if isinstance(rows, Mapping)
+    }
     notes = (
+        findings[0].words,
+        *(f"{label}:{comparison}" for label, comparison in compared.items()),
         f"LEACE is fitted to {words.count(facts.fitted)} labelled positions of the train split or more, and takes out "
         "as many directions as the label has classes less one, where the site is as wide. A rise alone says how much "
         f"was removed; what it says of the label is the rise beyond {words.quantity(facts.draws, 'random subspace')} "
@@ -118,9 +124,8 @@ def _answer(findings: Sequence[Finding], by_label: Mapping[str, Sequence[LabelAt
     short = [
         Finding("erase_excess", "", axis_unit(facts), rows.means(), title=label) for label, rows in excesses.items()
     ]
-    in_words = sentences([replace(result, title=" ".join(result.groups) or "unedited") for result in findings])
     figures = (*present(small_multiples("erasure-short", "Label by label", caption, short)), *_figures(by_label, facts))
-    return Section("What is needed", (), figures, present(in_words), blocks=quiet(notes))
+    return Section("What is needed", (), figures, blocks=quiet(notes))
 
 
 def _figures(by_label: Mapping[str, Sequence[LabelAtSite]], facts: EraseFacts) -> Iterable[Figure]:

@@ -15,7 +15,6 @@ from trisect.lab.passes import (
     Tally,
     compare_by_label,
     edited_passes,
-    erasure_replicates,
     erasure_rows,
     fit_erasers,
     passes,
@@ -94,9 +93,7 @@ def measure(settings: EraseSettings, context: RunContext) -> Measured[EraseFacts
         settings.shrinkage,
         articles=None if articles.numbers is None else len(units),
     )
-    draws = erasure_replicates(subject, units, places, settings.draws, settings.seed)
-    replicates, packages = tally.replicates(articles, len(units), draws), ("transformers", "concept-erasure")
-    return Measured({"measures": measures}, facts, tuple(notes), packages=packages, replicates=replicates)
+    return Measured({"measures": measures}, facts, tuple(notes), packages=("transformers", "concept-erasure"))
 
 
 def _classes(texts: LabelledTexts, label: str) -> dict[str, int]:

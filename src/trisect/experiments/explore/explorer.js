@@ -20,24 +20,13 @@ class Explorer {
   async start() {
     this.small = await this.store.thumbs();
     this.all = this.manifest.layers.map((facts, n) => ({ facts, n, small: this.small[n] }));
-    const [n, head] = this.options.address?.() || this.striking();
+    const [n, head] = this.options.address?.() || [0, 0];
     this.stack = this.manifest.layers[n].stack;
     [this.n, this.head] = [n, head];
     this.arrange();
     await this.open(n, head, false);
     this.ready = true;
     this.root.dataset.ready = "";
-  }
-
-  // The head whose two views differ most: the one to begin with.
-  striking() {
-    let [best, most] = [[0, 0], -1];
-    this.manifest.layers.forEach(({ stack, shares }, n) =>
-      shares.apart?.forEach((value, head) => {
-        if (stack === this.stack && value > most) [best, most] = [[n, head], value];
-      }),
-    );
-    return best;
   }
 
   get layers() {
@@ -156,7 +145,7 @@ class Explorer {
     Object.assign(this, { stack, pointed: null });
     this.stackSwitch?.pick(stack, true);
     this.arrange();
-    this.open(...this.striking());
+    this.open(this.layers[0].n, 0);
   }
 
   hover(spot) {
@@ -289,13 +278,13 @@ class Explorer {
     return `${this.token("i", i)} takes from ${this.token("j", j)}: weight ${number(this.maps.W[at])}${beside}`;
   }
 
-  // What a head does on the whole: the one under the pointer, else the one that is open.
+  // The name of the head under the pointer, else of the one that is open.
   say() {
     for (const grid of this.grids) grid.mark();
     const spot = this.pointed && this.layers[this.pointed.row];
     const [n, head] = spot ? [spot.n, this.pointed.head] : [this.n, this.head];
     const preview = n !== this.n || head !== this.head;
-    this.about.replaceChildren(...describe(this, n, head, preview));
+    this.about.replaceChildren(preview ? make("span", { class: "x-preview" }, "Preview") : "", make("b", {}, this.name(n, head)));
   }
 
   announce() {

@@ -21,7 +21,7 @@ function build(app) {
   const bar = make("div", { class: "x-bar" }, walk, app.stackSwitch?.element || "", heads, make("div", { class: "x-search" }, app.count, app.field));
 
   const save = saversOf(app);
-  app.about = make("div", { class: "x-about" });
+  app.about = make("p", { class: "x-about" });
   const grids = make("section", { class: "x-section" }, make("div", { class: "x-head" }, make("h2", {}, "Every head"), scale.element),
     make("p", { class: "x-quiet" }, "Layers down, heads across; last, each layer as a whole, on a scale of its own. Rows: query tokens; columns: attended tokens. Click one to open it."),
     make("div", { class: "x-pairs" }, ...app.grids.map(({ element }) => element)), save.heads, app.about);
@@ -46,34 +46,6 @@ function build(app) {
 
   app.aloud = make("div", { class: "x-unseen", role: "status", "aria-live": "polite" });
   app.root.replaceChildren(bar, grids, make("div", { class: "x-open" }, app.opened, texts, maps, app.cell.element, app.manifest.logits ? app.says.element : ""), app.aloud);
-}
-
-// What a head's weights or norms are shared out among, or those of its layer on average.
-function sharesOf(facts, kind, head) {
-  const own = facts.shares[kind];
-  return head < 0 ? own[0].map((_, c) => own.reduce((sum, row) => sum + row[c], 0) / own.length) : own[head];
-}
-
-// What a head's weights and norms are shared out among, as a small table with bars.
-function describe(app, n, head, preview = false) {
-  const { shares, stack } = app.manifest.layers[n];
-  const used = app.manifest.kinds.map((_, c) => c).filter((c) => stack !== "cross" || c === 0 || c === 4); // places compare within one text only
-  const rows = KINDS.filter((kind) => shares[kind]).map((kind) => {
-    const own = sharesOf(app.manifest.layers[n], kind, head);
-    const cells = used.map((c) => {
-      const share = own[c];
-      const bar = make("span", { class: "x-bar-value" });
-      bar.style.width = `${100 * share}%`;
-      return make("td", { "data-value": share, "data-kind": kind, "data-label": app.manifest.kinds[c] }, make("span", { class: "x-track" }, bar), percent(share));
-    });
-    return make("tr", {}, make("th", { scope: "row" }, TITLES[kind].toLowerCase()), ...cells);
-  });
-  const apart = head < 0 ? null : shares.apart?.[head];
-  const heading = make("p", {}, preview ? make("span", { class: "x-preview" }, "Preview") : "", make("b", {}, app.name(n, head)), head < 0 ? ": on average over its heads, where from?" : ": where does it take from, on the whole?");
-  if (apart != null) heading.append(` The two views differ by ${percent(apart)}`, make("span", { class: "x-quiet" }, " (0 %: alike, 100 %: nothing in common)."));
-  const columns = used.map((c) => make("th", { scope: "col" }, app.manifest.kinds[c]));
-  const table = make("table", {}, make("thead", {}, make("tr", {}, make("td"), ...columns)), make("tbody", {}, ...rows));
-  return [heading, make("div", { class: "x-scroll" }, table)];
 }
 
 // Draws the explorer into `root`; returns what takes it down again.

@@ -129,9 +129,6 @@ class ExplorerPicture:
         return int(layer.stack in ("dec", "cross")), int(layer.stack == "dec")
 
 
-KINDS = ("special", "itself", "one before", "one after", "others")
-
-
 def shrink(maps: Float[np.ndarray, "N T S"], side: int) -> tuple[UInt8[np.ndarray, "N t s"], list[float]]:
     """Reduce each map to at most `side` squares a side, each the largest value in it; also returns each map's largest.
 
@@ -143,37 +140,6 @@ def shrink(maps: Float[np.ndarray, "N T S"], side: int) -> tuple[UInt8[np.ndarra
     tops = maps.max(axis=(1, 2))
     share = maps / np.where(tops > 0, tops, 1)[:, None, None]
     return np.rint(255 * np.sqrt(share)).astype(np.uint8), [float(t) for t in tops]
-
-
-def shares(layer: Layer, keys: Words) -> dict[str, object]:
-    """Per head, the shares of weights and of norms by KINDS, and their distance.
-
-    Each share is of the sum over all cells: `weights` and `norms` [H][5], those of norms None without norms. `apart` [H] is the mean over
-    queries of half the distance |a_ij − n_ij| summed over j, n being the norms made to sum to one: 0 the same, 1 nothing
-    in common, None where all norms are 0.
-    """
-    by_weight = [_share_out(weights, layer, keys) for weights in layer.weights]
-    if layer.norms is None:
-        return {"weights": by_weight, "norms": None, "apart": None}
-    by_norm, apart = [], []
-    for weights, lengths in zip(layer.weights, layer.norms, strict=True):
-        norms = weights * lengths
-        by_norm.append(_share_out(norms, layer, keys))
-        rows, even = (cells / np.maximum(cells.sum(axis=1, keepdims=True), 1e-30) for cells in (norms, weights))
-        # a head whose values were taken away has no view by norm
-        apart.append(round(float(np.abs(rows - even).sum(axis=1).mean() / 2), 4) if norms.any() else None)
-    return {"weights": by_weight, "norms": by_norm, "apart": apart}
-
-
-def _share_out(cells: Float[np.ndarray, "T S"], layer: Layer, keys: Words) -> list[float]:
-    special, total = np.array(keys.special, dtype=bool), float(cells.sum())
-    parts = [float(cells[:, special].sum())]
-    for offset in (0, -1, 1):
-        line = np.diagonal(cells, offset) if not crosses(layer.stack) else np.zeros(0)
-        plain = ~(special[: len(line)] if offset <= 0 else special[offset : offset + len(line)])
-        parts.append(float((line * plain).sum()))
-    first = [part / max(total, 1e-30) for part in parts]
-    return [round(x, 4) for x in (*first, max(1 - sum(first), 0) if total > 0 else 0.0)]
 
 
 # the byte behind each character of a byte-level vocabulary: printable ones stand for themselves, others from U+0100
@@ -415,7 +381,6 @@ def _front(picture: ExplorerPicture, effort: int) -> tuple[dict[str, Json], byte
     manifest = {
         "model": picture.model,
         "sides": sides,
-        "kinds": KINDS,
         "layers": layers,
         "notes": picture.notes,
         "facts": picture.facts,
@@ -427,8 +392,6 @@ def _layer(picture: ExplorerPicture, layer: Layer, count: int) -> tuple[dict[str
     """A layer's part of the manifest, and the small pictures of its heads, of a model with `count` heads."""
     side = next((side for limit, side in ((200, 64), (800, 40)) if count <= limit), 24)
     queries, keys = picture.sides(layer)
-    words = (picture.source, picture.target)[keys]
-    assert words is not None
     heads, tokens, sources = layer.weights.shape
     square = tokens == sources > 1 and not crosses(layer.stack)
     pictures = [shrink(layer.weights, side), shrink(layer.weights.mean(axis=0, keepdims=True), side)]
@@ -450,7 +413,6 @@ def _layer(picture: ExplorerPicture, layer: Layer, count: int) -> tuple[dict[str
         "plain": layer.plain,
         "causal": square and not np.triu(layer.weights.max(axis=0), 1).any(),  # nothing is read from a later position
         "lacking": layer.lacking,
-        "shares": shares(layer, words),
     }
     # The scale of what is stored in steps must be the one that they are read by, to the last bit.
     facts["summed"] = None if layer.summed is None else float(layer.summed.max())

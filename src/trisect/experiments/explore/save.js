@@ -128,14 +128,13 @@ function written({ element, title, text, items }) {
   return { name: title.textContent, svg: vector("svg", {}, ...sheet.parts), width: width + 8, height: bottom - box.top + down + 8 };
 }
 
-// Every head that is drawn: its largest value, and what its weights and norms are shared out among.
+// Every head that is drawn, with its largest value.
 function headsTable(app) {
-  const rows = app.layers.flatMap(({ facts, n }) => [...Array(facts.shape[0]).keys(), -1].flatMap((head) => KINDS.filter((kind) => facts.shares[kind]).map((kind) => {
+  const rows = app.layers.flatMap(({ facts, n }) => [...Array(facts.shape[0]).keys(), -1].flatMap((head) => KINDS.filter((kind) => facts.tops[kind]).map((kind) => {
     const top = head < 0 ? facts.tops[{ weights: "mean", norms: "summed" }[kind]][0] : facts.tops[kind][head];
-    return [app.site(n, head), TITLES[kind].toLowerCase(), top, ...sharesOf(facts, kind, head), facts.shares.apart?.[head] ?? ""];
+    return [app.site(n, head), TITLES[kind].toLowerCase(), top];
   })));
-  const kinds = app.manifest.kinds.map((kind) => `share: ${kind}`);
-  return { columns: ["site", "seen", "largest", ...kinds, "views differ by"], rows, sides: `ll${"r".repeat(kinds.length + 2)}` };
+  return { columns: ["site", "seen", "largest"], rows, sides: "llr" };
 }
 
 // Cells of the open head; what a causal model cannot look at is left out.

@@ -17,10 +17,10 @@ from trisect.claims.models import UnitTest
 from trisect.core.errors import CorpusError, ModelError
 from trisect.core.finding import About
 from trisect.core.subject import Batch, Subject, Texts
-from trisect.core.tables import NewRow, Scalar, frame
+from trisect.core.tables import NewRow, frame
 from trisect.core.trace import Address, Projections, Trace, crosses, spell_addresses
 from trisect.experiments.norms.settings import NormsFacts, NormsSettings
-from trisect.lab.experiment import Measured, Replicates, RunContext
+from trisect.lab.experiment import Measured, RunContext
 from trisect.lab.passes import Tally
 from trisect.lab.word_labels import find_articles
 from trisect.lm.reading import OwnModel
@@ -472,14 +472,8 @@ def measure(settings: NormsSettings, context: RunContext) -> Measured[NormsFacts
         replicates = {name: language_free[name].draws for name in values}
         return judge_by_draws(SOURCE, replicates, values, counted.texts, bound, groups, tests=_layer_test(first, draws))
 
-    mark, unit = f"first {counted.texts}", "text" if counted.articles is None else "article"
-    by_row: dict[tuple[Scalar, ...], Replicates] = {  # for comparisons of two models
-        (first.stack, None, None, None, name, None, None): Replicates(estimate.draws, groups, mark, unit)
-        for name, estimate in statistics.items()
-        if estimate.draws.ndim == 1
-    }
     notes = (*texts.notes, *counted.notes, *left_out, reason, why, *_notes(tallies, around, counted.opening))
-    return Measured(tables, facts, tuple(filter(None, dict.fromkeys(notes))), judge, "text", replicates=by_row)
+    return Measured(tables, facts, tuple(filter(None, dict.fromkeys(notes))), judge, "text")
 
 
 def _why_no_language(subject: Subject, texts: Texts) -> str:

@@ -59,7 +59,7 @@ def measure(settings: PatchSettings, context: RunContext) -> Measured[PatchFacts
     with context.progress(f"patching the largest {min(TOP, len(rows))}") as step:
         patched = estimates.patch(rows[:TOP], step)
     for row, values in zip(rows, patched, strict=False):
-        above, below, _ = logit_ratio_terms(values[counted], base[counted], donor[counted])
+        above, below = logit_ratio_terms(values[counted], base[counted], donor[counted])
         ratio = ratio_of_sums(above, below, settings.seed)
         row |= {"exact": ratio["value"], "low": ratio["low"], "high": ratio["high"]}
     frames["attributions"] = pl.DataFrame(rows, ATTRIBUTIONS)

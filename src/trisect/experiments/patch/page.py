@@ -15,7 +15,7 @@ from trisect.report.charts import Figure
 from trisect.report.format import FEW_TEXTS, number_words, stack_words
 from trisect.report.maps import head_maps
 from trisect.report.measures import Bar, MeasuredValue, Measures, component_order, layer_figure
-from trisect.report.sheet import Bullets, Section, Sheet, Table, present, provenance, quiet, sentences, verdict_findings
+from trisect.report.sheet import Bullets, Section, Sheet, Table, present, provenance, quiet, verdict_findings
 
 if TYPE_CHECKING:
     from trisect.experiments.patch.settings import PatchFacts
@@ -356,8 +356,11 @@ def _opening(
     answer = lead[0] if lead else "No site does more than its controls, with an interval that leaves 0 out."
     if not lead and _is_seldom_answered(tables):
         answer = "The model answers few of these texts correctly, so that what a donor brings says little of what carries the answer."
-    more = (pair, *([Bullets(tuple(lead[1:]))] if lead[1:] else []), *present(sentences(results)))
-    return answer, Section("Which answer came", (), figures, blocks=(*more, *quiet((PAIR, *_notes(tables, facts)))))
+    more = (pair, *([Bullets(tuple(lead[1:]))] if lead[1:] else []))
+    once = [finding.words for finding in results if finding.measure in ("answered", "same_answer")]
+    return answer, Section(
+        "Which answer came", (), figures, blocks=(*more, *quiet((PAIR, *once, *_notes(tables, facts))))
+    )
 
 
 def _is_seldom_answered(tables: Mapping[str, pl.DataFrame]) -> bool:

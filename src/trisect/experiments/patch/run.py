@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
@@ -16,7 +15,6 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from trisect.core.errors import CorpusError, ModelError, is_installed
-from trisect.core.files import digest
 from trisect.core.site import Site
 from trisect.core.subject import (
     QKV,
@@ -30,7 +28,7 @@ from trisect.core.subject import (
     Subject,
     Writer,
 )
-from trisect.core.tables import INTEGER, REAL, ROW, TEXT, NewRow, frame
+from trisect.core.tables import INTEGER, REAL, TEXT, NewRow, frame
 from trisect.core.trace import Address
 from trisect.experiments.patch.page import few_pairs
 from trisect.experiments.patch.predictions import (
@@ -43,7 +41,7 @@ from trisect.experiments.patch.predictions import (
     usable_pairs,
 )
 from trisect.experiments.patch.settings import PatchFacts, PatchSettings, read_positions
-from trisect.lab.experiment import Measured, Replicates, RunContext
+from trisect.lab.experiment import Measured, RunContext
 from trisect.lab.pairs import (
     PatchedSides,
     PreparedPairs,
@@ -69,7 +67,6 @@ from trisect.measure.patching import (
     replace_at,
 )
 from trisect.measure.probes import Eraser, LabelMoments
-from trisect.stats.bootstrap import bootstrap_ratios
 from trisect.stats.significance import finite
 from trisect.text.pairs import ANSWERS, CONTENT
 
@@ -89,7 +86,6 @@ CHANGES = {
     **{"came": TEXT, "answer": TEXT},  # whose prediction it was (of the patched text's answers), and the token
     **{"logit_difference": REAL, "output_change": REAL},
 }
-REPLICATED = ("own", DONOR, "logit_change", "output_change")  # measures that are compared between models
 ROOM = 64 * 2**20  # bytes of another text's q, k and v in memory at a time; at least one layer's
 MAX_UNSHARED_EDITS = 2  # up to so many edits of a batch, a shared pass to start from costs more than it saves
 DRAWS = 20  # random subspaces beside that of a label
@@ -295,12 +291,12 @@ def measure(settings: PatchSettings, context: RunContext) -> Measured[PatchFacts
     rows = control.rows() if subject.objective != "output" else ()
     frames["predictions"] = pl.DataFrame(list(rows), PREDICTIONS, orient="row")
     notes = (*prepared.notes, *uneven, *noted, *control_notes, *subject.notes, *passes.notes)
-    facts, replicates = facts_of(settings, subject, runs, counted), _pair_replicates(runs, counted, settings.seed)
+    facts = facts_of(settings, subject, runs, counted)
     if settings.task != "audio-words":
-        return Measured(frames, facts, notes, replicates=replicates)
+        return Measured(frames, facts, notes)
     each = ((o.edit.site, o.positions, [o.scores, *o.controls.get("unrelated", ())]) for o in control.sites)
     hits = spoken_hits(subject.shape.layers("cross"), each, runs.names, runs.pieces, runs.answered)
-    return Measured(frames, facts, notes, partial(judge_speech, hits, settings.seed), "pair", replicates=replicates)
+    return Measured(frames, facts, notes, partial(judge_speech, hits, settings.seed), "pair")
 
 
 def facts_of(
@@ -384,10 +380,10 @@ def _patch_pairs(
     if later or aside:
         addresses = {"base": tuple(order), "donor": tuple(order)}
     room = None if later or aside or settings.per == "site" else ROOM
-    shares = len(edits) > MAX_UNSHARED_EDITS
+    reuses_prefix = len(edits) > MAX_UNSHARED_EDITS
     for part in prepared.groups(settings.batch):
-        texts = _read(subject, passes if shares else None, prepared, part, addresses, room)
-        begun = texts["base"].batch if shares else None
+        texts = _read(subject, passes if reuses_prefix else None, prepared, part, addresses, room)
+        current_batch = texts["base"].batch if reuses_prefix else None
         runs.note(texts, part)
         control.begin(texts, part)
         for how in directions:
@@ -395,9 +391,9 @@ def _patch_pairs(
             scored = how == "denoise" and texts[run].places is not None and texts[donor].places is not None
             for question in control.questions if scored else [None]:
                 batch = texts[run].batch if question is None else question.batch
-                if shares and batch is not begun:
+                if reuses_prefix and batch is not current_batch:
                     passes.begin(batch)
-                    begun = batch
+                    current_batch = batch
                 control.residual_known.clear()
                 selection = (site for site in in_order if site.how == how)
                 for address, members in groupby(selection, key=lambda site: site.edit.address):
@@ -737,7 +733,7 @@ def tables(
             share = hit_share((answers == stated[name])[stated[name] != UNKNOWN])
             rows.append(subject_row | {"measure": "answered", "group": name} | share.row())
     for site in runs.sites:
-        for measure, above, below, _ in _sums_over_pairs(site, runs, counted):
+        for measure, above, below in _sums_over_pairs(site, runs, counted):
             row = hit_share(above).row() if above.dtype == bool else ratio_of_sums(above, below, settings.seed)
             rows.append(subject_row | site.edit.row(site.how) | {"measure": measure} | row)
     notes = []
@@ -792,19 +788,18 @@ def predictions(
     return {name: answers[source] for name, source in names.items() if source in answers}
 
 
-SumsOverPairs = tuple[str, np.ndarray, np.ndarray, Bool[np.ndarray, " P"]]
+def _sums_over_pairs(
+    site: _PatchedSite, runs: PatchedRuns, counted: Bool[np.ndarray, " N"]
+) -> Iterator[tuple[str, np.ndarray, np.ndarray]]:
+    """The numbers of one site in one direction, each a ratio of sums over some of the pairs that count.
 
-
-def _sums_over_pairs(site: _PatchedSite, runs: PatchedRuns, counted: Bool[np.ndarray, " N"]) -> Iterator[SumsOverPairs]:
-    """The numbers of one site in one direction, each a ratio of sums over some of the P pairs that count.
-
-    Each is a measure, every pair's numerator (a boolean for shares) and denominator, and a mask of these pairs. Measures are the
-    change of the logit difference (of the output if there are no answers), and shares of answers: the other text's, the one
-    predicted for the component, the patched text's, and those predicted for other components.
+    Each is a measure, every pair's numerator (a boolean for shares) and denominator. Measures are the change of the logit
+    difference (of the output if there are no answers), and shares of answers: the other text's, the one predicted for the
+    component, the patched text's, and those predicted for other components.
     """
-    values, every_pair = site.values[counted], np.ones(int(counted.sum()), dtype=bool)
+    values = site.values[counted]
     if not runs.model_answers:
-        yield "output_change", values, every_pair.astype(float), every_pair
+        yield "output_change", values, np.ones(len(values))
         return
     text, other = ROLES[site.how]
     yield "logit_change", *logit_ratio_terms(values, runs.differences[text][counted], runs.differences[other][counted])
@@ -822,37 +817,8 @@ def _sums_over_pairs(site: _PatchedSite, runs: PatchedRuns, counted: Bool[np.nda
     for measure, component, predicted in comparisons:
         hits, clear = match_answers(site.answers[counted], predicted, component)
         each = np.ones(int(clear.sum()))
-        yield measure, hits.pop(component)[clear], each, clear
+        yield measure, hits.pop(component)[clear], each
         if measure == comparisons[-1][0]:
-            yield "unchanged", hits.pop(BASE)[clear], each, clear
+            yield "unchanged", hits.pop(BASE)[clear], each
             for name, hit in hits.items():
-                yield f"as {name}", hit[clear], each, clear
-
-
-def _pair_replicates(
-    runs: PatchedRuns, counted: Bool[np.ndarray, " P"], seed: int
-) -> Mapping[tuple[str | float | int | bool | None, ...], Replicates]:
-    """Bootstrap draws of the REPLICATED measures by key of their rows; measures over the same pairs share the draws."""
-    groups: dict[tuple[bytes, bytes], list[tuple[NewRow, SumsOverPairs]]] = {}
-    for site in runs.sites:
-        for sums in _sums_over_pairs(site, runs, counted):
-            measure, _, below, which = sums
-            if measure in REPLICATED:
-                row = site.edit.row(site.how) | {"measure": measure}
-                groups.setdefault((which.tobytes(), below.tobytes()), []).append((row, sums))
-    replicates: dict[tuple[str | float | int | bool | None, ...], Replicates] = {}
-    for ratios in groups.values():
-        _, (_, _, below, which) = ratios[0]
-        if len(below) < 2 or below.sum() == 0:
-            continue
-        pairs = counted.copy()
-        pairs[counted] = which
-        subset = [pair for pair, on in zip(runs.prepared.pairs, pairs, strict=True) if on]
-        texts = [[t if isinstance(t, str | tuple) else text_words(t, None) for t in (p.base, p.donor)] for p in subset]
-        mark = digest(json.dumps(texts), 8)
-        draws = bootstrap_ratios(np.stack([above.astype(float) for _, (_, above, *_) in ratios], 1), below, seed)
-        for column, (row, (_, above, *_)) in enumerate(ratios):
-            each = above.astype(float) if above.dtype == bool else None  # of a share each pair adds 0 or 1
-            key = tuple(row.get(name) for name in ROW)
-            replicates[key] = Replicates(draws[:, column], len(below), mark, "pair", each)
-    return replicates
+                yield f"as {name}", hit[clear], each

@@ -26,7 +26,6 @@ from trisect.report.sheet import (
     present,
     provenance,
     quiet,
-    sentences,
     small_multiples,
     verdict_findings,
 )
@@ -173,6 +172,10 @@ SHORT_LABELS = {  # of the map's columns
     "head": "POS of head",
 }
 UNIT = "accuracy"
+NOT_CARRIED = (
+    f"Not carried (a linear probe of the whole input is less than {MARGIN:g} better than the most frequent class), so that there is "
+    "nothing to keep or to drop"
+)
 DIFFERENCES = "Differences of q from k and v are of gains over random maps, since their words are not the same"
 GAIN_CAPTION = (
     "Accuracy from a head's own queries, keys or values minus that from random maps of the same input, mean over all heads with its 95 % "
@@ -204,10 +207,10 @@ def page(tables: Mapping[str, pl.DataFrame], about: About[ProfileFacts]) -> Shee
         )
     lede = f"{name} · {of_each} · n = {sample} · {facts.draws} random projections per layer"
     by_label = [_label(numbers, label, facts.as_used) for label in numbers.labels]
-    short = tuple(finding.words for finding in _answer(numbers, facts.as_used))
     answer, picture = _lead(numbers, facts, sample)
     figures = present(picture, small_multiples("profile-short", "Label by label", GAIN_CAPTION, by_label))
-    in_words = present(sentences(by_label, "Each label in a sentence"))
+    absent = [f"{label} in {spell_layers(spots)}" for label in numbers.labels if (spots := _absent(numbers, label))]
+    limits = (f"{NOT_CARRIED}: {'; '.join(absent)}.",) * bool(absent)
     rule = (
         f"Heads are resampled with replacement, {words.quantity(numbers.heads('v'), 'head')} in all; with fewer than 30 in a part there "
         "is no verdict. Both claims were fixed after a trial on one model (MiniLM), so that on it they are no prediction. Where queries "
@@ -219,7 +222,7 @@ def page(tables: Mapping[str, pl.DataFrame], about: About[ProfileFacts]) -> Shee
             "of the source, so that the claims are not judged here."
         )
     sections = (
-        Section("Which labels q, k and v encode", (), figures, in_words, blocks=quiet(short)),
+        Section("Which labels q, k and v encode", (), figures, blocks=quiet(limits)),
         Section("Results of the claims", (rule,), cards=tables["claims"]),
         Section("Layer by layer", _how(cross, facts.folds), (_by_label(numbers),), (_table(numbers),)),
         _heads(numbers, facts),
@@ -318,7 +321,6 @@ def findings(tables: Mapping[str, pl.DataFrame], about: About[ProfileFacts]) -> 
     facts = about.facts
     numbers = ProfileNumbers.of(tables["measures"], facts.labels)
     return (
-        *_answer(numbers, facts.as_used),
         *(_label(numbers, label, facts.as_used) for label in numbers.labels),
         *checkpoint_findings(numbers, facts.checkpoints),
         *_exchange(numbers, facts),
@@ -327,31 +329,6 @@ def findings(tables: Mapping[str, pl.DataFrame], about: About[ProfileFacts]) -> 
         *_erasure_findings(numbers, facts, True),
         *verdict_findings(tables["claims"]),
     )
-
-
-def _answer(numbers: ProfileNumbers, as_used: Sequence[str]) -> tuple[Finding, ...]:
-    """What queries, keys and values encode, over all heads; empty if nothing.
-
-    Nothing of components that are read as attention used them: what they keep may not be by their weights.
-    """
-    parts = []
-    for c in (c for c in COMPONENTS if c not in as_used):
-        carried = [la for la in numbers.labels if any(numbers.input_gain(s, la, c) >= MARGIN for s in numbers.spots)]
-        ways = []
-        for way, verb in ((1, "keep"), (-1, "drop")):
-            if clear := [label for label in carried if numbers.gain(label, c).side == way]:
-                ways.append(f"{verb} {words.join_words(clear)}")
-        if ways:
-            parts.append(f"{words.COMPONENT_NAMES[c]} {' and '.join(ways)}")
-    if not parts:
-        return ()
-    same = "the same input"
-    if numbers.apart:
-        same = "what each reads (cross-attention: q of words of the target, k and v of words of the source)"
-    text = (
-        f"Compared with random maps of {same}, over {words.quantity(numbers.heads('q'), 'head')}: {'; '.join(parts)}."
-    )
-    return (Finding("profile_answer", text, UNIT),)
 
 
 def _label(numbers: ProfileNumbers, label: str, as_used: Sequence[str]) -> Finding:
@@ -367,9 +344,14 @@ def _label(numbers: ProfileNumbers, label: str, as_used: Sequence[str]) -> Findi
     return Finding("profile", text, UNIT, values, compared, title=title, what="kept", groups=(label,), per="head")
 
 
+def _absent(numbers: ProfileNumbers, label: str) -> list[Address]:
+    """The layers whose whole input does not carry a label."""
+    return [spot for spot in numbers.spots if numbers.input_gain(spot, label) < MARGIN]
+
+
 def _sentence(numbers: ProfileNumbers, label: str, as_used: Sequence[str]) -> str:
     """The rows of one label in a sentence: whether it is encoded, which components keep and drop it, and the clearest layer."""
-    absent = [s for s in numbers.spots if numbers.input_gain(s, label) < MARGIN]
+    absent = _absent(numbers, label)
     if len(absent) == len(numbers.spots):
         return (
             f"not carried: in no layer does a linear probe of the whole input tell {LABELS.get(label, label)} better than by the "

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
@@ -19,10 +18,9 @@ from torch import Tensor
 
 from trisect.claims.models import LayerMeans, ResampledHeads, judge_heads
 from trisect.core.errors import CorpusError, SpecError, require_extra
-from trisect.core.files import digest
 from trisect.core.finding import About
 from trisect.core.subject import QKV, Batch, EditedPasses, Subject, Writer
-from trisect.core.tables import ROW, NewRow, frame
+from trisect.core.tables import NewRow, frame
 from trisect.core.trace import Address, Projections
 from trisect.experiments.profile.page import EXCHANGE_CHANGE, HELD_WEIGHTS, KINDS
 from trisect.experiments.profile.reading import (
@@ -41,13 +39,12 @@ from trisect.experiments.profile.statistics import (
     LayerScores,
     MeanTest,
     evidence,
-    gains_over_heads,
     head_tests,
     mean_over_model,
     mean_over_random,
     pair_tests,
 )
-from trisect.lab.experiment import Measured, Replicates, RunContext
+from trisect.lab.experiment import Measured, RunContext
 from trisect.lab.inputs import ModelSource
 from trisect.lab.passes import Tally, edited_passes, erasure_rows, fit_erasers, passes, plan_edits, weights_to_hold
 from trisect.lab.subject import beside, check_exists, read_epochs
@@ -58,7 +55,7 @@ from trisect.measure.profile import MapScores, Prober, WordClasses, assign_folds
 from trisect.papers import profile
 from trisect.stats.bootstrap import bootstrap_ratios, percentile_interval
 from trisect.stats.shares import ratios
-from trisect.stats.significance import ALPHA, Interval, Reals, finite, holm, value_row
+from trisect.stats.significance import ALPHA, Interval, finite, holm, value_row
 from trisect.text.bitext import is_bitext
 from trisect.text.labels import (
     OTHER_CLASS,
@@ -234,19 +231,16 @@ class Exchange(NamedTuple):
     addresses: tuple[Address, ...]
     changes: Float[np.ndarray, "N L 2 3"]
     notes: tuple[str, ...] = ()
-    mark: str = ""  # of the texts
 
-    def rows(self, seed: int) -> Iterator[tuple[NewRow, Replicates]]:
-        """Mean changes with 95 % intervals over texts, and their draws; without a layer, means over layers."""
+    def rows(self, seed: int) -> Iterator[NewRow]:
+        """Mean changes with 95 % intervals over texts; without a layer, means over layers."""
         n = len(self.changes)
         flat = np.concatenate([self.changes, self.changes.mean(1, keepdims=True)], 1).reshape(n, -1)
-        draws, values = bootstrap_ratios(flat, np.ones(n), seed), flat.mean(0)
-        ends = percentile_interval(draws, n)
+        values, ends = flat.mean(0), percentile_interval(bootstrap_ratios(flat, np.ones(n), seed), n)
         layers = [*((address.stack, address.layer) for address in self.addresses), (self.addresses[0].stack, None)]
         for i, ((stack, layer), kind, component) in enumerate(product(layers, KINDS, COMPONENTS)):
             row = {"stack": stack, "layer": layer, "component": component, "measure": EXCHANGE_CHANGE, "group": kind}
-            row |= value_row(values[i], Interval(ends.low[i], ends.high[i]), n)
-            yield row, Replicates(draws[:, i], n, self.mark, "text")
+            yield row | value_row(values[i], Interval(ends.low[i], ends.high[i]), n)
 
     def held_share(self, seed: int) -> ResampledHeads | None:
         """With the weights held, the share of the total change that goes through v, with texts resampled; None if nothing changed."""
@@ -266,7 +260,7 @@ def exchange(
     The other text is one of the same batch. With the weights held, all attention weights are those of the text's own: then
     queries and keys have nothing to act by, and what still changes came by the values (definitions F-2).
     """
-    changes, passes, read = list[Float[np.ndarray, "N L 2 3"]](), edited_passes(subject), list[str]()
+    changes, passes = list[Float[np.ndarray, "N L 2 3"]](), edited_passes(subject)
     chosen = _alike(subject, list(islice(texts(), SEARCH_TEXTS)), size, np.random.default_rng([seed, 7]))
     with torch.no_grad():
         for batch in WordTexts(subject).batches(iter(chosen), size):
@@ -279,12 +273,10 @@ def exchange(
                     if batch.rows[row][0] != batch.rows[other][0]:
                         donors[row] = other
             if (exchanged := donors != torch.arange(len(donors))).any():
-                read += [chosen[text].text for (text, _), on in zip(batch.rows, exchanged.tolist(), strict=True) if on]
                 changes.append(_changes(subject, passes, batch, layers, donors)[exchanged.numpy()])
             if sum(map(len, changes)) >= TEXTS:
                 break
-    mark = digest(json.dumps(read[:TEXTS]), 8)
-    return Exchange(tuple(layers), np.concatenate(changes)[:TEXTS], passes.notes, mark) if changes else None
+    return Exchange(tuple(layers), np.concatenate(changes)[:TEXTS], passes.notes) if changes else None
 
 
 def _alike(subject: Subject, texts: Sequence[Labelled], size: int, draw: np.random.Generator) -> list[Labelled]:
@@ -326,39 +318,6 @@ def _changes(
             moved = scores.total if subject.objective == "output" else (scores.total - clean.total).abs()
             changed[:, i, j, c] = (moved / scores.count.clamp_min(1)).double().cpu().numpy()
     return changed
-
-
-RowKey = tuple[str | float | int | bool | None, ...]
-
-
-def profile_replicates(
-    scores: Sequence[LayerScores], labels: Sequence[str], exchanged: Sequence[tuple[NewRow, Replicates]], seed: int
-) -> Mapping[RowKey, Replicates]:
-    """Bootstrap replicates of means over heads beyond random maps, by layer and over the model, and of exchanges.
-
-    Heads are counted by their place, texts by what they hold.
-    """
-    replicates = {tuple(row.get(name) for name in ROW): draws for row, draws in exchanged if draws.units > 1}
-    stack = scores[0].address.stack
-    # by the layer, or by how many heads each layer has, and how many of them are counted
-    groups: dict[tuple[int | None, ...], dict[RowKey, Reals]] = {}
-    for (at, label), c in product(enumerate(labels), COMPONENTS):
-        for layer in scores:
-            gains = layer.gains(c, at)
-            row = (*layer.address, None, c, "profile_gain", label, None)
-            groups.setdefault((layer.address.layer, len(gains)), {})[row] = gains
-        gains = gains_over_heads(scores, c, at)
-        heads = (len(layer.heads[c].accuracy) for layer in scores)
-        row = (stack, None, None, c, "profile_gain", label, None)
-        groups.setdefault((None, *heads, len(gains)), {})[row] = gains
-    for heads, by_row in groups.items():
-        values = np.stack(list(by_row.values()), 1)
-        if len(values) < 2:  # one head is no sample of heads
-            continue
-        draws = bootstrap_ratios(values, np.ones(len(values)), seed)
-        for i, row in enumerate(by_row):
-            replicates[row] = Replicates(draws[:, i], len(values), f"heads {heads}", "head")
-    return replicates
 
 
 OTHER_WORDS = "cross-attention's queries are of other words than its keys and values, and the claim speaks of the words of one text"
@@ -423,8 +382,8 @@ def measure(settings: ProfileSettings, context: RunContext) -> Measured[ProfileF
     if subject.objective != "seq2seq" and isinstance(texts, LabelledTexts):
         with context.progress("another text's parts"):
             exchanged = exchange(subject, texts.texts, tuple(read.layers), settings.batch, settings.seed)
-    changes, labels = list(exchanged.rows(settings.seed)) if exchanged else [], label.labels
-    parts = (rows(scores, read.sides), _stage_rows(stages, labels), mlp_rows, erased[0], (row for row, _ in changes))
+    changes, labels = exchanged.rows(settings.seed) if exchanged else (), label.labels
+    parts = (rows(scores, read.sides), _stage_rows(stages, labels), mlp_rows, erased[0], changes)
     measures = frame("measures", ({"subject": subject.name, **row} for row in chain(*parts)))
     means, unread = evidence(scores, labels, {address: layer.as_used for address, layer in read.layers.items()})
     values: dict[str, ResampledHeads | LayerMeans] = {**means}
@@ -439,8 +398,7 @@ def measure(settings: ProfileSettings, context: RunContext) -> Measured[ProfileF
 
     notes = dict.fromkeys((*read.notes, *(EPOCHS,) * bool(epochs), *erased[3], *(exchanged.notes if exchanged else ())))
     packages = ("transformers",) if erased[1] is None else ("transformers", "concept-erasure")
-    draws = profile_replicates(scores, labels, changes, settings.seed)
-    return Measured({"measures": measures}, facts, tuple(notes), judge, "head", packages=packages, replicates=draws)
+    return Measured({"measures": measures}, facts, tuple(notes), judge, "head", packages=packages)
 
 
 def _profile(

@@ -13,7 +13,7 @@ from trisect.report.charts import Figure
 from trisect.report.format import axis_unit, number_words, sample_words, stack_words
 from trisect.report.maps import head_maps
 from trisect.report.measures import Measures, layer_figure
-from trisect.report.sheet import Section, Sheet, Table, present, provenance, quiet, sentences
+from trisect.report.sheet import Section, Sheet, Table, present, provenance, quiet
 
 CHANGES = ("loss_change_nats", "output_change")
 COMPARISONS = {"planned": "plan", "even": "uniform", "planned less even": "plan_less_uniform"}
@@ -52,9 +52,10 @@ def page(tables: Mapping[str, pl.DataFrame], about: About[ReadFacts]) -> Sheet:
         for row in rows
     )
     columns = ("site", "reduced to", f"change, {axis_unit(facts)}", "95 % interval")
-    shown = present(_needs(changes, _limit(tables, facts)[0]), sentences(results))
+    once = (finding.words for finding in results if finding.measure not in ("plan_change", "check"))
+    shown = present(_needs(changes, _limit(tables, facts)[0]))
     sections = (
-        Section("How many bits", lead, tuple(_figures(changes.finite, facts)), shown, blocks=quiet(notes)),
+        Section("How many bits", lead, tuple(_figures(changes.finite, facts)), shown, blocks=quiet((*once, *notes))),
         *present(_plan(Measures.of(tables["measures"]), facts, lead)),
         Section("Numbers", tuple(about.notes), (), (Table(columns, tuple(cells), "Every change"),)),
     )

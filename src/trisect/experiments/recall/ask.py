@@ -9,7 +9,7 @@ from math import exp
 from pathlib import Path
 from typing import NamedTuple
 
-from trisect.core.errors import DamagedFileError, ModelError, SpecError
+from trisect.core.errors import DamagedFileError, ModelError, SpecError, check_accessible
 from trisect.core.files import Json, as_record, read_json
 from trisect.core.printable import percent
 from trisect.core.schema import Many, record
@@ -155,6 +155,7 @@ def ask(model: str | Path, question: str, risk: float | None = None) -> RecallRe
 def _card(folder: Path) -> ModelCard:
     """Read recall.json."""
     path = folder / CARD
+    check_accessible(folder)
     if not path.is_file():
         what = "there is no such folder" if not folder.is_dir() else f"the folder has no {CARD}"
         reason = f"Questions like {QUESTION.format(name='NAME')!r} need to know which names the model has read: {what}."

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import replace
 from typing import TYPE_CHECKING, NamedTuple
 
 import polars as pl
@@ -23,7 +22,6 @@ from trisect.report.sheet import (
     present,
     provenance,
     quiet,
-    sentences,
     small_multiples,
     verdict_findings,
 )
@@ -183,14 +181,18 @@ def _overlaps(numbers: Measures) -> Iterator[Finding]:
         if heads.null is not None:
             above, below = heads.beyond(1), heads.beyond(-1)
             text += f", random matrices of the shape {words.number(heads.null)}; {above} heads above them and {below} below, after Holm"
-        if among := numbers.where("overlap_among", component=pair, group=None):
-            first = sum(row.value == 0 for row in numbers.where("overlap_others_above", component=pair, group=None))
-            text += (
-                f"; minus that with its layer's other heads {words.number(among.mean, True)}, {first} above all of them"
-            )
+        if among := _among(numbers, pair):
+            text += f"; minus that with its layer's other heads {among}"
         top = max(heads.rows, key=lambda row: row.value)
         text += f". Most: {words.number(top.value)} at {_of(top.stack)}layer {top.layer} head {top.head}."
         yield heads.finding("overlap", text, pair)
+
+
+def _among(numbers: Measures, pair: str) -> str:
+    """A pair's overlap minus that with the layer's other heads, and how many heads lie above all of them; empty if not measured."""
+    among, above = (numbers.where(f"overlap_{name}", component=pair, group=None) for name in ("among", "others_above"))
+    first = sum(row.value == 0 for row in above)
+    return f"{words.number(among.mean, True)}, {first} above all of them" if among else ""
 
 
 def _alike(numbers: Measures) -> Section:
@@ -199,13 +201,13 @@ def _alike(numbers: Measures) -> Section:
         "mean squared cosine of the principal angles between what they read: 1 where they read the same, 0 where one reads "
         "only what the other is blind to. It stays what it is when a head is rewritten as (W_Q G, W_K G⁻ᵀ), which is the same head."
     )
-    findings = [replace(finding, title=_dash(*finding.groups)) for finding in _overlaps(numbers)]
     figures = (
         *present(_short(numbers, "similarity-short", "Pair by pair", _OVERLAP_SERIES, PAIRS)),
         *_grids(numbers, "overlap", PAIRS, "overlap", "Figure 1", "How much two matrices read the same", _OVERLAP),
     )
-    fold = sentences(findings, "Overlaps in words")
-    return Section("Do two matrices of a head read the same?", (), figures, present(fold), blocks=quiet([text]))
+    among = "; ".join(f"{_dash(pair)} {heads}" for pair in PAIRS if (heads := _among(numbers, pair)))
+    others = [f"Minus the overlap with the other heads of the layer, mean over heads: {among}."] * bool(among)
+    return Section("Do two matrices of a head read the same?", (), figures, blocks=quiet([text, *others]))
 
 
 def _short(

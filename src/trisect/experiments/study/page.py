@@ -337,19 +337,13 @@ def _attention(checks: Sequence[Check]) -> sheet.Section:
 
 
 def _answer(rows: StudyRows, figure: Figure | None, findings: Sequence[Finding]) -> sheet.Section:
-    """All methods in one picture, in sentences, and as a table."""
+    """All methods in one picture, method by method, and as a table."""
     blocks: list[sheet.PageBlock] = [sheet.TextBlock("No intervention has rows yet, so there is nothing to draw.")]
     if figure is not None:
         lead = study_words.lead(rows)
         multiples = sheet.small_multiples("in-short-by-method", "Method by method", COST_CAPTION, findings)
-        in_words = sheet.sentences(findings, "Method by method, in words")
-        rule = (
-            "These sentences are made from the numbers by rule. Extremes are named without a test; what is tested stands in the "
-            "verdicts."
-        )
         blocks = [sheet.Picture(figure), *([sheet.TextBlock(lead)] if lead else [])]
         blocks += [sheet.Picture(multiples)] if multiples is not None else []
-        blocks += [in_words, sheet.TextBlock(rule, "quiet")] if in_words is not None else []
         columns, cells = study_words.numbers(rows)
         body = tuple((site, *(_small(*pair) for pair in row)) for site, row in cells)
         label = "Means and intervals by site"

@@ -8,7 +8,7 @@ from itertools import combinations
 from pathlib import Path
 
 from trisect.core import files
-from trisect.core.errors import SpecError, unknown_name
+from trisect.core.errors import SpecError, check_accessible, unknown_name
 from trisect.core.methods import (
     ALL_LAYERS,
     METHODS,
@@ -208,6 +208,7 @@ def find_experiments(what: str | Path | Design) -> tuple[Design, ...]:
     if is_preset(what):
         return PRESET_GROUPS.get(str(what)) or tuple(preset for preset in PRESETS if preset.name == str(what))
     path = Path(what)
+    check_accessible(path)
     if path.suffix == ".json" and path.is_file():
         try:
             data = files.read_strict(path)

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import polars as pl
 
-from trisect.claims.evidence import LEARNED_NATS, later
+from trisect.claims.evidence import LEARNED_NATS
 from trisect.core.schema import to_json_data
 from trisect.core.spec import CorpusData, StudyAbout
 from trisect.core.tables import frame
@@ -74,10 +74,10 @@ class StudyRows:
         read = {name: tables.get(name, frame(name, ())) for name in ("runs", "metrics", "sites", "claims", "controls")}
         for name in ("metrics", "sites"):
             read[name] = read[name].filter(pl.col("value").is_not_null() & pl.col("value").is_finite())
-        runs = later(read["runs"], "variant").with_columns(pl.col("variant").fill_null("plain"))
+        runs = read["runs"].with_columns(pl.col("variant").fill_null("plain"))
         about_runs = ("run", "edit", "site", "label", "strength", "variant", "seed", "epochs", "status")
         read["metrics"] = read["metrics"].join(runs.select(about_runs), on="run")
-        read["sites"] = later(read["sites"], "label").join(runs.select("seed", "status", subject="run"), on="subject")
+        read["sites"] = read["sites"].join(runs.select("seed", "status", subject="run"), on="subject")
         return cls(runs, read["metrics"], read["sites"], read["claims"], about, read["controls"])._separate_heads()
 
     def _separate_heads(self) -> StudyRows:

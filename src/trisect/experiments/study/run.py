@@ -6,7 +6,7 @@ import json
 import shutil
 import time
 import warnings
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
@@ -21,7 +21,7 @@ from trisect.core.files import read_json, read_record, replace_file, write_json
 from trisect.core.finding import About
 from trisect.core.machine import Machine, versions
 from trisect.core.schema import to_json_data
-from trisect.core.spec import CorpusData, Design, Ledger, StudyAbout, read_experiment
+from trisect.core.spec import CorpusData, Design, Ledger, StudyAbout
 from trisect.core.tables import SCHEMAS, STUDY_TABLES, TableRow, frame, read_table
 from trisect.engine.drive import JobWork
 from trisect.engine.jobs import Files, JobOrder, write_files
@@ -68,7 +68,7 @@ class _EndedStudy:
 
     @classmethod
     def read(cls, place: Path) -> _EndedStudy:
-        """Read a study from its folder; raises StudyError if it is unfinished, or its files do not agree."""
+        """Read a study from its folder; raises StudyError if it is unfinished, or its seeds have different runs."""
         todo, ended = "Join a study that has ended, as it was written.", f"{place} holds no study that has ended."
         if not (place / ABOUT).is_file():
             raise StudyError(ended, f"There is no {ABOUT} in it.", todo)
@@ -76,37 +76,13 @@ class _EndedStudy:
         if about.facts.experiment is None:
             raise StudyError(ended, f"Its {ABOUT} names no experiment.", todo)
         tables = {name: read_table(place / "tables", name) for name in RUN_OF}
-        study = cls(place, about, tables, about.facts.experiment)
-        if fault := next(study._faults(), None):
-            raise StudyError(f"{place} does not agree with itself.", fault, todo)
-        return study
-
-    def _faults(self) -> Iterator[str]:
-        """Disagreements between two studies: statements, seeds, runs, or measures of each seed."""
-        try:
-            statement = json.loads((self.place / STATEMENT).read_text(encoding="utf-8"))
-            if isinstance(statement, list):
-                yield f"{STATEMENT} holds a list, since not every seed was asked for the same runs."
-            elif read_experiment(statement, STATEMENT) != self.design:
-                yield f"{STATEMENT} and {ABOUT} state two designs."
-        except (OSError, ValueError, SpecError) as error:
-            yield f"{STATEMENT} cannot be read ({type(error).__name__}: {error})."
-        runs, seeds = self.tables["runs"], list(self.design.seeds)
-        if sorted(runs["seed"].unique()) != sorted(seeds):
-            yield f"Stated are seeds {seeds}, run were {sorted(runs['seed'].unique())}."
-        if runs["run"].n_unique() < runs.height:
-            yield "Its table of runs has one of them twice."
-        for name, column in RUN_OF.items():
-            if stray := set(self.tables[name][column]) - set(runs["run"]):
-                yield f"Its table {name} is also about {min(stray)}, which is no run of it."
-        sites = self.tables["sites"].join(runs.select("seed", "status", subject="run"), on="subject")
-        finished = sites.filter((pl.col("status") == "finished").all().over("seed"))
-        for table, rows, columns in (
-            ("runs", runs, ["edit", "site", "label", "strength", "variant"]),
-            ("measures", finished, ["site", "measure", "label", "split"]),
-        ):
-            if len({frozenset(group.select(columns).unique().rows()) for _, group in rows.group_by("seed")}) > 1:
-                yield f"Not every seed has the same {table}."
+        runs, seeds = tables["runs"], sorted(about.facts.experiment.seeds)
+        if (ran := sorted(runs["seed"].unique())) != seeds:
+            raise StudyError(ended, f"Stated are seeds {seeds}, run were {ran}.", todo)
+        edits = ("edit", "site", "label", "strength", "variant")
+        if len({frozenset(rows.select(edits).rows()) for _, rows in runs.group_by("seed")}) > 1:
+            raise StudyError(f"{place} holds several designs.", "Not every seed has the same runs.", todo)
+        return cls(place, about, tables, about.facts.experiment)
 
     @property
     def key(self) -> Mapping[str, object]:

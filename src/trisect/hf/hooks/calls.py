@@ -514,25 +514,19 @@ def evaluating(model: nn.Module) -> Iterator[None]:
 def without_recompute() -> Iterator[None]:
     """Make activation checkpoints store activations inside, so that a backward pass runs no second forward pass.
 
-    Several threads may be inside; torch's own functions return when the last one leaves.
+    To be entered under the recording lock, since the functions replaced are torch's own.
     """
-    with _lock:
-        now = checkpoints._checkpoint_without_reentrant_generator, checkpoints.CheckpointFunction
-        _replaced.append(_replaced[0] if _replaced else now)
-        checkpoints._checkpoint_without_reentrant_generator = lambda *_a, **_k: iter((None,))
-        plain: Any = types.SimpleNamespace(apply=lambda function, _preserve, *args: function(*args))
-        checkpoints.CheckpointFunction = plain
+    originals = checkpoints._checkpoint_without_reentrant_generator, checkpoints.CheckpointFunction
+    checkpoints._checkpoint_without_reentrant_generator = lambda *_a, **_k: iter((None,))
+    plain: Any = types.SimpleNamespace(apply=lambda function, _preserve, *args: function(*args))
+    checkpoints.CheckpointFunction = plain
     try:
         yield
     finally:
-        with _lock:
-            originals = _replaced.pop()
-            if not _replaced:
-                checkpoints._checkpoint_without_reentrant_generator, checkpoints.CheckpointFunction = originals
+        checkpoints._checkpoint_without_reentrant_generator, checkpoints.CheckpointFunction = originals
 
 
 _lock = threading.Lock()
-_replaced: list[tuple[Any, Any]] = []  # torch's own functions, once per open `without_recompute`
 _stances: list[Any] = []  # the stance of the outermost `without_compile`, once per open one
 
 

@@ -7,7 +7,7 @@ import os
 import shutil
 import tempfile
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields, is_dataclass, replace
 from importlib import import_module
 from itertools import islice
@@ -28,7 +28,7 @@ from trisect.core.subject import InputSample, TextOrPair, Texts
 from trisect.core.tables import write_table
 from trisect.engine.drive import JobWork
 from trisect.engine.jobs import Files, JobContext, JobOrder, job, write_files
-from trisect.lab.experiment import Experiment, Replicates, RunContext, UnitFacts
+from trisect.lab.experiment import Experiment, RunContext, UnitFacts
 from trisect.lab.folder import Folder
 from trisect.lab.inputs import ModelSource, ModelWorkers, TextSource
 from trisect.lab.records import command, conclusion, draw_page, note_invented, read_about, record_of
@@ -57,7 +57,7 @@ class _UnitData(TypedDict):
 
 
 class UnitMeasured(NamedTuple):
-    """The result of one model; `replicates` only if it was measured by this call."""
+    """The result of one model."""
 
     facts: UnitFacts
     tables: Mapping[str, pl.DataFrame]
@@ -65,7 +65,6 @@ class UnitMeasured(NamedTuple):
     about: About[Any]
     family: str | None
     packages: tuple[str, ...]
-    replicates: Mapping[tuple[str | float | int | bool | None, ...], Replicates]
 
 
 def measure_unit(experiment: Experiment[Any, Any], settings: Any, context: RunContext, place: str = "") -> UnitMeasured:
@@ -79,7 +78,7 @@ def measure_unit(experiment: Experiment[Any, Any], settings: Any, context: RunCo
     page = write_page(context.folder, draw_page(experiment, tables, about)).name
     findings, subject = tuple(experiment.findings(tables, about)), context.subject
     facts = _unit_facts(subject.name, subject.fingerprint, f"{place}/{page}" if place else page, about, findings)
-    return UnitMeasured(facts, tables, findings, about, measured.family, measured.packages, measured.replicates)
+    return UnitMeasured(facts, tables, findings, about, measured.family, measured.packages)
 
 
 def write_unit(experiment: Experiment[Any, Any], settings: Any, context: RunContext, hardware: str) -> None:
@@ -109,7 +108,7 @@ def read_unit(experiment: Experiment[Any, Any], folder: Path, place: str) -> Uni
     about, tables, unit = read_about(experiment, folder), read_tables(folder), read_unit_data(folder)
     findings = tuple(experiment.findings(tables, about))
     facts = _unit_facts(unit["subject"], unit["fingerprint"], f"{place}/{unit['page']}", about, findings)
-    return UnitMeasured(facts, tables, findings, about, unit["family"], tuple(unit["packages"]), {})
+    return UnitMeasured(facts, tables, findings, about, unit["family"], tuple(unit["packages"]))
 
 
 def _unit_facts(name: str, mark: str, page: str, about: About[Any], findings: Sequence[Finding]) -> UnitFacts:
@@ -326,7 +325,10 @@ def hardware(gpu: bool) -> str:
 
 @dataclass(frozen=True, eq=False)
 class UnitWork(JobWork):
-    """A model's measurement as a job; `settings` name this model alone, in their field `group`."""
+    """A model's measurement as a job; `check` raises if inputs of all models have changed meanwhile.
+
+    `settings` name this model alone, in their field `group`.
+    """
 
     called: str
     key: str
@@ -336,6 +338,7 @@ class UnitWork(JobWork):
     folder: RunFolder
     texts: Path | None
     far: bool
+    check: Callable[[], object]
 
     @property
     def title(self) -> str:
@@ -361,3 +364,4 @@ class UnitWork(JobWork):
         """Store the model's files; all are sent when it is measured."""
         with self.folder.unit(self.key, self.experiment.name) as place:
             write_files(files, place)
+            self.check()

@@ -68,12 +68,17 @@ def over_models(measures: pl.DataFrame) -> pl.DataFrame:
         pl.col("value").alias("each"),
         pl.col("model").n_unique().cast(pl.Int64).alias("n"),
     )
+    table = with_intervals(table).select(*ROW, "value", "low", "high", "n", "spread", "least", "most")
+    return table.sort(list(ROW), nulls_last=True)
+
+
+def with_intervals(table: pl.DataFrame) -> pl.DataFrame:
+    """The table with `low` and `high`, the 95 % Student t interval, and `spread` of the numbers in each row's list `each`."""
     samples = [summary(row) for row in table["each"].to_list()]
     sample = Sample(*(np.array([float(getattr(s, field)) for s in samples]) for field in Sample._fields))
     ends = t_interval(sample)
     columns = {"low": ends.low, "high": ends.high, "spread": sample.spread}
-    table = table.with_columns(pl.Series(name, [finite(v) for v in data], pl.Float64) for name, data in columns.items())
-    return table.select(*ROW, "value", "low", "high", "n", "spread", "least", "most").sort(list(ROW), nulls_last=True)
+    return table.with_columns(pl.Series(name, [finite(v) for v in data], pl.Float64) for name, data in columns.items())
 
 
 def findings_table(findings: Mapping[str, Iterable[Finding]]) -> pl.DataFrame:

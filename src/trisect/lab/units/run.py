@@ -7,6 +7,7 @@ import json
 import secrets
 import shutil
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
@@ -15,7 +16,7 @@ from typing import Any
 import polars as pl
 
 from trisect.claims.models import judge_over_models
-from trisect.core.errors import ModelError, SpecError
+from trisect.core.errors import ModelError, SpecError, StudyError, TrisectError
 from trisect.core.files import digest
 from trisect.core.finding import About
 from trisect.core.machine import code_hash, versions
@@ -32,6 +33,7 @@ from trisect.lab.subject import (
     baselines,
     check_exists,
     check_folder,
+    checkpoints_mark,
     files_mark,
     for_texts,
     name_before,
@@ -100,15 +102,24 @@ class SeveralModels:
 
     @cached_property
     def marks(self) -> tuple[str, ...]:
-        """A hash of every model's files; empty if one cannot be hashed."""
-        sources = (unit.source for unit in self.units)
-        return tuple(files_mark(source.model, source.revision, source.remote_code) for source in sources)
+        """A hash of every model's files, and of checkpoints in the settings; empty if one cannot be hashed."""
+        return tuple(self._mark(unit.source) for unit in self.units)
 
     @property
     def fingerprints(self) -> list[str]:
         """A hash of every model's weights, before any is opened; empty if one cannot be hashed."""
         marked = zip(self.models, self.marks, strict=True)
         return [model.fingerprint if isinstance(model, Subject) else mark for model, mark in marked]
+
+    def _mark(self, source: ModelSource) -> str:
+        mark = files_mark(source.model, source.revision, source.remote_code)
+        names: tuple[str, ...] = getattr(self.settings, "checkpoints", ())
+        if not names or not mark:
+            return mark
+        with suppress(TrisectError):  # one that is not there: its own error comes where it is opened
+            if earlier := checkpoints_mark(source.model, names, source.remote_code):
+                return digest(f"{mark}\n{earlier}")
+        return ""
 
 
 def _settings_for(over: SeveralModels, source: ModelSource) -> Any:
@@ -204,8 +215,11 @@ class OverModels(Experiment[Any, UnitsFacts]):
                 raise SpecError(problem, reason, "Give the model's folder or name, or leave that out.")
             for model in self.models.models:  # before a hub is asked for the first
                 check_folder(model)
+            seen: dict[str, str] = {}
             for model in self.models.models:
                 check_exists(model, **getattr(self.models.settings, self.models.group).fetch_options())
+                if isinstance(model, Subject):
+                    _check_weights(seen, model.fingerprint, model.name)
 
     def measure(self, settings: Any, context: RunContext) -> Measured[UnitsFacts]:
         """Tables and page of every model, and means, intervals and claims over models.
@@ -220,9 +234,7 @@ class OverModels(Experiment[Any, UnitsFacts]):
         done = [self._read(*unit_and_place, context) for unit_and_place in zip(over.units, places, strict=True)]
         seen: dict[str, str] = {}
         for unit in done:
-            if (before := seen.setdefault(unit.facts.fingerprint, unit.facts.name)) != unit.facts.name:
-                problem = f"{unit.facts.name} has the weights of {before}."
-                raise ModelError(problem, REPEAT_REASON, "Leave one of them out.")
+            _check_weights(seen, unit.facts.fingerprint, unit.facts.name)
         named = concat_tables(
             {unit.facts.name: {k: t for k, t in unit.tables.items() if k != "claims"} for unit in done}
         )
@@ -273,6 +285,14 @@ def _measure_units(
     plain = _settings_for(over, replace(source, model=None))
     marks = place_marks(plain)
 
+    def check() -> None:
+        """Raise StudyError where a file or folder on this machine that a setting names is not what it was."""
+        marks_now = place_marks(plain, hub=False)
+        if changed := [place for place, mark in marks_now.items() if marks.get(place, mark) != mark]:
+            reason = "Every model reads it for itself, so that models would not be measured by the same."
+            problem = f"{changed[0]} was changed while models were measured."
+            raise StudyError(problem, reason, "Run the same command again.")
+
     keys = {
         unit: _unit_key(experiment.name, plain, marks, context.given_texts, unit.called, mark)
         for unit, mark in zip(over.units, over.marks, strict=True)
@@ -290,23 +310,33 @@ def _measure_units(
                 write_texts(context.given_texts, texts)
             far = workers.engine == "ray"
             works = [
-                UnitWork(u.called, keys[u], experiment, _settings_for(over, u.source), over.group, folder, texts, far)
+                UnitWork(
+                    u.called, keys[u], experiment, _settings_for(over, u.source), over.group, folder, texts, far, check
+                )
                 for u in left
             ]
             run_jobs(works, machine, machine.device, scratch)
     else:
-        numerics = hardware(uses_gpu(source))
+        numerics, seen = hardware(uses_gpu(source)), dict[str, str]()
         for unit in left:
             subject: Any = unit.source.open()
+            _check_weights(seen, subject.fingerprint, unit.called)
             if subject.name != unit.called:
                 subject = replace(subject, name=unit.called)
             with folder.unit(keys[unit], experiment.name) as place:
                 subject = for_texts(subject, context.given_texts)
                 unit_context = RunContext(place, context.machine, (subject,), context.given_texts)
                 write_unit(experiment, _settings_for(over, unit.source), unit_context, numerics)
+                check()
             del subject, unit_context
             gc.collect()  # a model's hooks refer to it in circles
     return [folder.unit_folder(key) for key in keys.values()]
+
+
+def _check_weights(seen: dict[str, str], fingerprint: str, name: str) -> None:
+    """Raise ModelError for a model whose weights have been met under another name."""
+    if (before := seen.setdefault(fingerprint, name)) != name:
+        raise ModelError(f"{name} has the weights of {before}.", REPEAT_REASON, "Leave one of them out.")
 
 
 def _unit_key(
