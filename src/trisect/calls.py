@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 import webbrowser
 from collections.abc import Iterator, Mapping, Sequence
@@ -12,6 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, SupportsIndex
 
 from trisect.core.errors import ModelError, SpecError, StudyError, check_name, translate_system_errors
+from trisect.core.files import is_scratch
 from trisect.core.subject import EditFunction, InputSample, ModelInputs, Readable, Texts
 from trisect.core.trace import Reading
 from trisect.lab.experiment import Result
@@ -343,8 +345,21 @@ def check(out: str | Path) -> list[StudyError]:
             if not any(path in other.problem for other in errors):
                 errors.append(error)
         return errors
-    places = [path.parent for path in sorted(folder.rglob(MANIFEST))]  # of a dissection those of its parts too
+    # of a dissection those of its parts too; other programs write files of that name as well
+    paths = (
+        path for path in sorted(folder.rglob(MANIFEST)) if not any(map(is_scratch, path.relative_to(folder).parts))
+    )
+    places = [path.parent for path in paths if path.parent == folder or not _is_foreign(path)]
     return [error for place in places for error in (check(place) if is_study(place) else RunFolder(place).check())]
+
+
+def _is_foreign(path: Path) -> bool:
+    """Whether a file is JSON without the body that every file of trisect's has."""
+    try:
+        content = json.loads(path.read_bytes())
+    except (OSError, ValueError, RecursionError):
+        return False
+    return not (isinstance(content, dict) and "body" in content)
 
 
 def is_results(out: str | Path) -> bool:

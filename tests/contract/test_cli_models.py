@@ -2,11 +2,13 @@
 
 import json
 import re
+import shutil
 
 import pytest
 from tests import tiny, tinyhf
 from tests.raw import call, write_splits
 
+from trisect.core.files import write_json
 from trisect.core.spec import to_json_data
 from trisect.lab import subject
 
@@ -62,6 +64,19 @@ def test_a_folder_with_models_in_it_names_them(place, tmp_path, monkeypatch):
     for name in ("config.json", "model.safetensors"):
         (deep / name).touch()
     assert "A model's folder has a config.json; this one holds a." in call("check", tmp_path / "deep").stderr
+
+
+def test_the_folder_of_a_training_that_did_not_finish_is_named(place, tmp_path):
+    folder = tmp_path / "recall"
+    write_json(folder / "people.json", {"names": []})
+    write_json(folder / "recall.json", {"recipe": {}, "seeds": [1], "wall_seconds": 2.0})
+    for models in (False, True):
+        if models:
+            shutil.copytree(place / "causal", folder / "models" / "a")
+        said = call("check", folder).stderr
+        assert "It has recall.json: a command trains models there, and was interrupted or is running." in said
+        assert "Call the same command again: it goes on from there." in said
+        assert ("Give one of them, such as" in said) is models
 
 
 def test_check_prints_the_proof(place):

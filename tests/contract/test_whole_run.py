@@ -59,6 +59,18 @@ def test_a_run_is_listed_whole_and_has_a_mark_of_its_own(folders, models, tmp_pa
     assert tables[0] == tables[1]
 
 
+def test_check_reads_the_runs_below_a_folder_and_no_other_manifest(folders):
+    shutil.copytree(folders / "two", folders / "one" / "part")
+    (folders / "one" / ".run.1-01234567.trisect-part").mkdir()
+    (folders / "one" / ".run.1-01234567.trisect-part" / MANIFEST).write_text("half")
+    (folders / "one" / "app").mkdir()
+    (folders / "one" / "app" / MANIFEST).write_text('{"name": "app"}')
+    assert trisect.check(folders / "one") == []
+    (folders / "one" / "part" / MANIFEST).write_text("cut")
+    (error,) = trisect.check(folders / "one")
+    assert error.problem == f"{folders / 'one' / 'part' / MANIFEST} cannot be read."
+
+
 def test_a_table_of_another_run_and_a_missing_an_added_and_an_altered_file_are_found(folders):
     shutil.copy(folders / "two" / "tables" / "measures.parquet", folders / "one" / "tables")
     (error,) = RunFolder(folders / "one").check()
@@ -215,8 +227,8 @@ def test_what_was_staged_by_halves_is_removed_and_a_command_that_fails_leaves_th
 @pytest.mark.parametrize("name", ["../x", "/x", "a/../../x", "", ".lock"])
 def test_a_forged_list_names_nothing_outside(folders, name):
     write_json(folders / "one" / MANIFEST, {"experiment": "norms", "run": "0" * 32, "files": {name: "0"}})
-    with pytest.raises(StudyError, match="is not the manifest of a run"):
-        RunFolder(folders / "one").check()
+    (error,) = RunFolder(folders / "one").check()
+    assert error.problem.endswith("is not the manifest of a run.")
 
 
 def outs(base: Path) -> dict[str, tuple[object, str]]:
@@ -337,7 +349,7 @@ def unrecorded(folder):
 @pytest.mark.parametrize(
     ("harm", "given", "known", "todo"),
     [
-        (unlisted, "measures.parquet cannot be read.", "ComputeError", "Copy it again from the folder"),
+        (unlisted, "measures.parquet cannot be read.", "does not match its checksum", "Copy it again from the folder"),
         (unrecorded, "norms.json cannot be read.", "TypeError", "Copy it again from the folder"),
         (altered, "measures.parquet was altered.", "is not what 'trisect norms' wrote", "Run the same command again"),
         (cut, "do not make the page of 'trisect norms'.", "this version's page reads", "Run it again: trisect norms"),

@@ -190,6 +190,10 @@ def test_a_masked_model_answers_at_its_mask(tmp_path):
     pair = {"base": "w1 [MASK] w3", "donor": "w4 [MASK] w6", "answers": {"base": "w5", "q": "w7"}}
     done = trisect.patch(model, pair_list=[pair], sites="v@1", out=tmp_path / "out", quiet=True)
     assert done.sites[0].logit_change is not None
+    page = done.report.read_text()
+    assert "Pair 1, written out" in page
+    assert "<td><b>w1</b> [MASK]<b> w3</b></td>" in page
+    assert "at all positions; words that differ (bold): w1 → w4, w3 → w6. The answer is read at the mask." in page
     wrong = {"base": "w1 [MASK] [MASK]", "donor": "w4 [MASK] w6"}
     refused(
         lambda: trisect.patch(model, pair_list=[wrong], out=tmp_path / "b", quiet=True), "its base has '[MASK]' 2 times"

@@ -136,6 +136,17 @@ def test_the_adaptive_check_is_told_with_where_it_is_worst():
     assert page.index('id="fig08-rewind-heat"') < page.index(text)
 
 
+@pytest.mark.parametrize(
+    ("nodes", "spent", "full"), [(17, 17, False), (33, 140, False), (0, 42, True), (None, 134, True)]
+)
+def test_where_no_two_grids_agree_it_is_said(nodes, spent, full):
+    """By the last nodes; tables without them, by the evaluations."""
+    of_nodes = {} if nodes is None else {"rewind_nodes": (float(nodes), None)}
+    text = exact(with_check(0.0, rewind_evaluations=(float(spent), None), **of_nodes))
+    assert ("At q@1 no two agreed in some seed, and every α was evaluated there." in text) is full
+    assert f"come from {spent} evaluations per site and seed" in text
+
+
 def test_with_fewer_values_than_nodes_the_sentence_is_still_true():
     tables = with_check(2e-4, rewind_evaluations=(17.0, None))
     few = tables["sites"].filter(~((pl.col("measure") == "rewind_loss_nats") & ((pl.col("at") * 10) % 1 > 1e-9)))

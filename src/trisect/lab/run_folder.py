@@ -18,7 +18,7 @@ import polars as pl
 from filelock import FileLock, Timeout
 from typing_extensions import TypedDict
 
-from trisect.core.errors import DamagedFileError, StudyError
+from trisect.core.errors import DamagedFileError, StudyError, TrisectError
 from trisect.core.files import (
     Json,
     digest,
@@ -250,8 +250,11 @@ class RunFolder:
     # --- check
 
     def check(self, again: str = "Run the same command again: it writes all of them.") -> list[StudyError]:
-        """An error for each file of the run that is missing, changed, or from another run."""
-        manifest, errors = self.manifest(), list[StudyError]()
+        """An error for each file of the run that is missing, changed, or from another run; one for a damaged manifest."""
+        try:
+            manifest, errors = self.manifest(), list[StudyError]()
+        except DamagedFileError as error:
+            return [error]
         reason = f"It is not what 'trisect {manifest['experiment']}' wrote (run {manifest['run'][:8]})."
         for name, mark in sorted(manifest["files"].items()):
             path = self.path / name
@@ -363,6 +366,19 @@ def join_plan(path: Path, kind: str, request: Mapping[str, Json], seeds: Sequenc
         todo = "Give the settings that it was started with, or choose another folder with --out."
         raise StudyError(f"{path.parent} belongs to another {kind}.", f"{'; '.join(differing)}.", todo)
     return ResumePlan(request, tuple(sorted({*calls["seeds"], *seeds})), calls["wall_seconds"])
+
+
+def unfinished_plan(folder: Path) -> str:
+    """The file name of a plan of `join_plan` in a folder without a finished run; empty if there is none."""
+    paths = sorted(folder.glob("*.json")) if not RunFolder(folder).has_run else []
+    for path in paths:
+        with suppress(TrisectError, OSError):
+            if (
+                path.stat().st_size < LONGEST_STATEMENT
+                and _CallsData.__annotations__.keys() <= read_json(path, "").keys()
+            ):
+                return path.name
+    return ""
 
 
 def _difference(name: str, old: Json, new: Json) -> str:

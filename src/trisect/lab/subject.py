@@ -16,7 +16,7 @@ from trisect.core.spec import Run
 from trisect.core.subject import InputSample, SeeingSubject, Subject, Texts
 from trisect.lab.folder import Folder, epoch_weights, read_run, weights
 from trisect.lab.jobs import screen
-from trisect.lab.run_folder import is_study
+from trisect.lab.run_folder import is_study, unfinished_plan
 from trisect.lm.reading import OwnModel
 from trisect.text.corpus import Corpus, is_corpus
 from trisect.text.readers import READERS
@@ -268,7 +268,7 @@ def _find_study(
 
 
 def check_folder(model: Any) -> None:
-    """Raise ModelError for a text, and for a folder without a model, naming models below it."""
+    """Raise ModelError for a text, and for a folder without a model, naming models below it, and training that is not finished."""
     place = Path(model) if isinstance(model, (str, Path)) else None
     if place is None or any((place / name).exists() for name in CONFIGS):
         return
@@ -287,12 +287,18 @@ def check_folder(model: Any) -> None:
                 for inner in sorted(p for p in folder.iterdir() if not p.name.startswith(".") and not p.is_symlink()):
                     if inner.is_dir():
                         (models if _is_model(inner) else level).append(inner)
-    if not models:
+    plan = unfinished_plan(place)
+    if not models and not plan:
         return
     listed = ", ".join(str(path.relative_to(place)) for path in models[:MAX_NAMES])
     listed += f" and {len(models) - MAX_NAMES} more" if len(models) > MAX_NAMES else ""
-    reason = f"It has models in it: {listed}."
-    raise ModelError(f"{place} is no model's folder.", reason, f"Give one of them, such as {models[0]}.")
+    reason, todo = f"It has models in it: {listed}.", f"Give one of them, such as {models[0]}." if models else ""
+    if plan:
+        reason = (
+            f"It has {plan}: a command trains models there, and was interrupted or is running. {reason * bool(models)}"
+        )
+        todo = f"Call the same command again: it goes on from there. {todo}"
+    raise ModelError(f"{place} is no model's folder.", reason.rstrip(), todo.rstrip())
 
 
 def _is_model(place: Path) -> bool:

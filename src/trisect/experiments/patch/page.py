@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Mapping, Sequence
+from itertools import zip_longest
 from typing import TYPE_CHECKING
 
 import polars as pl
+from markupsafe import Markup
 
 from trisect.core.finding import About, Estimate, Finding
 from trisect.core.printable import percent
@@ -76,11 +79,10 @@ def page(tables: Mapping[str, pl.DataFrame], about: About[PatchFacts]) -> Sheet:
     """The page from the tables."""
     facts, sites = about.facts, read_sites(tables["measures"])
     where_patched = "several layers at once" if facts.per == "site" else f"one {facts.per}"
-    where = {"all": "at all positions", "last": "at the last position", "differ": "where the texts differ"}
     name = words.display_name(facts.subject, about.command)
     lede = (
         f"{name} · {facts.corpus} · {words.quantity(facts.counted, 'pair')} · {where_patched} patched "
-        f"{where.get(facts.positions, f'at positions {facts.positions}, counted from 1')}"
+        f"{_positions_words(facts)}"
     )
     mark = f", fingerprint {facts.corpus_fingerprint}" if facts.corpus_fingerprint else ""
     details = (
@@ -105,7 +107,7 @@ def page(tables: Mapping[str, pl.DataFrame], about: About[PatchFacts]) -> Sheet:
     numbers = Section("Numbers", notes, (), (Table(columns, rows, "Every site"),))
     title = f"Which queries, keys and values of {name} carry the answer?"
     footer = provenance(about, *details, timed=False)
-    pair, texts = _pair_section(tables, sites)
+    pair, texts = _pair_section(tables, sites, facts)
     if "attributions" in tables:
         first = tables["attributions"].row(0, named=True)
         stack = "" if first["stack"] == "plain" else f"{first['stack']}."
@@ -121,6 +123,11 @@ def page(tables: Mapping[str, pl.DataFrame], about: About[PatchFacts]) -> Sheet:
     answer, opening = _opening(tables, about, sites, pair)
     parts = present(opening, claims, _prediction_section(tables), texts, numbers)
     return Sheet(title, "trisect · patch", lede, parts, footer, REFERENCES, answer)
+
+
+def _positions_words(facts: PatchFacts) -> str:
+    where = {"all": "at all positions", "last": "at the last position", "differ": "where the texts differ"}
+    return where.get(facts.positions, f"at positions {facts.positions}, counted from 1")
 
 
 def read_sites(measures: pl.DataFrame) -> list[SiteNumbers]:
@@ -357,9 +364,9 @@ def _opening(
     if not lead and _is_seldom_answered(tables):
         answer = "The model answers few of these texts correctly, so that what a donor brings says little of what carries the answer."
     more = (pair, *([Bullets(tuple(lead[1:]))] if lead[1:] else []))
-    once = [finding.words for finding in results if finding.measure in ("answered", "same_answer")]
+    context_sentences = [finding.words for finding in results if finding.measure in ("answered", "same_answer")]
     return answer, Section(
-        "Which answer came", (), figures, blocks=(*more, *quiet((PAIR, *once, *_notes(tables, facts))))
+        "Which answer came", (), figures, blocks=(*more, *quiet((PAIR, *context_sentences, *_notes(tables, facts))))
     )
 
 
@@ -441,7 +448,9 @@ def _figures(sites: Sequence[SiteNumbers], facts: PatchFacts) -> Iterable[Figure
                 number += 1
 
 
-def _pair_section(tables: Mapping[str, pl.DataFrame], sites: Sequence[SiteNumbers]) -> tuple[Table, Section]:
+def _pair_section(
+    tables: Mapping[str, pl.DataFrame], sites: Sequence[SiteNumbers], facts: PatchFacts
+) -> tuple[Table, Section]:
     """The first pair that counts written out; and a section with predictions and answers of a few pairs."""
     pairs = tables["pairs"]
     first = pairs.filter(pl.col("counted"))["pair"].first() or 1
@@ -470,11 +479,27 @@ def _pair_section(tables: Mapping[str, pl.DataFrame], sites: Sequence[SiteNumber
     caption, body = f"The first {len(lines)} of {len(pairs)} pairs", tuple(tuple(line.values()) for line in lines)
     table = Table(tuple(lines[0]), body, caption, prose=True, folded=False)
     shown = next((line for line in lines if line["pair"] == str(first)), lines[0])
-    written = tuple(
-        (f"with {name}" if name in answers_by_site else name, cell) for name, cell in shown.items() if name != "pair"
-    )
-    pair = Table(("", "text"), written, f"One pair written out{f' ({kind})' if kind else ''}", prose=True, folded=False)
+    others = list(shown.items())[3:]
+    answers = tuple((f"with {name}" if name in answers_by_site else name, cell) for name, cell in others)
+    caption = f"Pair {shown['pair']}{f' ({kind})' if kind else ''}, written out"
+    written = (*_written_pair(shown["base"], shown["donor"], facts), *answers)
+    pair = Table(("", "text"), written, caption, prose=True, folded=False)
     return pair, Section("The texts", (text,) if answered else (), (), (table,))
+
+
+def _written_pair(base: str, donor: str, facts: PatchFacts) -> tuple[tuple[str, str], ...]:
+    """Both texts, in bold the words that differ from the word at the same place; what is patched, and where the answer is read."""
+    texts, differing = (Markup(), Markup()), list[str]()
+    by_place = zip_longest(*(re.findall(r"\s*(?:\w+|[^\w\s])", text) for text in (base, donor)), fillvalue="")
+    for words_there in by_place:
+        differs = words_there[0] != words_there[1]
+        marks = (Markup("<b>{}</b>" if differs and word else "{}").format(word) for word in words_there)
+        texts = tuple(text + mark for text, mark in zip(texts, marks, strict=True))
+        differing += [" → ".join(word.strip() or "–" for word in words_there)] * differs
+    differ = f"words that differ (bold): {', '.join(differing)}" if differing else "the texts have the same words"
+    read = f" The answer is read at the {'mask' if facts.objective == 'masked' else 'last position'}."
+    where = f"{_positions_words(facts)}; {differ}.{read * (facts.scored == 'answers')}"
+    return ("base", texts[0]), ("donor", texts[1]), ("patched", where)
 
 
 def _shown(answer: str | None) -> str:

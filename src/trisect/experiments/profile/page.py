@@ -210,7 +210,10 @@ def page(tables: Mapping[str, pl.DataFrame], about: About[ProfileFacts]) -> Shee
     answer, picture = _lead(numbers, facts, sample)
     figures = present(picture, small_multiples("profile-short", "Label by label", GAIN_CAPTION, by_label))
     absent = [f"{label} in {spell_layers(spots)}" for label in numbers.labels if (spots := _absent(numbers, label))]
-    limits = (f"{NOT_CARRIED}: {'; '.join(absent)}.",) * bool(absent)
+    limits = (
+        *([f"{NOT_CARRIED}: {'; '.join(absent)}."] if absent else ()),
+        *([_as_used_words(facts.as_used)] if facts.as_used else ()),
+    )
     rule = (
         f"Heads are resampled with replacement, {words.quantity(numbers.heads('v'), 'head')} in all; with fewer than 30 in a part there "
         "is no verdict. Both claims were fixed after a trial on one model (MiniLM), so that on it they are no prediction. Where queries "
@@ -321,6 +324,7 @@ def findings(tables: Mapping[str, pl.DataFrame], about: About[ProfileFacts]) -> 
     facts = about.facts
     numbers = ProfileNumbers.of(tables["measures"], facts.labels)
     return (
+        *_answer(numbers, facts.as_used),
         *(_label(numbers, label, facts.as_used) for label in numbers.labels),
         *checkpoint_findings(numbers, facts.checkpoints),
         *_exchange(numbers, facts),
@@ -329,6 +333,31 @@ def findings(tables: Mapping[str, pl.DataFrame], about: About[ProfileFacts]) -> 
         *_erasure_findings(numbers, facts, True),
         *verdict_findings(tables["claims"]),
     )
+
+
+def _answer(numbers: ProfileNumbers, as_used: Sequence[str]) -> tuple[Finding, ...]:
+    """What queries, keys and values encode, over all heads; empty if nothing.
+
+    Nothing of components that are read as attention used them: what they keep may not be by their weights.
+    """
+    parts = []
+    for c in (c for c in COMPONENTS if c not in as_used):
+        carried = [la for la in numbers.labels if any(numbers.input_gain(s, la, c) >= MARGIN for s in numbers.spots)]
+        ways = []
+        for way, verb in ((1, "keep"), (-1, "drop")):
+            if clear := [label for label in carried if numbers.gain(label, c).side == way]:
+                ways.append(f"{verb} {words.join_words(clear)}")
+        if ways:
+            parts.append(f"{words.COMPONENT_NAMES[c]} {' and '.join(ways)}")
+    if not parts:
+        return ()
+    same = "the same input"
+    if numbers.apart:
+        same = "what each reads (cross-attention: q of words of the target, k and v of words of the source)"
+    text = (
+        f"Compared with random maps of {same}, over {words.quantity(numbers.heads('q'), 'head')}: {'; '.join(parts)}."
+    )
+    return (Finding("profile_answer", text, UNIT),)
 
 
 def _label(numbers: ProfileNumbers, label: str, as_used: Sequence[str]) -> Finding:
@@ -342,6 +371,10 @@ def _label(numbers: ProfileNumbers, label: str, as_used: Sequence[str]) -> Findi
             more.append(" > ".join(pair.split("-")[::side]))
     text, compared = _sentence(numbers, label, as_used), ", ".join(more) or "alike, or too uncertain"
     return Finding("profile", text, UNIT, values, compared, title=title, what="kept", groups=(label,), per="head")
+
+
+def _as_used_words(as_used: Sequence[str]) -> str:
+    return f"Of {words.join_words(as_used)}, read as attention used them, this may not be by their weights."
 
 
 def _absent(numbers: ProfileNumbers, label: str) -> list[Address]:
@@ -384,7 +417,7 @@ def _sentence(numbers: ProfileNumbers, label: str, as_used: Sequence[str]) -> st
     if absent:
         text += f" Not carried in {spell_layers(absent)}."
     if as_used:
-        text += f" Of {words.join_words(as_used)}, read as attention used them, this may not be by their weights."
+        text += f" {_as_used_words(as_used)}"
     return text
 
 

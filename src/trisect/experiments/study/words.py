@@ -348,6 +348,7 @@ def exactness(rows: StudyRows) -> str | None:
     spent, checks = (rows.measure(f"rewind_{name}", "train") for name in ("evaluations", "check_nats"))
     if not spent:
         return None
+    last = {(p.site, p.seed): p.value for p in rows.measure("rewind_nodes", "train")}
     how, points = rows.statement("rewind"), len({p.at for p in rows.measure("rewind_loss_nats", "train")})
     if how.get("mode") == "exact":
         text = f"Every one of the {words.quantity(points, 'value')} of α was evaluated; nothing is interpolated."
@@ -359,6 +360,9 @@ def exactness(rows: StudyRows) -> str | None:
             f"was not evaluated, they lie on polynomials through {words.join_words([str(n) for n in NODES])} nested Chebyshev nodes, "
             f"refined until two of them agree within {TOLERANCE:g} nats everywhere."
         )
+        # no nodes: nothing is interpolated; some committed tables have no such rows
+        if full := {p.site for p in spent if last.get((p.site, p.seed), float(p.value < points)) == 0}:
+            text += f" At {words.join_words(sorted(full, key=words.order))} no two agreed in some seed, and every α was evaluated there."
         if checks:
             largest = max(checks, key=lambda p: p.value)
             text += f" The largest disagreement of the last two was {words.number(largest.value)} nats"
@@ -367,12 +371,12 @@ def exactness(rows: StudyRows) -> str | None:
         {(p.site, p.seed): p.value for p in rows.measure(f"rewind_rise_{end}_nats", "train") if p.at == 0.0}
         for end in ("low", "high")
     )
-    if both := lows.keys() & highs.keys():
+    if interval_keys := lows.keys() & highs.keys():
         size = f" of {words.count(how['sample_tokens'])} tokens of each split" if how.get("sample_tokens") else ""
-        widest = max(sorted(both), key=lambda key: highs[key] - lows[key])
-        band = f"{words.number(lows[widest], True)} to {words.number(highs[widest], True)}"
+        widest = max(sorted(interval_keys), key=lambda key: highs[key] - lows[key])
+        interval = f"{words.number(lows[widest], True)} to {words.number(highs[widest], True)}"
         text += (
             f" Losses are those of a sample of whole rows{size}, the same at every α, site and seed; the widest 95\u00a0% interval of "
-            f"the rise at α\u00a0=\u00a00 over all rows is {band} nats ({widest[0]}, seed {widest[1]})."
+            f"the rise at α\u00a0=\u00a00 over all rows is {interval} nats ({widest[0]}, seed {widest[1]})."
         )
     return text
