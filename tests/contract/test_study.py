@@ -343,6 +343,16 @@ def test_what_is_killed_before_its_end_can_be_reported(tmp_path, monkeypatch):
     assert trisect.render(tmp_path / "study").tables["runs"].height == 0
 
 
+def test_evaluations_do_not_outlive_the_baseline_that_they_measured(whole, tmp_path):
+    shutil.copytree(whole.folder, tmp_path / "study")
+    baseline = whole.tables["runs"].filter(edit="none", seed=1)["run"][0]
+    shutil.rmtree(tmp_path / "study" / "runs" / baseline)
+    old = tmp_path / "study" / "evaluations" / baseline / "rewind-q@1.json"
+    old.write_text(old.read_text() + " ")
+    assert_same(run(tmp_path / "study"), whole)
+    assert not old.read_text().endswith(" ")
+
+
 def test_a_plan_runs_nothing_counts_everything_and_its_fleets_mix_no_seeds_labels_or_trainings(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     plan = trisect.plan(tiny.EXPERIMENT)

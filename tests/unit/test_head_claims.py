@@ -58,6 +58,17 @@ def test_it_holds_only_where_every_head_holds():
     assert whole["n"] == 3
 
 
+def test_claims_of_one_source_are_one_family():
+    mild = against([0.3], [1], [0.02])
+    assert verdicts(judge_heads(source((part(),)), {"overlap": mild}, ABOUT)) == {"X-1": "refuted"}
+    two = judge_heads(source((part(),), (part("other"),)), {"overlap": mild, "other": mild}, ABOUT)
+    one = judge_heads(source((part(),), (part("other"),)), {"overlap": mild}, ABOUT)
+    assert (one["low_family"][1], two["low_family"][1]) == pytest.approx((0.29, 0.28))  # of what was measured
+    assert set(verdicts(two).values()) == {"inconclusive"}
+    assert two["p_holm"][0] == pytest.approx(0.08)
+    assert two["reason"][0] == "p is 0.04, and 0.08 after Holm's correction over its source's claims"
+
+
 @pytest.mark.parametrize(
     ("found", "reason"),
     [

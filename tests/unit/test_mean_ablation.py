@@ -54,6 +54,22 @@ def test_a_head_is_ablated_alone(model):
     assert after[..., start + each :].std(dim=(0, 1)).max() < 1e-12
 
 
+def test_mean_keys_make_attention_uniform_as_queries_of_zero_do(model):
+    weights, pieces = model
+    by_mean = ablate_mean(weights, tiny.MODEL, Site.parse("k@1").resolve(2, 2), pieces["train"])
+    by_zero = dict(weights)
+    for kind in ("weight", "bias"):
+        by_zero[f"layers.1.in.{kind}"] = weights[f"layers.1.in.{kind}"].clone()
+        by_zero[f"layers.1.in.{kind}"][: tiny.MODEL.width] = 0.0
+    piece = pieces["valid"][0]
+    hidden = [
+        forward({k: v[None] for k, v in some.items()}, piece.inputs, tiny.MODEL).hidden
+        for some in (by_mean, by_zero, weights)
+    ]
+    torch.testing.assert_close(hidden[0], hidden[1])
+    assert (hidden[0] - hidden[2]).abs().max() > 1e-3
+
+
 def test_rows_hold_the_rise_on_both_splits_with_its_interval(model):
     weights, pieces = model
     site = Site.parse("q+k+v@all").resolve(2, 2)

@@ -2,6 +2,8 @@
 
 import json
 import os
+import runpy
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -124,3 +126,12 @@ def test_an_evaluation_that_sends_its_runs_files_leaves_the_others_there(tmp_pat
     work.land({name: b"{}"})
     assert folder.run(run).read_bytes() == b"{}"
     assert [path.name for path in folder.evaluations(run).glob("*")] == left
+
+
+def test_listed_survivors_are_changes_of_what_stands():
+    root = Path(__file__).parents[2]
+    tool = runpy.run_path(str(root / "tools" / "mutants.py"))
+    for line in (root / "tools" / "survivors.txt").read_text(encoding="utf-8").splitlines():
+        mutant, _, reason = line.partition(" | ")
+        assert reason
+        assert mutant in map(str, tool["mutants"](root / "src" / "trisect" / mutant.split()[0]))

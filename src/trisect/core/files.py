@@ -181,7 +181,7 @@ def read_json(path: Path, todo: str) -> dict[str, Json]:
 
     Values are not validated: `read_record` and `as_record` do that.
     """
-    body = read_any_json(path, todo)
+    body = _read_body(path, todo)
     if not isinstance(body, dict):
         raise DamagedFileError(f"{path} is damaged.", f"It holds a {type(body).__name__}, not an object.", todo)
     return body
@@ -204,13 +204,13 @@ def as_record(body: object, path: Path, todo: str, kind: type[D]) -> D:
 
 def read_json_list(path: Path, todo: str) -> list[Json]:
     """Read a list of `write_json`; raises DamagedFileError as `read_json` does."""
-    body = read_any_json(path, todo)
+    body = _read_body(path, todo)
     if not isinstance(body, list):
         raise DamagedFileError(f"{path} is damaged.", f"It holds a {type(body).__name__}, not a list.", todo)
     return body
 
 
-def read_any_json(path: Path, todo: str) -> Json:
+def _read_body(path: Path, todo: str) -> Json:
     """Read any value of `write_json`; raises DamagedFileError as `read_json` does."""
     try:
         document = json.loads(path.read_text(encoding="utf-8"))

@@ -1,4 +1,4 @@
-"""Connect to Ray: the cluster of RAY_ADDRESS, which must require a token, else a cluster of this process on loopback."""
+"""Connect to Ray: the cluster of RAY_ADDRESS, if RAY_AUTH_MODE is token, else a cluster of this process on loopback."""
 
 from __future__ import annotations
 

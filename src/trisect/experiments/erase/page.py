@@ -108,7 +108,7 @@ def _answer(findings: Sequence[Finding], by_label: Mapping[str, Sequence[LabelAt
     }
     notes = (
         findings[0].words,
-        *(f"{label}:{comparison}" for label, comparison in compared.items()),
+        *(f"{label}: {comparison.strip()}" for label, comparison in compared.items()),
         f"LEACE is fitted to {words.count(facts.fitted)} labelled positions of the train split or more, and takes out "
         "as many directions as the label has classes less one, where the site is as wide. A rise alone says how much "
         f"was removed; what it says of the label is the rise beyond {words.quantity(facts.draws, 'random subspace')} "

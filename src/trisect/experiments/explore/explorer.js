@@ -278,13 +278,13 @@ class Explorer {
     return `${this.token("i", i)} takes from ${this.token("j", j)}: weight ${number(this.maps.W[at])}${beside}`;
   }
 
-  // The name of the head under the pointer, else of the one that is open.
+  // The name of the head under the pointer, if it is not the open one.
   say() {
     for (const grid of this.grids) grid.mark();
     const spot = this.pointed && this.layers[this.pointed.row];
     const [n, head] = spot ? [spot.n, this.pointed.head] : [this.n, this.head];
     const preview = n !== this.n || head !== this.head;
-    this.about.replaceChildren(preview ? make("span", { class: "x-preview" }, "Preview") : "", make("b", {}, this.name(n, head)));
+    this.about.replaceChildren(...(preview ? [make("span", { class: "x-preview" }, "Preview"), make("b", {}, this.name(n, head))] : []));
   }
 
   announce() {

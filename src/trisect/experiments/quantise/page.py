@@ -52,10 +52,16 @@ def page(tables: Mapping[str, pl.DataFrame], about: About[ReadFacts]) -> Sheet:
         for row in rows
     )
     columns = ("site", "reduced to", f"change, {axis_unit(facts)}", "95 % interval")
-    once = (finding.words for finding in results if finding.measure not in ("plan_change", "check"))
+    context_sentences = (finding.words for finding in results if finding.measure not in ("plan_change", "check"))
     shown = present(_needs(changes, _limit(tables, facts)[0]))
     sections = (
-        Section("How many bits", lead, tuple(_figures(changes.finite, facts)), shown, blocks=quiet((*once, *notes))),
+        Section(
+            "How many bits",
+            lead,
+            tuple(_figures(changes.finite, facts)),
+            shown,
+            blocks=quiet((*context_sentences, *notes)),
+        ),
         *present(_plan(Measures.of(tables["measures"]), facts, lead)),
         Section("Numbers", tuple(about.notes), (), (Table(columns, tuple(cells), "Every change"),)),
     )
