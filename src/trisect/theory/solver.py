@@ -54,7 +54,7 @@ def certificate(words: Float[np.ndarray, "N D"], targets: Float[np.ndarray, "N M
 
 
 def _rank(words: Float[np.ndarray, "N D"]) -> int:
-    """The words' rank up to rounding, each taken at length 1."""
+    """The words' rank up to rounding, each scaled to length 1."""
     lengths = np.linalg.norm(words, axis=1, keepdims=True)
     return int(np.linalg.matrix_rank(words / np.where(lengths > 0, lengths, 1.0)))
 
