@@ -88,10 +88,11 @@ def _answer(results: Sequence[Finding], names: Sequence[str]) -> str:
     if not clear:
         return "No difference between the two models is certain over their layers: no 95\u00a0% interval leaves out 0."
     _, finding, e = max(clear, key=lambda item: item[0])
-    component = f" of {words.COMPONENT_NAMES.get(e.name, e.name)}" * bool(e.name)
+    component = f" ({words.COMPONENT_NAMES.get(e.name, e.name)})" * bool(e.name)
     return (
-        f"{' and '.join(names)} differ most clearly in the {finding.title}{component}: the second less the first is {number_words(e)}, "
-        f"{finding.unit}, mean over {words.quantity(e.n or 0, finding.per)}; {len(clear)} of {len(intervals)} such intervals leave out 0."
+        f"{' and '.join(names)} differ most clearly in one number, {finding.title}{component}: the second less the first is "
+        f"{number_words(e)}, {finding.unit}, mean over {words.quantity(e.n or 0, finding.per)}; "
+        f"{len(clear)} of {len(intervals)} such intervals leave out 0."
     )
 
 
