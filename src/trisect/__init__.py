@@ -10,7 +10,8 @@
     trisect.profile(model, texts)                which properties of a word q, k and v keep
 
 Layers and heads count from 1 in sites and tables, positions from 0; indices into arrays are Python's. A command
-`trisect NAME --some-option` is `trisect.NAME(some_option=…)`; its texts (--corpus, --split, --limit, --text) are `texts`.
+`trisect NAME --some-option` is `trisect.NAME(some_option=…)`; `theory` is theory_page and `report` render there. Its texts
+(--corpus, --split, --limit, --text) are `texts`.
 What it returns has `.tables` (Polars), `.to_pandas()`, `.to_dict()`, `.findings` and `.report`, the page. `trisect.MeasureName`
 has the name, unit and meaning of every measure. In a notebook `trisect.explore(reading)` shows every head.
 """

@@ -114,7 +114,7 @@ def test_files_that_hold_no_pair_are_refused(tmp_path):
     ],
 )
 def test_pairs_that_do_not_fit_the_model_are_named(gpt2, tmp_path, pair, words):
-    refused(lambda: trisect.patch(gpt2, pair_list=[pair], out=tmp_path / "out", quiet=True), *words, "Correct the pair")
+    refused(lambda: trisect.patch(gpt2, pair_list=[pair], out=tmp_path / "out", quiet=True), *words, "or leave")
     assert not list(tmp_path.glob("out/*"))
 
 

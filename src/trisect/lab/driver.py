@@ -36,6 +36,7 @@ from trisect.lab.records import (
 from trisect.lab.run_folder import (
     CHANGE_MESSAGES,
     COPY_AGAIN,
+    DISSECTION_PARTS,
     RunFolder,
     check_output_path,
     has_tables,
@@ -461,6 +462,8 @@ def _find_experiment(experiments: Sequence[Experiment[Any, Any]], folder: Path) 
             raise damaged
         reason = "There is no study.json in it, and no manifest.json or record, such as about.json, of another command."
         todo = "Name a folder that a command wrote, which is what it was given as --out."
+        if (folder / DISSECTION_PARTS).is_file():
+            todo = "It is a dissection that was interrupted or is running: run the same `trisect dissect` again."
         if (folder / "experiment.json").is_file():
             todo = f"Run its experiment again: trisect study {folder / 'experiment.json'} --out FOLDER."
         raise StudyError(f"{folder} holds no study, and no other results.", reason, todo)

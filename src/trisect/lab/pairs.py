@@ -383,7 +383,10 @@ def _compare_lengths(
         of_target = stack in ("dec", "cross") if target.component == "q" else stack == "dec"
         if settings.positions != "last" or stack == "enc" or (stack == "cross" and target.component != "q"):
             needed.add("target" if of_target else "source")
-    uneven = set[str]()  # of what is no text, these sides are patched at the last position alone
+    uneven, wrong = (
+        set[str](),
+        list[tuple[str, str]](),
+    )  # of what is no text, these sides are patched at the last position alone
     for pair, base, donor in zip(pairs, read[::2], read[1::2], strict=True):
         for side, length, other in zip(("source", "target"), base.lengths, donor.lengths, strict=True):
             if side not in needed or length == other:
@@ -391,8 +394,15 @@ def _compare_lengths(
             if not may_differ:
                 of_side = f" of the {side}" if base.lengths[1] else ""
                 shown = f"{text_words(pair.base)!r} and {text_words(pair.donor)!r}"
-                raise bad_pair(pair.place, f"the base has {length} tokens{of_side}, the donor {other}: {shown}")
+                wrong.append((pair.place, f"the base has {length} tokens{of_side}, the donor {other}: {shown}"))
             uneven.add(side)
+    if wrong:
+        more = f" So it is in {len(wrong) - 1:,} more, as in {wrong[1][0]}." if wrong[1:] else ""
+        reason = (
+            f"They are patched position by position, so that both need as many tokens of the model's tokenizer.{more}"
+        )
+        todo = "Choose words of as many tokens, patch the last position (positions='last'), or leave these pairs out."
+        raise bad_pair(*wrong[0], reason, todo)
     return frozenset(uneven)
 
 

@@ -37,6 +37,7 @@ STATEMENT = "experiment.json"  # an experiment as written by a user, without a c
 LONGEST_STATEMENT = 1_000_000  # bytes; a ledger may be longer
 ENTRY_FILES = (".html", "corpus.json")  # entry points: removed before a new run's files are written, and written last
 CHANGE_MESSAGES = ("is missing.", "was altered.")  # messages about listed files that have changed
+DISSECTION_PARTS = "parts.json"  # beside a dissection's page: the steps that have begun, by their folders
 UNIT = ".unit-"  # prefix of the folders of finished units, until all are finished
 DELETE_ADVICE = "Delete {} and run the same command again: it computes what is missing."
 MOVE_ADVICE = "Move {} away and run the same command again: the plan cannot be recovered from the other files."
@@ -369,9 +370,11 @@ def join_plan(path: Path, kind: str, request: Mapping[str, Json], seeds: Sequenc
 
 
 def unfinished_plan(folder: Path) -> str:
-    """The file name of a plan of `join_plan` in a folder without a finished run; empty if there is none."""
+    """The file name of a plan of `join_plan`, or of a dissection's parts, in a folder without a finished run; empty if there is none."""
     paths = sorted(folder.glob("*.json")) if not RunFolder(folder).has_run else []
     for path in paths:
+        if path.name == DISSECTION_PARTS:
+            return path.name
         with suppress(TrisectError, OSError):
             if (
                 path.stat().st_size < LONGEST_STATEMENT

@@ -78,7 +78,9 @@ def open_text(path: Path, longest: int, limit: int, todo: str = "Give a readable
             yield io.TextIOWrapper(io.BufferedReader(bounded, BLOCK), encoding="utf-8-sig", newline="\n")
     except FileNotFoundError:
         names = sorted(p.name for p in path.parent.iterdir())[:8] if path.parent.is_dir() else []
-        reason = f"{path.parent} holds {', '.join(names)}." if names else f"{path.parent} is empty or not there."
+        place = path.parent.absolute()
+        state = f"holds {', '.join(names)}" if names else "is empty" if place.is_dir() else "is not there"
+        reason = f"Its folder {place} {state}."
         raise CorpusError(f"There is no file {path}.", reason, todo) from None
     except UnicodeDecodeError as error:
         where, byte = "", "A byte of it"

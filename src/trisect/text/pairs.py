@@ -88,10 +88,12 @@ def as_pairs(items: object) -> tuple[TextPair, ...]:
     return tuple(pairs)
 
 
-def bad_pair(place: str, reason: str) -> CorpusError:
-    """The error for a pair: its place, and what differs from the format."""
+def bad_pair(
+    place: str, reason: str, rule: str = f"{FORM}.", advice: str = "Correct the pair, or leave it out."
+) -> CorpusError:
+    """The error for a pair: its place, what is wrong with it, the rule, and what to do."""
     where = f"P{place[1:]}" if place.startswith("pair ") else place  # a file's name stays as it is
-    return CorpusError(f"{where}: {reason}.", f"{FORM}.", "Correct the pair, or leave it out.")
+    return CorpusError(f"{where}: {reason}.", rule, advice)
 
 
 def _pair(body: object, place: str, folder: Path = Path()) -> TextPair:

@@ -33,12 +33,11 @@ from trisect.lab import driver, jobs
 from trisect.lab.experiment import Measured, Result, RunContext, Work
 from trisect.lab.inputs import ModelSource, TextSource
 from trisect.lab.records import command
-from trisect.lab.run_folder import RunFolder
+from trisect.lab.run_folder import DISSECTION_PARTS, RunFolder
 from trisect.report.sheet import StudyLink, present
 
 PAGE = "explore.html"
 TUTORIAL = Path("docs", "one-head.md")  # in a clone of the project; an installed package has none
-NOTES = "parts.json"  # beside the front page: the steps that have begun, by their folders
 _WEIGHTS = re.compile(rb"<!-- weights [0-9a-f]+ -->\n$")
 # a page's title, and where it is for each model ('' where there is one)
 PageLinks = Sequence[tuple[str, Mapping[str, str]]]
@@ -90,7 +89,7 @@ class DissectWork:
 
     def check(self, folder: Path) -> None:
         """Raise if the folder has other results, or if a step cannot be resumed in it."""
-        if not (folder / NOTES).exists() and not (folder / RECORD).exists():
+        if not (folder / DISSECTION_PARTS).exists() and not (folder / RECORD).exists():
             RunFolder(folder).check_empty("dissection")
         _read_notes(folder)
         for step, work in self.works:
@@ -181,7 +180,7 @@ class _Notes(TypedDict):
 
 def _read_notes(folder: Path) -> _Notes:
     """Read the notes of a folder; raises DamagedFileError if they are unreadable."""
-    path = folder / NOTES
+    path = folder / DISSECTION_PARTS
     if not path.exists():
         return {"seconds": 0.0, "steps": {}}
     return read_record(path, f"Delete {path}: nothing else is lost.", _Notes)
@@ -229,7 +228,7 @@ class _Runner:
 
     def _write(self) -> None:
         with suppress(StudyError):  # on a full disk, report the error that was raised first
-            write_json(self.out / NOTES, self.notes)
+            write_json(self.out / DISSECTION_PARTS, self.notes)
 
 
 def step_key(step: DissectStep, out: Path) -> str:

@@ -507,7 +507,7 @@ def answer(picture: ExplorerPicture) -> str:
     weights = [layer.received for layer in layers]
     token = int(np.concatenate(weights).mean(axis=0).argmax())
     heads = [
-        (float(a[token]), f"L{layer.layer}.H{h}")
+        (float(a[token]), f"layer {layer.layer} head {h}")
         for layer, w in zip(layers, weights, strict=True)
         for h, a in enumerate(w, 1)
     ]

@@ -41,7 +41,7 @@ class ExploreSettings:
     ] = ()
 
     def __post_init__(self) -> None:
-        message = f"{len(self.text)} texts were given"
+        message = f"{len(self.text)} texts were given" if self.text else "No text was given"
         for medium, name, files in (("an image", "image", self.image), ("a sound", "audio", self.audio)):
             need_files(name, files)
             if files and len(self.text) > 1:

@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from trisect.experiments.patch.settings import PatchFacts
 
 TABLE_PAIRS = 8  # pairs of the table
+NO_SITE = "No site does {}, with an interval that leaves 0 out."
 SAME_ANSWER = "base and donor of every counted pair have the same answer"
 FEW_ANSWERED = 0.5  # share of texts answered correctly, below which the page has a warning
 PREDICTED = ("base", "q", "k", "v", "donor")  # answers that the table of pairs shows
@@ -346,7 +347,10 @@ def _opening(
             )
     largest = next((finding for finding in results if finding.measure.startswith("largest_")), None)
     distinct = [e for e in largest.values if (e.low or 0.0) > 0 or (e.high or 0.0) < 0] if largest is not None else []
-    if "predictions" in tables:
+    has_controls = any(
+        row["unrelated_nats"] is not None for row in tables.get("predictions", pl.DataFrame()).rows(named=True)
+    )
+    if has_controls:
         distinct = [e for e in distinct if e.name in clear]
     if not lead and largest is not None and distinct and not _is_seldom_answered(tables):
         strongest_value = max(distinct, key=lambda e: abs(e.mean or 0.0))
@@ -354,13 +358,14 @@ def _opening(
         lead.append(
             f"Patched in from another text (the donor), the largest effect is that of {words.site_words(strongest_value.name)}: {before} "
             f"{number_words(strongest_value, largest.signed)} {after}."
+            f"{'' if has_controls or 'predictions' not in tables else ' No unrelated donor was there to compare with.'}"
         )
     figures = tuple(_figures(sites, facts))
     if not figures:
         reason = "no change was finite" if tables["pairs"]["counted"].any() else "no pair counts"
         reason = SAME_ANSWER if _is_alike(tables["pairs"]) else reason
         lead.append(f"There is no figure, since no site has a number: {reason}.")
-    answer = lead[0] if lead else "No site does more than its controls, with an interval that leaves 0 out."
+    answer = lead[0] if lead else NO_SITE.format("more than its controls" if has_controls else "anything")
     if not lead and _is_seldom_answered(tables):
         answer = "The model answers few of these texts correctly, so that what a donor brings says little of what carries the answer."
     more = (pair, *([Bullets(tuple(lead[1:]))] if lead[1:] else []))

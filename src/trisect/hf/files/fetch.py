@@ -360,7 +360,8 @@ def _check_folder(folder: Path, options: Options) -> None:
         raise ModelError(f"{folder} holds an adapter of PEFT, and no model.", facts, todo)
     if "config.json" not in present:
         reason = f"A model's folder has a config.json; this one holds {listed}."
-        raise ModelError(f"{folder} is no model's folder.", reason, "Give the folder that save_pretrained wrote.")
+        todo = "Give the folder that save_pretrained wrote, or one with results of a command."
+        raise ModelError(f"{folder} is no model's folder.", reason, todo)
     if any(folder.glob("*.safetensors")) or INDEX in present:
         check_files(folder)
         return
