@@ -356,13 +356,16 @@ def test_the_page_begins_with_how_near_errors_come_to_closed_forms_one_drawing_a
         ("near", 1.02, 1.0),
         ("equals", 0.0, 0.0),
     ]
-    table = pl.DataFrame(cases, schema=["relation", "error", "expected"], orient="row")
+    table = pl.DataFrame(cases, schema=["relation", "error", "expected"], orient="row").with_columns(name=pl.lit("x"))
     assert page.answer(table).replace("\u00a0", " ") == (
-        "The error of hand-built attention equals its closed form to 8 digits in 1 case, "
+        "The error equals its closed form to 8 digits in 1 case, "
         "stays below a bound in 1 of 2 cases (at most 200.0 % of it) and is within 2.0 % of an approximate form in 1 case."
     )
     assert ran.answer == page.answer(ran.tables["theory"])  # what the terminal begins with
-    assert page.answer(table[-1:]) == "Every error is 0, as its closed form."
+    assert page.answer(table[-1:]) == "The error is 0 everywhere, as its closed form."
+    assert page.answer(table.with_columns(name=pl.lit("copying"))).startswith(
+        "With queries, keys and values set by hand, attention copies one value: its error equals"
+    )
     first = ran.report.read_text(encoding="utf-8").partition('<section id="attention">')[0]
     assert f'<p class="answer">{page.answer(ran.tables["theory"])}</p>' in first
     assert "2 constructions · β 1 to 2 · 3 keys · 6 dimensions · 500 samples · seed 7 · float64" in first

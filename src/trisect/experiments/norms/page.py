@@ -63,6 +63,7 @@ MEASURES = {
     "spearman_rank_a_words": "ρ of frequency rank and a, without special tokens",
 }
 SHARES = "format(100 * datum.value, '~r') + '\u00a0%'"  # an axis of shares
+MIN_DIFFERENCE = 0.05  # of a kind of token's shares by weight and by norm, for these to be named as different
 REFERENCES = (
     SOURCE.citation,
     "Goro Kobayashi, Tatsuki Kuribayashi, Sho Yokoi, Kentaro Inui. Incorporating Residual and Normalization Layers into Analysis "
@@ -137,18 +138,24 @@ def page(tables: Mapping[str, pl.DataFrame], about: About[NormsFacts]) -> Sheet:
 
 
 def _answer(rows: Measures) -> str:
-    """The category whose shares by weight and by norm differ most, in a sentence; empty if there is none."""
+    """The category whose shares by weight and by norm differ most, in a sentence; empty if there is none.
+
+    If none differs by `MIN_DIFFERENCE`, that which gets most weight.
+    """
     shares = [_of_stack(rows, f"{kind}_share") for kind in KINDS]
     both = [g for g in NAMES if all(g in by_group for by_group in shares)]
     if not both:
         return ""
     by_weight, by_norm = ({g: by_group[g].value for g in both} for by_group in shares)
-    group = max(both, key=lambda g: (g != "other", abs(by_weight[g] - by_norm[g])))
+    apart = {g: abs(by_weight[g] - by_norm[g]) for g in both}
+    is_apart = max(apart.values()) >= MIN_DIFFERENCE
+    group = max(both, key=lambda g: (g != "other", apart[g] if is_apart else by_weight[g]))
     name = f"{'the ' * (group == 'first')}{NAMES[group]}"
     get = "get" if group in ("punctuation", "other") else "gets"
     return (
         f"{words.capital(name)} {get} {percent(by_weight[group])} of the attention weight and "
-        f"{percent(by_norm[group])} of the length of the vectors that attention adds, ‖a f(x)‖."
+        f"{percent(by_norm[group])} of the length of the vectors that attention adds, ‖a f(x)‖"
+        f"{'' if is_apart else '; no kind of token differs much'}."
     )
 
 

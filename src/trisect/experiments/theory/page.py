@@ -252,6 +252,14 @@ def findings(tables: Mapping[str, pl.DataFrame], about: About[TheoryFacts]) -> t
     return tuple(findings)
 
 
+DOES = {
+    "copying": "copies one value",
+    "average": "averages two",
+    "random_keys_two_heads": "bears noisy keys if it has two heads",
+    "key_query_value": "moves chosen parts of words",
+}
+
+
 def base_draws() -> KeyDraws:
     """The normal draws of all samples on the page, rounded to float32, so that the page stores them exactly."""
     numbers = np.random.default_rng(0).standard_normal((SAMPLES, 1 + 2 * KEYS)).astype(np.float32).astype(np.float64)
@@ -259,7 +267,7 @@ def base_draws() -> KeyDraws:
 
 
 def answer(table: pl.DataFrame) -> str:
-    """How near the error of each row comes to its closed form: one that is exact, a bound, or an approximation."""
+    """What attention does with these q, k and v, and how near each error comes to its form: an exact one, a bound, an approximation."""
     parts = []
     for relation in RELATIONS:
         rows = table.filter(pl.col("relation") == relation, pl.col("expected") > 0)
@@ -274,8 +282,13 @@ def answer(table: pl.DataFrame) -> str:
             parts.append(f"is within {words.share(off)} of an approximate form in {n}")
         else:
             parts.append(f"stays below a bound in {(shares <= 1).sum()} of {n} (at most {largest} of it)")
-    sentence = f"The error of hand-built attention {words.join_words(parts)}."
-    return sentence if parts else "Every error is 0, as its closed form."
+    done = [doing for name, doing in DOES.items() if name in table["name"]]
+    does = (
+        f"With queries, keys and values set by hand, attention {words.join_words(done)}: its error "
+        if done
+        else "The error "
+    )
+    return f"{does}{words.join_words(parts) if parts else 'is 0 everywhere, as its closed form'}."
 
 
 def _shares(table: pl.DataFrame) -> FigureView:
