@@ -43,8 +43,8 @@ AUDIT = """async () => { const found = await axe.run();
 WATCH_EXPLORER = """
 window.seen = {};
 new MutationObserver(() => {
-  const [about, root] = [document.querySelector(".x-about"), document.querySelector("[data-ready]")];
-  if (about?.childElementCount && !seen.picture) requestAnimationFrame(() => setTimeout(() => (seen.picture ??= performance.now())));
+  const [heads, root] = [document.querySelector(".x-pairs .x-scale"), document.querySelector("[data-ready]")];
+  if (heads?.childElementCount && !seen.picture) requestAnimationFrame(() => setTimeout(() => (seen.picture ??= performance.now())));
   if (root && !seen.ready) requestAnimationFrame(() => setTimeout(() => (seen.ready ??= performance.now())));
 }).observe(document, { subtree: true, childList: true, attributes: true, attributeFilter: ["data-ready"] });
 """

@@ -286,7 +286,12 @@ def test_the_page_begins_with_the_token_that_gets_most_weight_its_shares_and_the
     said = page.answer(picture).replace("\u00a0", " ")
     assert f"(token {token + 1}): {100 * by_head[:, token].mean():.1f} % of the weight of {len(by_head)} heads" in said
     assert f"{100 * of_norm:.1f} % of the norm" in said
-    assert f"most in layer {place[0] + 1} head {place[1] + 1}, {100 * by_head[:, token].max():.1f} % of its weight." in said
+    assert (
+        f"most in layer {place[0] + 1} head {place[1] + 1}, {100 * by_head[:, token].max():.1f} % of its weight."
+        in said
+    )
+    first = next(n for n, layer in enumerate(picture.layers) if layer is layers[place[0]])
+    assert f'"first":[{first},{place[1]}]' in page.html(picture)  # the head that is open
     assert ("(encoder)" in said) == (name == "translator")
     texts = re.findall(r"“([^”]+)”", page.html(picture).partition("</header>")[0])
     assert [len(text) > 10 for text in texts] == [True] * (1 + (name == "translator"))

@@ -20,7 +20,7 @@ class Explorer {
   async start() {
     this.small = await this.store.thumbs();
     this.all = this.manifest.layers.map((facts, n) => ({ facts, n, small: this.small[n] }));
-    const [n, head] = this.options.address?.() || [0, 0];
+    const [n, head] = this.options.address?.() || this.manifest.first;
     this.stack = this.manifest.layers[n].stack;
     [this.n, this.head] = [n, head];
     this.arrange();

@@ -378,10 +378,14 @@ def _front(picture: ExplorerPicture, effort: int) -> tuple[dict[str, Json], byte
     parts = [(layer.facts, layer.pixels) for layer in picture.long_layers]
     parts = parts or [_layer(picture, layer, heads) for layer in picture.layers]
     layers, small = zip(*parts, strict=True)
+    first = _first_stack(picture)
+    _, n, head = _most_weight(first)
+    place = next(i for i, layer in enumerate(picture.long_layers or picture.layers) if layer is first[n])
     manifest = {
         "model": picture.model,
         "sides": sides,
         "layers": layers,
+        "first": [place, head],  # the head that the page opens with, which its first sentence names
         "notes": picture.notes,
         "facts": picture.facts,
     }
@@ -499,27 +503,34 @@ def answer(picture: ExplorerPicture) -> str:
 
     A share is the mean over heads: of the mean weight over queries, and of the token's part of the sum of all norms ‖a f(x)‖.
     """
-    parts = picture.long_layers or picture.layers
-    stack = parts[0].stack
-    layers = [layer for layer in parts if layer.stack == stack]
+    layers = _first_stack(picture)
     side = (picture.source, picture.target)[picture.sides(layers[0])[1]]
     assert side is not None
-    weights = [layer.received for layer in layers]
-    token = int(np.concatenate(weights).mean(axis=0).argmax())
-    heads = [
-        (float(a[token]), f"layer {layer.layer} head {h}")
-        for layer, w in zip(layers, weights, strict=True)
-        for h, a in enumerate(w, 1)
-    ]
-    norms = [n for layer, w in zip(layers, weights, strict=True) if layer.norms is not None for n in w * layer.norms]
-    parts = [float(n[token] / n.sum()) for n in norms if n.any()]
-    largest, where = max(heads)
+    token, n, head = _most_weight(layers)
+    heads, stack = [float(a[token]) for layer in layers for a in layer.received], layers[0].stack
+    norms = [x for layer in layers if layer.norms is not None for x in layer.received * layer.norms]
+    parts = [float(x[token] / x.sum()) for x in norms if x.any()]
+    where, largest = f"layer {layers[n].layer} head {head + 1}", float(layers[n].received[head, token])
     return (
         f"Most attention goes to {readable(side.pieces, side.special)[token][0]} (token {token + 1}): "
-        f"{words.share(float(np.mean([a for a, _ in heads])))} of the weight of {words.quantity(len(heads), 'head')}"
+        f"{words.share(float(np.mean(heads)))} of the weight of {words.quantity(len(heads), 'head')}"
         f"{f' ({name})' if (name := stack_words(stack)) else ''}"
         f"{f', {words.share(float(np.mean(parts)))} of the norm' if parts else ''}; most in {where}, {words.share(largest)} of its weight."
     )
+
+
+def _first_stack(picture: ExplorerPicture) -> list[Layer | LongLayer]:
+    """The layers of the stack that the page opens with."""
+    layers = picture.long_layers or picture.layers
+    return [layer for layer in layers if layer.stack == layers[0].stack]
+
+
+def _most_weight(layers: Sequence[Layer | LongLayer]) -> tuple[int, int, int]:
+    """The token with most of the weight over all heads, and the layer and head, counted from 0, that give it most."""
+    token = int(np.concatenate([layer.received for layer in layers]).mean(axis=0).argmax())
+    largest = [layer.received[:, token] for layer in layers]
+    n = int(np.argmax([weights.max() for weights in largest]))
+    return token, n, int(largest[n].argmax())
 
 
 def _text(side: Words) -> str:
