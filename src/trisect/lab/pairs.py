@@ -401,7 +401,7 @@ def _compare_lengths(
         reason = (
             f"They are patched position by position, so that both need as many tokens of the model's tokenizer.{more}"
         )
-        todo = "Choose words of as many tokens, patch the last position (positions='last'), or leave these pairs out."
+        todo = "Choose words of as many tokens, patch the last position alone (--positions last), or leave these pairs out."
         raise bad_pair(*wrong[0], reason, todo)
     return frozenset(uneven)
 
