@@ -290,7 +290,8 @@ def rows_by_peer(
     """A row of ours (the way without a name) beside all peers; the ratio is that of the nearest."""
     pairs = {peer: summary((spent[peer], spent[""])) for peer in spent if peer}
     nearest = min(pairs.values(), key=lambda pair: pair.ratio)
-    plain = " / ".join(words(pair.plain) for pair in pairs.values())
+    shown = [words(pair.plain).partition(" ") for pair in pairs.values()]  # the unit once, at the end
+    plain = f"{' / '.join(number for number, *_ in shown)} {shown[-1][2]}"
     return [row(f"{what}; plain: {' / '.join(pairs)}", plain, words(nearest.ours), nearest, notes)]
 
 
