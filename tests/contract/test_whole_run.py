@@ -13,7 +13,7 @@ from tests.jobs import folder_of_files as seen
 from tests.raw import call
 
 import trisect
-from trisect.core.errors import StudyError
+from trisect.core.errors import ModelError, StudyError
 from trisect.core.files import digest, write_json
 from trisect.core.tables import read_table, run_of_table
 from trisect.experiments.norms import NORMS
@@ -390,3 +390,11 @@ def test_tables_that_lack_rows_are_said_to_make_no_page(folders, monkeypatch, ra
     assert error.value.reason.endswith(f"this version's page {said}")
     assert error.value.todo.startswith("Run it again: trisect norms")
     assert seen(folders / "one") == before
+
+
+def test_an_interrupted_dissection_is_named(tmp_path):
+    (tmp_path / "parts.json").write_text("{}")
+    with pytest.raises(ModelError, match=r"(?s)parts\.json.*interrupted.*same command again"):
+        trisect.prove(str(tmp_path))  # what `trisect check` calls
+    with pytest.raises(StudyError, match="run the same `trisect dissect` again"):
+        trisect.render(tmp_path)

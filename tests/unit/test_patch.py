@@ -105,6 +105,18 @@ def test_files_that_hold_no_pair_are_refused(tmp_path):
     refused(lambda: as_pairs([]), "No pair was given.")
 
 
+def test_pairs_of_other_lengths_are_named_together(gpt2, tmp_path):
+    pairs = [("w1 w2", "w1 w2 w3"), ("w1 w2", "w3 w4"), ("w1", "w1 w2")]
+    words = "Pair 1: the base has 2 tokens, the donor 3", "in 1 more, as in pair 3", "--positions last"
+    refused(lambda: trisect.patch(gpt2, pair_list=pairs, out=tmp_path / "out", quiet=True), *words)
+
+
+def test_a_page_without_an_unrelated_donor_does_not_speak_of_controls(gpt2, tmp_path):
+    result = trisect.patch(gpt2, pair_list=[("w1 w2 w3", "w4 w5 w6")], out=tmp_path / "out", quiet=True)
+    assert result.tables["predictions"]["unrelated_nats"].is_null().all()
+    assert "than its controls" not in result.answer
+
+
 @pytest.mark.parametrize(
     ("pair", "words"),
     [

@@ -383,10 +383,8 @@ def _compare_lengths(
         of_target = stack in ("dec", "cross") if target.component == "q" else stack == "dec"
         if settings.positions != "last" or stack == "enc" or (stack == "cross" and target.component != "q"):
             needed.add("target" if of_target else "source")
-    uneven, wrong = (
-        set[str](),
-        list[tuple[str, str]](),
-    )  # of what is no text, these sides are patched at the last position alone
+    uneven = set[str]()  # of what is no text, these sides are patched at the last position alone
+    wrong: list[tuple[str, str]] = []  # places of pairs, and what is wrong with each
     for pair, base, donor in zip(pairs, read[::2], read[1::2], strict=True):
         for side, length, other in zip(("source", "target"), base.lengths, donor.lengths, strict=True):
             if side not in needed or length == other:

@@ -148,8 +148,9 @@ def _answer(rows: Measures) -> str:
         return ""
     by_weight, by_norm = ({g: by_group[g].value for g in both} for by_group in shares)
     apart = {g: abs(by_weight[g] - by_norm[g]) for g in both}
-    is_apart = max(apart.values()) >= MIN_DIFFERENCE
-    group = max(both, key=lambda g: (g != "other", apart[g] if is_apart else by_weight[g]))
+    named = [g for g in both if g != "other"] or both
+    is_apart = max(apart[g] for g in named) >= MIN_DIFFERENCE
+    group = max(named, key=lambda g: apart[g] if is_apart else by_weight[g])
     name = f"{'the ' * (group == 'first')}{NAMES[group]}"
     get = "get" if group in ("punctuation", "other") else "gets"
     return (
