@@ -405,9 +405,9 @@ def patching_rows() -> list[Row]:
     for name in [*WAYS] * 2:
         done = subprocess.run([sys.executable, __file__, name], capture_output=True, text=True, check=True)
         used[name].append([float(number) for number in done.stdout.split()[-2:]])
-    for i, words in enumerate(("{:.1f} s of CPU", "{:,.0f} MiB at most")):
+    for i, (what, words) in enumerate((("", "{:.1f} s"), ("memory of ", "{:,.0f} MiB"))):
         spent = {name: [numbers[i] for numbers in of] for name, of in used.items()}
-        rows += rows_by_peer("a process of 144 such patches, 24 tokens", spent, words.format)
+        rows += rows_by_peer(f"{what}a process of 144 such patches, 24 tokens", spent, words.format)
     return rows
 
 

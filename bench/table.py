@@ -10,7 +10,6 @@ import json
 import platform
 import sys
 from collections.abc import Callable
-from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -25,7 +24,7 @@ import pages
 from trisect.core.machine import versions
 
 PAGE = pages.PAGE
-KEPT = PAGE.with_suffix(".json")  # by processor, every part's rows with the day on which they were measured
+KEPT = PAGE.with_suffix(".json")  # by processor, part and release, rows with the day on which they were measured
 PARTS: dict[str, Callable[[], list[dict[str, object]]]] = {
     "step": training.step_rows,
     "rewinding": training.rewind_rows,
@@ -56,47 +55,40 @@ def processor() -> str:
     return f"{names[0] if names else platform.processor()} ({wide}), {len(names)} cores"
 
 
-def line(row: dict[str, object]) -> str:
-    """One row of the table."""
-    ratio = row.get("ratio")
-    spread = f"{row['low']:.2f}–{row['high']:.2f}" if ratio is not None else ""
-    times = f"**{ratio:.2f}**" if ratio is not None else ""
-    return f"| {row['what']} | {row['plain']} | {row['ours']} | {times} | {spread} |"
+def line(seen: list[tuple[str, str, dict[str, Any]]]) -> str:
+    """One row of the table, of its measurements: processor, release and row, the newest first."""
+    _, release, new = seen[0]
+    alike = {name: row for name, of, row in reversed(seen) if of == release}
+    ratio = f"**{new['ratio']:.2f}**" if "ratio" in new else ""
+    before = ", ".join(f"{of}: {row['ratio']:.2f}" for _, of, row in seen if "ratio" in row and of != release)
+    spread = [
+        f"{edge(row[name] for row in alike.values()):.2f}" for edge, name in ((min, "low"), (max, "high")) if ratio
+    ]
+    two = f" ({len(alike)} processors)" if len(alike) > 1 and ratio else ""
+    return f"| {new['what']} | {new['plain']} | {new['ours']} | {ratio} | {'–'.join(spread)}{two} | {before} |"
 
 
-def page(parts: dict[str, dict[str, Any]]) -> str:
-    """The page: how it was measured, and for each processor a table, the fullest first."""
+def page(parts: dict[str, dict[str, dict[str, Any]]]) -> str:
+    """The page: how it was measured, and a table of all rows, each over the processors that it was measured on."""
     text = [
         "# Speed",
         "",
         "Written by `make bench` (`PYTHONPATH=. python bench/table.py PART…` measures those parts again and keeps the others).",
         "Ratios are plain (of several tools, the nearest) / trisect: both ways in one run, in turn, one thread each unless the row",
-        "says otherwise; medians of paired rounds, with least and largest. Seconds are of CPU unless a row says wall time.",
-        "Versions and notes stand in `docs/bench.json`.",
+        "says otherwise; the newest run's median, and least and largest over all rounds and processors of that release. Seconds are of",
+        f"CPU unless a row says wall time. Processors: {'; '.join(sorted(parts))}. Versions, days and notes: `docs/bench.json`.",
         "",
+        "| what | plain | trisect | ratio | least–largest | before |",
+        "| --- " * 6 + "|",
     ]
-    newest = {
-        part: max((of[part]["made"], name) for name, of in parts.items() if part in of)[1]
-        for part in {*PARTS} & {*chain(*parts.values())}
-    }
-    for name, of in sorted(parts.items(), key=lambda item: -len(item[1])):
-        text += section(name, [of[part] for part in PARTS if newest.get(part) == name])
-    return "\n".join([*text, *"".join(PAGE.read_text(encoding="utf-8").partition(pages.SHEETS)[1:]).split("\n")])
-
-
-def section(name: str, parts: list[dict[str, Any]]) -> list[str]:
-    """What was measured on one processor."""
-    rows = [row for part in parts for row in part["rows"]]
-    return [
-        f"## {name}",
-        "",
-        f"Measured on {', '.join(sorted({part['made'][:10] for part in parts}))}.",
-        "",
-        "| what | plain | trisect | ratio | over rounds |",
-        "| --- | --- | --- | --- | --- |",
-        *map(line, rows),
-        "",
-    ]
+    for part in PARTS:
+        each = [(release, of["made"], name, of) for name in parts for release, of in parts[name].get(part, {}).items()]
+        found: dict[str, list[tuple[str, str, dict[str, Any]]]] = {}
+        for release, _, name, of in sorted(each, key=lambda one: one[:3], reverse=True):
+            for row in of["rows"]:
+                found.setdefault(row["what"].partition("; plain")[0], []).append((name, release, row))
+        text += [line(seen) for seen in found.values() if seen[0][1] == max(each)[0]]
+    return "\n".join([*text, "", *"".join(PAGE.read_text(encoding="utf-8").partition(pages.SHEETS)[1:]).split("\n")])
 
 
 def main(wanted: list[str]) -> None:
@@ -109,7 +101,7 @@ def main(wanted: list[str]) -> None:
         if not wanted or name in wanted:
             print(f"measuring: {name}", file=sys.stderr, flush=True)
             day = datetime.datetime.now(datetime.UTC).date()
-            of[name] = {"made": f"{day}: {software}", "rows": part()}
+            of.setdefault(name, {})[versions()["trisect"]] = {"made": f"{day}: {software}", "rows": part()}
             torch.set_num_threads(threads)
             KEPT.write_text(json.dumps(parts, indent=1, ensure_ascii=False), encoding="utf-8")
             PAGE.write_text(page(parts), encoding="utf-8")
