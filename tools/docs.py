@@ -28,6 +28,28 @@ SRC = ROOT / "src" / "trisect"
 KINDS = {"TEXT": "text", "REAL": "real number", "INTEGER": "whole number", "pl.Boolean": "true or false"}
 FULL = ("Reading", "Site", "Trace")  # classes whose whole docstring the API shows
 SHARED = 2  # commands that have the same option, from which on it is explained once
+COMMON = {  # options of nearly every command: the page on options lists those that lack one
+    "--help": "Show this message and exit.",
+    "--out": "The folder for the results (of explore, the page). [default: below](#where-results-go)",
+    "--open": "Open the page in a browser at the end.",
+    "--json": "Print the result as JSON.",
+    "--quiet": "Show no progress, and print only where the results are.",
+}
+GROUPS = {  # options that come together, as a command has them
+    "model": ("norms", "--revision --dtype --device --pickle --remote-code"),
+    "texts": ("norms", "--corpus --text --audio --image --split --reader --limit"),
+    "pairs": ("patch", "--base --donor --pairs --split"),
+    "several": ("norms", "--units --workers --engine"),
+    "training": ("recall", "--device --workers --engine"),
+    "study": ("study", "--corpus --epochs --sites --only --force --fleet"),
+}
+CLI = """# The command line
+
+Made by `make docs` from the commands themselves. Options of several commands stand here once: the first five are those of
+[nearly every command](how-to/shell.md), others are named at the end of a command, [in brackets] those under such a heading.
+
+| option | is |
+| --- | --- |"""
 RESULTS = """## Where results go
 
 Without `--out`, in the folder where the command is called: under the command's name, followed by the model that it reads or the
@@ -48,26 +70,48 @@ def commands(command: click.Command, name: str, parent: click.Context | None = N
 
 
 def cli_page() -> str:
-    """docs/cli.md: the help of every command, options that several share explained once."""
+    """docs/cli.md: the help of every command; options of several commands stand in one table, by group."""
     entry = re.compile(r"^  (-\S[^\n]*(?:\n {4,}[^\n]*)*)\n?", re.M)
-    texts = [(name, text.replace("  -h, --help", "  --help")) for name, text in commands(main, "trisect")]
-    options = {
-        " ".join(raw.split()): re.split(r"\s{2,}", raw, maxsplit=1) for _, text in texts for raw in entry.findall(text)
+    texts = {name: text.replace("  -h, --help", "  --help") for name, text in commands(main, "trisect")}
+    found = {name: [option(raw) for raw in entry.findall(text)] for name, text in texts.items()}
+    counts = Counter((title, text) for options in found.values() for title, text, _ in options)
+    defaults = {key: {one[2] for options in found.values() for one in options if one[:2] == key} for key in counts}
+    groups = {
+        f"[{group}]": [one[:2] for one in found[f"trisect {like}"] if one[0].split()[0] in words.split()]
+        for group, (like, words) in GROUPS.items()
     }
-    counts = Counter(" ".join(raw.split()) for _, text in texts for raw in entry.findall(text))
-    shared = {option for option, count in counts.items() if count >= SHARED}
-    parts = ["# The command line\n\nMade by `make docs` from the commands themselves. Options of several commands:\n"]
-    everywhere = ("--help", "--json", "--quiet", "--open")  # the page on options lists the commands that lack one
-    rows = [f"| `{options[one][0]}` | {cell(' '.join(options[one][-1].split()))} |" for one in options if one in shared]
-    parts += ["| option | is |\n| --- | --- |", *rows, ""]
-    for name, text in texts:
-        also = [raw.split()[0] for raw in entry.findall(text) if " ".join(raw.split()) in shared]
-        text = entry.sub(lambda match: "" if " ".join(match[1].split()) in shared else match[0], text)
-        more = f"And {' '.join(one for one in also if one not in everywhere)}" if set(also) - set(everywhere) else ""
-        also = textwrap.fill(more, 98, initial_indent="  ", subsequent_indent="  ", break_on_hyphens=False)
-        parts.append(f"## {name}\n\n```text\n{text.rstrip().removesuffix('Options:').rstrip()}\n\n{also}\n```\n")
+    grouped = {key: group for group, keys in groups.items() for key in keys}
+    rows = {group: [f"| **{group}** | |"] if group else [] for group in ("", *groups)}
+    for title, text in sorted(counts, key=lambda key: key[0].split()[0] not in COMMON):
+        if counts[title, text] >= SHARED:
+            default = max(defaults[title, text]) if len(defaults[title, text]) == 1 else ""
+            rows[grouped.get((title, text), "")].append(f"| `{title}` | {cell(f'{text} {default}'.strip())} |")
+    parts = [CLI, *(row for table in rows.values() for row in table), ""]
+    for name, text in texts.items():
+        shared = {one[:2]: one for one in found[name] if counts[one[:2]] >= SHARED}
+        text = entry.sub(lambda match: "" if option(match[1])[:2] in shared else match[0], text)  # noqa: B023
+        also: list[str] = []
+        for key, (title, _, default) in shared.items():
+            word = title.split()[0]
+            if word not in COMMON:
+                whole = key in grouped and all(each in shared for each in groups[grouped[key]])
+                varies = f" (default: {default[10:-1]})" if default and len(defaults[key]) > 1 else ""
+                also.append(grouped[key] if whole else word + varies)
+        more = f"\n\n  And {' '.join(dict.fromkeys(also))}" if also else ""
+        text = re.sub(r"Options:\n+(?=Commands|$)", "", text.rstrip() + "\n").rstrip()
+        parts.append(f"## {name}\n\n```text\n{text}{more}\n```\n")
     parts += [RESULTS, *(f"| `trisect {one.name}` | `{one.where}` |" for one in EXPERIMENTS), ""]
     return "\n".join(parts)
+
+
+def option(raw: str) -> tuple[str, str, str]:
+    """An option's lines in a help text as its name and value, what it is, and its default."""
+    title, _, text = re.sub(r"\n\s+", " ", raw).partition("  ")
+    text, mark, default = re.sub(r"\s+", " ", text.strip()).partition("[default: ")
+    name = title.split()[0]
+    if name in COMMON and (default or name != "--out"):  # the folder that must be named is another
+        return (title, COMMON[name], "")
+    return title, text.strip(), mark + default
 
 
 MEASURES = """# Measures

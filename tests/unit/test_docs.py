@@ -27,6 +27,19 @@ def test_generated_pages_are_fresh(path):
     assert path.read_text(encoding="utf-8") == TOOL["PAGES"][path](), "run 'make docs'"
 
 
+def test_the_command_line_page_has_all_options_of_a_command_and_what_several_share_once():
+    table, *sections = TOOL["PAGES"][ROOT / "docs" / "cli.md"]().partition("\n## Where")[0].split("\n## ")
+    groups = re.findall(r"(?:\*\*(\[\w+\])\*\* \| \|\n|--- \|\n)((?:\| `.*\n?)+)", table)
+    shared = {group: re.findall(r"^\| `(--[\w-]+)", rows, re.M) for group, rows in groups}
+    assert all(len(names) == len(set(names)) for names in shared.values())
+    for name, text in TOOL["commands"](TOOL["main"], "trisect"):
+        own, _, also = next(s for s in sections if s.startswith(f"{name}\n")).partition("\n  And ")
+        named = re.findall(r"--[\w-]+|\[\w+\]", also)
+        there = {*re.findall(r"^  (--[\w-]+)", own, re.M), *(o for one in named for o in shared.get(one, (one,)))}
+        wanted = {*re.findall(r"^  (?:-h, )?(--[\w-]+)", text, re.M)}
+        assert there <= wanted <= {*there, *TOOL["COMMON"]}, name
+
+
 @pytest.mark.parametrize("page", PAGES, ids=lambda p: p.name)
 def test_links_lead_somewhere(page):
     for target in re.findall(r"\]\(([^)#]+)[^)]*\)", page.read_text(encoding="utf-8")):
