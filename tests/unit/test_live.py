@@ -117,8 +117,13 @@ def test_nothing_is_shown_where_it_is_to_be_quiet_or_there_is_no_terminal(capsys
             assert none is None
     assert capsys.readouterr().err == ""
     monkeypatch.setattr("trisect.lab.jobs.Console", Console)
-    with screen("x") as none:
-        assert none is None
+    steps: list[str] = []
+    with screen("x", line=steps.append) as none, track_jobs("z", {"a": 1.0, "b": 1.0}, False) as pace:
+        for name in ("a", "b"):
+            with jobs.part(pace, name, name.upper(), False):
+                assert none is None
+            pace.end()
+    assert steps == ["A (1 of 2 parts) …", "B (2 of 2 parts) …"]
 
 
 def test_seconds_in_words():

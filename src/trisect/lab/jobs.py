@@ -174,10 +174,12 @@ def track_jobs(title: str, costs: Mapping[str, float], quiet: bool) -> Iterator[
 
 @contextmanager
 def part(pace: Pace, name: str, title: str, quiet: bool) -> Iterator[None]:
-    """A line with the elapsed time of one part while it runs."""
+    """A line with the elapsed time of one part while it runs; without a terminal it is a step that begins."""
     pace.begin(name)
     with screen(title, quiet) as shown:
         if shown is None:
+            if not quiet:
+                report_step(f"{title} ({pace.ended + 1} of {len(pace.costs)} parts) …")
             yield
             return
         shown.update(0.0)
