@@ -129,6 +129,7 @@ def test_another_question_is_refused_and_changes_nothing(folders, models, tmp_pa
         with pytest.raises(StudyError) as raised:
             function(model, words, out=folder, quiet=True, **more)
         assert str(folder) in raised.value.problem
+        assert " ".join(map(str, model if isinstance(model, list) else [model])) in raised.value.problem
         assert differs in raised.value.reason
         assert "--out" in raised.value.todo
         assert seen(folder) == before

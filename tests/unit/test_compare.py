@@ -12,10 +12,12 @@ from tests import tinyhf
 
 import trisect
 from trisect.core.errors import CorpusError, SpecError
+from trisect.experiments.compare import Compare
 from trisect.experiments.compare import run as compare_run
 from trisect.experiments.compare.run import take_differences
 from trisect.experiments.compare.settings import CompareSettings
 from trisect.hf.load import load
+from trisect.lab import driver
 from trisect.lab.experiment import LayerMeasure, UnitFacts, UnitsFacts
 from trisect.lab.inputs import ModelsSource, TextSource
 from trisect.lab.units.jobs import measure_unit
@@ -100,6 +102,10 @@ def test_texts_that_are_split_otherwise_are_said(two, tmp_path):
     other = model(3, specials=True)
     found = trisect.compare((two[0], other), TEXTS, what="ablate", out=tmp_path / "out", quiet=True)
     assert found.notes[-1].startswith("The two models split the texts into different numbers of tokens")
+
+
+def test_the_default_folder_names_both(two):
+    assert driver._place(Compare(), None, None, two) == Path("compare-seed-1-seed-2")
 
 
 def test_the_page_has_both_models_and_their_difference(compared):

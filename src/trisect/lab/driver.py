@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import re
+import shlex
 import shutil
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import nullcontext, suppress
 from dataclasses import astuple, replace
 from functools import partial
@@ -44,7 +46,7 @@ from trisect.lab.run_folder import (
     read_tables,
     run_mark,
 )
-from trisect.lab.subject import check_exists, for_texts, is_study_model
+from trisect.lab.subject import MODEL, check_exists, for_texts, is_study_model
 from trisect.lab.units.run import OverModels, check_workers, several_models
 from trisect.report.readme import readme, remove_readme, write_readme
 from trisect.report.sheet import Document, Sheet, StudyLink, write_document, write_page
@@ -114,7 +116,7 @@ def run(
         measured = RunContext(_parent(place), machine, subjects, texts).measure(experiment, settings)
         # a page is written at once
         return conclude(experiment, measured, place, words, time.monotonic() - began, links, question=question)
-    check = partial(free_folder, experiment, place, None if is_part else question)
+    check = partial(free_folder, experiment, place, None if is_part else question, [m for _, m in models])
     with RunFolder(place).lock(check), RunFolder(place).stage() as stage:
         measured = RunContext(stage, machine, subjects, texts, experiment.experiments, place).measure(
             experiment, settings
@@ -170,15 +172,14 @@ def _place(
     subjects: tuple[Subject, ...],
     name: str = "",
 ) -> Path:
-    """The folder; its default is named by the work, by the opened model, or by one that the experiment opens itself."""
+    """The folder; its default is named by the work, by the opened models, or by one that the experiment opens itself."""
     if out is not None:
         return Path(out)
-    model = subjects[0].name if subjects else str(getattr(settings, "model", ""))
+    models = [subject.name for subject in subjects] or [str(getattr(settings, "model", ""))]
     if isinstance(experiment, OverModels) and experiment.models is not None:
-        model = experiment.models.title
-    return safe_join(
-        Path(), (experiment.out or experiment.name).format(model=model.strip("/").split("/")[-1], name=name)
-    )
+        models = [experiment.models.title]
+    model = "-".join(model.strip("/").split("/")[-1] for model in models)
+    return safe_join(Path(), (experiment.out or experiment.name).format(model=model, name=name))
 
 
 def _page_at(experiment: Experiment[Any, Any], place: Path) -> Path:
@@ -240,10 +241,15 @@ def _question_at(path: Path) -> str:
         return next((line for line in islice(file, LINES) if line.startswith(QUESTION)), "")
 
 
-def free_folder(experiment: Experiment[Any, Any], out: Path, question: Mapping[str, Json] | None = None) -> None:
+def free_folder(
+    experiment: Experiment[Any, Any],
+    out: Path,
+    question: Mapping[str, Json] | None = None,
+    models: Iterable[object] = (),
+) -> None:
     """Raise StudyError if the folder has a study, a run of another experiment or question, or foreign files.
 
-    The answer to the same question is replaced whole.
+    The answer to the same question is replaced whole. `models` are its own, whose paths the question does not name.
     """
     folder = RunFolder(out)
     if not folder.check_command(experiment.name):
@@ -261,7 +267,9 @@ def free_folder(experiment: Experiment[Any, Any], out: Path, question: Mapping[s
     differ = [] if is_same else [f"'{noted['command']}'"]
     differ += [words for name, words in PARTS.items() if name in noted and noted[name] != question[name]]
     if differ:
-        problem = f"{out} was given for results of '{question['command']}'."
+        paths = iter([shlex.quote(str(m)) for m in models if isinstance(m, str | Path) and Path(m).exists()])
+        given = re.sub(rf"\b{MODEL}\b", lambda match: next(paths, match[0]), str(question["command"]))
+        problem = f"{out} was given for results of '{given}'."
         reason = f"It holds results of {' and of '.join(differ)}, which would be written over."
         raise StudyError(problem, reason, "Choose another folder with --out, or remove this one.")
 
