@@ -3,6 +3,7 @@
 import gc
 import json
 import re
+import sys
 import webbrowser
 from importlib import metadata
 from pathlib import Path
@@ -277,6 +278,17 @@ def test_results_go_to_the_commands_name_and_what_it_reads_and_the_manual_names_
     for one in EXPERIMENTS:
         assert re.fullmatch(rf"{one.name}(-MODEL|-NAME)?(\.html)?", one.where), one.where
         assert f"| `trisect {one.name}` | `{one.where}` |" in manual
+
+
+def test_a_site_and_a_place_that_cannot_be_are_met_before_the_heavy_imports(tmp_path, monkeypatch):
+    monkeypatch.setitem(sys.modules, "trisect.lab.driver", None)  # to import it would be an error
+    (tmp_path / "file").write_text("mine")
+    for words, named in (
+        (("--sites", "q@@1"), "q@@1"),
+        (("--sites", "q@1", "--out", str(tmp_path / "file")), "is a file"),
+    ):
+        said = call("ablate", "MODEL", "--text", "some words", *words)
+        assert (said.exit_code, named in said.stderr) == (2, True)
 
 
 def test_a_default_place_is_one_folder_here(tmp_path, monkeypatch):

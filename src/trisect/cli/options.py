@@ -15,6 +15,7 @@ import click
 from trisect.cli.group import open_page, say, say_json, say_step
 from trisect.core.errors import SpecError
 from trisect.core.finding import FAILED, NOT_TESTED, Finding
+from trisect.core.machine import without_collection
 from trisect.core.schema import MAX_SEEDS, Setting, build, flat_settings, read_word
 from trisect.lab.experiment import Command, Experiment, Utility
 
@@ -53,10 +54,16 @@ def experiment_command(experiment: Experiment[Any, Any]) -> click.Command:
     def call(out: str | None, as_json: bool, quiet: bool, opens: bool = False, **values: Any) -> None:
         from trisect.lab.jobs import screen  # with rich, which --help does without
 
-        with nullcontext() if quiet else screen(f"trisect {experiment.name}", line=say_step):
-            from trisect.lab.driver import run  # with PyTorch and polars
+        settings = build(experiment.settings, parse_options(experiment.settings, values))
+        if out is not None:
+            from trisect.lab.run_folder import check_output_path  # with polars
 
-            result = run(experiment, build(experiment.settings, parse_options(experiment.settings, values)), out, quiet)
+            check_output_path(out, bool(experiment.single))
+        with nullcontext() if quiet else screen(f"trisect {experiment.name}", line=say_step):
+            with without_collection():
+                from trisect.lab.driver import run  # with PyTorch, without which wrong words are met
+
+            result = run(experiment, settings, out, quiet)
         if as_json:
             say_json(result.data())
         else:  # the answer, the number of verdicts, notes, and paths of what was made and of the page
