@@ -193,7 +193,7 @@ def test_a_text_in_the_place_of_a_folder_is_a_text(tmp_path):
     with pytest.raises(CorpusError, match="two words"):
         open_any(str(folder))
     for misspelt in (f"{tmp_path}/two wrds", f"{folder}/te xts", "/no where/at all"):
-        with pytest.raises(CorpusError, match="There is no folder"):
+        with pytest.raises(CorpusError, match="There is no file or folder"):
             open_any(misspelt)
     with pytest.raises(SpecError, match="The name of a corpus is ''"):
         open_any("")

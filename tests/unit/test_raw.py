@@ -51,7 +51,7 @@ def test_texts_that_were_given_again_are_counted_and_said():
         (lambda folder: open_texts(folder, "tset"), "Unknown split 'tset'; did you mean 'test'?", "Splits are train, valid, test."),
         (lambda folder: open_texts(folder, "test"), "p has no test split.", "It has train, valid."),
         (lambda folder: first_texts(as_texts(["a"]), 0), "A limit of 0 texts.", "At least one is needed."),
-        (lambda folder: open_texts(folder / "no"), "There is no folder {}/no.", "A corpus is a folder with a text file for each of train and valid, such as train.txt and valid.txt."),  # noqa: E501
+        (lambda folder: open_texts(folder / "no"), "There is no file or folder {}/no.", "A corpus is a folder with a text file for each of train and valid, such as train.txt and valid.txt; commands that train nothing also take a single file, with its --reader, such as plain."),  # noqa: E501
     ],
 )  # fmt: skip
 def test_what_is_refused(tmp_path, call, given, known):

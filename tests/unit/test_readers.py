@@ -166,7 +166,7 @@ def test_folders_without_what_is_needed(tmp_path):
     ):
         open_corpus(tmp_path / "t.txt")
     (tmp_path / "t.txt").unlink()
-    with pytest.raises(CorpusError, match=r"There is no folder .*none"):
+    with pytest.raises(CorpusError, match=r"There is no file or folder .*none"):
         read(tmp_path / "none")
     with pytest.raises(CorpusError, match=r"no train split.\n  Looked for .*train.txt or .*; the folder holds nothing"):
         read(tmp_path)

@@ -110,7 +110,10 @@ def _need_folder(folder: Path) -> None:
         todo = "Put it into such a folder, or name its --reader; commands with --text also read texts themselves."
         raise CorpusError(f"{folder} is a file.", reason, todo)
     if not folder.is_dir():
-        raise CorpusError(f"There is no folder {folder}.", reason, "Check the path.")
+        reason = (
+            f"{reason[:-1]}; commands that train nothing also take a single file, with its --reader, such as plain."
+        )
+        raise CorpusError(f"There is no file or folder {folder}.", reason, "Check the path.")
 
 
 def join_tokens(tokens: Sequence[Token]) -> str:

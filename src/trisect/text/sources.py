@@ -70,7 +70,7 @@ def find_source(where: str | Path, name: str | None = None) -> RawSource:
     folder = Path(where)
     if not folder.exists() and (close := suggest_closest(folder.name, BUILT_IN)) != ".":
         reason = f"Texts that come with trisect are {', '.join(BUILT_IN)}; others are a folder, a file or hf:NAME."
-        raise CorpusError(f"There is no folder {folder}{close}", reason, "Use one of these, or check the path.")
+        raise CorpusError(f"There is no file or folder {folder}{close}", reason, "Use one of these, or check the path.")
     kind = kind or detect_reader(folder)
     shown = folder.resolve().name.encode(errors="replace").decode()  # a name that is no text cannot enter the tables
     return RawSource(shown, kind, kind.find(folder))
