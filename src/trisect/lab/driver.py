@@ -268,8 +268,8 @@ def free_folder(
     differ += [words for name, words in PARTS.items() if name in noted and noted[name] != question[name]]
     if differ:
         paths = iter([shlex.quote(str(m)) for m in models if isinstance(m, str | Path) and Path(m).exists()])
-        given = re.sub(rf"\b{MODEL}\b", lambda match: next(paths, match[0]), str(question["command"]))
-        problem = f"{out} was given for results of '{given}'."
+        line = re.sub(rf"\b{MODEL}\b", lambda match: next(paths, match[0]), str(question["command"]))
+        problem = f"{out} was given for results of '{line}'."
         reason = f"It holds results of {' and of '.join(differ)}, which would be written over."
         raise StudyError(problem, reason, "Choose another folder with --out, or remove this one.")
 
