@@ -12,8 +12,8 @@
 Layers and heads count from 1 in sites and tables, positions from 0; indices into arrays are Python's. A command
 `trisect NAME --some-option` is `trisect.NAME(some_option=…)`; `theory` is theory_page and `report` render there. Its texts
 (--corpus, --split, --limit, --text) are `texts`.
-What it returns has `.tables` (Polars), `.to_pandas()`, `.to_dict()`, `.findings` and `.report`, the page. `trisect.MeasureName`
-has the name, unit and meaning of every measure. In a notebook `trisect.explore(reading)` shows every head.
+What it returns has `.tables` (Polars), `.to_pandas()` (needs pandas), `.to_dict()`, `.findings` and `.report`, the page.
+`trisect.MeasureName` has the name, unit and meaning of every measure. In a notebook `trisect.explore(reading)` shows every head.
 """
 
 from __future__ import annotations

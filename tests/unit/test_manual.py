@@ -58,6 +58,8 @@ def test_the_planted_worlds_table_is_that_of_the_results():
 def test_the_readme_is_short_and_its_answer_is_that_of_the_results():
     readme = (ROOT / "README.md").read_text(encoding="utf-8")
     assert len(readme.splitlines()) <= 150
+    assert "[serve]" in readme.partition("## Start")[2].partition("\n## ")[0]  # what a command or method needs besides
+    assert re.search(r"to_pandas\(\).*needs pandas", readme)
     assert {"make study", "make test"} <= {line.split("  ")[0].strip() for line in readme.splitlines()}
     results = (ROOT / "results" / "roles" / "README.md").read_text(encoding="utf-8")
     own = [
