@@ -9,6 +9,7 @@ from functools import cache
 from pathlib import Path
 from typing import Annotated, Any, get_args, get_origin
 
+from trisect.core.errors import suggest_closest
 from trisect.core.schema import Setting, build, flat_settings
 from trisect.lab.experiment import Experiment, Reply, Result, Utility
 
@@ -19,6 +20,9 @@ def function(command: Experiment[Any, Any] | Utility[Any]) -> Callable[..., Any]
     parameters = signature(command)
 
     def call(*args: Any, **keywords: Any) -> Result[Any] | Reply:
+        for name in keywords.keys() - parameters.parameters.keys():  # Python's own error, with the closest name
+            problem = f"trisect.{command.python}() got an unexpected keyword argument {name!r}"
+            raise TypeError(problem + suggest_closest(name, parameters.parameters))
         values = parameters.bind(*args, **keywords).arguments
         if isinstance(command, Utility):
             return command.reply(build(command.settings, values))

@@ -125,6 +125,10 @@ def test_a_function_takes_the_model_and_what_it_reads_by_place_and_all_else_by_n
         assert annotation is Any or (NoneType in get_args(annotation)) == field.optional
     with pytest.raises(TypeError, match="too many positional arguments"):
         function(*("w1" for _ in BY_PLACE[command.python]), "w1")
+    with pytest.raises(
+        TypeError, match="'quite'; did you mean 'quiet'" if "quiet" in parameters else "argument 'quite'"
+    ):
+        function(quite=True)
 
 
 @pytest.mark.parametrize("name", ["patch", "compose", "compare"])
