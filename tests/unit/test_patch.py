@@ -491,6 +491,15 @@ def test_few_pairs_are_said_on_the_page_in_the_terminal_and_in_json(count, gpt2,
     assert "at positions 2, counted from 1" in text
     change = done.tables["measures"].filter(measure="logit_change")
     assert change["low"].is_null().all() == (count == 1)
+    assert "numbers are of different pairs" not in text
+
+
+def test_where_numbers_are_of_different_pairs_the_page_says_so(gpt2, tmp_path):
+    stated = {"base": "w1 w2", "donor": "w1 w3", "answers": {"base": "w5", "donor": "w6", "v": "w7"}}
+    pairs = [stated, stated, {**stated, "answers": {"base": "w5", "donor": "w6"}}]
+    done = trisect.patch(gpt2, pair_list=pairs, sites="v@1", out=tmp_path / "out", quiet=True)
+    assert set(done.tables["measures"].drop_nulls("value")["n"]) == {2, 3}
+    assert "numbers are of different pairs, as n says" in done.report.read_text()
 
 
 def test_a_pair_keeps_its_place_where_it_has_one():

@@ -402,6 +402,12 @@ def _notes(tables: Mapping[str, pl.DataFrame], facts: PatchFacts) -> Iterable[st
             f"Intervals are 95 % over {facts.counted} pairs (Jeffreys for shares, a bootstrap for changes), and are not "
             "corrected for how many sites there are."
         )
+        sizes = tables["measures"]["n"].drop_nulls()
+        if len(sizes) and sizes.min() != facts.counted:
+            yield (
+                "The numbers are of different pairs, as n says: a share of answers is of those in which the answers that it compares are "
+                "stated and differ, a change of the logit difference of those whose base and donor have different answers."
+            )
     yield from few_pairs(facts.counted, facts.pairs)
 
 
