@@ -184,9 +184,10 @@ def test_importing_the_package_the_engines_and_claims_is_light():
     heavy = ("torch", "polars", "altair", "spacy", "scipy", "rich", "datasets", "transformers", "sklearn", "ray")
     code = "import sys, trisect; assert 'pydantic' not in sys.modules; import trisect.engine.processes, trisect.engine.start; "
     code += f"import trisect.cli; print([m for m in {heavy} if m in sys.modules]); "
-    code += "import trisect.claims; print([m for m in ('torch', 'scipy.stats', 'altair') if m in sys.modules])"
+    code += "import trisect.claims; print([m for m in ('torch', 'scipy.stats', 'altair') if m in sys.modules]); "
+    code += "import trisect.lab.driver, trisect.experiments.explore.page; print([m for m in ('altair',) if m in sys.modules])"
     said = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
-    assert said.split() == ["[]", "[]"]
+    assert said.split() == ["[]", "[]", "[]"]
 
 
 def waits(name: str, imported: str) -> bool:

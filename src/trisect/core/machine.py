@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import platform
 import shutil
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from functools import cache
 from importlib import metadata
 from pathlib import Path
@@ -48,6 +51,18 @@ class Machine:
     def cores(self) -> int:
         """The number of processor cores available to this process."""
         return len(os.sched_getaffinity(0)) if sys.platform == "linux" else os.cpu_count() or 1
+
+
+@contextmanager
+def without_collection() -> Iterator[None]:
+    """Context without garbage collection, which is a sixth of the time that large packages take to import."""
+    was_on = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if was_on:
+            gc.enable()
 
 
 version = cache(metadata.version)  # cached, since every run of a study calls it

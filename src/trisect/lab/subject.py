@@ -12,6 +12,7 @@ from typing_extensions import TypedDict
 
 from trisect.core.errors import ModelError, check_name, translate_system_errors
 from trisect.core.files import digest, digest_file
+from trisect.core.machine import without_collection
 from trisect.core.spec import Run
 from trisect.core.subject import InputSample, SeeingSubject, Subject, Texts
 from trisect.lab.folder import Folder, epoch_weights, read_run, weights
@@ -98,9 +99,10 @@ def load(
         if (trained := _find_study(model, revision, dtype, device, device_map)) is not None:
             return _load_trained(*trained, window)
         check_folder(model)
-        from torch.nn import Module
+        with without_collection():
+            from torch.nn import Module
 
-        from trisect.hf.load import load as load_pretrained
+            from trisect.hf.load import load as load_pretrained
 
         if not isinstance(model, (str, Path, Module)):
             reason = "A model is a folder, a name on a hub, or a module of Hugging Face's."
@@ -165,8 +167,9 @@ def check_exists(model: Any, text: bool = False, **fetched: Unpack[FetchOptions]
         _find_run(*trained)
         return
     check_folder(model)
-    from trisect.hf.files.fetch import Options
-    from trisect.hf.files.fetch import check_exists as check_files_there
+    with without_collection():
+        from trisect.hf.files.fetch import Options
+        from trisect.hf.files.fetch import check_exists as check_files_there
 
     _, place, name = _place_of(model, fetched["revision"])
     check_files_there(place, Options(**{**fetched, "revision": name}), text)

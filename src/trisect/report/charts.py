@@ -9,11 +9,10 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
-import altair as alt
 from markupsafe import Markup
 
 from trisect.core.files import Json
-from trisect.report import render
+from trisect.report import alt, render
 from trisect.report.format import Point, by_site, extreme, order, site_position
 from trisect.stats.paired import summary, t_interval
 from trisect.stats.significance import nan_to_none

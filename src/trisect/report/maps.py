@@ -6,10 +6,8 @@ import math
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import Any
 
-import altair as alt
-
+from trisect.report import alt, render
 from trisect.report import format as words
-from trisect.report import render
 from trisect.report.charts import Figure, Panel, heat_map
 from trisect.report.format import GROUP
 from trisect.report.measures import MeasuredValue, Measures

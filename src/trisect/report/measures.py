@@ -10,12 +10,11 @@ from functools import cached_property
 from operator import attrgetter
 from typing import Any, NamedTuple
 
-import altair as alt
 import polars as pl
 
 from trisect.core.finding import Estimate
+from trisect.report import alt, render
 from trisect.report import format as words
-from trisect.report import render
 from trisect.report.charts import (
     PANEL_WIDTH,
     ZERO,

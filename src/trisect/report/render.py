@@ -16,10 +16,9 @@ from contextlib import suppress
 from functools import cache
 from typing import Any, NamedTuple
 
-import altair as alt
-
 from trisect.core.errors import StudyError
 from trisect.core.printable import safe, safe_data
+from trisect.report import alt
 
 
 class Mark(NamedTuple):

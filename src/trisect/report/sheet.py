@@ -11,7 +11,6 @@ from functools import cache
 from pathlib import Path
 from typing import Any, TypeVar, assert_never
 
-import altair as alt
 import polars as pl
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup
@@ -19,7 +18,7 @@ from markupsafe import Markup
 from trisect.core.files import replace_file, safe_join
 from trisect.core.finding import About, Estimate, Finding
 from trisect.core.printable import safe
-from trisect.report import cards, charts, render
+from trisect.report import alt, cards, charts, render
 from trisect.report import format as words
 from trisect.report.charts import (
     Figure,

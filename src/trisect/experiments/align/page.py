@@ -7,13 +7,12 @@ from collections.abc import Iterable, Mapping, Sequence
 from itertools import product
 from typing import TYPE_CHECKING, Any
 
-import altair as alt
 import polars as pl
 
 from trisect.core.finding import About, Finding
 from trisect.papers.norms import ALIGNMENT, DIRECTIONS, SETTINGS
+from trisect.report import alt, render
 from trisect.report import format as words
-from trisect.report import render
 from trisect.report.charts import (
     Figure,
     LegendEntry,

@@ -5,12 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-import altair as alt
 import polars as pl
 
 from trisect.core.finding import About, Estimate, Finding
+from trisect.report import alt, render
 from trisect.report import format as words
-from trisect.report import render
 from trisect.report.charts import Figure, LegendEntry, Panel, chart_of, overlay
 from trisect.report.format import number_words
 from trisect.report.maps import head_maps

@@ -6,14 +6,13 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-import altair as alt
 import polars as pl
 
 from trisect.core.finding import About, Finding
 from trisect.core.printable import percent
 from trisect.papers.norms import QUERIES, SOURCE
+from trisect.report import alt, render
 from trisect.report import format as words
-from trisect.report import render
 from trisect.report.charts import (
     PANEL_WIDTH,
     Figure,

@@ -7,14 +7,13 @@ from dataclasses import dataclass, replace
 from statistics import fmean
 from typing import TYPE_CHECKING
 
-import altair as alt
 import polars as pl
 
 from trisect.core.finding import About, Estimate, Finding
 from trisect.core.tables import SCHEMAS, frame
 from trisect.papers.recall import SOURCE
+from trisect.report import alt, render
 from trisect.report import format as words
-from trisect.report import render
 from trisect.report.charts import (
     PANEL_WIDTH,
     Figure,

@@ -6,7 +6,6 @@ from collections.abc import Iterator, Mapping, Sequence
 from itertools import product
 from typing import NamedTuple
 
-import altair as alt
 import polars as pl
 
 from trisect.core.finding import Estimate, Finding
@@ -16,7 +15,7 @@ from trisect.experiments.study import words as study_words
 from trisect.experiments.study.rows import StudyRows, average, minus, over_seeds, sort_labels
 from trisect.experiments.study.words import BEYOND, SPLIT, VALID, Method, extremes, label_name, seeds
 from trisect.papers.tying import SOURCE
-from trisect.report import charts, render
+from trisect.report import alt, charts, render
 from trisect.report import format as words
 from trisect.report.format import Mean, Point, compare_by_seed, interval, order, site_position
 from trisect.report.maps import label_maps

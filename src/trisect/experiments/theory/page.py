@@ -10,7 +10,6 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import altair as alt
 import numpy as np
 import polars as pl
 from markupsafe import Markup, escape
@@ -18,8 +17,8 @@ from scipy import special
 
 from trisect.core.errors import TheoryError
 from trisect.core.finding import About, Estimate, Finding
+from trisect.report import alt, notebook, render, sheet
 from trisect.report import format as words
-from trisect.report import notebook, render, sheet
 from trisect.report.charts import Figure, FigureView, LegendEntry, Panel, arrangement, chart_of, encoding_of, overlay
 from trisect.report.sheet import Document
 from trisect.theory import CONSTRUCTIONS, Construction, ErrorCurve, KeyDraws, helpers, sweep

@@ -19,6 +19,7 @@ from torch import nn
 from trisect.core import files
 from trisect.core.errors import ModelError, check_name, report_step, shorten, unknown_name
 from trisect.core.files import Json
+from trisect.core.machine import without_collection
 from trisect.hf.files.model_errors import (
     LOADING,
     check_finite,
@@ -232,6 +233,7 @@ def commit_of(name: str, revision: str | None, remote_code: bool) -> str:
     return str(getattr(config, "_commit_hash", None) or "")
 
 
+@without_collection()
 def check_exists(where: str | Path, options: Options, text: bool = False) -> None:
     """Raise the ModelError that `fetch` would raise before reading weights: no such model, invalid files, unknown options.
 
@@ -245,6 +247,7 @@ def check_exists(where: str | Path, options: Options, text: bool = False) -> Non
         raise takes_no_text(str(where), str(main))
 
 
+@without_collection()
 def _look_for(where: str | Path, options: Options) -> tuple[Any, torch.device, dict[str, Any]]:
     """A model's configuration, its device, and the options of from_pretrained, without reading weights; raises ModelError."""
     import transformers
