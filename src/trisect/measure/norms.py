@@ -2,20 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import fields, replace
 from typing import NamedTuple
 
 import numpy as np
 import torch
-from jaxtyping import Bool, Float
+from jaxtyping import Bool, Float, Int
 from torch import Tensor
 from torch.nn import functional as F
 
 from trisect.core.errors import ModelError, SpecError
 from trisect.core.trace import FeedForward, Projections, Rescaling, ResidualBlock, Trace
 
-BLOCK_NUMBERS = 1 << 22  # numbers in the largest temporary array: 16 MiB in single precision
+BLOCK_NUMBERS = 1 << 18  # numbers in a block of weights: 2 MiB in double precision, which a processor's cache can hold
+BLOCK_QUERIES = 32  # in a block, at least
+QR_NUMBERS = 1 << 22  # numbers that are decomposed at once: 16 MiB in single precision
 _GPU_BLOCK_NUMBERS = 1 << 25  # the same on a GPU: 256 MiB in double precision
 
 
@@ -53,34 +55,80 @@ def transformed_and_layer_norms(trace: Trace) -> tuple[Float[Tensor, "B H S"], F
     return per_head.masked_fill(~trace.key_real[:, None], 0.0), _mask_padding(trace, pairs)
 
 
+class _WeightBlock(NamedTuple):
+    """Weights of some rows and queries, in double precision and 0 at padding, and the keys beyond which they are all 0."""
+
+    rows: slice
+    queries: slice
+    keys: slice
+    weights: Float[Tensor, "R H Q K"]
+
+
+def _block_spans(weights: Float[Tensor, "B H T S"]) -> Iterator[tuple[slice, slice, slice]]:
+    """Rows, queries and the keys that these can see, so that a block of weights stays in the processor's cache."""
+    texts, heads, queries, keys = weights.shape
+    size = BLOCK_NUMBERS if weights.device.type == "cpu" else _GPU_BLOCK_NUMBERS
+    rows, step = max(1, size // (heads * queries * keys)), max(BLOCK_QUERIES, size // (heads * keys))
+    for row in range(0, texts, rows):
+        for start in range(0, queries, step):
+            at = slice(row, row + rows), slice(start, end := min(start + step, queries))
+            later = weights[at[0], :, at[1], end:]
+            is_causal = queries == keys and end < keys and later.amax() == 0 and later.amin() == 0
+            yield *at, slice(0, end if is_causal else keys)
+
+
+def _weight_blocks(trace: Trace) -> Iterator[_WeightBlock]:
+    is_padded = _is_padded(trace)
+    for rows, queries, keys in _block_spans(trace.weights):
+        weights = trace.weights[rows, :, queries, keys].double()
+        if is_padded:
+            weights *= trace.query_real[rows, None, queries, None] & trace.key_real[rows, None, None, keys]
+        yield _WeightBlock(rows, queries, keys, weights)
+
+
 class _OutputParts(NamedTuple):
-    """Weights and values, and o_i / ‖o_i‖² in the space of a head's values: that of each head, and that of the layer."""
+    """o_i / ‖o_i‖² of some queries in the space of a head's values: that of each head, and that of the layer."""
 
-    weights: Float[Tensor, "B H T S"]
-    values: Float[Tensor, "B H S E"]
-    heads: Float[Tensor, "B H T E"]
-    layer: Float[Tensor, "B H T E"]
-    residual: Float[Tensor, "B T"]  # x_i·o_i / ‖o_i‖², where the layer's o_i has the residual x_i in it
+    heads: Float[Tensor, "R H Q E"]
+    layer: Float[Tensor, "R H Q E"]
+    residual: Float[Tensor, "R Q"]  # x_i·o_i / ‖o_i‖², where the layer's o_i has the residual x_i in it
 
 
-def _output_parts(trace: Trace, residual: bool = False) -> _OutputParts:
-    """In double precision, 0 at padding and where o_i is 0. Raises ModelError as `layer_contributions`."""
-    w_o = effective_projection(trace).double()
-    real = trace.query_real[:, None, :, None] & trace.key_real[:, None, None]
-    weights, values = _effective_weights(trace).double() * real, trace.values.double()
-    output = weights @ values
-    projected = output @ (w_o @ w_o.mT)
-    total = project(output, w_o)
-    x = to_single_precision(_block_of(trace, "residual").residual).double() if residual else torch.zeros_like(total)
-    total = (total + x) * trace.query_real[..., None]
+class _ContributionBasis(NamedTuple):
+    """What contributions of a trace are computed from, in double precision: W_O, W_O W_Oᵀ per head, `query_scale`, residual."""
 
-    def divide(part: Tensor, size: Tensor) -> Tensor:
-        return torch.where(size > 0, part / size.clamp_min(torch.finfo(torch.float64).tiny), 0.0)
+    w_o: Float[Tensor, "H E D"]
+    gram: Float[Tensor, "H E E"]
+    scale: Float[Tensor, "B T"] | None
+    residual: Float[Tensor, "B T D"] | None
 
-    size = total.square().sum(-1, keepdim=True)
-    heads = divide(projected, (projected * output).sum(-1, keepdim=True))
-    layer = divide(torch.einsum("btd,hed->bhte", total, w_o), size[:, None])
-    return _OutputParts(weights, values, heads, layer, divide((x * total).sum(-1), size[..., 0]))
+    @classmethod
+    def of(cls, trace: Trace, residual: bool = False) -> _ContributionBasis:
+        """Raises ModelError as `layer_contributions`."""
+        w_o, scale = effective_projection(trace).double(), query_scale(trace)
+        x = to_single_precision(_block_of(trace, "residual").residual).double() if residual else None
+        return cls(w_o, w_o @ w_o.mT, None if scale is None else scale.double(), x)
+
+    def parts(self, trace: Trace, block: _WeightBlock, output: Float[Tensor, "R H Q E"]) -> _OutputParts:
+        """The parts of a block of queries from weights times v; 0 at padding and where o_i is 0; times the query's scale."""
+        at = block.rows, block.queries
+        if self.scale is not None:
+            output = output * self.scale[at][:, None, :, None]
+        projected, total = output @ self.gram, project(output, self.w_o)
+        x = torch.zeros_like(total) if self.residual is None else self.residual[at]
+        total = (total + x) * trace.query_real[at][..., None]
+
+        def divide(part: Tensor, size: Tensor) -> Tensor:
+            return torch.where(size > 0, part / size.clamp_min(torch.finfo(torch.float64).tiny), 0.0)
+
+        size = total.square().sum(-1, keepdim=True)
+        heads = divide(projected, (projected * output).sum(-1, keepdim=True))
+        inner = (total @ self.w_o.reshape(-1, total.shape[-1]).T).unflatten(-1, self.w_o.shape[:2]).transpose(1, 2)
+        parts = _OutputParts(heads, divide(inner, size[:, None]), divide((x * total).sum(-1), size[..., 0]))
+        if self.scale is None:
+            return parts
+        factor = self.scale[at][:, None, :, None]
+        return parts._replace(heads=parts.heads * factor, layer=parts.layer * factor)
 
 
 @torch.no_grad()
@@ -91,16 +139,47 @@ def contributions(trace: Trace) -> tuple[Float[Tensor, "B H T S"], Float[Tensor,
     from o_i. 0 at padding, and where o_i is 0. In double precision. Raises ModelError as transformed_norms. Source:
     arXiv 2606.07604, contribution weights.
     """
-    parts = _output_parts(trace)
-    return (parts.heads @ parts.values.mT).mul_(parts.weights), _layer_shares(parts)
+    heads = torch.zeros_like(trace.weights, dtype=torch.float64)
+    return heads, _layer_shares(trace, heads=heads)
+
+
+class ReceivedSums(NamedTuple):
+    """Sums over queries, by key: contributions by head and by layer, weights as they are and times `query_scale`, and queries that may
+    attend to it (weights of exactly 0 in every head are masked ones). By query: weights times v, and their sum. 0 at padding.
+    """
+
+    heads: Float[Tensor, "B H S"]
+    layer: Float[Tensor, "B S"]
+    weights: Float[Tensor, "B H S"]
+    scaled: Float[Tensor, "B H S"]
+    allowed: Int[Tensor, "B S"]
+    output: Float[Tensor, "B H T E"]
+    total: Float[Tensor, "B H T"]
 
 
 @torch.no_grad()
-def received_contributions(trace: Trace) -> tuple[Float[Tensor, "B H S"], Float[Tensor, "B S"]]:
-    """`contributions` summed over queries; beside the weights in double precision no array holds all pairs. Errors as transformed_norms."""
-    weights, values, *parts, _ = _output_parts(trace)
-    heads, layer = (((weights.mT @ part) * values).sum(-1) for part in parts)
-    return heads, layer.sum(1)
+def received_sums(trace: Trace) -> ReceivedSums:
+    """All sums in one pass over the weights, in double precision, with no array of all pairs. Errors as transformed_norms."""
+    basis, values = _ContributionBasis.of(trace), trace.values.double()
+    texts, heads, queries, keys = trace.weights.shape
+    width = values.shape[-1]
+    by_key = values.new_zeros(texts, heads, keys, 2 * width + 2)
+    by_query = values.new_zeros(texts, heads, queries, width + 1)
+    values = torch.cat([values, torch.ones_like(values[..., :1])], -1)
+    allowed = torch.zeros_like(trace.key_real, dtype=torch.long)
+    for block in _weight_blocks(trace):
+        rows, at, seen, weights = block
+        mixed = torch.matmul(weights, values[rows, :, seen])
+        parts, ones = basis.parts(trace, block, mixed[..., :-1]), torch.ones_like(mixed[..., :1])
+        scale = ones if basis.scale is None else ones * basis.scale[rows, at][:, None, :, None]
+        received = by_key[rows, :, seen]
+        received += weights.mT @ torch.cat([parts.heads, parts.layer, ones, scale], -1)
+        by_query[rows, :, at] = mixed
+        attending = allowed[rows, seen]
+        attending += (weights.amax(1) > 0).sum(1)
+    by_head, by_layer = ((part * values[..., :-1]).sum(-1) for part in by_key[..., :-2].split(width, -1))
+    received, scaled = by_key[..., -2:].unbind(-1)
+    return ReceivedSums(by_head, by_layer.sum(1), received, scaled, allowed, by_query[..., :-1], by_query[..., -1])
 
 
 @torch.no_grad()
@@ -109,19 +188,24 @@ def layer_contributions(trace: Trace, residual: bool = False) -> Float[Tensor, "
 
     Raises ModelError as transformed_norms, and with `residual` if the block is not known.
     """
-    parts = _output_parts(trace, residual)
-    layer = _layer_shares(parts)
-    if residual and not trace.crosses:
-        torch.diagonal(layer, dim1=1, dim2=2).add_(parts.residual)
-    return layer
+    return _layer_shares(trace, residual)
 
 
-def _layer_shares(parts: _OutputParts) -> Float[Tensor, "B T S"]:
-    """The shares of every head's values in the layer's outputs, summed with one head at a time in memory."""
-    layer = torch.zeros_like(parts.weights[:, 0])
-    by_head = (part.unbind(1) for part in (parts.weights, parts.values, parts.layer))
-    for weights, values, outputs in zip(*by_head, strict=True):
-        layer += (outputs @ values.mT).mul_(weights)
+def _layer_shares(
+    trace: Trace, residual: bool = False, heads: Float[Tensor, "B H T S"] | None = None
+) -> Float[Tensor, "B T S"]:
+    """The shares of every head's values in the layer's outputs, summed head by head; each head's in its own are written to `heads`."""
+    basis, values = _ContributionBasis.of(trace, residual), trace.values.double()
+    layer = values.new_zeros(*trace.weights.shape[:1], *trace.weights.shape[2:])
+    for block in _weight_blocks(trace):
+        rows, at, seen, weights = block
+        v = values[rows, :, seen]
+        parts = basis.parts(trace, block, weights @ v)
+        layer[rows, at, seen] = (parts.layer @ v.mT).mul_(weights).sum(1)
+        if heads is not None:
+            heads[rows, :, at, seen] = (parts.heads @ v.mT).mul_(weights)
+        if residual and not trace.crosses:
+            torch.diagonal(layer[rows, at, at], dim1=1, dim2=2).add_(parts.residual)
     return layer
 
 
@@ -134,21 +218,26 @@ def rollout_step(trace: Trace, kind: str) -> Float[Tensor, "B T T"]:
     Abnar & Zuidema 2020; by norm Modarressi et al. 2022 (GlobEnc); by contribution after Ferrando et al. 2022 (ALTI). Raises
     ModelError if the block is not known.
     """
-    real = trace.query_real[:, :, None] & trace.key_real[:, None]
     if kind == "weight":
-        mean = to_single_precision(trace.weights).mean(1).double() * real
-        step = mean / mean.sum(-1, keepdim=True).clamp_min(1e-30) + torch.eye(mean.shape[-1], device=mean.device)
+        step = _mask_padding(trace, to_single_precision(trace.weights).mean(1).double())
+        step /= step.sum(-1, keepdim=True).clamp_min(1e-30)
+        torch.diagonal(step, dim1=1, dim2=2).add_(trace.query_real)
     elif kind == "norm":
         step = norms(trace, "residual").double()
     else:
-        step = layer_contributions(trace, residual=True).clamp_min(0.0)
-    step = step * real
-    return step / step.sum(-1, keepdim=True).clamp_min(1e-30)
+        step = layer_contributions(trace, residual=True).clamp_min_(0.0)
+    return step.div_(step.sum(-1, keepdim=True).clamp_min(1e-30))
 
 
 def _mask_padding(trace: Trace, pairs: Float[Tensor, "B T S"]) -> Float[Tensor, "B T S"]:
-    """`pairs` with 0 where query or key is padding."""
-    return pairs.masked_fill(~(trace.query_real[:, :, None] & trace.key_real[:, None]), 0.0)
+    """`pairs`, changed in place, with 0 where query or key is padding."""
+    if _is_padded(trace):
+        pairs.masked_fill_(~(trace.query_real[:, :, None] & trace.key_real[:, None]), 0.0)
+    return pairs
+
+
+def _is_padded(trace: Trace) -> bool:
+    return not bool(trace.query_real.all() & trace.key_real.all())
 
 
 def output_projection(projections: Projections) -> Float[Tensor, "H E D"]:
@@ -212,6 +301,11 @@ def project(parts: Float[Tensor, "B H T E"], w_o: Float[Tensor, "H E D"]) -> Flo
     return parts.transpose(1, 2).reshape(*parts.shape[:1], parts.shape[2], heads * inner) @ w_o.reshape(-1, width)
 
 
+def _precision(trace: Trace) -> torch.dtype:
+    """That of what is measured of a trace: single for half precision."""
+    return to_single_precision(trace.weights[:0]).dtype
+
+
 def to_single_precision(values: Tensor) -> Tensor:
     """Half precision converted to single, which sums of hundreds of squares need; other dtypes unchanged."""
     return values.float() if values.dtype in (torch.float16, torch.bfloat16) else values
@@ -228,7 +322,7 @@ def projected_norms(v: Float[Tensor, "B H S E"], w_o: Float[Tensor, "H E D"]) ->
 def sum_norms(
     weights: Float[Tensor, "B H T S"], v: Float[Tensor, "B H S E"], w_o: Float[Tensor, "H E D"]
 ) -> tuple[Float[Tensor, "B H S"], Float[Tensor, "B T S"]]:
-    """‖v_j^h w_o[h]‖ of every head and j, and ‖Σ_h weights_ij^h v_j^h w_o[h]‖ for every i and j, in blocks of positions j.
+    """‖v_j^h w_o[h]‖ of every head and j, and ‖Σ_h weights_ij^h v_j^h w_o[h]‖ for every i and j, in blocks of queries.
 
     With f_j as D × H and f_j = Q_j R_j, the norm of the sum is ‖R_j a_ij‖, and those of the heads are the lengths of R_j's columns.
     R_j is computed from f_j, not from f_jᵀ f_j, whose condition number is squared: where heads cancel, single precision would
@@ -238,23 +332,37 @@ def sum_norms(
     if v.device.type != "cpu":
         return _norms_by_gram(weights, v, w_o)
     texts, heads, queries, keys = weights.shape
-    width = w_o.shape[2]
-    step = min(keys, max(1, BLOCK_NUMBERS // (heads * max(width, queries))))
-    sums, per_head = weights.new_empty(texts, queries, keys), weights.new_empty(texts, heads, keys)
-    buffers = v.new_empty(step, heads, width), v.new_empty(step, min(heads, width))
+    sums, per_head = weights.new_zeros(texts, queries, keys), weights.new_empty(texts, heads, keys)
+    buffer = weights.new_empty(0)
     for text in range(texts):
-        for start in range(0, keys, step):
-            part = slice(start, min(start + step, keys))
-            f, scales = (buffer[: part.stop - start] for buffer in buffers)
-            for head, projection in enumerate(w_o):
-                torch.mm(v[text, head, part], projection, out=f[:, head])
-            # in place, since allocating an array of this size takes as long as the decomposition
-            torch.geqrf(f.mT, out=(f.mT, scales))
-            upper = f.mT[:, : scales.shape[1]].triu()  # R_j: min(D, H) rows
-            mixed = torch.bmm(upper, weights[text, :, :, part].permute(2, 0, 1).contiguous())
-            sums[text, :, part] = mixed.square_().sum(1).sqrt_().T
-            per_head[text, :, part] = upper.square_().sum(1).sqrt_().T
+        upper = _triangles(v[text], w_o)
+        per_head[text] = torch.linalg.vector_norm(upper, dim=1).T
+        for _, at, seen in _block_spans(weights[text : text + 1]):
+            block = weights[text, :, at]
+            # head by head, since a plane is transposed fast
+            turned = buffer.resize_(heads, keys, block.shape[1])
+            for plane, by_query in zip(turned, block, strict=True):
+                plane.copy_(by_query.T)
+            mixed = torch.bmm(upper[seen], turned[:, seen].transpose(0, 1))
+            sums[text, at, seen] = mixed.square_().sum(1).sqrt_().T.contiguous()
     return per_head, sums
+
+
+def _triangles(v: Float[Tensor, "H S E"], w_o: Float[Tensor, "H E D"]) -> Float[Tensor, "S R H"]:
+    """R_j of f_j = Q_j R_j at every position j, min(D, H) rows, in blocks of positions."""
+    heads, keys, width = len(w_o), v.shape[1], w_o.shape[2]
+    step = min(keys, max(1, QR_NUMBERS // (heads * width)))
+    buffers = v.new_empty(step, heads, width), v.new_empty(step, min(heads, width))
+    upper = v.new_empty(keys, min(heads, width), heads)
+    for start in range(0, keys, step):
+        part = slice(start, min(start + step, keys))
+        f, scales = (buffer[: part.stop - start] for buffer in buffers)
+        for head, projection in enumerate(w_o):
+            torch.mm(v[head, part], projection, out=f[:, head])
+        # in place, since allocating an array of this size takes as long as the decomposition
+        torch.geqrf(f.mT, out=(f.mT, scales))
+        torch.triu(f.mT[:, : scales.shape[1]], out=upper[part])
+    return upper
 
 
 def _norms_by_gram(
@@ -310,35 +418,40 @@ def norms(trace: Trace, kind: str = "attention") -> Float[Tensor, "B T S"]:
     if kind != "attention":
         if not trace.crosses:
             torch.diagonal(pairs, dim1=1, dim2=2).copy_(torch.linalg.vector_norm(_self_part(trace, kind), dim=-1))
-        pairs = pairs * _scale(trace, kind)[..., None]
+        pairs *= _scale(trace, kind)[..., None]
     return _mask_padding(trace, pairs)
 
 
-def mixing_ratio(trace: Trace, kind: str = "attention") -> Float[Tensor, "B T"]:
+def mixing_ratio(trace: Trace, kind: str = "attention", sums: ReceivedSums | None = None) -> Float[Tensor, "B T"]:
     """‖context‖ / (‖context‖ + ‖own‖): 0 if a position's new vector comes from itself alone, 1 if all comes from others.
 
     0 at padding. Errors as `norms`. Source: Kobayashi et al. 2021, mixing ratio.
     """
-    self_part, context = (torch.linalg.vector_norm(part, dim=-1) for part in mixing_parts(trace, kind))
+    self_part, context = (torch.linalg.vector_norm(part, dim=-1) for part in mixing_parts(trace, kind, sums))
     total = self_part + context
     return torch.where(trace.query_real & (total > 0), context / total.clamp_min(torch.finfo(total.dtype).tiny), 0.0)
 
 
-def mixing_by_weights(trace: Trace, kind: str = "attention") -> Float[Tensor, "B T"]:
+def mixing_by_weights(trace: Trace, kind: str = "attention", sums: ReceivedSums | None = None) -> Float[Tensor, "B T"]:
     """The mixing ratio by weights alone: Σ_{j≠i} a_ij, mean over heads; half of that for other kinds, the residual counting as weight 1."""
-    from_others = to_single_precision(_other_weights(trace)).sum(-1).mean(1) * (1.0 if kind == "attention" else 0.5)
-    return from_others.masked_fill(~trace.query_real, 0.0)
+    from_others = (sums or received_sums(trace)).total
+    from_others = from_others if trace.crosses else from_others - _self_weights(trace)
+    return from_others.mean(1).to(_precision(trace)) * (1.0 if kind == "attention" else 0.5)
 
 
 @torch.no_grad()
-def mixing_parts(trace: Trace, kind: str = "attention") -> _MixingParts:
-    """Every position's new vector as its own part and that of the context, without β and b_O. Errors as `norms`."""
+def mixing_parts(trace: Trace, kind: str = "attention", sums: ReceivedSums | None = None) -> _MixingParts:
+    """Every position's new vector as its own part and that of the context, without β and b_O; `sums` if they are known.
+
+    The context's is 0 at padding. Errors as `norms`.
+    """
     if kind == FEED_FORWARD:
         return feed_forward_mixing(trace)
     w_o = _projection(trace, kind)
-    context = project(
-        to_single_precision(_other_weights(trace)) @ to_single_precision(trace.values), w_o
-    ) * _query_factor(trace)
+    from_others = (sums or received_sums(trace)).output
+    if not trace.crosses:
+        from_others = from_others - _self_weights(trace)[..., None] * trace.values
+    context = project(from_others.to(w_o), w_o) * _query_factor(trace)
     scale = 1.0 if kind == "attention" else _scale(trace, kind)[..., None]
     return _MixingParts(_self_part(trace, kind) * scale, context * scale)
 
@@ -458,13 +571,9 @@ def _self_part(trace: Trace, kind: str) -> Float[Tensor, "B T D"]:
     return part + _linear(to_single_precision(block.residual), block, kind)
 
 
-def _other_weights(trace: Trace) -> Float[Tensor, "B H T S"]:
-    """The weights on other positions that are real; in stack 'cross' all keys are other positions."""
-    weights = trace.weights * trace.key_real[:, None, None]
-    if trace.crosses:
-        return weights
-    same = torch.eye(weights.shape[2], weights.shape[3], dtype=torch.bool, device=weights.device)
-    return weights.masked_fill(same, 0.0)
+def _self_weights(trace: Trace) -> Float[Tensor, "B H T"]:
+    """The weight on a position itself, in double precision; 0 at padding."""
+    return torch.diagonal(trace.weights, dim1=2, dim2=3).double() * trace.query_real[:, None]
 
 
 _ACTIVATION_FUNCTIONS: dict[str, Callable[[Tensor], Tensor]] = {

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from trisect.core.trace import Side, Trace
 from trisect.measure import norms as measure_norms
-from trisect.measure.norms import query_scale, to_single_precision, transformed_and_layer_norms
+from trisect.measure.norms import ReceivedSums, received_sums, to_single_precision, transformed_and_layer_norms
 from trisect.stats.bootstrap import DrawnEstimate
 from trisect.stats.describe import mean_ranks, spearman_of_counts
 
@@ -272,11 +272,16 @@ class PooledTally:
             self.within[name].add(*_within_texts(mean, facts))
 
 
-def find_sinks(trace: Trace) -> Bool[Tensor, "B H S"]:
-    """Tokens with more than SINK_SHARE of all the weight of a head in a row of at least MIN_TOKENS tokens."""
-    real = trace.query_real[:, None, :, None] & trace.key_real[:, None, None]
+def find_sinks(trace: Trace, received: Float[Tensor, "B H S"] | None = None) -> Bool[Tensor, "B H S"]:
+    """Tokens with more than SINK_SHARE of all the weight of a head in a row of at least MIN_TOKENS tokens.
+
+    `received` are the weights summed over queries, 0 at padding, if they are known.
+    """
     queries, keys = trace.query_real.sum(1), trace.key_real.sum(1)
-    shares = (to_single_precision(trace.weights) * real).sum(2) / queries.clamp_min(1)[:, None, None]
+    if received is None:
+        weights = to_single_precision(trace.weights)
+        received = (trace.query_real.to(weights)[:, None, None] @ weights)[:, :, 0] * trace.key_real[:, None]
+    shares = received / queries.clamp_min(1)[:, None, None]
     return (shares > SINK_SHARE) & (torch.minimum(queries, keys) >= MIN_TOKENS)[:, None, None]
 
 
@@ -315,15 +320,11 @@ class LayerTally:
     @torch.no_grad()
     def add(self, trace: Trace, facts: TokenFacts, model: PooledTally) -> TokenNorms:
         """Add one batch, all on one device; `model` gets the pairs too. Raises ModelError where a norm cannot be computed."""
-        weights = to_single_precision(trace.weights) * (
-            trace.query_real[:, None, :, None] & trace.key_real[:, None, None]
-        )
+        sums = received_sums(trace)
         f, attention = transformed_and_layer_norms(trace)
         layer = [attention] if self.kind == "attention" else [attention, measure_norms.norms(trace, self.kind)]
-        scale = query_scale(trace)
-        added = weights if scale is None else weights * scale[:, None, :, None].to(weights)
-        a = _mean_weights(weights)
-        seen = TokenNorms(f, a, f * (a if scale is None else _mean_weights(added)))
+        a, scaled = (part / sums.allowed.clamp_min(1)[:, None] for part in (sums.weights, sums.scaled))
+        seen = TokenNorms(f, a.to(f), f * scaled.to(f))
         x = None if trace.crosses else measure_norms.layer_input(trace)
         if x is not None:
             real, sizes = (
@@ -332,11 +333,11 @@ class LayerTally:
             )
             sizes = sizes.where(real, torch.nan) if real.shape == sizes.shape else f[:, 0] * torch.nan
             self.x.add(facts.group, moments(sizes, trace.key_real))
-        for sums, values in ((self.f, seen.f), (self.a, seen.a), (self.af, seen.af)):
-            sums.add(facts.group, moments(values, trace.key_real[:, None]))
-        self._add_shares(trace, (weights.sum(2), added.sum(2)), layer, seen, facts)
-        self._add_sinks(trace, weights, seen, facts)
-        self._add_pairs(trace, weights, seen, facts, model)
+        for tally, values in ((self.f, seen.f), (self.a, seen.a), (self.af, seen.af)):
+            tally.add(facts.group, moments(values, trace.key_real[:, None]))
+        self._add_shares(trace, sums, layer, seen, facts)
+        self._add_sinks(trace, sums, seen, facts)
+        self._add_pairs(trace, seen, facts, model)
         for name in ("f", "a"):
             values = getattr(seen, name)
             rank, mean, row = _rank_pairs(values.mean(1, keepdim=True), facts)
@@ -346,10 +347,9 @@ class LayerTally:
         return seen
 
     def _add_shares(
-        self, trace: Trace, weights: tuple[Tensor, Tensor], norms: list[Tensor], seen: TokenNorms, facts: TokenFacts
+        self, trace: Trace, sums: ReceivedSums, norms: list[Tensor], seen: TokenNorms, facts: TokenFacts
     ) -> None:
-        """`weights` [B H S] are those that tokens get, added up over queries: as they are, and as they are added."""
-        group, (plain, added) = facts.group, weights
+        group, plain, added = facts.group, sums.weights.to(seen.f), sums.scaled.to(seen.f)
         belongs = torch.nn.functional.one_hot(facts.category, len(CATEGORIES)).to(plain.dtype)
         belongs = belongs * trace.key_real[..., None]
         heads = torch.stack([plain @ belongs, (added * seen.f) @ belongs], 1)
@@ -361,39 +361,34 @@ class LayerTally:
         self.tokens.add(group, belongs.sum(1))
         if not trace.crosses:
             views = (measure_norms.mixing_by_weights, measure_norms.mixing_ratio)
-            self.mixing.add(group, torch.stack([view(trace, self.kind).sum(1) for view in views], 1))
+            self.mixing.add(group, torch.stack([view(trace, self.kind, sums).sum(1) for view in views], 1))
 
-    def _add_sinks(self, trace: Trace, weights: Tensor, seen: TokenNorms, facts: TokenFacts) -> None:
+    def _add_sinks(self, trace: Trace, sums: ReceivedSums, seen: TokenNorms, facts: TokenFacts) -> None:
         """What tokens contribute; and of every head: rows, rows with a sink, the sinks' weight and contribution, how many sinks and
         other tokens there are and their ‖f(x)‖, and rows in which the head is dormant. Rows shorter than MIN_TOKENS do not count.
         """
-        heads, layer = measure_norms.received_contributions(trace)
-        contributed = torch.cat([layer[:, None], heads], 1)
+        contributed = torch.cat([sums.layer[:, None], sums.heads], 1)
         belongs = (
             torch.nn.functional.one_hot(facts.category, len(CATEGORIES)).to(contributed) * trace.key_real[..., None]
         )
         self.contributions.add(facts.group, contributed @ belongs)
-        sinks, queries = find_sinks(trace), trace.query_real.sum(1)
+        sinks, queries = find_sinks(trace, sums.weights), trace.query_real.sum(1)
         long = torch.minimum(queries, trace.key_real.sum(1)) >= MIN_TOKENS
         others = (~sinks & trace.key_real[:, None]) & long[:, None, None]
-        w_o, added = measure_norms.effective_projection(trace), weights @ to_single_precision(trace.values).to(weights)
-        sizes = measure_norms.projected_norms(added, w_o).sum(2)
-        per_query = [
-            (part * sinks).sum(2) / queries.clamp_min(1)[:, None] for part in (weights.sum(2), contributed[:, 1:])
-        ]
+        w_o = measure_norms.effective_projection(trace)
+        sizes = measure_norms.projected_norms(sums.output.to(w_o), w_o).sum(2)
+        per_query = [(part * sinks).sum(2) / queries.clamp_min(1)[:, None] for part in (sums.weights, sums.heads)]
         dormant = (sizes < DORMANT_SHARE * sizes.mean(1, keepdim=True)) & long[:, None]
         counts = [long[:, None].expand_as(sizes), sinks.any(2), *per_query, sinks.sum(2), (seen.f * sinks).sum(2)]
         counts += [others.sum(2), (seen.f * others).sum(2), dormant]
         self.sinks.add(facts.group, torch.stack([part.double() for part in counts], 2))
         self.sink_kinds.add(facts.group, sinks.sum(1).to(belongs)[:, None].matmul(belongs)[:, 0])
 
-    def _add_pairs(
-        self, trace: Trace, weights: Tensor, seen: TokenNorms, facts: TokenFacts, model: PooledTally
-    ) -> None:
+    def _add_pairs(self, trace: Trace, seen: TokenNorms, facts: TokenFacts, model: PooledTally) -> None:
         """At most QUERIES evenly spaced queries of a row stand for all: their pairs are alike, and time is not."""
-        chosen = torch.linspace(0, weights.shape[2] - 1, min(QUERIES, weights.shape[2])).round().long()
-        chosen = chosen.to(weights.device)
-        chosen_weights = weights[:, :, chosen]
+        queries = trace.weights.shape[2]
+        chosen = torch.linspace(0, queries - 1, min(QUERIES, queries)).round().long().to(trace.weights.device)
+        chosen_weights = to_single_precision(trace.weights[:, :, chosen])
         allowed = (chosen_weights > 0).any(1) & trace.query_real[:, chosen, None]
         for category in range(len(CATEGORIES)):
             real = allowed & (facts.category == category)[:, None] & trace.key_real[:, None]
@@ -404,12 +399,6 @@ class LayerTally:
             flat = x.reshape(1, -1), y.reshape(1, -1)
             self.cancel[category].add(*flat, fewer.repeat(len(x)))
             model.cancel[category].add(*flat, group.repeat(len(x)))
-
-
-def _mean_weights(weights: Float[Tensor, "B H T S"]) -> Float[Tensor, "B H S"]:
-    """The mean weight of a token; weights of exactly 0 in every head are masked ones, and left out."""
-    allowed: Bool[Tensor, "B T S"] = (weights > 0).any(1)
-    return weights.sum(2) / allowed.sum(1).clamp_min(1)[:, None]
 
 
 def _rank_pairs(
