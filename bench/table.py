@@ -10,6 +10,7 @@ import json
 import platform
 import sys
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -40,8 +41,8 @@ PARTS: dict[str, Callable[[], list[dict[str, object]]]] = {
     "patching": reading.patching_rows,
     "explorer": pages.explorer_rows,
     "serving": pages.serving_rows,
-    "serving-memory": pages.memory_rows,
     "real": real.rows,
+    "start": partial(real.rows, "start"),
     "gpu": gpu.rows,
 }
 

@@ -22,8 +22,12 @@ settings.register_profile("busy", deadline=None)
 settings.load_profile("busy")
 
 
+gc.disable()  # while modules are imported
+
+
 def pytest_collection_finish() -> None:
     """What was imported lives to the end: a full collection of garbage, which models are freed by, need not walk through it."""
+    gc.enable()
     gc.collect()
     gc.freeze()
 

@@ -50,7 +50,8 @@ def __getattr__(name: str) -> Any:
     if name == "__all__":
         return _names()
     if name in _HOME:
-        return getattr(import_module(f"trisect.{_HOME[name]}"), name)
+        with import_module("trisect.core.machine").without_collection():
+            return getattr(import_module(f"trisect.{_HOME[name]}"), name)
     if name in ("measure", "theory"):
         return import_module(f"trisect.{name}")
     if not name.startswith("_"):
