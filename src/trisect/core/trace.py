@@ -135,10 +135,10 @@ class Projections:
     b_o: Float[Tensor, " D"] | None = None
     normed: Mapping[str, NormedMap] = field(default_factory=dict)
 
-    def copy_to(self, device: torch.device) -> Projections:
-        """A copy whose weights are cloned to a device, so that they do not change with the model's."""
+    def copy_to(self, device: torch.device, copies: bool = True) -> Projections:
+        """The same with its weights on a device; `copies` clones those that are there, so that they do not change with the model's."""
         tensors: dict[str, Tensor | None] = {name: getattr(self, name) for name in WEIGHTS}
-        return replace(self, **{name: None if t is None else t.to(device, copy=True) for name, t in tensors.items()})
+        return replace(self, **{n: None if t is None else t.to(device, copy=copies) for n, t in tensors.items()})
 
     def hashes(self) -> dict[str, tuple[str, str]]:
         """Hashes of weight and bias of q, k, v and o, equal for equal numbers; those without a matrix are left out."""

@@ -352,11 +352,12 @@ def copy_to_device(
     device: torch.device, projections: Projections, call: Call, block: ResidualBlock | None, copies: bool
 ) -> RecordedCall:
     """Move a recorded call to `device`; `copies` clones tensors that are there already, since the model may overwrite them."""
+    projections = projections.copy_to(device, copies)
     weights = None if call.weights is None else call.weights.detach().to(device, copy=copies)
     q, k, v, output = (t.detach().to(device, copy=copies) for t in (call.q, call.k, call.v, call.output))
     moved = Call(call.module, call.order, q, k, v, weights, output, call.scale)
     if block is None:
-        return RecordedCall(projections.copy_to(device), moved, None)
+        return RecordedCall(projections, moved, None)
     # the feed-forward block, which few measures need, stays on the model's device
     after, beta = block.after, None if block.beta is None else block.beta.to(device)
     if after is not None:
@@ -364,7 +365,7 @@ def copy_to_device(
         after = replace(after, gamma=after.gamma.to(device), beta=shift)
     residual, gamma = block.residual.to(device), block.gamma.to(device)
     placed = replace(block, residual=residual, gamma=gamma, beta=beta, after=after)
-    return RecordedCall(projections.copy_to(device), moved, placed)
+    return RecordedCall(projections, moved, placed)
 
 
 def trace_of(batch: Batch, seen: RecordedCall) -> Trace:

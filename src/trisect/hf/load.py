@@ -298,7 +298,8 @@ class Pretrained:
             watch(self.model, self.name, self.proof.around(), looks) as blocks,
             checking(self.model, self.name, laws, self.addresses, inputs) as checker,
         ):
-            calls, answer = run_forward(self._with_proof, inputs, edits_at(self.addresses, write), meet, looks=looks)
+            edits = edits_at(self.addresses, write)
+            calls, answer = run_forward(self._with_proof, inputs, edits, meet, looks=looks, is_read=True)
         check_after(self._with_proof, looks)
         if not write:  # without the hooks
             confirm(self._with_proof, inputs, calls, answer)
