@@ -98,7 +98,7 @@ def run_profile(subject: Any, texts: list[str], sites: tuple[str, ...], out: Pat
     corpus = out.with_suffix(".text")
     corpus.mkdir()
     # a text's words turned round so many times, so that folds have texts of one length to be dealt
-    few = [" ".join([*w[i:], *w[:i]]) for w in map(str.split, texts) for i in range(PROFILED // len(texts))]
+    few = [" ".join([*w[i:], *w[:i]]) for w in map(str.split, texts) for i in range(max(1, PROFILED // len(texts)))]
     for split in ("train", "valid", "test"):
         (corpus / f"{split}.txt").write_text("\n".join(few) + "\n")
     trisect.profile(subject, corpus=corpus, labels=("position",), out=out, batch=min(2, len(texts)), quiet=True)

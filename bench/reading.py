@@ -17,6 +17,7 @@ from itertools import groupby
 from pathlib import Path
 from typing import Any
 
+import memory
 import numpy as np
 import torch
 from jaxtyping import Float
@@ -26,17 +27,23 @@ from sklearn.linear_model import LogisticRegression
 from sklearn.preprocessing import StandardScaler
 from tests import tinyhf
 from torch import Tensor
-from transformers import BertConfig, BertForMaskedLM, BertModel, GPT2Config, GPT2LMHeadModel
+from transformers import (
+    BertConfig,
+    BertModel,
+    GPT2Config,
+    GPT2LMHeadModel,
+    WhisperConfig,
+    WhisperForConditionalGeneration,
+)
 
 from trisect.core.subject import Batch
 from trisect.core.trace import Address, Origin, Projections, Side, Trace
 from trisect.experiments.similarity.run import Nulls, compare_with_nulls, measure_weights
-from trisect.hf.load import Pretrained, load, sampled_laws
+from trisect.hf.load import Pretrained, load, read_graph, sampled_laws
 from trisect.hf.verify.examples import example_inputs
-from trisect.hf.verify.proof import prove
 from trisect.lab.passes import edited_passes, plan_edits
 from trisect.measure.norms import transformed_and_layer_norms
-from trisect.measure.patching import record, replace_at
+from trisect.measure.patching import attribute, record, replace_at
 from trisect.measure.profile import Prober, WordClasses, assign_folds, random_maps
 from trisect.measure.similarity import (
     angles,
@@ -213,15 +220,43 @@ def probe_rows() -> list[Row]:
 
 
 @one_core()
-def proof_rows() -> list[Row]:
-    """How long the proof of a model takes, beside a forward pass of its example."""
+def load_rows() -> list[Row]:
+    """A model in memory loaded and verified beside a forward pass of its example: passes are plain over ours."""
+    whisper = partial(WhisperForConditionalGeneration, WhisperConfig(vocab_size=51_864, d_model=384))
+    sizes = {"BERT-base": partial(BertModel, BertConfig()), "GPT-2 small": partial(GPT2LMHeadModel, GPT2Config())}
     rows = []
-    for kind, config in ((BertModel, BertConfig()), (BertForMaskedLM, BertConfig()), (GPT2LMHeadModel, GPT2Config())):
-        model = kind(config).eval()
-        run = torch.no_grad()(partial(model, **example_inputs(kind.__name__, model)))
-        pair = paired(run, partial(prove, kind.__name__, model), ROUNDS)
-        what = f"the proof of {kind.__name__} in its usual size, random weights, beside a pass of its example (plain)"
-        rows.append(row(what, f"{pair.plain:.2f} s", f"{pair.ours:.2f} s", pair))
+    for name, build in (sizes | {"Whisper tiny.en": whisper, "TinyLlama (1.1 billion)": memory.llama}).items():
+        model = build().eval()
+        run = torch.no_grad()(partial(model, **example_inputs(name, model)))
+        pair = paired(run, partial(load, model), ROUNDS)
+        passes = f"{1 / pair.ratio:.1f} passes"
+        what = f"a model of {name}'s size loaded and verified; plain: a pass of its example"
+        rows.append(row(what, f"{pair.plain:.2f} s", f"{pair.ours:.2f} s ({passes})", pair))
+    return rows
+
+
+@one_core()
+def gradient_rows(pairs: int = 4) -> list[Row]:
+    """Attribution patching of q, k and v of all heads at all positions, beside a forward pass over as many texts."""
+    rows = []
+    for tokens in (24, 128):
+        model = GPT2LMHeadModel(GPT2Config(attn_implementation="eager")).eval()
+        base, donor = (_batch_of(torch.randint(GPT2Config().vocab_size, (pairs, tokens))) for _ in range(2))
+        subject, chosen = load(model), torch.ones(pairs, tokens, dtype=torch.bool)
+
+        def estimate(
+            subject: Pretrained = subject, base: Batch = base, donor: Batch = donor, chosen: Tensor = chosen
+        ) -> None:
+            reading, addresses = read_graph(subject, base), [*subject.shape.heads]
+            parts = record(subject.outputs, donor, addresses, torch.full((pairs,), base.source.real.shape[1] - 1)).parts
+            assert reading.output is not None
+            (reading.output[:, -1, 0] - reading.output[:, -1, 1]).sum().backward()
+            for trace in reading.traces:
+                attribute(trace, parts[trace.address], chosen, chosen)
+
+        pair = paired(torch.no_grad()(partial(model, **base.inputs)), estimate, ROUNDS)
+        what = f"attribution patching, 12 × 12 heads, {tokens} tokens; plain: a forward pass"
+        rows.append(row(what, f"{pair.plain:.2f} s", f"{pair.ours:.2f} s ({1 / pair.ratio:.1f} passes)", pair))
     return rows
 
 

@@ -2,12 +2,8 @@
 
 from __future__ import annotations
 
-import json
 import os
-import resource
 import statistics
-import subprocess
-import sys
 import tempfile
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -16,14 +12,12 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
-import polars as pl
 import torch
 from paired import Ratio, Row, one_core, paired, row, summary, timed
 from plain import Plain, names, plain_of, zipf_corpus_ids
 from torch import Tensor
 
 import trisect
-from trisect.core.files import read_json
 from trisect.core.machine import Machine
 from trisect.core.methods import PAPER_SITES
 from trisect.core.site import Site
@@ -96,30 +90,6 @@ def gradient_errors(text: Corpus) -> tuple[float, float, float]:
     )
     first_error, second, third = map(float, errors)
     return first_error, second, third
-
-
-def step_memory(way: str) -> None:
-    """Print by how many MiB steps raise this process's memory at their highest, over what model and text hold (Linux)."""
-
-    def memory(key: str) -> float:
-        line = next(x for x in Path("/proc/self/status").read_text().splitlines() if x.startswith(key))
-        return int(line.split()[1]) / 1024
-
-    text = corpus()
-    with one_core(), fast_products():
-        ours = trainer(text, 0.2)
-        step = {"plain": eager_step(text, ours.runs[0]), "ours": ours.step}[way]
-        Path("/proc/self/clear_refs").write_text("5")
-        before = memory("VmRSS")
-        for _ in range(5):
-            step()
-    print(json.dumps(memory("VmHWM") - before))
-
-
-def peak(way: str) -> float:
-    """MiB that steps need beyond what the model and its text hold, measured in a process of its own."""
-    process = subprocess.run([sys.executable, __file__, way], capture_output=True, text=True, check=True)
-    return float(json.loads(process.stdout))
 
 
 def products(narrow: torch.dtype | None = None) -> tuple[Callable[[], None], float]:
@@ -217,7 +187,6 @@ def step_rows(rounds: int = 15) -> list[Row]:
             "same",
             "ours",
             f"gradient's relative error against float64: eager {errors[0]:.1e}, ours {errors[1]:.1e}",
-            f"memory that steps need beside the weights: eager {peak('plain'):.0f} MiB, ours {peak('ours'):.0f} MiB",
         ),
         against(
             ", --precision bfloat16: eager PyTorch at its defaults (float32)",
@@ -251,29 +220,17 @@ def fleet_rows(rounds: int = 9, members: int = 8) -> list[Row]:
 
 
 def study_rows() -> list[Row]:
-    """`trisect study quick` as a whole: minutes, and where they go; there is no plain way to measure it against."""
+    """`trisect study quick` as a whole: minutes; there is no plain way to measure it against."""
     workers = Machine().cores()
     with tempfile.TemporaryDirectory() as scratch:
-        folder, walls = Path(scratch) / "study", list[float]()
+        walls = list[float]()
         for _ in range(2):
             began = time.perf_counter()
-            trisect.study("quick", out=folder, quiet=True)
+            trisect.study("quick", out=Path(scratch) / "study", quiet=True)
             walls.append(time.perf_counter() - began)
-        runs, spent = pl.read_parquet(folder / "tables" / "runs.parquet"), dict[str, list[float]]()
-        for edit, seconds in runs.sort("edit").select("edit", "wall_seconds").iter_rows():
-            spent.setdefault(f"training: {edit}", []).append(seconds)
-        for path in sorted((folder / "evaluations").rglob("*.json")):
-            kind = f"evaluation: {path.name.split('-')[0]}"
-            spent.setdefault(kind, []).append(float(read_json(path, "")["wall_seconds"]))
-    wall, again = walls
-    rest = wall - sum(map(sum, spent.values())) / workers - again
-    notes = [f"{name}: {sum(each) / 60:.2f} core-minutes in {len(each)}" for name, each in spent.items()]
-    notes += [
-        f"reading, judging, drawing and writing the report: {again / 60:.2f} minutes (the same command on a finished study)",
-        f"starting and waiting: {rest / 60:.2f} minutes",
-    ]
+    note = f"reading, judging, drawing and writing the report: {walls[1] / 60:.2f} minutes (the same command on a finished study)"
     what = f"`trisect study quick` from start to end, {workers} workers"
-    return [row(what, "", f"{wall / 60:.1f} minutes", notes=notes)]
+    return [row(what, "", f"{walls[0] / 60:.1f} minutes", notes=[note])]
 
 
 SEEN, STEPS, MODEL, GRID = 2_000, 150, Model(), np.arange(101) / 100
@@ -287,13 +244,11 @@ MODES: dict[str, Callable[[Evaluate], GridCurves]] = {
 
 
 class Round(NamedTuple):
-    """One site: seconds of all 101 α the plain way and ours, evaluations, page faults of each, largest difference."""
+    """One site: seconds of all 101 α the plain way and ours, evaluations, largest difference."""
 
     plain: float
     ours: float
     evaluations: int
-    plain_faults: int
-    our_faults: int
     difference: float
 
 
@@ -350,11 +305,11 @@ def plain_losses(model: Plain, first: Tensor, final: Tensor, site: Site, piece: 
     return losses
 
 
-def spent_on(work: Callable[[], Any]) -> tuple[float, int, Any]:
-    """Seconds of the processor, page faults, and what came out."""
-    faults, began = resource.getrusage(resource.RUSAGE_SELF).ru_minflt, time.process_time()
+def spent_on(work: Callable[[], Any]) -> tuple[float, Any]:
+    """Seconds of the processor, and what came out."""
+    began = time.process_time()
     result = work()
-    return time.process_time() - began, resource.getrusage(resource.RUSAGE_SELF).ru_minflt - faults, result
+    return time.process_time() - began, result
 
 
 def rewind_rounds(sites: Sequence[Site]) -> dict[str, list[Round]]:
@@ -374,15 +329,14 @@ def rewind_rounds(sites: Sequence[Site]) -> dict[str, list[Round]]:
     rounds: dict[str, list[Round]] = {mode: [] for mode in MODES}
     for site in sites:
         some = [0.0, 1.0, *draw.choice(GRID[1:-1], PLAIN - 2, replace=False).tolist()]
-        slow, slow_faults, losses = spent_on(lambda s=site, a=some: plain_losses(model, first, final, s, piece, a))
+        slow, losses = spent_on(lambda s=site, a=some: plain_losses(model, first, final, s, piece, a))
         curves, scale = dict[str, Any](), len(GRID) / PLAIN
         for mode, make in MODES.items():
-            seconds, faults, curve = spent_on(lambda m=make, s=site: m(lambda alphas: evaluate(s, alphas)))
+            seconds, curve = spent_on(lambda m=make, s=site: m(lambda alphas: evaluate(s, alphas)))
             curves[mode] = curve.values[0]
             far = np.abs(np.interp(some, GRID, curves[mode]) - losses).max()
             far = max(far, np.abs(curves[mode] - curves["exact"]).max())
-            one = Round(slow * scale, seconds, curve.evaluations, round(slow_faults * scale), faults, float(far))
-            rounds[mode].append(one)
+            rounds[mode].append(Round(slow * scale, seconds, curve.evaluations, float(far)))
     return rounds
 
 
@@ -400,11 +354,6 @@ def _rewind_row(mode: str, each: list[Round]) -> Row:
         f"the plain way is timed at {PLAIN} of the 101 α (0, 1 and random ones) and scaled up",
         f"{sum(one.evaluations for one in each):,} evaluations in all; losses within {max(one.difference for one in each):.1e} nats of "
         "the plain way's",
-        f"page faults: {sum(one.plain_faults for one in each):,} the plain way, {sum(one.our_faults for one in each):,} ours",
     ]
     what = f"rewind grid of 101 α, {mode} mode, a site of the paper's model"
     return row(what, f"{pair.plain:.0f} s", f"{pair.ours:.1f} s", pair, notes)
-
-
-if __name__ == "__main__":
-    step_memory(sys.argv[1])  # a process of its own, which `peak` starts
