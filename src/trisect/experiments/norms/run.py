@@ -282,31 +282,30 @@ def loss_without_sinks(
     output where the model has no loss. None where no text has a sink.
     """
     tally, any_sink = Tally(), False
-    has_sink = list[bool]()
     for batch in subject.batches(islice(texts.texts(), SINK_LOSS_TEXTS), size, scored=True):
-        without: tuple[dict[Address, torch.Tensor], ...] = ({}, {})
+        seen: dict[Address, tuple[torch.Tensor, ...]] = {}  # weights, sinks, other tokens
 
-        def see(trace: Trace, without: tuple[dict[Address, torch.Tensor], ...] = without, batch: Batch = batch) -> None:
+        def see(trace: Trace, seen: dict[Address, tuple[torch.Tensor, ...]] = seen, batch: Batch = batch) -> None:
             if trace.address not in heads:
                 return
             sinks = find_sinks(trace)
-            has_sink.append(bool(sinks.any()))
             chance = torch.full(sinks.shape, -1.0, dtype=torch.float64)
             for row, real in enumerate(trace.key_real.cpu()):  # of the text and the layer alone, in any batch
                 draw = np.random.default_rng([trace.layer, *batch.rows[row]])
                 chance[row, :, real] = torch.from_numpy(draw.random((len(sinks[row]), int(real.sum()))))
             order = chance.to(sinks.device).masked_fill(sinks, -1.0).argsort(-1, descending=True).argsort(-1)
             others = (order < sinks.sum(-1, keepdim=True)) & ~sinks & trace.key_real[:, None]
-            for weights, which in zip(without, (sinks, others), strict=True):
-                weights[trace.address] = trace.weights.masked_fill(which[:, :, None], 0.0)
+            seen[trace.address] = trace.weights.clone(), sinks, others
 
-        has_sink.clear()
         subject.each(batch, see)
-        clean, sinks_present = subject.score(batch), any(has_sink)
-        any_sink = any_sink or sinks_present
-        tally.add(
-            batch, clean, [subject.score(batch, hold=w, clean=clean) if sinks_present else clean for w in without]
-        )
+        clean = subject.score(batch)
+        scores = [clean, clean]
+        if any(bool(sinks.any()) for _, sinks, _ in seen.values()):
+            any_sink = True
+            for i in (1, 2):
+                hold = {address: kept[0].masked_fill(kept[i][:, :, None], 0.0) for address, kept in seen.items()}
+                scores[i - 1] = subject.score(batch, hold=hold, clean=clean)
+        tally.add(batch, clean, scores)
     if not any_sink:
         return []
     table = tally.table(texts.name)
