@@ -7,11 +7,12 @@ import torch
 import torch.nn.functional as F
 from tests import zoo
 from torch import nn
+from transformers.pytorch_utils import Conv1D
 
 from trisect.core.errors import ModelError
 from trisect.core.subject import Heads
 from trisect.core.trace import Address
-from trisect.hf.hooks.calls import Call, Edits
+from trisect.hf.hooks.calls import Call, Edits, ProductMemo, replace_forwards
 from trisect.hf.hooks.product_hook import find_pieces, following, record_products
 from trisect.hf.locate.affine import Affine, affine_of
 from trisect.hf.verify.examples import example_inputs
@@ -126,6 +127,38 @@ def test_randomness_is_refused():
     model.layer = nn.Sequential(model.layer, Noise())
     with pytest.raises(ModelError, match="answers the same inputs in two ways"):
         prove("mine", model, X)
+
+
+def test_weights_that_change_from_pass_to_pass_are_refused():
+    """Also if PyTorch counts no write to them."""
+    model = Attends(Simple())
+
+    def drift(head, *_):
+        head.weight.data.mul_(1.01)
+
+    model.head.register_forward_hook(drift)
+    with pytest.raises(ModelError, match="answers the same inputs in two ways"):
+        prove("mine", model, X)
+
+
+@pytest.mark.parametrize("model", [nn.Linear(12, 6), Conv1D(6, 12)], ids=["Linear", "Conv1D"])
+def test_products_from_memory_are_those_that_were_computed(model):
+    """Bit for bit, for an input or for its rows, with their gradient; and computed again after a write, or when asked for."""
+    memo, x = ProductMemo(model), X["x"].clone().requires_grad_()
+    plain, mixed = model(x), torch.cat([X["x"][1:].flip(1), torch.ones(1, 5, 12)])
+    expected = torch.autograd.grad(plain[0, 1, 2:4].sum(), x)[0]
+    with replace_forwards(memo.forwards):
+        assert torch.equal(model(x), plain)
+        assert torch.allclose(torch.autograd.grad(model(x)[0, 1, 2:4].sum(), x)[0], expected, rtol=1e-6)
+        model.weight.data.mul_(2)  # which PyTorch does not count: what follows shows what is from memory
+        assert torch.equal(model(x), plain)
+        with memo.until(-1, lambda call: call):
+            assert torch.equal(model(mixed)[0], plain[1].flip(0))
+        with memo.suspended():
+            assert not torch.equal(model(x), plain)
+        with torch.no_grad():
+            model.weight.mul_(1)
+        assert not torch.equal(model(x), plain)
 
 
 class Summed(nn.Module):

@@ -136,7 +136,7 @@ def _put(state: Mapping[str, Tensor], cuts: Sequence[ParameterSlice], values: Sl
 
 
 ROW = 4096  # words of 64 bits
-AT_ONCE = {"cpu": 1 << 15}  # words that are summed at once: they fit a processor's cache
+AT_ONCE = {"cpu": 1 << 16}  # words that are summed at once: they fit a processor's cache
 ON_A_DEVICE = 1 << 24
 INTEGERS = {1: torch.int8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
 

@@ -5,21 +5,25 @@ from __future__ import annotations
 import contextlib
 import copy
 import functools
+import math
 import threading
 import types
+from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, replace
-from math import prod
 from pathlib import Path
-from typing import Any, NamedTuple, ParamSpec, Protocol, TypeAlias, TypeVar, runtime_checkable
+from typing import Any, NamedTuple, ParamSpec, Protocol, TypeAlias, TypeVar, cast, runtime_checkable
 
 import torch
 import torch.nn.functional as F
 import torch.utils.checkpoint as checkpoints
 from jaxtyping import Float
 from torch import Tensor, nn
+from torch._C._functorch import is_functorch_wrapped_tensor
+from torch.overrides import handle_torch_function, has_torch_function
 from transformers.cache_utils import Cache
+from transformers.pytorch_utils import Conv1D
 
 from trisect.core.errors import ModelError, SiteError
 from trisect.core.subject import QKV, Writer
@@ -223,11 +227,28 @@ def check_inputs(inputs: object) -> None:
         raise ModelError(problem, "Every row of the inputs needs the same number of positions.", todo)
 
 
+def multiply_rows(x: Tensor, weight: Tensor, multiply: Callable[[Tensor], Tensor]) -> Tensor:
+    """`multiply(x)`, a product with a weight, as one operation for every TorchFunctionMode."""
+    if has_torch_function((x,)):
+        return handle_torch_function(multiply_rows, (x,), x, weight, multiply)
+    return multiply(x)
+
+
 SDPA = F.scaled_dot_product_attention
 SOFTMAX = {torch.softmax, F.softmax, Tensor.softmax}
 MATMUL = {torch.matmul, Tensor.matmul, Tensor.__matmul__, torch.bmm, Tensor.bmm}
 BADDBMM = {torch.baddbmm, Tensor.baddbmm}
-STOPS = {F.linear, F.layer_norm, F.rms_norm, F.embedding, F.conv1d, torch.conv1d, torch.addmm, F.cross_entropy}
+STOPS = {
+    F.linear,
+    F.layer_norm,
+    F.rms_norm,
+    F.embedding,
+    F.conv1d,
+    torch.conv1d,
+    torch.addmm,
+    F.cross_entropy,
+    multiply_rows,
+}
 TIMES = {"mul", "mul_", "__mul__", "__rmul__", "__imul__", "multiply"}
 DIVISIONS = {"div", "div_", "__truediv__", "__itruediv__", "true_divide", "divide"}
 # functions that keep a score's factor of q·k: they reshape, cast, mask or add
@@ -333,7 +354,7 @@ class Product:
     def width(self) -> int:
         """Length of the summed axes."""
         a, b, out = self.letters
-        return prod(n for c, n in zip(a, self.left.shape, strict=True) if c in b and c not in out)
+        return math.prod(n for c, n in zip(a, self.left.shape, strict=True) if c in b and c not in out)
 
     def _split(self) -> tuple[str, str, str, str] | None:
         """Letters of batch and heads, of left's own axis, of right's own axis, and of the sum; None for other products."""
@@ -494,6 +515,132 @@ def replace_forwards(forwards: Mapping[nn.Module, Callable[..., Any]]) -> Iterat
             module.__dict__.pop("forward", None)
             if previous is not None:
                 module.forward = previous
+
+
+class _KnownProduct(torch.autograd.Function):
+    """A product of x and a weight [in, out] whose value is known; its gradient by x is computed where it is not 0."""
+
+    @staticmethod
+    def forward(ctx: Any, _x: Tensor, weight: Tensor, value: Tensor) -> Tensor:
+        """Return a copy of the value: what is returned as it is counts as a view."""
+        ctx.save_for_backward(weight)
+        return value.clone()
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, None, None]:
+        """The gradient by x; nobody asks for that by the weight."""
+        if not ctx.needs_input_grad[0]:
+            return None, None, None
+        with torch._C.DisableTorchFunction():  # these operations are not the model's
+            (weight,), flat = ctx.saved_tensors, gradients[0].flatten(0, -2)
+            rows, units = (flat.ne(0).any(axis).nonzero().flatten() for axis in (1, 0))
+            by_x = flat.new_zeros(len(flat), len(weight))
+            if len(rows):
+                span = slice(int(units[0]), int(units[-1]) + 1)
+                by_x[rows] = flat[rows, span] @ weight[:, span].T
+            return by_x.unflatten(0, gradients[0].shape[:-1]), None, None
+
+
+class ProductMemo:
+    """Computes a product with a parameter once: a later pass with the same input gets it from memory, bit for bit.
+
+    Inside `until` that holds for each row of an input, whatever the others are. Only plain linear maps on the CPU outside autocast
+    take part. If a pass takes more than a twentieth of the model's bytes, or 32 MiB, the rest is computed each time.
+    """
+
+    def __init__(self, model: nn.Module) -> None:
+        self._free_bytes = max(1 << 25, sum(p.nbytes for p in model.parameters()) // 20)
+        self._products = defaultdict[object, list[tuple[object, Tensor, Tensor]]](list)
+        self._rows: dict[object, dict[bytes, Tensor]] = {}
+        self._parameters: dict[object, Sequence[Tensor]] = {}  # so that no other parameter gets their address
+        self._thread = threading.get_ident()
+        self._is_used, self._by_row, self.is_over = True, False, False
+        kinds = (nn.Linear.forward, Conv1D.forward)
+        plain = [m for m in model.modules() if type(m).forward in kinds and "forward" not in m.__dict__]
+        self.forwards = {m: functools.partial(self._forward, m, m.forward) for m in plain}
+
+    @contextmanager
+    def suspended(self) -> Iterator[None]:
+        """Compute everything inside."""
+        self._is_used = False
+        try:
+            yield
+        finally:
+            self._is_used = True
+
+    @contextmanager
+    def until(self, last: int, take: Callable[[Call], Call]) -> Iterator[Calls]:
+        """Calls for a pass that is computed by rows, up to call `last` or until `is_over`: then any known row stands for all."""
+
+        def note(call: Call) -> Call:
+            self.is_over |= call.order == last
+            return take(call)
+
+        self._by_row = self._free_bytes > 0
+        try:
+            yield Calls(note)
+        finally:
+            self._by_row = self.is_over = False
+
+    def _forward(self, module: Any, forward: Callable[[Tensor], Tensor], *args: Any, **kwargs: Any) -> Tensor:
+        x, parameters = (*args, *kwargs.values())[0], [p for p in (module.weight, module.bias) if p is not None]
+        if (
+            not (self._is_used and threading.get_ident() == self._thread and type(x) is Tensor)
+            or is_functorch_wrapped_tensor(x)
+            or x.is_nested
+            or x.layout != torch.strided
+            or x.dim() < 2
+            or not x.numel()
+            or torch.is_autocast_enabled("cpu")
+            or {type(p) for p in parameters} != {nn.Parameter}
+            or {(t.device.type, t.dtype) for t in (x, *parameters)} != {("cpu", x.dtype)}
+        ):
+            return forward(*args, **kwargs)
+        weight = module.weight if isinstance(module, Conv1D) else module.weight.T
+        return multiply_rows(x, weight, functools.partial(self._multiply, forward, parameters, weight))
+
+    def _multiply(
+        self, forward: Callable[[Tensor], Tensor], parameters: Sequence[Tensor], weight: Tensor, x: Tensor
+    ) -> Tensor:
+        place = tuple((p.data_ptr(), p._version, p.shape, p.stride()) for p in parameters)
+        self._parameters.setdefault(place, [p.detach() for p in parameters])
+        bits, products = x.detach().contiguous().view(torch.uint8), self._products[place]
+        if self._by_row:
+            value = self._from_rows(forward, place, bits, x)
+        else:
+            layout = x.shape, x.stride()
+            alike = (value for other, before, value in products if other == layout and torch.equal(before, bits))
+            if (value := next(alike, None)) is None:
+                out = forward(x)
+                if self._free_bytes > 0:
+                    self._free_bytes -= x.nbytes + out.nbytes
+                    products.append((layout, bits.clone(), out.detach().clone()))
+                return out
+        if torch.is_grad_enabled() and (x.requires_grad or weight.requires_grad):
+            return cast(Tensor, _KnownProduct.apply(x, weight, value))
+        return value.clone()
+
+    @torch.no_grad()
+    def _from_rows(self, forward: Callable[[Tensor], Tensor], place: object, bits: Tensor, x: Tensor) -> Tensor:
+        if place not in self._rows:
+            pairs = (pair for _, before, value in self._products[place] for pair in _by_bits(before, value))
+            self._rows[place] = dict(reversed(list(pairs)))  # the first value of a row counts
+        rows = self._rows[place]
+        if self.is_over and rows:
+            return next(iter(rows.values())).expand(*x.shape[:-1], -1)
+        keys = [key for key, _ in _by_bits(bits, x)]
+        missing = {key: n for n, key in enumerate(keys) if key not in rows}
+        if len(missing) == len(keys):
+            rows.update(_by_bits(bits, forward(x)))
+        elif missing:
+            rows.update(zip(missing, forward(x.flatten(0, -2)[list(missing.values())]), strict=True))
+        return torch.stack([rows[key] for key in keys]).unflatten(0, x.shape[:-1])
+
+
+def _by_bits(bits: Tensor, values: Tensor) -> Iterator[tuple[bytes, Tensor]]:
+    """The rows of some values, by the bits of the rows that they are made from."""
+    keys = (row.tobytes() for row in bits.flatten(0, -2).numpy())
+    return zip(keys, values.flatten(0, -2).unbind(), strict=True)
 
 
 @contextlib.contextmanager

@@ -39,6 +39,7 @@ from trisect.hf.hooks.calls import (
     factor_after,
     gradients_of,
     map_tensors,
+    multiply_rows,
     outline,
     parts_of,
     product_of,
@@ -397,7 +398,7 @@ class _MatmulTracer(TorchFunctionMode):
             return
         if func in STOPS:
             at.remixed |= {id(tag) for tag in tags}
-            if func is F.linear and operands[0].dim() == HEADS_LAST:
+            if func in (F.linear, multiply_rows) and operands[0].dim() == HEADS_LAST:
                 self._tags[out] = _score_mixtures(self._on(operands[0]), operands[0].movedim(-1, 1), at.rows)
             return
         if func in SOFTMAX:

@@ -109,6 +109,11 @@ class MapUse:
     quantised: Quantised | None = None
     followed: bool = True
 
+    @functools.cached_property
+    def law(self) -> MapLaw:
+        """The law of this use."""
+        return map_law(self.name, self.nth, self.map())
+
     @property
     def multiplied_input(self) -> Tensor:
         """x as the weight multiplies it: a quantised map may round it."""
@@ -160,10 +165,10 @@ def is_affine(module: nn.Module) -> bool:
 
 def affine_modules(model: nn.Module) -> Iterator[tuple[str, nn.Module]]:
     """The outermost affine modules with their names: a projection with an adapter is one module."""
-    inside: list[str] = []
-    for name, module in model.named_modules():
-        if not any(name.startswith(f"{outer}.") for outer in inside) and is_affine(module):
-            inside.append(name)
+    outer = None
+    for name, module in model.named_modules():  # a module's parts follow it
+        if (outer is None or not name.startswith(f"{outer}.")) and is_affine(module):
+            outer = name
             yield name, module
 
 
@@ -356,19 +361,25 @@ def replace_outputs(
 ) -> Iterator[None]:
     """Make the nth uses of maps and norms return given values, whatever their input.
 
-    `values` is indexed by name and n. The map itself is not computed. `on_input` is called with name, n and input, units last, as in
-    `detach_after_maps`.
+    `values` is indexed by name and n; for an input with several copies of the rows a value is repeated. The map itself is not
+    computed. `on_input` is called with name, n and input, units last, as in `detach_after_maps`.
     """
     uses: dict[str, int] = {}
 
     def take(name: str, x: Tensor) -> Tensor | None:
         nth = uses.get(name, 0)
         value = values.get((name, nth))
-        if value is None or value.shape[:-1].numel() != x.shape[:-1].numel():
+        if value is None:
+            return None
+        copies = [1] * value.dim()
+        if value.shape[:-1].numel() != x.shape[:-1].numel() and value.dim() == x.dim():
+            copies = [*(n // m for n, m in zip(x.shape[:-1], value.shape[:-1], strict=True)), 1]
+        value = value.repeat(copies)  # also once: the model may overwrite it
+        if value.shape[:-1].numel() != x.shape[:-1].numel():
             return None
         uses[name] = nth + 1
         on_input(name, nth, x)
-        return value.clone()  # the model may overwrite it
+        return value
 
     def replacement_of(name: str, module: nn.Module, forward: Callable[..., Any]) -> Callable[..., Any]:
         def run(*args: Any, **kwargs: Any) -> Any:
@@ -381,9 +392,12 @@ def replace_outputs(
         return run
 
     modules = dict((*affine_modules(model), *norm_modules(model)))
-    bare = {name for name, _ in values} - modules.keys()
+    names = {name for name, _ in values}
+    bare = names - modules.keys()
     mode = _Parameters(model, lambda n, _map, x, _y: take(n, x) if n in bare else None) if bare else nullcontext()
-    with replace_forwards({m: replacement_of(name, m, m.forward) for name, m in modules.items()}), mode:
+    replaced = {m: replacement_of(name, m, m.forward) for name, m in modules.items() if name in names}
+    # an edited pass may be rehearsed
+    with replace_forwards(replaced), mode, model.register_forward_hook(lambda *_: uses.clear(), always_call=True):
         yield
 
 

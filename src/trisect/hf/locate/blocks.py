@@ -25,7 +25,6 @@ from trisect.hf.locate.affine import (
     PartLaw,
     affine_modules,
     affine_of,
-    map_law,
     norm_modules,
     watch_uses,
 )
@@ -379,7 +378,7 @@ def find_norm_map(
         return origin, None, None
     norm, factors, turned, time_first = matched
     normed = lambda x: apply(norm, x.flatten(1)).view_as(x) if across else apply(norm, x)  # noqa: E731
-    law = PartLaw(map_law(use.name, use.nth, affine), units, factors, None, turned, time_first, normed)
+    law = PartLaw(use.law, units, factors, None, turned, time_first, normed)
     # rows without their mean where the norm subtracts it, and without those that it multiplies by 0
     flat, biases = units.flatten().to(affine.weight.device), [] if affine.bias is None else [affine.bias.detach()]
     rows = torch.cat([affine.weight.detach()[flat], *(bias[flat, None] for bias in biases)], 1)
@@ -523,7 +522,7 @@ def _complete_block(
     assert first is not None
     assert outer is not None
     uses = {(p.name, p.nth): p for p, _ in (operand, *([] if gate is None else [gate]))} | {(last.name, last.nth): last}
-    maps = tuple(map_law(p.name, p.nth, p.map()) for p in uses.values())
+    maps = tuple(p.law for p in uses.values())
     (map_, first_rows), other = operand, None if gate is None else ((gate[0].name, gate[0].nth), gate[1])
     block = FeedForward(name, first, bias, gate_rows, gate_bias, outer, outer_bias, *norms)
     return block, ForwardLaw(maps, name, ((map_.name, map_.nth), first_rows), other, (last.name, last.nth))

@@ -7,13 +7,14 @@ import functools
 import itertools
 import math
 from collections import defaultdict
-from collections.abc import Callable, Container, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Container, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor, nn
+from torch.linalg import vector_norm
 
 from trisect.core.errors import reraise_out_of_memory
 from trisect.core.subject import ModelInputs
@@ -26,6 +27,7 @@ from trisect.hf.hooks.calls import (
     Edits,
     ModelOutput,
     NamedArguments,
+    ProductMemo,
     gradients_of,
     outline,
     tensors_in,
@@ -37,7 +39,6 @@ from trisect.hf.locate.affine import (
     MapUse,
     NormUse,
     OutLaw,
-    map_law,
     out_law,
     replace_outputs,
     rows_of,
@@ -157,10 +158,11 @@ def find_output(
         return Output(Origin("mixed", words), passed=passed)
     leaf = passed.leaf.detach()
     same = outgoing is not None and outgoing.shape == leaf.shape and torch.equal(outgoing.detach(), leaf)
-    law = map_law(passed.name, passed.nth, passed.map())
     entered = passed.x.detach().reshape(-1, passed.x.shape[-1])[:, columns.flatten()]
     time_first = not torch.equal(_flat(call.output.detach(), False), entered)
-    return out._replace(law=out_law(law, columns, owner if same and owner else None, time_first), leaving=leaving)
+    return out._replace(
+        law=out_law(passed.law, columns, owner if same and owner else None, time_first), leaving=leaving
+    )
 
 
 @torch.enable_grad()
@@ -286,31 +288,34 @@ def _run_alike(model: nn.Module, inputs: ModelInputs) -> None:
 
 
 def find_shares(
-    model: nn.Module, inputs: ModelInputs, hook: CallHook, calls: Sequence[Call], outs: Sequence[Output]
+    model: nn.Module,
+    inputs: ModelInputs,
+    hook: CallHook,
+    calls: Sequence[Call],
+    outs: Sequence[Output],
+    maps: Sequence[MapUse],
+    memo: ProductMemo,
 ) -> dict[int, float]:
     """The share of a module's mixing of positions that its attention makes, by the order of calls; only shares below 1.
 
     Every module with attention runs twice more: with its inputs changed at a random half of the positions, and with its original
     inputs but the attention weights and values of that changed pass. If unchanged positions differ between the two, something
     other than attention has read the changed ones. Short inputs are repeated along the first axis, once for each half.
+    Maps outside these modules are not computed again: they return what they did in `maps`.
     """
     left = {order: out.leaving for order, out in enumerate(outs) if out.leaving is not None and out.leaving.owner}
     modules, base = dict(model.named_modules()), _Given()
     moves = {order: [0.0, 0.0] for order in left}
+    owners = tuple(f"{out.owner}." for out in left.values())
+    outside = [p for p in maps if p.name in modules and not f"{p.name}.".startswith(owners)]
+    values = {(p.name, p.nth): p.leaf.detach() for p in outside}
 
     def run(record: _Given, edits: Edits) -> _Given:
         with torch.no_grad(), contextlib.ExitStack() as stack:
-            for name in {out.owner for out in left.values()}:
-                before, after = functools.partial(record.enter, name), functools.partial(record.leave, name)
-                stack.callback(modules[name].register_forward_pre_hook(before, with_kwargs=True).remove)
-                stack.callback(modules[name].register_forward_hook(after).remove)
-            for name in {out.norm[0] for out in left.values() if out.norm is not None}:
-                meet = functools.partial(record.norm, name)
-                stack.callback(modules[name].register_forward_pre_hook(meet).remove)
-            # an edited pass may be rehearsed: what counts is the last
-            ending = model.register_forward_hook(lambda *_: record.uses.clear(), always_call=True)
-            stack.callback(ending.remove)
-            stack.enter_context(hook(model, edits, calls=Calls(record.call)))
+            stack.enter_context(record.watching(model, modules, left.values()))
+            seen = Calls(record.call) if record.base is None else stack.enter_context(memo.until(-1, record.call))
+            stack.enter_context(hook(model, edits, calls=seen))
+            stack.enter_context(replace_outputs(model, values, lambda *_: None))
             _run_alike(model, _repeat_rows(inputs, record.copies))
         return record
 
@@ -394,6 +399,22 @@ class _Given:
         self.uses, self.around = defaultdict[str, Iterator[int]](itertools.count), list[_Use]()
         self.entered, self.left = dict[_Use, list[Tensor]](), dict[_Use, list[Tensor]]()
         self.inside, self.mixed = dict[int, tuple[_Use, ...]](), dict[int, tuple[Tensor, Tensor]]()
+
+    @contextlib.contextmanager
+    def watching(
+        self, model: nn.Module, modules: Mapping[str, nn.Module], ends: Collection[_Leaving]
+    ) -> Iterator[None]:
+        """Record a pass inside, where the modules that `ends` names are entered and left."""
+        with contextlib.ExitStack() as stack:
+            for name in {end.owner for end in ends}:
+                before, after = functools.partial(self.enter, name), functools.partial(self.leave, name)
+                stack.enter_context(modules[name].register_forward_pre_hook(before, with_kwargs=True))
+                stack.enter_context(modules[name].register_forward_hook(after))
+            for name in {end.norm[0] for end in ends if end.norm is not None}:
+                stack.enter_context(modules[name].register_forward_pre_hook(functools.partial(self.norm, name)))
+            # an edited pass may be rehearsed: what counts is the last
+            stack.enter_context(model.register_forward_hook(lambda *_: self.uses.clear(), always_call=True))
+            yield
 
     def enter(
         self, name: str, _m: nn.Module, args: Arguments, kwargs: NamedArguments
@@ -534,7 +555,7 @@ def _check_columns(call: Call, passed: MapUse, columns: Tensor, allowed: float) 
     if call.weights is not None:
         v = call.v.detach()
         mixed = call.weights.detach() @ v.repeat_interleave(call.weights.shape[1] // v.shape[1], 1)
-    product = torch.einsum("bhte,hed->btd", mixed.to(weight), weight)
+    product = mixed.to(weight).transpose(1, 2).flatten(2) @ weight.flatten(0, 1)
     x, y = passed.x.detach(), passed.leaf.detach().reshape(-1, weight.shape[-1])
     words = f"columns of {passed.name}"
     attention_units = set(flat.tolist())
@@ -726,8 +747,8 @@ def _compare(
     units = units.to(t.device)
     factors, mixed, t = factors.to(t.device, torch.float64), mixed.double(), t.detach().double()
     per_unit = (gradient[units] / factors)[fresh]
-    size = mixed[fresh].norm(dim=1)
-    times = per_unit.norm(dim=1) / size
+    size = vector_norm(mixed[fresh], dim=1)
+    times = vector_norm(per_unit, dim=1) / size
     if bool(((times - 1).abs() > allowed).any()):
         furthest = float(times[(times - 1).abs().argmax()])
         return f"{place}is {furthest:.3g} times the result of {source.name}, though not at every position", True
@@ -738,7 +759,8 @@ def _compare(
     expected = (gradient[units] * value)[fresh].sum(1)
     actual = (mixed * t)[fresh].sum(1)
     # rounding of a sum of products grows with its terms
-    limit = size * (t[fresh].norm(dim=1) + (value * factors)[fresh].norm(dim=1)) + torch.finfo(torch.float32).tiny
+    lengths = vector_norm(t[fresh], dim=1) + vector_norm((value * factors)[fresh], dim=1)
+    limit = size * lengths + torch.finfo(torch.float32).tiny
     if bool(((expected - actual).abs() > allowed * limit).any()):
         return f"{place}is more than the result of {source.name}: something that depends on the position is added", True
     return "", bool(((per_unit - mixed[fresh]).abs().amax(1) > allowed * size).any())

@@ -17,7 +17,7 @@ from torch import Tensor, nn
 
 from trisect.core.subject import ModelInputs
 from trisect.core.trace import Address, NormedMap, Origin, Projections
-from trisect.hf.hooks.calls import Call, CallHook, Calls, Edits, copy_call, gradients_of
+from trisect.hf.hooks.calls import Call, CallHook, Calls, Edits, ProductMemo, copy_call, gradients_of
 from trisect.hf.locate.affine import (
     TOLERANCE,
     Affine,
@@ -28,7 +28,6 @@ from trisect.hf.locate.affine import (
     PartLaw,
     checksums_of,
     detach_after_maps,
-    map_law,
     rows_of,
     share_of,
 )
@@ -85,7 +84,7 @@ class _TracedPart(NamedTuple):
 
 
 def find_weights(
-    model: nn.Module, inputs: ModelInputs, hook: CallHook, addresses: Sequence[Address]
+    model: nn.Module, inputs: ModelInputs, hook: CallHook, addresses: Sequence[Address], memo: ProductMemo
 ) -> tuple[CallWeights, ...]:
     """Find the projections of every attention call of a forward pass of `inputs`, in the order of calls.
 
@@ -105,7 +104,7 @@ def find_weights(
         _find_call(model, call, record, address, maps, left, outputs)
         for call, address, maps in zip(calls, addresses, consumers, strict=True)
     ]
-    shares = find_shares(model, inputs, hook, calls, outputs)
+    shares = find_shares(model, inputs, hook, calls, outputs, record.passed, memo)
     weights = [replace(call, share=shares.get(order, 1.0)) for order, call in enumerate(weights)]
     outs = [None if call.laws is None else call.laws.out for call in weights]
     for order, off in compare_with_gradients(model, inputs, record, outs).items():
@@ -190,7 +189,8 @@ def _trace(
         if len(heads) == len(first):
             selection = torch.cat([units for units, _ in heads]), torch.cat([factors for _, factors in heads])
     if selection is not None:
-        return _trace_selection(model, module, name, t, use, *selection, passed)
+        in_graph = [p for p, g in zip(passed, reached, strict=True) if g is not None]
+        return _trace_selection(model, module, name, t, use, *selection, in_graph)
     seen = gradient.reshape(-1, gradient.shape[-1]).ne(0)
     # over units, a row of a head is one unit of all positions
     if int(seen.any(1).sum()) > 1 and int(seen.any(0).sum()) <= t.shape[1] < t[0, :, 0].numel():
@@ -279,8 +279,7 @@ def _trace_selection(
         words = f"{name} looks like rows of {passed.name}, but recomputed from them it is off by {residual:.1e}"
         return _TracedPart(replace(origin, how="unknown", words=words), passed=(passed,))
     added = None if chosen.extra is None else chosen.extra.detach()
-    seen = map_law(passed.name, passed.nth, affine)
-    law = PartLaw(seen, units, factors, added, turned, time_first)
+    law = PartLaw(passed.law, units, factors, added, turned, time_first)
     return _TracedPart(origin, weight, bias, (passed,), law)
 
 
@@ -292,7 +291,7 @@ def _recompute(
     x = passed.multiplied_input.detach()
     if x.dim() == 3 and x.shape[0] == rows and x.shape[1] > length:
         x = x[:, :length]  # the first of several streams
-    y = x.to(affine.weight) @ affine.weight[units.flatten()].T.detach()
+    y = x.to(affine.weight) @ rows_of(affine.weight.detach(), units).flatten(0, 1).T
     y = (y if affine.bias is None else y + affine.bias[units.flatten()].detach()).to(t.dtype)
     best: tuple[float, Tensor | None] = float("inf"), None
     for shape, dims in (((rows, length), (0, 2, 1, 3)), ((length, rows), (1, 2, 0, 3))):

@@ -26,9 +26,9 @@ from trisect.hf.files.model_errors import memory_guard
 from trisect.hf.hooks.calls import (
     Call,
     CallHook,
-    Calls,
     Edits,
     ModelOutput,
+    ProductMemo,
     copy_caches,
     copy_call,
     evaluating,
@@ -222,7 +222,9 @@ SMALLEST_WEIGHT = 1e-2  # logarithms are compared for weights above this
 
 
 @torch.no_grad()
-def find_other_scales(model: nn.Module, inputs: ModelInputs, hook: CallHook, calls: Sequence[Call]) -> set[int]:
+def find_other_scales(
+    model: nn.Module, inputs: ModelInputs, hook: CallHook, calls: Sequence[Call], memo: ProductMemo
+) -> set[int]:
     """The orders of calls whose weights, by their values, are not a softmax of scale · q·k plus a bias.
 
     Noise is added to all queries and keys. All values are set to 0, so that each layer's input stays the same. Derivatives alone
@@ -238,9 +240,9 @@ def find_other_scales(model: nn.Module, inputs: ModelInputs, hook: CallHook, cal
             return QKV(q, k, torch.zeros_like(parts.v))
 
         edits = Edits({call.order: functools.partial(write, call.order) for call in calls})
-        with hook(model, edits, calls=Calls(copy_call)) as edited:
+        with memo.until(calls[-1].order, copy_call) as edited, hook(model, edits, calls=edited):
             model(**inputs)
-        return list(edited)
+        return edited
 
     def scores(call: Call) -> Tensor:
         assert call.scale is not None

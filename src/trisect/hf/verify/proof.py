@@ -14,6 +14,7 @@ from torch import Tensor, nn
 
 from trisect.core.errors import ModelError, import_optional, report_step, reraise_out_of_memory
 from trisect.core.files import Json
+from trisect.core.machine import without_collection
 from trisect.core.subject import QKV, Heads, ModelInputs, Shape
 from trisect.core.trace import NAMES, Address, find_shared_weights, spell_layers
 from trisect.hf.batches import first_tensor
@@ -24,10 +25,12 @@ from trisect.hf.hooks.calls import (
     CallHook,
     Calls,
     Edits,
+    ProductMemo,
     copy_caches,
     copy_call,
     evaluating,
     gradients_of,
+    replace_forwards,
     synchronized,
     traceable_forward,
     without_compile,
@@ -75,14 +78,16 @@ class _Coverage(NamedTuple):
 
 
 @torch.no_grad()
-def _read_coverage(model: nn.Module, inputs: ModelInputs) -> _Coverage:
+def _read_coverage(model: nn.Module, inputs: ModelInputs, memo: ProductMemo) -> _Coverage:
     """Run both hooks and choose the one that records more, else the interface; raises ModelError for a model that is not deterministic."""
     with _attending(model) as ran, without_compile():
         own_answer = first_tensor(model(**inputs))
-    with following(model, calls=Calls(copy_call)) as follower:
-        followed = first_tensor(model(**inputs))
-    # a second pass that differs may be the hook's doing or the model's
-    if not torch.equal(own_answer, followed) and not torch.equal(own_answer, first_tensor(model(**inputs))):
+    with memo.suspended():
+        with following(model, calls=Calls(copy_call)) as follower:
+            followed = first_tensor(model(**inputs))
+        # a second pass that differs may be the hook's doing or the model's
+        is_same = torch.equal(own_answer, followed) or torch.equal(own_answer, first_tensor(model(**inputs)))
+    if not is_same:
         if count := int(own_answer.isnan().sum()):  # NaN differs from itself
             reason = f"{count:,} of {own_answer.numel():,} numbers of its output are NaN: its activations overflow."
             todo = "Look at its weights, or read it in a wider precision, such as float64."
@@ -328,6 +333,7 @@ def prove(name: str, model: nn.Module, inputs: ModelInputs | None = None) -> Pro
     own; None draws random ones. Raises ModelError if the model cannot be run at all.
     """
     report_step(f"Verifying {name} …")
+    memo = ProductMemo(model)
     if open_edits(model):
         reason = "A model is verified without edits."
         raise ModelError(f"{name} is being edited.", reason, "Load it before the `with` block of the edit.")
@@ -338,16 +344,18 @@ def prove(name: str, model: nn.Module, inputs: ModelInputs | None = None) -> Pro
         differentiate_quantisation(model),
         copy_saved_tensors(model),
         without_recompute(),
+        without_collection(),
+        replace_forwards(memo.forwards),
     ):
         try:
             if inputs is None:
                 # a fixed-length model is verified on a few positions if all laws hold there: the first
                 # read over the full length is compared with the model's own output, as with any longer text
                 with shorten_positions(model) as is_short, contextlib.suppress(ModelError):
-                    proof = _prove(name, model, example_inputs(name, model)) if is_short else None
+                    proof = _prove(name, model, example_inputs(name, model), memo) if is_short else None
                     if proof is not None and proof.refusal is None and not any(law.failure for law in proof.laws):
                         return proof
-                return _prove(name, model, example_inputs(name, model))
+                return _prove(name, model, example_inputs(name, model), memo)
             # inference tensors allow no gradients
             example = {n: t.clone() if isinstance(t, Tensor) and t.is_inference() else t for n, t in inputs.items()}
             if empty := next((n for n, t in example.items() if isinstance(t, Tensor) and 0 in t.shape[:2]), None):
@@ -359,7 +367,7 @@ def prove(name: str, model: nn.Module, inputs: ModelInputs | None = None) -> Pro
             refuse = translate_errors(lambda error: ModelError(problem, summarize_error(error, 200), todo))
             with refuse, without_compile(), torch.no_grad():
                 model(**example)
-            return _prove(name, model, example)
+            return _prove(name, model, example, memo)
         except RuntimeError as error:
             if "Inference tensors cannot be saved for backward" not in str(error):
                 raise
@@ -368,8 +376,8 @@ def prove(name: str, model: nn.Module, inputs: ModelInputs | None = None) -> Pro
             raise ModelError(f"{name} keeps a tensor that was made in inference mode.", reason, todo) from error
 
 
-def _prove(name: str, model: nn.Module, example: Mapping[str, Any]) -> Proof:
-    seen = _read_coverage(model, example)
+def _prove(name: str, model: nn.Module, example: Mapping[str, Any], memo: ProductMemo) -> Proof:
+    seen = _read_coverage(model, example, memo)
     if not seen.calls:
         words = f"{name} has no attention that can be read."
         reason = f"A forward pass of {type(model).__name__} makes no softmax of a product of queries and keys."
@@ -385,7 +393,7 @@ def _prove(name: str, model: nn.Module, example: Mapping[str, Any]) -> Proof:
         raise ModelError(f"The example of inputs of {name} has one position.", reason, "Give one with several.")
     addresses, orders = find_addresses(name, model, seen.calls, example, seen.hook)
     causes = _find_causes(model, example, seen.hook, seen.calls)
-    unscaled = find_other_scales(model, example, seen.hook, seen.calls)
+    unscaled = find_other_scales(model, example, seen.hook, seen.calls, memo)
     checked: list[Law] = []
     for call, (reached, response) in zip(seen.calls, causes, strict=True):
         module = model.get_submodule(call.module)
@@ -396,8 +404,8 @@ def _prove(name: str, model: nn.Module, example: Mapping[str, Any]) -> Proof:
         fault = law.fault or response.fault or (SUM_BELOW_ONE if law.sink and not response.sink else "")
         scaled = response.scaled and call.order not in unscaled
         checked.append(law._replace(scaled=scaled, fault=fault, sink=law.sink and response.sink))
-    weights = find_weights(model, example, seen.hook, addresses)
-    elsewhere, moved = find_position_shifts(name, model, example, seen.hook, addresses)
+    weights = find_weights(model, example, seen.hook, addresses, memo)
+    elsewhere, moved = find_position_shifts(name, model, example, seen.hook, addresses, memo)
     both = enumerate(zip(weights, orders, strict=True))
     orders = [f.order or elsewhere.get(n, "") or order for n, (f, order) in both]
     laws = tuple(law._replace(order=order) for order, law in zip(orders, checked, strict=True))

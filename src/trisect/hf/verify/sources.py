@@ -17,7 +17,16 @@ from torch.autograd.graph import Node
 from trisect.core.errors import ModelError, reraise_out_of_memory
 from trisect.core.subject import QKV, ModelInputs
 from trisect.core.trace import Address
-from trisect.hf.hooks.calls import Arguments, Call, CallHook, Edits, NamedArguments, gradients_of
+from trisect.hf.hooks.calls import (
+    Arguments,
+    Call,
+    CallHook,
+    Edits,
+    NamedArguments,
+    ProductMemo,
+    gradients_of,
+    outline,
+)
 from trisect.hf.locate.output_projection import OTHER_AXIS
 
 SELF, CROSS, MERGED = "self", "cross", "merged"
@@ -148,9 +157,40 @@ def _find_sources(
     return tuple(sources)
 
 
+class _Inputs:
+    """The leaves on which q, k and v of one call depend, by gradients."""
+
+    def __init__(self, call: Call, leaves: Sequence[Tensor]) -> None:
+        self.parts: dict[str, Tensor] = dict(zip(PARTS, (call.q, call.k, call.v), strict=True))
+        self.leaves = leaves
+        self._at = dict[tuple[str, int], list[Tensor | None]]()
+
+    def reaching(self, t: Tensor) -> list[Tensor | None]:
+        """The numbers of each leaf on which a tensor depends; None for a leaf that is not in its graph."""
+        return [None if grad is None else grad.ne(0) for grad in gradients_of(t, self.leaves)]
+
+    def vectors(self, reached: Sequence[Tensor | None]) -> Bool[Tensor, " N"]:
+        """The vectors of the leaves of which a number is reached, over all axes but the last, flattened."""
+        pairs = zip(self.leaves, reached, strict=True)
+        masks = (torch.zeros_like(leaf, dtype=torch.bool) if seen is None else seen for leaf, seen in pairs)
+        return torch.cat([seen.any(-1).flatten().cpu() for seen in masks])
+
+    def at(self, part: str, position: int) -> list[Tensor | None]:
+        """The numbers of each leaf on which the first row of a part [B H T E] depends at one position."""
+        if (part, position) not in self._at:
+            self._at[part, position] = self.reaching(self.parts[part][0, :, position])
+        return self._at[part, position]
+
+    def of(self, part: str) -> set[int]:
+        """The leaves on which a part depends."""
+        at_first = {i: seen for i, seen in enumerate(self.at(part, 0)) if seen is not None}
+        return set(at_first) if all(map(torch.any, at_first.values())) else _leaves_of(self.parts[part], self.leaves)
+
+
 def _source(call: Call, cut: EnteredFloats) -> KeySource:
     """The source of one call's keys by gradients, with any fault in their order."""
-    asks, gives = _leaves_of(call.q, cut.leaves), _leaves_of(call.v, cut.leaves)
+    inputs = _Inputs(call, cut.leaves)
+    asks, gives = inputs.of("queries"), inputs.of("values")
     if not gives or not asks:  # learned queries, or unknown inputs
         kind = _by_length(call)
     elif asks & gives:
@@ -163,62 +203,55 @@ def _source(call: Call, cut: EnteredFloats) -> KeySource:
         weights, length = call.weights, call.q.shape[2]
         causal = weights is not None and 1 < length == call.k.shape[2] and not bool(weights.triu(1).any())
         kind = SELF if is_pooled or (causal and cut.embedding_nodes(asks) == cut.embedding_nodes(gives)) else CROSS
-    order = _other_axis(call, cut.leaves) or _part_shift(call, kind, cut.leaves)
+    order = _other_axis(inputs, asks) or _part_shift(inputs, kind)
     return KeySource(call.module, cut.uses.get(call.module, 0), kind, call.q.shape[2], call.k.shape[2], order)
 
 
-def _part_shift(call: Call, kind: str, leaves: Sequence[Tensor]) -> str:
+def _part_shift(inputs: _Inputs, kind: str) -> str:
     """Whether keys or values are shifted against queries of their sequence, in words: at a position they share no inputs with them."""
-    parts = dict(zip(PARTS, (call.q, call.k, call.v), strict=True))
-    if kind != SELF or call.q.shape[2] != call.k.shape[2]:
+    parts, (q, k, v) = dict(inputs.parts), inputs.parts.values()
+    if kind != SELF or q.shape[2] != k.shape[2]:
         del parts["queries"]
-    if call.k.shape[2] != call.v.shape[2] or not leaves or not all(t.requires_grad for t in parts.values()):
+    if k.shape[2] != v.shape[2] or not inputs.leaves or not all(t.requires_grad for t in parts.values()):
         return ""
     (first, reference), *others = parts.items()
     length = reference.shape[2]
     positions = sorted({0, min(1, length - 1), length // 2, length - 1})
-    expected = {position: _support(reference[:, :, position], leaves) for position in positions}
+    expected = {position: inputs.vectors(inputs.at(first, position)) for position in positions}
     for name, t in others:
-        support = {position: _support(t[:, :, position], leaves) for position in positions}
+        support = {position: inputs.vectors(inputs.at(name, position)) for position in positions}
         distant = [p for p in positions if bool(support[p].any()) and not bool((expected[p] & support[p]).any())]
         # two parts of one longer sequence share no inputs
-        everywhere = _support(t, leaves) if distant else None
+        everywhere = inputs.vectors(inputs.reaching(t[0])) if distant else None
         for position in distant:
             if everywhere is not None and bool((expected[position] & everywhere).any()):
                 return f"its {name} are shifted: those at position {position} depend on other inputs than its {first} there"
     return ""
 
 
-def _other_axis(call: Call, leaves: Sequence[Tensor]) -> str:
+def _other_axis(inputs: _Inputs, asks: set[int]) -> str:
     """Whether a call attends over units or heads, in words: then two distant queries depend on all positions, two units on one each."""
+    part = "queries" if asks else "keys"
+    t = inputs.parts[part]
 
-    def apart(t: Tensor, axis: int) -> bool:
+    def apart(axis: int) -> bool:
         """Whether the first and the last along an axis depend on disjoint parts of an equally long axis of the leaves."""
         count = t.shape[axis]
-        ends = (t.select(axis, i)[0] for i in (0, count - 1))
-        first, last = ([None if g is None else g.ne(0) for g in gradients_of(end, leaves)] for end in ends)
-        for first_places, last_places in zip(first, last, strict=True):
-            if first_places is None or last_places is None or not first_places.any() or not last_places.any():
+        ends = (inputs.at(part, i) if axis == 2 else inputs.reaching(t.select(axis, i)[0]) for i in (0, count - 1))
+        for first, last in zip(*ends, strict=True):
+            if first is None or last is None or not first.any() or not last.any():
                 continue
-            for start, end in combinations(range(first_places.dim() + 1), 2):
-                shape = first_places.shape[:start].numel(), first_places.shape[start:end].numel(), -1
-                places = (seen.reshape(shape).any(2).any(0) for seen in (first_places, last_places))
+            for start, end in combinations(range(first.dim() + 1), 2):
+                shape = first.shape[:start].numel(), first.shape[start:end].numel(), -1
+                places = (seen.reshape(shape).any(2).any(0) for seen in (first, last))
                 if (axis == 2 or shape[1] == count) and not bool(torch.logical_and(*places).any()):
                     return True
         return False
 
-    t = next((t for t in (call.q, call.k) if t.requires_grad and _leaves_of(t, leaves)), None)
-    if t is None or t.shape[2] == 1 or apart(t, 2):
+    if not (asks or inputs.of(part)) or t.shape[2] == 1 or apart(2):
         return ""
-    other = next((words for axis, words in ((3, "units"), (1, "heads")) if t.shape[axis] > 1 and apart(t, axis)), "")
+    other = next((words for axis, words in ((3, "units"), (1, "heads")) if t.shape[axis] > 1 and apart(axis)), "")
     return other and OTHER_AXIS.format(other)
-
-
-def _support(t: Tensor, leaves: Sequence[Tensor]) -> Bool[Tensor, " N"]:
-    """The vectors of the leaves on which the first row of a part [B H T E] depends, over all axes but the last, flattened."""
-    pairs = zip(leaves, gradients_of(t[0], leaves), strict=True)
-    gradients = (torch.zeros_like(leaf) if grad is None else grad for leaf, grad in pairs)
-    return torch.cat([grad.ne(0).any(-1).flatten().cpu() for grad in gradients])
 
 
 def _leaves_of(t: Tensor, leaves: Sequence[Tensor]) -> set[int]:
@@ -235,7 +268,7 @@ TRIES = 8  # permutations that are drawn until one is not sorted
 
 @torch.no_grad()
 def find_position_shifts(
-    name: str, model: nn.Module, inputs: ModelInputs, hook: CallHook, addresses: Sequence[Address]
+    name: str, model: nn.Module, inputs: ModelInputs, hook: CallHook, addresses: Sequence[Address], memo: ProductMemo
 ) -> tuple[dict[int, str], ModelError | None]:
     """Calls whose queries, keys or values are not at the positions of their tokens, in words by order; and an error for the whole model.
 
@@ -244,14 +277,17 @@ def find_position_shifts(
     A model that reverses, sorts or shifts its tokens is an error as a whole.
     """
 
-    def run(inputs: ModelInputs) -> list[QKV]:
+    def run(inputs: ModelInputs, was: Sequence[QKV] | None = None) -> list[QKV]:
+        """The parts of every call; with those of an earlier pass, only up to the first call that differs."""
         met: dict[int, QKV] = {}
 
         def silence(order: int, parts: QKV) -> QKV:
             met[order] = QKV(*(t.clone() for t in parts))
+            memo.is_over |= was is not None and _moved(was[order], parts, inputs["input_ids"]) is not None
             return parts._replace(v=torch.zeros_like(parts.v))
 
-        with hook(model, Edits({n: functools.partial(silence, n) for n in range(len(addresses))})):
+        edits = Edits({n: functools.partial(silence, n) for n in range(len(addresses))})
+        with memo.until(len(addresses) - 1, outline) as calls, hook(model, edits, calls=calls):
             model(**inputs)
         return [met[n] for n in range(len(addresses))]
 
@@ -270,7 +306,7 @@ def find_position_shifts(
             before, after = run(inputs), run({**inputs, tokens: changed})
             if tokens == "input_ids":
                 try:
-                    again = lambda ids: run({**inputs, "input_ids": ids})  # noqa: E731
+                    again = lambda ids, was: run({**inputs, "input_ids": ids}, was)  # noqa: E731
                     refusal = _find_reordering(name, inputs, before, after, again)
                 except Exception as error:
                     # some models take no other order of tokens; their layers are checked all the same
@@ -307,7 +343,7 @@ def _find_reordering(
     inputs: ModelInputs,
     before: Sequence[QKV],
     after: Sequence[QKV],
-    run: Callable[[Int[Tensor, "B T"]], Sequence[QKV]],
+    run: Callable[[Int[Tensor, "B T"], Sequence[QKV] | None], Sequence[QKV]],
 ) -> ModelError | None:
     """The error for a model that moves its tokens: changed or permuted tokens of the last row change parts at other positions."""
     ids: Tensor = inputs["input_ids"]
@@ -315,13 +351,12 @@ def _find_reordering(
 
     def moves(was_parts: Sequence[QKV], now_parts: Sequence[QKV]) -> Bool[Tensor, "B T"] | None:
         for was, now in zip(was_parts, now_parts, strict=True):
-            places = [m for a, b in zip(was, now, strict=True) if (m := _change_at(a, b, ids)) is not None]
-            if places and bool((moved := torch.stack(places).any(0)).any()):
+            if (moved := _moved(was, now, ids)) is not None:
                 return moved
         return None
 
-    def of_row(tokens: Int[Tensor, " T"]) -> Sequence[QKV]:
-        return run(torch.cat([ids[:-1], tokens[None]]))
+    def of_row(tokens: Int[Tensor, " T"], was: Sequence[QKV] | None = None) -> Sequence[QKV]:
+        return run(torch.cat([ids[:-1], tokens[None]]), was)
 
     if (moved := moves(before, after)) is None:
         return None
@@ -333,15 +368,21 @@ def _find_reordering(
     row_tokens, swaps = _swaps(ids[row], inputs.get("attention_mask"))
     base = before if torch.equal(row_tokens, ids[row]) else of_row(row_tokens) if swaps else []
     for other in swaps:
-        moved = moves(base, of_row(other))
+        moved = moves(base, of_row(other, base))
         places = row_tokens.ne(other).nonzero().flatten().tolist()
         for place in (p for p in places if moved is None or not moved[row, p]):
             # two tokens may be equivalent to the model; then a swap changes nothing
             tokens = row_tokens.index_copy(0, torch.tensor([place], device=row_tokens.device), other[place : place + 1])
-            if moves(base, of_row(tokens)) is not None:
+            if moves(base, of_row(tokens, base)) is not None:
                 reason = f"Two tokens of row {row} are swapped, but the input of attention at position {place}, "
                 return ModelError(words, reason + "that of one of them, counted from 0, does not change.", todo)
     return None
+
+
+def _moved(was: QKV, now: QKV, ids: Tensor) -> Bool[Tensor, "B T"] | None:
+    """Where any part of a call changed; None if none did."""
+    places = [m for a, b in zip(was, now, strict=True) if (m := _change_at(a, b, ids)) is not None]
+    return moved if places and bool((moved := torch.stack(places).any(0)).any()) else None
 
 
 def _change_at(was: Tensor, now: Tensor, ids: Tensor) -> Bool[Tensor, "B T"] | None:
