@@ -22,16 +22,19 @@ import numpy as np
 import torch
 from jaxtyping import Float
 from paired import Row, one_core, paired, row, summary, timed
+from real import mini_lm
 from sklearn.exceptions import ConvergenceWarning
 from sklearn.linear_model import LogisticRegression
 from sklearn.preprocessing import StandardScaler
 from tests import tinyhf
-from torch import Tensor
+from torch import Tensor, nn
 from transformers import (
     BertConfig,
     BertModel,
     GPT2Config,
     GPT2LMHeadModel,
+    LlamaConfig,
+    LlamaForCausalLM,
     WhisperConfig,
     WhisperForConditionalGeneration,
 )
@@ -261,32 +264,43 @@ def gradient_rows(pairs: int = 4) -> list[Row]:
 
 
 @one_core()
-def read_rows(texts: int = 4, rounds: int = 2) -> list[Row]:
-    """Reading q, k, v and weights as a command does, batches of one length, beside plain hooks and TransformerLens."""
+def read_rows(rounds: int = 2) -> list[Row]:
+    """Reading q, k, v and weights as a command does, with its checks, beside plain hooks and TransformerLens."""
     rows = []
     torch.manual_seed(0)
-    for tokens, layers, batches in ((32, LAYERS, 16), (128, LAYERS, 4), (512, 4, 4), (2_048, 2, 3)):
-        config = GPT2Config(n_layer=layers, n_positions=max(1_024, tokens), attn_implementation="eager")
-        model = GPT2LMHeadModel(config).eval()
-        subject, lens = load(model), lens_of(deepcopy(model))
-        count = texts if tokens < 512 else 1
-        ids = [{"input_ids": torch.randint(config.vocab_size, (count, tokens))} for _ in range(batches)]
-        inputs = [subject.batch_of(one) for one in ids]
-        ways = {"hooks": partial(read_plain, model, ids), "": partial(read_ours, subject, inputs)}
-        if lens is not None:
-            ways[LENS] = partial(read_lens, lens, ids)
-        what = f"q, k, v and weights of {layers} layers of GPT-2 small read: {batches} × {count} texts of {tokens}"
-        rows += rows_by_peer(f"{what} tokens", timed(ways, rounds), lambda seconds: f"{seconds:.2f} s")
+    sizes = {"vocab_size": 512, "hidden_size": 64, "intermediate_size": 172, "num_hidden_layers": 5}
+    heads = {"num_attention_heads": 8, "num_key_value_heads": 4, "attn_implementation": "eager"}
+    mini = BertModel.from_pretrained(mini_lm(), attn_implementation="eager")
+    models = {"MiniLM": mini.eval(), "stories-260k's size": LlamaForCausalLM(LlamaConfig(**sizes, **heads)).eval()}
+    cases = [(f"{name}, 200 sentences", model, sentences(model)) for name, model in models.items()]
+    for tokens in (128, 256, 512, 1_024, 2_048):
+        model = GPT2LMHeadModel(GPT2Config(n_layer=2, n_positions=2_048, attn_implementation="eager")).eval()
+        ids = [{"input_ids": torch.randint(model.config.vocab_size, (1, tokens))} for _ in range(4)]
+        cases.append((f"2 layers of GPT-2, 4 × {tokens:,} tokens", model, ids))
+    for what, model, ids in cases:
+        subject, lens = load(model), None if model is mini else lens_of(deepcopy(model))
+        batches = [*map(subject.batch_of, ids)]
+        ways = {"hooks": partial(read_plain, model, ids), "": partial(read_ours, subject, batches)}
+        ways |= {} if lens is None else {LENS: partial(read_lens, lens, ids)}
+        rows += rows_by_peer(f"q, k, v, weights: {what}", timed(ways, rounds), lambda seconds: f"{seconds:.2f} s")
     return rows
 
 
+def sentences(model: Any) -> list[dict[str, Tensor]]:
+    """200 random sentences of 8 to 63 tokens in padded batches of 16."""
+    each, size = torch.randint(8, 64, (200,)).split(16), model.config.vocab_size
+    masks = [(torch.arange(int(lengths.max())) < lengths[:, None]).long() for lengths in each]
+    return [{"input_ids": torch.randint(size, mask.shape), "attention_mask": mask} for mask in masks]
+
+
 @torch.no_grad()
-def read_plain(model: GPT2LMHeadModel, batches: Sequence[dict[str, Tensor]]) -> None:
-    """A hook on each layer's c_attn, and the attention weights that the model returns."""
+def read_plain(model: Any, batches: Sequence[dict[str, Tensor]]) -> None:
+    """A hook on each layer's maps to q, k and v, and the attention weights that the model returns; nothing is copied."""
+    ends = ("c_attn", "query", "key", "value", "q_proj", "k_proj", "v_proj")
+    maps = [module for name, module in model.named_modules() if name.endswith(ends)]
     for inputs in batches:
         outputs: list[Tensor] = []
-        note = lambda _m, _i, out, outputs=outputs: outputs.append(out)  # noqa: E731
-        hooks = [block.attn.c_attn.register_forward_hook(note) for block in model.transformer.h]
+        hooks = [m.register_forward_hook(lambda _m, _i, out, outputs=outputs: outputs.append(out)) for m in maps]
         model(**inputs, output_attentions=True)
         for hook in hooks:
             hook.remove()
@@ -304,14 +318,15 @@ def read_lens(bridge: Any, batches: Sequence[dict[str, Tensor]]) -> None:
     """The same four from a cache of TransformerLens."""
     wanted = tuple(f"attn.hook_{name}" for name in ("q", "k", "v", "pattern"))
     for inputs in batches:
-        bridge.run_with_cache(inputs["input_ids"], names_filter=lambda name: name.endswith(wanted), prepend_bos=False)
+        rest = {"attention_mask": inputs.get("attention_mask"), "prepend_bos": False}
+        bridge.run_with_cache(inputs["input_ids"], names_filter=lambda name: name.endswith(wanted), **rest)
 
 
 PEERS = {"TransformerLens": "transformer_lens", "nnsight": "nnsight"}
 LENS, SIGHT = (f"{name} {version(module)}" if find_spec(module) else "" for name, module in PEERS.items())
 
 
-def lens_of(model: GPT2LMHeadModel) -> Any | None:
+def lens_of(model: nn.Module) -> Any | None:
     """The model in TransformerLens, which changes it; None where that is not installed."""
     if not LENS:
         return None
@@ -476,7 +491,5 @@ def patched_rows(config: GPT2Config, heads: int, layers: Sequence[int], pairs: i
 if __name__ == "__main__":
     torch.set_num_threads(1)
     patching_way(sys.argv[1], *SMALL)[1]()
-    peak = (
-        Path("/proc/self/status").read_text().partition("VmHWM:")[2].split()[0]
-    )  # of this program alone, since it began
-    print(time.process_time(), int(peak) / 1024)
+    status = Path("/proc/self/status").read_text()  # of this program alone, since it began
+    print(time.process_time(), int(status.partition("VmHWM:")[2].split()[0]) / 1024)
