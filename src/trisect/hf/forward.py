@@ -487,8 +487,9 @@ ERROR_NOTE = "Edits were made one at a time: a pass with several of them raised 
 # relative tolerance of outputs whose sums run in another order
 OUTPUT_TOLERANCES = {torch.float64: 1e-9, torch.float32: 1e-4, torch.bfloat16: 5e-2, torch.float16: 1e-2}
 K = TypeVar("K")
-ON_GPU = 8  # edits that share a pass on a GPU; on a CPU as many as the two limits below allow
+ON_GPU = 8  # edits that share a pass on a GPU; on a CPU as many as the three limits below allow
 MAX_STREAM_NUMBERS = 1 << 20  # numbers of the residual stream in a pass of several edits
+MAX_WEIGHT_NUMBERS = 1 << 21  # attention weights of a layer in one: beyond the cache, sharing is slower
 MAX_OUTPUT_NUMBERS = 1 << 24  # numbers of the output in one
 HeldWeights = Mapping[Address, Float[Tensor, "B H T S"]] | None
 Written = Mapping[Address, Writer] | None
@@ -581,12 +582,14 @@ class SharedPasses:
         places: Int[Tensor, "B N"] | None,
     ) -> Iterator[ModelOutput]:
         """Yield the model's output under each edit, several per pass; only at the positions `places` if given."""
-        done = 0
+        done, heads = 0, max((sizes.query for sizes in self.proved.proof.shape.heads.values()), default=1)
         while done < len(writes):
             outputs = [block.output for block in self._prefix.blocks] if self._prefix is not None else []
             room = [self.together]
             for stream in tensors_in(outputs)[:1]:
                 room += [ON_GPU if stream.is_cuda else MAX_STREAM_NUMBERS // stream.numel()]
+                if stream.dim() == 3 and not stream.is_cuda:
+                    room += [MAX_WEIGHT_NUMBERS // max(1, heads * stream.shape[0] * stream.shape[1] ** 2)]
                 room += [MAX_OUTPUT_NUMBERS // math.prod(self._answer)] if places is None and not stream.is_cuda else []
             group = writes[done : done + max(1, min(room))]
             try:
