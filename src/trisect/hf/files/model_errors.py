@@ -91,8 +91,9 @@ def check_finite(name: str, model: nn.Module) -> None:
             reason = f"{empty} is offloaded: accelerate loads it only while its module runs, but projections have to be in memory."
             todo = "Load it without offloading, on devices that hold all of it."
         raise ModelError(f"Weights of {name} are not there.", reason, todo)
-    # a finite sum means finite numbers: only a sum that overflows needs a look at every number
-    finite = lambda p: bool(torch.isfinite(p.float().sum())) or bool(torch.isfinite(p.float()).all())  # noqa: E731
+    # a finite sum means finite numbers: only a sum that overflows needs a look at every number; numbers of 8 bits have no sum
+    total = lambda p: (p.float() if p.element_size() == 1 else p).sum()  # noqa: E731
+    finite = lambda p: bool(torch.isfinite(total(p))) or bool(torch.isfinite(p.float()).all())  # noqa: E731
     floats = [(key, p) for key, p in model.named_parameters() if p.is_floating_point() and not p.is_meta]
     wrong = [(key, p) for key, p in floats if not all(map(finite, p.detach().flatten().split(PART)))]
     if not wrong:

@@ -408,6 +408,7 @@ def norm_modules(model: nn.Module) -> Iterator[tuple[str, nn.Module]]:
             yield name, module
 
 
+BLOCK = 1 << 18  # numbers that are converted at once
 DIRECTIONS = 3  # a single direction may be orthogonal to an error
 
 
@@ -480,13 +481,13 @@ def map_law(name: str, nth: int, affine: Affine) -> MapLaw:
     draw = torch.Generator().manual_seed(nth)
     g = torch.randn(weight.shape[0], DIRECTIONS, generator=draw, dtype=kind).to(weight.device)
     images, shift = g.new_zeros(weight.shape[1], DIRECTIONS), g.new_zeros(DIRECTIONS)
-    # in blocks, as an output layer has as many rows as the vocabulary
-    for rows, directions in zip(weight.split(4096), g.split(4096), strict=True):
+    # in blocks, as an output layer has as many rows as the vocabulary; numbers that are converted are to fit a processor's cache
+    size = 4096 if weight.dtype == kind else max(1, BLOCK // weight.shape[1])
+    for rows, directions in zip(weight.split(size), g.split(size), strict=True):
         images += (directions.T @ rows.to(kind)).T  # four times as fast as rows.T @ directions
     if affine.bias is not None:
         shift = affine.bias.detach().to(kind) @ g
-    size = float(weight.norm()) / weight.shape[1] ** 0.5
-    return MapLaw(name, nth, g, images, shift, size)
+    return MapLaw(name, nth, g, images, shift, float(weight.norm()) / weight.shape[1] ** 0.5)
 
 
 def out_law(law: MapLaw, columns: Int[Tensor, "H E"], owner: str | None, time_first: bool) -> OutLaw:
