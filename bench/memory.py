@@ -12,7 +12,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -172,10 +172,10 @@ GROWTH = {  # heads of 64
 USUAL, SHORT = {"texts": 8, "tokens": 128, "layers": 4, "heads": 4}, {"tokens": {"texts": 2}}  # two long texts
 
 
-def growth_rows() -> list[Row]:
+def growth_rows(ways: Sequence[str] = ("norms", "profile", "patch")) -> list[Row]:
     """Exponents of time in texts, tokens, layers and heads, of commands and of the plain pass; memory against texts."""
     rows = list[Row]()
-    for way in ("norms", "profile", "patch"):
+    for way in ways:
         exponents, notes = (
             [],
             ["Eager attention in both; seconds of the plain pass and of the command, and its memory."],
@@ -188,7 +188,7 @@ def growth_rows() -> list[Row]:
             steps = np.log(np.maximum(np.diff(spent[:, :2], axis=0), 1e-3))
             exponents.append(np.polyfit(np.log(sizes[1:]), steps, 1)[0])
             each = zip(sizes, spent, strict=True)
-            shown = "; ".join(f"{n:,}: {a:.2f}, {b:.1f}{f', {m:,.0f} MiB' * (m > 0)}" for n, (a, b, m) in each)
+            shown = "; ".join(f"{n:,}: {a:.2f}, {b:.1f}{f', {m:,.0f} MiB' * int(m > 0)}" for n, (a, b, m) in each)
             notes.append(f"{axis.capitalize()} {shown}.")
         plain, ours = (", ".join(f"{e:.2f}" for e in each) for each in zip(*exponents, strict=True))
         rows.append(row(f"`trisect {way}`: exponents of time in {', '.join(GROWTH)}", plain, ours, None, notes))
