@@ -303,7 +303,7 @@ def loss_without_sinks(
         if any(bool(sinks.any()) for _, sinks, _ in seen.values()):
             any_sink = True
             for i in (1, 2):
-                hold = {address: kept[0].masked_fill(kept[i][:, :, None], 0.0) for address, kept in seen.items()}
+                hold = {a: masks[0].masked_fill(masks[i][:, :, None], 0.0) for a, masks in seen.items()}
                 scores[i - 1] = subject.score(batch, hold=hold, clean=clean)
         tally.add(batch, clean, scores)
     if not any_sink:
