@@ -12,13 +12,11 @@ from __future__ import annotations
 import argparse
 import csv
 import json
+import multiprocessing
 import os
 import resource
 import signal
-import sys
-import time
-import traceback
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
 from tests import counted, judged, shrunk
@@ -41,11 +39,19 @@ def run_type(kind: str, place: Path, seconds: int) -> dict[str, object]:
 
     def do() -> None:
         resource.setrlimit(resource.RLIMIT_CPU, (seconds, seconds + 5))
+        with (place / "said.txt").open("w") as file:
+            os.dup2(file.fileno(), 1)
+            os.dup2(file.fileno(), 2)
         one(kind, path)
 
     before = resource.getrusage(resource.RUSAGE_CHILDREN)
-    status = waited(fork(do, place / "said.txt"), IDLE * seconds)
-    after = resource.getrusage(resource.RUSAGE_CHILDREN)
+    child = multiprocessing.get_context("fork").Process(target=do)
+    child.start()
+    child.join(IDLE * seconds)
+    if child.is_alive():
+        child.kill()
+    child.join()
+    status, after = child.exitcode or 0, resource.getrusage(resource.RUSAGE_CHILDREN)
     used = round(after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime, 1)
     if path.is_file():
         verdict = json.loads(path.read_text(encoding="utf-8"))
@@ -54,43 +60,6 @@ def run_type(kind: str, place: Path, seconds: int) -> dict[str, object]:
         last = (place / "said.txt").read_text(encoding="utf-8", errors="replace").strip().splitlines()[-1:]
         verdict = {"how": "too slow" if slow else "ended in an error", "said": f"ended with {status} {' '.join(last)}"}
     return {"type": kind, **verdict, "cpu_seconds": used}
-
-
-def fork(do: Callable[[], object], words: Path) -> int:
-    """Have a copy of this process do something and end, what it says written to `words`; returns its id."""
-    child = os.fork()
-    if child:
-        return child
-    status = 1
-    try:
-        file = os.open(words, os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
-        os.dup2(file, 1)
-        os.dup2(file, 2)
-        do()
-        status = 0
-    except BaseException:
-        traceback.print_exc()
-    finally:
-        sys.stdout.flush()
-        sys.stderr.flush()
-        os._exit(status)
-
-
-def ended(child: int) -> int:
-    """Wait for a copy to end: its exit status, negative where a signal ended it."""
-    return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
-
-
-def waited(child: int, longest: float) -> int:
-    """The exit status of a process, which is killed if it lasts longer than that."""
-    end = time.monotonic() + longest
-    while time.monotonic() < end:
-        done = os.waitid(os.P_PID, child, os.WEXITED | os.WNOHANG | os.WNOWAIT)
-        if done is not None:
-            return ended(child)
-        time.sleep(0.05)
-    os.kill(child, 9)
-    return ended(child)
 
 
 def read_rows(path: Path) -> dict[str, dict[str, object]]:

@@ -176,10 +176,7 @@ def growth_rows(ways: Sequence[str] = ("norms", "profile", "patch")) -> list[Row
     """Exponents of time in texts, tokens, layers and heads, of commands and of the plain pass; memory against texts."""
     rows = list[Row]()
     for way in ways:
-        exponents, notes = (
-            [],
-            ["Eager attention in both; seconds of the plain pass and of the command, and its memory."],
-        )
+        exponents, notes = [], ["Eager attention in both; seconds of plain pass and command, and its memory."]
         growth(way, USUAL, False)  # with what is imported at the first
         for axis, sizes in GROWTH.items():
             ends = (sizes[0], sizes[-1]) if axis == "texts" else ()

@@ -20,6 +20,7 @@ from typing import Any
 import memory
 import numpy as np
 import torch
+import transformers
 from jaxtyping import Float
 from paired import Row, one_core, paired, row, summary, timed
 from real import mini_lm
@@ -28,16 +29,7 @@ from sklearn.linear_model import LogisticRegression
 from sklearn.preprocessing import StandardScaler
 from tests import tinyhf
 from torch import Tensor, nn
-from transformers import (
-    BertConfig,
-    BertModel,
-    GPT2Config,
-    GPT2LMHeadModel,
-    LlamaConfig,
-    LlamaForCausalLM,
-    WhisperConfig,
-    WhisperForConditionalGeneration,
-)
+from transformers import BertConfig, BertModel, GPT2Config, GPT2LMHeadModel
 
 from trisect.core.subject import Batch
 from trisect.core.trace import Address, Origin, Projections, Side, Trace
@@ -225,7 +217,7 @@ def probe_rows() -> list[Row]:
 @one_core()
 def load_rows() -> list[Row]:
     """A model in memory loaded and verified beside a forward pass of its example: passes are plain over ours."""
-    whisper = partial(WhisperForConditionalGeneration, WhisperConfig(vocab_size=51_864, d_model=384))
+    whisper = partial(transformers.WhisperForConditionalGeneration, transformers.WhisperConfig(vocab_size=51_864))
     sizes = {"BERT-base": partial(BertModel, BertConfig()), "GPT-2 small": partial(GPT2LMHeadModel, GPT2Config())}
     rows = []
     for name, build in (sizes | {"Whisper tiny.en": whisper, "TinyLlama (1.1 billion)": memory.llama}).items():
@@ -241,26 +233,25 @@ def load_rows() -> list[Row]:
 @one_core()
 def gradient_rows(pairs: int = 4) -> list[Row]:
     """Attribution patching of q, k and v of all heads at all positions, beside a forward pass over as many texts."""
-    rows = []
+    model, rows = GPT2LMHeadModel(GPT2Config(attn_implementation="eager")).eval(), []
     for tokens in (24, 128):
-        model = GPT2LMHeadModel(GPT2Config(attn_implementation="eager")).eval()
-        base, donor = (_batch_of(torch.randint(GPT2Config().vocab_size, (pairs, tokens))) for _ in range(2))
-        subject, chosen = load(model), torch.ones(pairs, tokens, dtype=torch.bool)
-
-        def estimate(
-            subject: Pretrained = subject, base: Batch = base, donor: Batch = donor, chosen: Tensor = chosen
-        ) -> None:
-            reading, addresses = read_graph(subject, base), [*subject.shape.heads]
-            parts = record(subject.outputs, donor, addresses, torch.full((pairs,), base.source.real.shape[1] - 1)).parts
-            assert reading.output is not None
-            (reading.output[:, -1, 0] - reading.output[:, -1, 1]).sum().backward()
-            for trace in reading.traces:
-                attribute(trace, parts[trace.address], chosen, chosen)
-
-        pair = paired(torch.no_grad()(partial(model, **base.inputs)), estimate, ROUNDS)
+        texts = [_batch_of(torch.randint(GPT2Config().vocab_size, (pairs, tokens))) for _ in range(2)]
+        pair = paired(
+            torch.no_grad()(partial(model, **texts[0].inputs)), partial(estimate, load(model), *texts), ROUNDS
+        )
         what = f"attribution patching, 12 × 12 heads, {tokens} tokens; plain: a forward pass"
         rows.append(row(what, f"{pair.plain:.2f} s", f"{pair.ours:.2f} s ({1 / pair.ratio:.1f} passes)", pair))
     return rows
+
+
+def estimate(subject: Pretrained, base: Batch, donor: Batch) -> None:
+    """The effect of each head at each position on the difference of two logits at the end."""
+    reading, real = read_graph(subject, base), base.source.real
+    parts = record(subject.outputs, donor, [*subject.shape.heads], torch.full((len(real),), real.shape[1] - 1)).parts
+    assert reading.output is not None
+    (reading.output[:, -1, 0] - reading.output[:, -1, 1]).sum().backward()
+    for trace in reading.traces:
+        attribute(trace, parts[trace.address], real, real)
 
 
 @one_core()
@@ -271,7 +262,10 @@ def read_rows(rounds: int = 2) -> list[Row]:
     sizes = {"vocab_size": 512, "hidden_size": 64, "intermediate_size": 172, "num_hidden_layers": 5}
     heads = {"num_attention_heads": 8, "num_key_value_heads": 4, "attn_implementation": "eager"}
     mini = BertModel.from_pretrained(mini_lm(), attn_implementation="eager")
-    models = {"MiniLM": mini.eval(), "stories-260k's size": LlamaForCausalLM(LlamaConfig(**sizes, **heads)).eval()}
+    models = {
+        "MiniLM": mini.eval(),
+        "stories-260k's size": transformers.LlamaForCausalLM(transformers.LlamaConfig(**sizes, **heads)).eval(),
+    }
     cases = [(f"{name}, 200 sentences", model, sentences(model)) for name, model in models.items()]
     for tokens in (128, 256, 512, 1_024, 2_048):
         model = GPT2LMHeadModel(GPT2Config(n_layer=2, n_positions=2_048, attn_implementation="eager")).eval()
