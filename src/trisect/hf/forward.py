@@ -499,11 +499,9 @@ Written = Mapping[Address, Writer] | None
 class SharedPasses:
     """Edited passes over batches of one model that reuse the unedited outputs of the layers below the edit.
 
-    Each restart point is compared with a full pass once, bit for bit; if it differs, all later passes are full ones.
-    Models recorded by the product hook always run in full.
-
-    Up to `together` edits share a pass over as many copies of a small batch; the result equals that of single edits to
-    rounding, which is checked once per call. If memory runs out, the number is halved.
+    Each restart point is compared with a full pass once, bit for bit; if it differs, all later passes are full ones, as are all of
+    models recorded by the product hook. Up to `together` edits share a pass over as many copies of a small batch; the result equals
+    that of single edits to rounding, which is checked once per call. If memory runs out, the number is halved.
     """
 
     proved: ProvedModel
@@ -587,10 +585,10 @@ class SharedPasses:
             outputs = [block.output for block in self._prefix.blocks] if self._prefix is not None else []
             room = [self.together]
             for stream in tensors_in(outputs)[:1]:
-                room += [ON_GPU if stream.is_cuda else MAX_STREAM_NUMBERS // stream.numel()]
-                if stream.dim() == 3 and not stream.is_cuda:
-                    room += [MAX_WEIGHT_NUMBERS // max(1, heads * stream.shape[0] * stream.shape[1] ** 2)]
-                room += [MAX_OUTPUT_NUMBERS // math.prod(self._answer)] if places is None and not stream.is_cuda else []
+                pairs = heads * stream.shape[0] * stream.shape[1] ** 2 if stream.dim() == 3 else 1
+                limits = [MAX_STREAM_NUMBERS // stream.numel(), MAX_WEIGHT_NUMBERS // pairs]
+                limits += [MAX_OUTPUT_NUMBERS // math.prod(self._answer)] if places is None else []
+                room += [ON_GPU] if stream.is_cuda else limits
             group = writes[done : done + max(1, min(room))]
             try:
                 answers = self._together(batch, group, hold, places) if len(group) > 1 or places is not None else None

@@ -67,13 +67,14 @@ class _WeightBlock(NamedTuple):
 def _block_spans(weights: Float[Tensor, "B H T S"]) -> Iterator[tuple[slice, slice, slice]]:
     """Rows, queries and the keys that these can see, so that a block of weights stays in the processor's cache."""
     texts, heads, queries, keys = weights.shape
-    size = BLOCK_NUMBERS if weights.device.type == "cpu" else _GPU_BLOCK_NUMBERS
+    is_here = weights.device.type == "cpu"  # to look at numbers of a GPU is to wait for it
+    size = BLOCK_NUMBERS if is_here else _GPU_BLOCK_NUMBERS
     rows, step = max(1, size // (heads * queries * keys)), max(BLOCK_QUERIES, size // (heads * keys))
     for row in range(0, texts, rows):
         for start in range(0, queries, step):
             at = slice(row, row + rows), slice(start, end := min(start + step, queries))
             later = weights[at[0], :, at[1], end:]
-            is_causal = queries == keys and end < keys and later.amax() == 0 and later.amin() == 0
+            is_causal = is_here and queries == keys and end < keys and later.amax() == 0 and later.amin() == 0
             yield *at, slice(0, end if is_causal else keys)
 
 
@@ -237,7 +238,8 @@ def _mask_padding(trace: Trace, pairs: Float[Tensor, "B T S"]) -> Float[Tensor, 
 
 
 def _is_padded(trace: Trace) -> bool:
-    return not bool(trace.query_real.all() & trace.key_real.all())
+    """Whether a text may be padded; on a GPU, which would have to be waited for, every text may."""
+    return trace.weights.device.type != "cpu" or not bool(trace.query_real.all() & trace.key_real.all())
 
 
 def output_projection(projections: Projections) -> Float[Tensor, "H E D"]:
