@@ -225,7 +225,7 @@ def load_rows() -> list[Row]:
         run = torch.no_grad()(partial(model, **example_inputs(name, model)))
         pair = paired(run, partial(load, model), ROUNDS)
         passes = f"{1 / pair.ratio:.1f} passes"
-        what = f"a model of {name}'s size loaded and verified; plain: a pass of its example"
+        what = f"{name}, random weights, loaded from memory and verified; plain: a pass of its example"
         rows.append(row(what, f"{pair.plain:.2f} s", f"{pair.ours:.2f} s ({passes})", pair))
     return rows
 

@@ -76,7 +76,7 @@ def test_cross_attention_is_the_same_sum(shape, keys):
 def test_blocks_of_positions_change_nothing(monkeypatch, causal):
     trace = random_trace(queries=9, causal=causal, padding=2, block="post")
     residual = lambda: norms.layer_contributions(trace, residual=True)  # noqa: E731
-    ask = lambda: (norms.summed_norms(trace), *norms.received_sums(trace), *norms.contributions(trace), residual())  # noqa: E731
+    ask = lambda: (norms.summed_norms(trace), *norms.attention_sums(trace), *norms.contributions(trace), residual())  # noqa: E731
     whole = ask()
     for name in ("BLOCK_NUMBERS", "BLOCK_QUERIES", "QR_NUMBERS"):
         monkeypatch.setattr(norms, name, 2)
@@ -269,7 +269,7 @@ def test_what_cannot_be_measured_is_refused_by_name(call, error, known):
 def test_contribution_weights_sum_to_one_and_are_the_definition(shape, causal, padding):
     trace = made(shape, causal=causal, padding=min(padding, shape["queries"] - 1))
     heads, layer = norms.contributions(trace)
-    for received, each in zip(norms.received_sums(trace), (heads, layer), strict=False):
+    for received, each in zip(norms.attention_sums(trace), (heads, layer), strict=False):
         assert torch.allclose(received, each.sum(-2), rtol=1e-9, atol=1e-9)
     f = pieces(trace) * real(trace)[:, None, ..., None]
     for found, parts in ((heads, f), (layer, f.sum(1))):

@@ -15,7 +15,7 @@ from trisect.core.site import COMPONENTS, Site
 from trisect.core.subject import QKV
 from trisect.core.trace import Address
 from trisect.hf.batches import first_tensor
-from trisect.hf.hooks.calls import Edits, ProductMemo
+from trisect.hf.hooks.calls import Edits
 from trisect.hf.hooks.interface_hook import eager, record_interface
 from trisect.hf.hooks.product_hook import record_products
 from trisect.hf.load import load
@@ -61,7 +61,7 @@ def test_contributions_and_bias_equal_the_modules_output(name, seed):
     inputs = inputs_of(name, model, seed)
     _, calls = run(model, inputs, hook)
     addresses, _ = find_addresses(name, model, calls, inputs, hook)
-    for call, found in zip(calls, find_weights(model, inputs, hook, addresses, ProductMemo(model)), strict=True):
+    for call, found in zip(calls, find_weights(model, inputs, hook, addresses), strict=True):
         p, weights = found.projections, call.weights
         assert p.w_o is not None
         assert p.w_v is not None
@@ -127,7 +127,7 @@ def test_values_of_zero_in_a_head_are_that_heads_columns_of_w_o_set_to_zero(name
     heads = calls[order].v.shape[1]
     head = data.draw(st.integers(0, heads - 1))
     addresses, _ = find_addresses(name, model, calls, inputs, hook)
-    origin = find_weights(model, inputs, hook, addresses, ProductMemo(model))[order].projections.origins["o"]
+    origin = find_weights(model, inputs, hook, addresses)[order].projections.origins["o"]
     assert origin.rows is not None
 
     def silence(parts):
@@ -159,7 +159,7 @@ def test_blocks_hold_the_residual_and_the_norm(name):
     inputs, hook = inputs_of(name, model), prove(name, double(name)).hook
     _, calls = run(model, inputs, hook)
     addresses, _ = find_addresses(name, model, calls, inputs, hook)
-    found = find_weights(model, inputs, hook, addresses, ProductMemo(model))
+    found = find_weights(model, inputs, hook, addresses)
     with watch(model, name, {f.projections.address: f.around for f in found if f.around}) as blocks:
         _, calls = run(model, inputs, hook)
     assert set(blocks) == set(addresses)
@@ -205,7 +205,7 @@ def test_any_selection_is_found(groups, group, width, depth, seed):
     heads = groups * group
     model = Written(heads, group, width, depth, seed)
     inputs = {"x": torch.randn(2, 4, depth, dtype=torch.float64, generator=torch.Generator().manual_seed(seed))}
-    (found,) = find_weights(model, inputs, record_products, [Address("plain", 1)], ProductMemo(model))
+    (found,) = find_weights(model, inputs, record_products, [Address("plain", 1)])
     _, (call,) = run(model, inputs, record_products)
     p = found.projections
     for name, t in (("q", call.q), ("k", call.k), ("v", call.v)):

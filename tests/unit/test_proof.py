@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 import torch
 import torch.nn.functional as F
-from tests import zoo
+from tests import fooling, zoo
 from torch import nn
 from transformers.pytorch_utils import Conv1D
 
@@ -14,6 +14,7 @@ from trisect.core.subject import Heads
 from trisect.core.trace import Address
 from trisect.hf.hooks.calls import Call, Edits, ProductMemo, replace_forwards
 from trisect.hf.hooks.product_hook import find_pieces, following, record_products
+from trisect.hf.load import load, sampled_laws
 from trisect.hf.locate.affine import Affine, affine_of
 from trisect.hf.verify.examples import example_inputs
 from trisect.hf.verify.proof import check_law, prove
@@ -150,15 +151,83 @@ def test_products_from_memory_are_those_that_were_computed(model):
     with replace_forwards(memo.forwards):
         assert torch.equal(model(x), plain)
         assert torch.allclose(torch.autograd.grad(model(x)[0, 1, 2:4].sum(), x)[0], expected, rtol=1e-6)
-        model.weight.data.mul_(2)  # which PyTorch does not count: what follows shows what is from memory
+        model.weight.data[0, 1] += 1  # nobody sees one number: what follows shows what is from memory
         assert torch.equal(model(x), plain)
-        with memo.until(-1, lambda call: call):
+        with memo.by_rows():
             assert torch.equal(model(mixed)[0], plain[1].flip(0))
         with memo.suspended():
             assert not torch.equal(model(x), plain)
         with torch.no_grad():
             model.weight.mul_(1)
         assert not torch.equal(model(x), plain)
+        before = model(x)
+        model.weight.data.mul_(2)  # PyTorch does not count this
+        assert not torch.equal(model(x), before)
+    memo.close()
+    assert not memo.forwards
+
+
+def test_a_second_mixing_through_a_map_that_the_whole_model_holds_is_seen():
+    def mix_twice(attention, mixed, x, ids):
+        return attention.o_proj(mixed) + attention.other(x.roll(1, 1))
+
+    model = fooling.Fooling(out=mix_twice)
+    layers: Any = model.layers
+    model.shared = nn.Linear(fooling.WIDTH, fooling.WIDTH)
+    layers[0].attn.other = model.shared
+    del model._modules["layers"]
+    model.layers = layers  # behind it, so that its name is of the whole model
+    shares = [found.share for found in prove("mine", model.eval(), fooling.ids()).weights]
+    assert shares[0] < 0.5
+    assert shares[1] == 1
+
+
+class Pooled(fooling.Fooling):
+    """Its head pools the tokens that rank above the text's mean: there are none if all are alike."""
+
+    def __init__(self):
+        super().__init__()
+        self.rank = nn.Linear(fooling.WIDTH, 1)
+
+    def forward(self, input_ids):
+        x = self.words(input_ids) + self.places(torch.arange(input_ids.shape[1]))
+        for layer in self.layers:
+            x = layer(x, input_ids)
+        ranks = self.rank(x)[..., 0]
+        above = ranks > ranks.mean(1, keepdim=True) + 1e-5
+        return self.head(torch.stack([row[here].amax(0) for row, here in zip(x, above, strict=True)]))
+
+
+class Rounding(fooling.Attention):
+    """Scores are rounded, though not their derivative."""
+
+    def attend(self, q, k, v, x):
+        scores = q @ k.transpose(2, 3) * (fooling.WIDTH // fooling.HEADS) ** -0.5
+        return torch.softmax(scores + ((8 * scores).round() / 8 - scores).detach(), -1) @ v
+
+
+def test_rounded_scores_are_seen_whatever_the_models_head_makes_of_its_rows():
+    model = Pooled().eval()
+    attention: Any = model.layers[0].attn
+    attention.__class__ = Rounding
+    assert [law.scaled for law in prove("mine", model, fooling.ids()).laws] == [False, True]
+
+
+def test_every_read_runs_the_whole_model():
+    model, ran = fooling.Fooling().eval(), []
+    subject = load(model, inputs=fooling.ids())
+    batch = subject.batch_of(fooling.ids())
+    hooks = [
+        model.register_forward_pre_hook(lambda *_: ran.append(1)),
+        model.register_forward_hook(lambda *_: ran.append(-1)),
+    ]
+    with sampled_laws(subject):
+        for _ in range(12):
+            subject.each(batch, lambda _trace: None)
+    assert len(ran) >= 24
+    assert sum(ran) == 0
+    for hook in hooks:
+        hook.remove()
 
 
 class Summed(nn.Module):

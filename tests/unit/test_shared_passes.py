@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -135,25 +134,6 @@ def test_a_command_looks_at_the_laws_of_some_reads_and_finds_at_its_end_what_cha
     if words:
         with pytest.raises(ModelError):
             subject.each(batch, lambda _trace: None)
-
-
-def test_a_read_whose_laws_are_not_checked_ends_with_attention_unless_its_texts_are_longer(monkeypatch):
-    for name in ("FIRST_READS", "CHECKED_SHARE"):
-        monkeypatch.setattr(agreement, name, 0)
-    subject, lengths, read = load(tinyhf.llama()), list[int](), list[Any]()
-    batch = of(subject)
-    longer = replace(batch, inputs={"input_ids": torch.arange(6, 31)[None]})
-    head: Any = subject.model.lm_head
-    head.register_forward_hook(lambda _m, _a, out: lengths.append(out.shape[1]))
-    traces = subject.trace(batch).traces
-    assert lengths == [7]
-    with sampled_laws(subject):
-        subject.each(batch, lambda trace: read.append([t.clone() for t in (trace.q, trace.k, trace.v, trace.weights)]))
-        for _ in range(2):
-            subject.each(longer, lambda _trace: None)
-        assert lengths == [7, 25, 25]  # once read, once without hooks
-    pairs = zip(traces, read, strict=True)
-    assert all(torch.equal(a, b) for t, parts in pairs for a, b in zip((t.q, t.k, t.v, t.weights), parts, strict=True))
 
 
 @pytest.mark.parametrize(

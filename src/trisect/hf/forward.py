@@ -40,7 +40,6 @@ from trisect.hf.hooks.calls import (
 from trisect.hf.hooks.edit import beside_edits, edited_streams, list_around, open_edits
 from trisect.hf.hooks.interface_hook import record_interface
 from trisect.hf.locate.affine import affine_modules
-from trisect.hf.verify.agreement import Agreement, longest
 from trisect.hf.verify.laws import checking
 from trisect.hf.verify.proof import Proof
 
@@ -178,20 +177,6 @@ class _EarlyEndError(Exception):
     """Stops a forward pass after the layer to be read."""
 
 
-class _ReadCalls(Calls):
-    """The calls of a pass whose output is not needed: it ends after call `last`, unless texts are longer than any before."""
-
-    def __init__(self, take: Callable[[Call], Call], last: int, agreement: Agreement) -> None:
-        super().__init__(take, looks=False)
-        self._last, self._agreement = last, agreement
-
-    def append(self, call: Call) -> None:
-        """Add a call; raises _EarlyEndError where the pass ends."""
-        super().append(call)
-        if call.order == self._last and longest(self) <= self._agreement.longest:
-            raise _EarlyEndError
-
-
 class ProvedModel(NamedTuple):
     """A model with its tokenizer, its forward's argument names, its proof, and the state of its weights at loading."""
 
@@ -218,21 +203,17 @@ def run_forward(
     follow: bool = False,
     narrow: tuple[Sequence[nn.Module], Int[Tensor, "B N"], int] | None = None,
     looks: bool = True,
-    is_read: bool = False,
 ) -> tuple[Sequence[Call], ModelOutput]:
     """Run one forward pass; return its attention calls, each as `take` reduces it, and the model's output, with a graph if `follow`.
 
     Outputs of blocks are recorded in `prefix`; with `start` the pass restarts there. `narrow` = (maps, positions [B N], T)
     computes these maps, after the last attention, only at the given positions of T: the output is valid there alone.
-    A pass that `is_read` and does not look at its laws may end after its last call, with None as its output.
     Raises OtherCallsError for more or fewer calls than on loading, ModelError for another order of calls.
     """
     values = own_inputs(proved, inputs)
     check_ids(proved.name, proved.model, proved.tokenizer, values)
-    agreement, last = proved.proof.agreement, len(proved.modules) - 1
-    agreement.check_autocast(proved.name, proved.model)
-    ends = is_read and not looks and proved.proof.hook is record_interface
-    calls = _ReadCalls(take, last, agreement) if ends else Calls(take, looks)
+    proved.proof.agreement.check_autocast(proved.name, proved.model)
+    calls = Calls(take, looks)
     if start is not None:
         nothing = torch.empty(0, device="meta")
         left_out = enumerate(proved.modules[: start.calls])
@@ -255,18 +236,7 @@ def run_forward(
             forwards = {module: functools.partial(_map_at, module.forward, is_early, *at) for module in late}
             around.enter_context(replace_forwards(forwards))
         around.enter_context(memory_guard(proved.name, "Running", values))
-        answer = None
-        try:
-            answer = proved.model(**values)
-        except _EarlyEndError:
-            if not ends:
-                raise
-    _check_order(proved, calls)
-    return list(calls), answer
-
-
-def _check_order(proved: ProvedModel, calls: Sequence[Call]) -> None:
-    """Raise OtherCallsError for more or fewer calls than on loading, ModelError for another order of calls."""
+        answer = proved.model(**values)
     todo = (
         "Give inputs of the kind that it was loaded with, or load it with these as an example: load(model, inputs=...)."
     )
@@ -277,6 +247,7 @@ def _check_order(proved: ProvedModel, calls: Sequence[Call]) -> None:
         if call.module != module:
             problem = f"Attention call {call.order} of {proved.name}, counted from 0, was made by {call.module!r}."
             raise ModelError(problem, f"On loading it was made by {module!r}.", todo)
+    return list(calls), answer
 
 
 def _map_at(

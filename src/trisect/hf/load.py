@@ -298,8 +298,7 @@ class Pretrained:
             watch(self.model, self.name, self.proof.around(), looks) as blocks,
             checking(self.model, self.name, laws, self.addresses, inputs) as checker,
         ):
-            edits = edits_at(self.addresses, write)
-            calls, answer = run_forward(self._with_proof, inputs, edits, meet, looks=looks, is_read=True)
+            calls, answer = run_forward(self._with_proof, inputs, edits_at(self.addresses, write), meet, looks=looks)
         check_after(self._with_proof, looks)
         if not write:  # without the hooks
             confirm(self._with_proof, inputs, calls, answer)

@@ -95,7 +95,7 @@ class _OutputParts(NamedTuple):
     residual: Float[Tensor, "R Q"]  # x_i·o_i / ‖o_i‖², where the layer's o_i has the residual x_i in it
 
 
-class _ContributionBasis(NamedTuple):
+class _ContributionTerms(NamedTuple):
     """What contributions of a trace are computed from, in double precision: W_O, W_O W_Oᵀ per head, `query_scale`, residual."""
 
     w_o: Float[Tensor, "H E D"]
@@ -104,7 +104,7 @@ class _ContributionBasis(NamedTuple):
     residual: Float[Tensor, "B T D"] | None
 
     @classmethod
-    def of(cls, trace: Trace, residual: bool = False) -> _ContributionBasis:
+    def of(cls, trace: Trace, residual: bool = False) -> _ContributionTerms:
         """Raises ModelError as `layer_contributions`."""
         w_o, scale = effective_projection(trace).double(), query_scale(trace)
         x = to_single_precision(_block_of(trace, "residual").residual).double() if residual else None
@@ -144,7 +144,7 @@ def contributions(trace: Trace) -> tuple[Float[Tensor, "B H T S"], Float[Tensor,
     return heads, _layer_shares(trace, heads=heads)
 
 
-class ReceivedSums(NamedTuple):
+class AttentionSums(NamedTuple):
     """Sums over queries, by key: contributions by head and by layer, weights as they are and times `query_scale`, and queries that may
     attend to it (weights of exactly 0 in every head are masked ones). By query: weights times v, and their sum. 0 at padding.
     """
@@ -159,9 +159,9 @@ class ReceivedSums(NamedTuple):
 
 
 @torch.no_grad()
-def received_sums(trace: Trace) -> ReceivedSums:
+def attention_sums(trace: Trace) -> AttentionSums:
     """All sums in one pass over the weights, in double precision, with no array of all pairs. Errors as transformed_norms."""
-    basis, values = _ContributionBasis.of(trace), trace.values.double()
+    basis, values = _ContributionTerms.of(trace), trace.values.double()
     texts, heads, queries, keys = trace.weights.shape
     width = values.shape[-1]
     by_key = values.new_zeros(texts, heads, keys, 2 * width + 2)
@@ -180,7 +180,7 @@ def received_sums(trace: Trace) -> ReceivedSums:
         attending += (weights.amax(1) > 0).sum(1)
     by_head, by_layer = ((part * values[..., :-1]).sum(-1) for part in by_key[..., :-2].split(width, -1))
     received, scaled = by_key[..., -2:].unbind(-1)
-    return ReceivedSums(by_head, by_layer.sum(1), received, scaled, allowed, by_query[..., :-1], by_query[..., -1])
+    return AttentionSums(by_head, by_layer.sum(1), received, scaled, allowed, by_query[..., :-1], by_query[..., -1])
 
 
 @torch.no_grad()
@@ -196,7 +196,7 @@ def _layer_shares(
     trace: Trace, residual: bool = False, heads: Float[Tensor, "B H T S"] | None = None
 ) -> Float[Tensor, "B T S"]:
     """The shares of every head's values in the layer's outputs, summed head by head; each head's in its own are written to `heads`."""
-    basis, values = _ContributionBasis.of(trace, residual), trace.values.double()
+    basis, values = _ContributionTerms.of(trace, residual), trace.values.double()
     layer = values.new_zeros(*trace.weights.shape[:1], *trace.weights.shape[2:])
     for block in _weight_blocks(trace):
         rows, at, seen, weights = block
@@ -337,20 +337,20 @@ def sum_norms(
     sums, per_head = weights.new_zeros(texts, queries, keys), weights.new_empty(texts, heads, keys)
     buffer = weights.new_empty(0)
     for text in range(texts):
-        upper = _triangles(v[text], w_o)
+        upper = _triangular_factors(v[text], w_o)
         per_head[text] = torch.linalg.vector_norm(upper, dim=1).T
         for _, at, seen in _block_spans(weights[text : text + 1]):
             block = weights[text, :, at]
-            # head by head, since a plane is transposed fast
-            turned = buffer.resize_(heads, keys, block.shape[1])
-            for plane, by_query in zip(turned, block, strict=True):
+            # head by head, since a plane is transposed quickly
+            transposed = buffer.resize_(heads, keys, block.shape[1])
+            for plane, by_query in zip(transposed, block, strict=True):
                 plane.copy_(by_query.T)
-            mixed = torch.bmm(upper[seen], turned[:, seen].transpose(0, 1))
+            mixed = torch.bmm(upper[seen], transposed[:, seen].transpose(0, 1))
             sums[text, at, seen] = mixed.square_().sum(1).sqrt_().T.contiguous()
     return per_head, sums
 
 
-def _triangles(v: Float[Tensor, "H S E"], w_o: Float[Tensor, "H E D"]) -> Float[Tensor, "S R H"]:
+def _triangular_factors(v: Float[Tensor, "H S E"], w_o: Float[Tensor, "H E D"]) -> Float[Tensor, "S R H"]:
     """R_j of f_j = Q_j R_j at every position j, min(D, H) rows, in blocks of positions."""
     heads, keys, width = len(w_o), v.shape[1], w_o.shape[2]
     step = min(keys, max(1, QR_NUMBERS // (heads * width)))
@@ -424,7 +424,7 @@ def norms(trace: Trace, kind: str = "attention") -> Float[Tensor, "B T S"]:
     return _mask_padding(trace, pairs)
 
 
-def mixing_ratio(trace: Trace, kind: str = "attention", sums: ReceivedSums | None = None) -> Float[Tensor, "B T"]:
+def mixing_ratio(trace: Trace, kind: str = "attention", sums: AttentionSums | None = None) -> Float[Tensor, "B T"]:
     """‖context‖ / (‖context‖ + ‖own‖): 0 if a position's new vector comes from itself alone, 1 if all comes from others.
 
     0 at padding. Errors as `norms`. Source: Kobayashi et al. 2021, mixing ratio.
@@ -434,15 +434,15 @@ def mixing_ratio(trace: Trace, kind: str = "attention", sums: ReceivedSums | Non
     return torch.where(trace.query_real & (total > 0), context / total.clamp_min(torch.finfo(total.dtype).tiny), 0.0)
 
 
-def mixing_by_weights(trace: Trace, kind: str = "attention", sums: ReceivedSums | None = None) -> Float[Tensor, "B T"]:
+def mixing_by_weights(trace: Trace, kind: str = "attention", sums: AttentionSums | None = None) -> Float[Tensor, "B T"]:
     """The mixing ratio by weights alone: Σ_{j≠i} a_ij, mean over heads; half of that for other kinds, the residual counting as weight 1."""
-    from_others = (sums or received_sums(trace)).total
+    from_others = (sums or attention_sums(trace)).total
     from_others = from_others if trace.crosses else from_others - _self_weights(trace)
     return from_others.mean(1).to(_precision(trace)) * (1.0 if kind == "attention" else 0.5)
 
 
 @torch.no_grad()
-def mixing_parts(trace: Trace, kind: str = "attention", sums: ReceivedSums | None = None) -> _MixingParts:
+def mixing_parts(trace: Trace, kind: str = "attention", sums: AttentionSums | None = None) -> _MixingParts:
     """Every position's new vector as its own part and that of the context, without β and b_O; `sums` if they are known.
 
     The context's is 0 at padding. Errors as `norms`.
@@ -450,7 +450,7 @@ def mixing_parts(trace: Trace, kind: str = "attention", sums: ReceivedSums | Non
     if kind == FEED_FORWARD:
         return feed_forward_mixing(trace)
     w_o = _projection(trace, kind)
-    from_others = (sums or received_sums(trace)).output
+    from_others = (sums or attention_sums(trace)).output
     if not trace.crosses:
         from_others = from_others - _self_weights(trace)[..., None] * trace.values
     context = project(from_others.to(w_o), w_o) * _query_factor(trace)

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from trisect.core.trace import Side, Trace
 from trisect.measure import norms as measure_norms
-from trisect.measure.norms import ReceivedSums, received_sums, to_single_precision, transformed_and_layer_norms
+from trisect.measure.norms import AttentionSums, attention_sums, to_single_precision, transformed_and_layer_norms
 from trisect.stats.bootstrap import DrawnEstimate
 from trisect.stats.describe import mean_ranks, spearman_of_counts
 
@@ -320,7 +320,7 @@ class LayerTally:
     @torch.no_grad()
     def add(self, trace: Trace, facts: TokenFacts, model: PooledTally) -> TokenNorms:
         """Add one batch, all on one device; `model` gets the pairs too. Raises ModelError where a norm cannot be computed."""
-        sums = received_sums(trace)
+        sums = attention_sums(trace)
         f, attention = transformed_and_layer_norms(trace)
         layer = [attention] if self.kind == "attention" else [attention, measure_norms.norms(trace, self.kind)]
         a, scaled = (part / sums.allowed.clamp_min(1)[:, None] for part in (sums.weights, sums.scaled))
@@ -347,7 +347,7 @@ class LayerTally:
         return seen
 
     def _add_shares(
-        self, trace: Trace, sums: ReceivedSums, norms: list[Tensor], seen: TokenNorms, facts: TokenFacts
+        self, trace: Trace, sums: AttentionSums, norms: list[Tensor], seen: TokenNorms, facts: TokenFacts
     ) -> None:
         group, plain, added = facts.group, sums.weights.to(seen.f), sums.scaled.to(seen.f)
         belongs = torch.nn.functional.one_hot(facts.category, len(CATEGORIES)).to(plain.dtype)
@@ -363,7 +363,7 @@ class LayerTally:
             views = (measure_norms.mixing_by_weights, measure_norms.mixing_ratio)
             self.mixing.add(group, torch.stack([view(trace, self.kind, sums).sum(1) for view in views], 1))
 
-    def _add_sinks(self, trace: Trace, sums: ReceivedSums, seen: TokenNorms, facts: TokenFacts) -> None:
+    def _add_sinks(self, trace: Trace, sums: AttentionSums, seen: TokenNorms, facts: TokenFacts) -> None:
         """What tokens contribute; and of every head: rows, rows with a sink, the sinks' weight and contribution, how many sinks and
         other tokens there are and their ‖f(x)‖, and rows in which the head is dormant. Rows shorter than MIN_TOKENS do not count.
         """

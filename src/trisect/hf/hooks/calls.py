@@ -21,7 +21,7 @@ import torch.utils.checkpoint as checkpoints
 from jaxtyping import Float
 from torch import Tensor, nn
 from torch._C._functorch import is_functorch_wrapped_tensor
-from torch.overrides import handle_torch_function, has_torch_function
+from torch.overrides import _get_current_function_mode_stack, handle_torch_function, has_torch_function
 from transformers.cache_utils import Cache
 from transformers.pytorch_utils import Conv1D
 
@@ -517,8 +517,8 @@ def replace_forwards(forwards: Mapping[nn.Module, Callable[..., Any]]) -> Iterat
                 module.forward = previous
 
 
-class _KnownProduct(torch.autograd.Function):
-    """A product of x and a weight [in, out] whose value is known; its gradient by x is computed where it is not 0."""
+class _StoredProduct(torch.autograd.Function):
+    """A product of x and a weight [in, out] whose value is known; its gradient with respect to x is computed where it is not 0."""
 
     @staticmethod
     def forward(ctx: Any, _x: Tensor, weight: Tensor, value: Tensor) -> Tensor:
@@ -528,7 +528,7 @@ class _KnownProduct(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, None, None]:
-        """The gradient by x; nobody asks for that by the weight."""
+        """The gradient with respect to x; verification asks for none with respect to the weight."""
         if not ctx.needs_input_grad[0]:
             return None, None, None
         with torch._C.DisableTorchFunction():  # these operations are not the model's
@@ -541,11 +541,15 @@ class _KnownProduct(torch.autograd.Function):
             return by_x.unflatten(0, gradients[0].shape[:-1]), None, None
 
 
+SAMPLED_WEIGHTS = 16  # of a parameter
+
+
 class ProductMemo:
     """Computes a product with a parameter once: a later pass with the same input gets it from memory, bit for bit.
 
-    Inside `until` that holds for each row of an input, whatever the others are. Only plain linear maps on the CPU outside autocast
-    take part. If a pass takes more than a twentieth of the model's bytes, or 32 MiB, the rest is computed each time.
+    Inside `by_rows` that holds for each row of an input, whatever the others are. Only plain linear maps on the CPU outside autocast
+    take part. Stored are at most a twentieth of the model's bytes, or 32 MiB, in all passes; then products are computed each time.
+    Of weights that a model changes uncounted, through `.data`, SAMPLED_WEIGHTS are looked at.
     """
 
     def __init__(self, model: nn.Module) -> None:
@@ -554,33 +558,33 @@ class ProductMemo:
         self._rows: dict[object, dict[bytes, Tensor]] = {}
         self._parameters: dict[object, Sequence[Tensor]] = {}  # so that no other parameter gets their address
         self._thread = threading.get_ident()
-        self._is_used, self._by_row, self.is_over = True, False, False
+        self._is_used, self._is_by_row = True, False
         kinds = (nn.Linear.forward, Conv1D.forward)
         plain = [m for m in model.modules() if type(m).forward in kinds and "forward" not in m.__dict__]
         self.forwards = {m: functools.partial(self._forward, m, m.forward) for m in plain}
 
+    def close(self) -> None:
+        """Forget everything, also the model."""
+        for stored in (self._products, self._rows, self._parameters, self.forwards):
+            stored.clear()
+
     @contextmanager
     def suspended(self) -> Iterator[None]:
         """Compute everything inside."""
-        self._is_used = False
+        was_used, self._is_used = self._is_used, False
         try:
             yield
         finally:
-            self._is_used = True
+            self._is_used = was_used
 
     @contextmanager
-    def until(self, last: int, take: Callable[[Call], Call]) -> Iterator[Calls]:
-        """Calls for a pass that is computed by rows, up to call `last` or until `is_over`: then any known row stands for all."""
-
-        def note(call: Call) -> Call:
-            self.is_over |= call.order == last
-            return take(call)
-
-        self._by_row = self._free_bytes > 0
+    def by_rows(self) -> Iterator[None]:
+        """Look for each row of an input inside."""
+        self._is_by_row = True
         try:
-            yield Calls(note)
+            yield
         finally:
-            self._by_row = self.is_over = False
+            self._is_by_row = False
 
     def _forward(self, module: Any, forward: Callable[[Tensor], Tensor], *args: Any, **kwargs: Any) -> Tensor:
         x, parameters = (*args, *kwargs.values())[0], [p for p in (module.weight, module.bias) if p is not None]
@@ -592,49 +596,76 @@ class ProductMemo:
             or x.dim() < 2
             or not x.numel()
             or torch.is_autocast_enabled("cpu")
+            or torch.compiler.is_compiling()
             or {type(p) for p in parameters} != {nn.Parameter}
             or {(t.device.type, t.dtype) for t in (x, *parameters)} != {("cpu", x.dtype)}
+            # a mode of the model's own has to see the function that the model calls
+            or not all(type(mode).__module__.startswith("trisect.") for mode in _get_current_function_mode_stack())
         ):
             return forward(*args, **kwargs)
         weight = module.weight if isinstance(module, Conv1D) else module.weight.T
-        return multiply_rows(x, weight, functools.partial(self._multiply, forward, parameters, weight))
+        key = type(module).forward, *map(_parameter_key, parameters)
+        return multiply_rows(x, weight, functools.partial(self._multiply, forward, key, parameters, weight))
 
     def _multiply(
-        self, forward: Callable[[Tensor], Tensor], parameters: Sequence[Tensor], weight: Tensor, x: Tensor
+        self,
+        forward: Callable[[Tensor], Tensor],
+        key: object,
+        parameters: Sequence[Tensor],
+        weight: Tensor,
+        x: Tensor,
     ) -> Tensor:
-        place = tuple((p.data_ptr(), p._version, p.shape, p.stride()) for p in parameters)
-        self._parameters.setdefault(place, [p.detach() for p in parameters])
-        bits, products = x.detach().contiguous().view(torch.uint8), self._products[place]
-        if self._by_row:
-            value = self._from_rows(forward, place, bits, x)
+        bits, products = x.detach().contiguous().view(torch.uint8), self._products.get(key, [])
+        if self._is_by_row and (products or self._free_bytes > 0):
+            value = self._from_rows(forward, key, parameters, bits, x)
         else:
             layout = x.shape, x.stride()
             alike = (value for other, before, value in products if other == layout and torch.equal(before, bits))
             if (value := next(alike, None)) is None:
                 out = forward(x)
-                if self._free_bytes > 0:
-                    self._free_bytes -= x.nbytes + out.nbytes
-                    products.append((layout, bits.clone(), out.detach().clone()))
+                if self._has_room(key, parameters, x.nbytes + out.nbytes):
+                    self._products[key].append((layout, bits.clone(), out.detach().clone()))
                 return out
         if torch.is_grad_enabled() and (x.requires_grad or weight.requires_grad):
-            return cast(Tensor, _KnownProduct.apply(x, weight, value))
+            return cast(Tensor, _StoredProduct.apply(x, weight, value))
         return value.clone()
 
+    def _has_room(self, key: object, parameters: Sequence[Tensor], size: int) -> bool:
+        if self._free_bytes <= 0:
+            return False
+        if key not in self._parameters:
+            self._parameters[key] = [p.detach() for p in parameters]
+            if len(self._parameters) > len(self.forwards):  # the model has put others in the place of some
+                size += sum(p.nbytes for p in parameters)
+        self._free_bytes -= size
+        return True
+
     @torch.no_grad()
-    def _from_rows(self, forward: Callable[[Tensor], Tensor], place: object, bits: Tensor, x: Tensor) -> Tensor:
-        if place not in self._rows:
-            pairs = (pair for _, before, value in self._products[place] for pair in _by_bits(before, value))
-            self._rows[place] = dict(reversed(list(pairs)))  # the first value of a row counts
-        rows = self._rows[place]
-        if self.is_over and rows:
-            return next(iter(rows.values())).expand(*x.shape[:-1], -1)
-        keys = [key for key, _ in _by_bits(bits, x)]
-        missing = {key: n for n, key in enumerate(keys) if key not in rows}
-        if len(missing) == len(keys):
-            rows.update(_by_bits(bits, forward(x)))
+    def _from_rows(
+        self, forward: Callable[[Tensor], Tensor], key: object, parameters: Sequence[Tensor], bits: Tensor, x: Tensor
+    ) -> Tensor:
+        if key not in self._rows:
+            pairs = (pair for _, before, value in self._products.get(key, ()) for pair in _by_bits(before, value))
+            self._rows[key] = dict(reversed(list(pairs)))  # the first value of a row counts
+        stored = self._rows[key]
+        rows = [row for row, _ in _by_bits(bits, x)]
+        missing = {row: n for n, row in enumerate(rows) if row not in stored}
+        products, fresh = {row: stored[row] for row in rows if row in stored}, dict[bytes, Tensor]()
+        if len(missing) == len(rows):
+            fresh = dict(_by_bits(bits, forward(x)))
         elif missing:
-            rows.update(zip(missing, forward(x.flatten(0, -2)[list(missing.values())]), strict=True))
-        return torch.stack([rows[key] for key in keys]).unflatten(0, x.shape[:-1])
+            fresh = dict(zip(missing, forward(x.flatten(0, -2)[list(missing.values())]), strict=True))
+        if fresh and self._has_room(key, parameters, sum(map(len, fresh)) + sum(t.nbytes for t in fresh.values())):
+            stored.update(fresh)
+        products |= fresh
+        return torch.stack([products[row] for row in rows]).unflatten(0, x.shape[:-1])
+
+
+def _parameter_key(p: Tensor) -> tuple[object, ...]:
+    with torch._C.DisableTorchFunction():  # these operations are not the model's
+        numbers = p.detach().diagonal() if p.dim() > 1 else p.detach()
+        step = 1 + len(numbers) // SAMPLED_WEIGHTS
+        return p.data_ptr(), p._version, p.shape, p.stride(), *numbers[::step].tolist()
 
 
 def _by_bits(bits: Tensor, values: Tensor) -> Iterator[tuple[bytes, Tensor]]:

@@ -125,7 +125,7 @@ class _Multiplied(TorchFunctionMode):
 
 
 def _alike(copy: Tensor, t: Tensor) -> bool:
-    """Whether a copy and a tensor hold the same numbers in the same order, with batch and heads in one axis or two."""
+    """Whether a copy, which is used up, and a tensor hold the same numbers in order, with batch and heads in one axis or two."""
     if copy.numel() != t.numel():
         return False
     a = copy.reshape(t.shape)

@@ -361,25 +361,19 @@ def replace_outputs(
 ) -> Iterator[None]:
     """Make the nth uses of maps and norms return given values, whatever their input.
 
-    `values` is indexed by name and n; for an input with several copies of the rows a value is repeated. The map itself is not
-    computed. `on_input` is called with name, n and input, units last, as in `detach_after_maps`.
+    `values` is indexed by name and n. The map itself is not computed. `on_input` is called with name, n and input, units last, as in
+    `detach_after_maps`.
     """
     uses: dict[str, int] = {}
 
     def take(name: str, x: Tensor) -> Tensor | None:
         nth = uses.get(name, 0)
         value = values.get((name, nth))
-        if value is None:
-            return None
-        copies = [1] * value.dim()
-        if value.shape[:-1].numel() != x.shape[:-1].numel() and value.dim() == x.dim():
-            copies = [*(n // m for n, m in zip(x.shape[:-1], value.shape[:-1], strict=True)), 1]
-        value = value.repeat(copies)  # also once: the model may overwrite it
-        if value.shape[:-1].numel() != x.shape[:-1].numel():
+        if value is None or value.shape[:-1].numel() != x.shape[:-1].numel():
             return None
         uses[name] = nth + 1
         on_input(name, nth, x)
-        return value
+        return value.clone()  # the model may overwrite it
 
     def replacement_of(name: str, module: nn.Module, forward: Callable[..., Any]) -> Callable[..., Any]:
         def run(*args: Any, **kwargs: Any) -> Any:
@@ -392,12 +386,9 @@ def replace_outputs(
         return run
 
     modules = dict((*affine_modules(model), *norm_modules(model)))
-    names = {name for name, _ in values}
-    bare = names - modules.keys()
+    bare = {name for name, _ in values} - modules.keys()
     mode = _Parameters(model, lambda n, _map, x, _y: take(n, x) if n in bare else None) if bare else nullcontext()
-    replaced = {m: replacement_of(name, m, m.forward) for name, m in modules.items() if name in names}
-    # an edited pass may be rehearsed
-    with replace_forwards(replaced), mode, model.register_forward_hook(lambda *_: uses.clear(), always_call=True):
+    with replace_forwards({m: replacement_of(name, m, m.forward) for name, m in modules.items()}), mode:
         yield
 
 

@@ -7,7 +7,7 @@ import functools
 import itertools
 import math
 from collections import defaultdict
-from collections.abc import Callable, Collection, Container, Iterator, Mapping, Sequence
+from collections.abc import Callable, Container, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -27,7 +27,6 @@ from trisect.hf.hooks.calls import (
     Edits,
     ModelOutput,
     NamedArguments,
-    ProductMemo,
     gradients_of,
     outline,
     tensors_in,
@@ -288,34 +287,31 @@ def _run_alike(model: nn.Module, inputs: ModelInputs) -> None:
 
 
 def find_shares(
-    model: nn.Module,
-    inputs: ModelInputs,
-    hook: CallHook,
-    calls: Sequence[Call],
-    outs: Sequence[Output],
-    maps: Sequence[MapUse],
-    memo: ProductMemo,
+    model: nn.Module, inputs: ModelInputs, hook: CallHook, calls: Sequence[Call], outs: Sequence[Output]
 ) -> dict[int, float]:
     """The share of a module's mixing of positions that its attention makes, by the order of calls; only shares below 1.
 
     Every module with attention runs twice more: with its inputs changed at a random half of the positions, and with its original
     inputs but the attention weights and values of that changed pass. If unchanged positions differ between the two, something
     other than attention has read the changed ones. Short inputs are repeated along the first axis, once for each half.
-    Maps outside these modules are not computed again: they return what they did in `maps`.
     """
     left = {order: out.leaving for order, out in enumerate(outs) if out.leaving is not None and out.leaving.owner}
     modules, base = dict(model.named_modules()), _Given()
     moves = {order: [0.0, 0.0] for order in left}
-    owners = tuple(f"{out.owner}." for out in left.values())
-    outside = [p for p in maps if p.name in modules and not f"{p.name}.".startswith(owners)]
-    values = {(p.name, p.nth): p.leaf.detach() for p in outside}
 
     def run(record: _Given, edits: Edits) -> _Given:
         with torch.no_grad(), contextlib.ExitStack() as stack:
-            stack.enter_context(record.watching(model, modules, left.values()))
-            seen = Calls(record.call) if record.base is None else stack.enter_context(memo.until(-1, record.call))
-            stack.enter_context(hook(model, edits, calls=seen))
-            stack.enter_context(replace_outputs(model, values, lambda *_: None))
+            for name in {out.owner for out in left.values()}:
+                before, after = functools.partial(record.enter, name), functools.partial(record.leave, name)
+                stack.callback(modules[name].register_forward_pre_hook(before, with_kwargs=True).remove)
+                stack.callback(modules[name].register_forward_hook(after).remove)
+            for name in {out.norm[0] for out in left.values() if out.norm is not None}:
+                meet = functools.partial(record.norm, name)
+                stack.callback(modules[name].register_forward_pre_hook(meet).remove)
+            # an edited pass may be rehearsed: what counts is the last
+            ending = model.register_forward_hook(lambda *_: record.uses.clear(), always_call=True)
+            stack.callback(ending.remove)
+            stack.enter_context(hook(model, edits, calls=Calls(record.call)))
             _run_alike(model, _repeat_rows(inputs, record.copies))
         return record
 
@@ -399,22 +395,6 @@ class _Given:
         self.uses, self.around = defaultdict[str, Iterator[int]](itertools.count), list[_Use]()
         self.entered, self.left = dict[_Use, list[Tensor]](), dict[_Use, list[Tensor]]()
         self.inside, self.mixed = dict[int, tuple[_Use, ...]](), dict[int, tuple[Tensor, Tensor]]()
-
-    @contextlib.contextmanager
-    def watching(
-        self, model: nn.Module, modules: Mapping[str, nn.Module], ends: Collection[_Leaving]
-    ) -> Iterator[None]:
-        """Record a pass inside, where the modules that `ends` names are entered and left."""
-        with contextlib.ExitStack() as stack:
-            for name in {end.owner for end in ends}:
-                before, after = functools.partial(self.enter, name), functools.partial(self.leave, name)
-                stack.enter_context(modules[name].register_forward_pre_hook(before, with_kwargs=True))
-                stack.enter_context(modules[name].register_forward_hook(after))
-            for name in {end.norm[0] for end in ends if end.norm is not None}:
-                stack.enter_context(modules[name].register_forward_pre_hook(functools.partial(self.norm, name)))
-            # an edited pass may be rehearsed: what counts is the last
-            stack.enter_context(model.register_forward_hook(lambda *_: self.uses.clear(), always_call=True))
-            yield
 
     def enter(
         self, name: str, _m: nn.Module, args: Arguments, kwargs: NamedArguments

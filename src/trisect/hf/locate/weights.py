@@ -17,7 +17,7 @@ from torch import Tensor, nn
 
 from trisect.core.subject import ModelInputs
 from trisect.core.trace import Address, NormedMap, Origin, Projections
-from trisect.hf.hooks.calls import Call, CallHook, Calls, Edits, ProductMemo, copy_call, gradients_of
+from trisect.hf.hooks.calls import Call, CallHook, Calls, Edits, copy_call, gradients_of
 from trisect.hf.locate.affine import (
     TOLERANCE,
     Affine,
@@ -84,7 +84,7 @@ class _TracedPart(NamedTuple):
 
 
 def find_weights(
-    model: nn.Module, inputs: ModelInputs, hook: CallHook, addresses: Sequence[Address], memo: ProductMemo
+    model: nn.Module, inputs: ModelInputs, hook: CallHook, addresses: Sequence[Address]
 ) -> tuple[CallWeights, ...]:
     """Find the projections of every attention call of a forward pass of `inputs`, in the order of calls.
 
@@ -104,7 +104,7 @@ def find_weights(
         _find_call(model, call, record, address, maps, left, outputs)
         for call, address, maps in zip(calls, addresses, consumers, strict=True)
     ]
-    shares = find_shares(model, inputs, hook, calls, outputs, record.passed, memo)
+    shares = find_shares(model, inputs, hook, calls, outputs)
     weights = [replace(call, share=shares.get(order, 1.0)) for order, call in enumerate(weights)]
     outs = [None if call.laws is None else call.laws.out for call in weights]
     for order, off in compare_with_gradients(model, inputs, record, outs).items():

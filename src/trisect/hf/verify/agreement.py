@@ -26,6 +26,7 @@ from trisect.hf.files.model_errors import memory_guard
 from trisect.hf.hooks.calls import (
     Call,
     CallHook,
+    Calls,
     Edits,
     ModelOutput,
     ProductMemo,
@@ -240,9 +241,9 @@ def find_other_scales(
             return QKV(q, k, torch.zeros_like(parts.v))
 
         edits = Edits({call.order: functools.partial(write, call.order) for call in calls})
-        with memo.until(calls[-1].order, copy_call) as edited, hook(model, edits, calls=edited):
+        with memo.by_rows(), hook(model, edits, calls=Calls(copy_call)) as edited:
             model(**inputs)
-        return edited
+        return list(edited)
 
     def scores(call: Call) -> Tensor:
         assert call.scale is not None

@@ -333,10 +333,14 @@ def prove(name: str, model: nn.Module, inputs: ModelInputs | None = None) -> Pro
     own; None draws random ones. Raises ModelError if the model cannot be run at all.
     """
     report_step(f"Verifying {name} …")
-    memo = ProductMemo(model)
     if open_edits(model):
         reason = "A model is verified without edits."
         raise ModelError(f"{name} is being edited.", reason, "Load it before the `with` block of the edit.")
+    with contextlib.closing(ProductMemo(model)) as memo:
+        return _prove_with_memo(name, model, inputs, memo)
+
+
+def _prove_with_memo(name: str, model: nn.Module, inputs: ModelInputs | None, memo: ProductMemo) -> Proof:
     with (
         memory_guard(name, "Verifying", inputs),
         evaluating(model),
@@ -404,7 +408,7 @@ def _prove(name: str, model: nn.Module, example: Mapping[str, Any], memo: Produc
         fault = law.fault or response.fault or (SUM_BELOW_ONE if law.sink and not response.sink else "")
         scaled = response.scaled and call.order not in unscaled
         checked.append(law._replace(scaled=scaled, fault=fault, sink=law.sink and response.sink))
-    weights = find_weights(model, example, seen.hook, addresses, memo)
+    weights = find_weights(model, example, seen.hook, addresses)
     elsewhere, moved = find_position_shifts(name, model, example, seen.hook, addresses, memo)
     both = enumerate(zip(weights, orders, strict=True))
     orders = [f.order or elsewhere.get(n, "") or order for n, (f, order) in both]

@@ -25,7 +25,6 @@ from trisect.hf.hooks.calls import (
     NamedArguments,
     ProductMemo,
     gradients_of,
-    outline,
 )
 from trisect.hf.locate.output_projection import OTHER_AXIS
 
@@ -277,17 +276,14 @@ def find_position_shifts(
     A model that reverses, sorts or shifts its tokens is an error as a whole.
     """
 
-    def run(inputs: ModelInputs, was: Sequence[QKV] | None = None) -> list[QKV]:
-        """The parts of every call; with those of an earlier pass, only up to the first call that differs."""
+    def run(inputs: ModelInputs) -> list[QKV]:
         met: dict[int, QKV] = {}
 
         def silence(order: int, parts: QKV) -> QKV:
             met[order] = QKV(*(t.clone() for t in parts))
-            memo.is_over |= was is not None and _moved(was[order], parts, inputs["input_ids"]) is not None
             return parts._replace(v=torch.zeros_like(parts.v))
 
-        edits = Edits({n: functools.partial(silence, n) for n in range(len(addresses))})
-        with memo.until(len(addresses) - 1, outline) as calls, hook(model, edits, calls=calls):
+        with memo.by_rows(), hook(model, Edits({n: functools.partial(silence, n) for n in range(len(addresses))})):
             model(**inputs)
         return [met[n] for n in range(len(addresses))]
 
@@ -306,7 +302,7 @@ def find_position_shifts(
             before, after = run(inputs), run({**inputs, tokens: changed})
             if tokens == "input_ids":
                 try:
-                    again = lambda ids, was: run({**inputs, "input_ids": ids}, was)  # noqa: E731
+                    again = lambda ids: run({**inputs, "input_ids": ids})  # noqa: E731
                     refusal = _find_reordering(name, inputs, before, after, again)
                 except Exception as error:
                     # some models take no other order of tokens; their layers are checked all the same
@@ -343,7 +339,7 @@ def _find_reordering(
     inputs: ModelInputs,
     before: Sequence[QKV],
     after: Sequence[QKV],
-    run: Callable[[Int[Tensor, "B T"], Sequence[QKV] | None], Sequence[QKV]],
+    run: Callable[[Int[Tensor, "B T"]], Sequence[QKV]],
 ) -> ModelError | None:
     """The error for a model that moves its tokens: changed or permuted tokens of the last row change parts at other positions."""
     ids: Tensor = inputs["input_ids"]
@@ -351,12 +347,13 @@ def _find_reordering(
 
     def moves(was_parts: Sequence[QKV], now_parts: Sequence[QKV]) -> Bool[Tensor, "B T"] | None:
         for was, now in zip(was_parts, now_parts, strict=True):
-            if (moved := _moved(was, now, ids)) is not None:
+            places = [m for a, b in zip(was, now, strict=True) if (m := _change_at(a, b, ids)) is not None]
+            if places and bool((moved := torch.stack(places).any(0)).any()):
                 return moved
         return None
 
-    def of_row(tokens: Int[Tensor, " T"], was: Sequence[QKV] | None = None) -> Sequence[QKV]:
-        return run(torch.cat([ids[:-1], tokens[None]]), was)
+    def of_row(tokens: Int[Tensor, " T"]) -> Sequence[QKV]:
+        return run(torch.cat([ids[:-1], tokens[None]]))
 
     if (moved := moves(before, after)) is None:
         return None
@@ -368,21 +365,15 @@ def _find_reordering(
     row_tokens, swaps = _swaps(ids[row], inputs.get("attention_mask"))
     base = before if torch.equal(row_tokens, ids[row]) else of_row(row_tokens) if swaps else []
     for other in swaps:
-        moved = moves(base, of_row(other, base))
+        moved = moves(base, of_row(other))
         places = row_tokens.ne(other).nonzero().flatten().tolist()
         for place in (p for p in places if moved is None or not moved[row, p]):
             # two tokens may be equivalent to the model; then a swap changes nothing
             tokens = row_tokens.index_copy(0, torch.tensor([place], device=row_tokens.device), other[place : place + 1])
-            if moves(base, of_row(tokens, base)) is not None:
+            if moves(base, of_row(tokens)) is not None:
                 reason = f"Two tokens of row {row} are swapped, but the input of attention at position {place}, "
                 return ModelError(words, reason + "that of one of them, counted from 0, does not change.", todo)
     return None
-
-
-def _moved(was: QKV, now: QKV, ids: Tensor) -> Bool[Tensor, "B T"] | None:
-    """Where any part of a call changed; None if none did."""
-    places = [m for a, b in zip(was, now, strict=True) if (m := _change_at(a, b, ids)) is not None]
-    return moved if places and bool((moved := torch.stack(places).any(0)).any()) else None
 
 
 def _change_at(was: Tensor, now: Tensor, ids: Tensor) -> Bool[Tensor, "B T"] | None:
