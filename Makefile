@@ -4,7 +4,7 @@ BIN := .venv/bin
 JOBS ?= 2
 SEED ?= 0
 # whole runs and pages wait for processes of their own and for the browser
-WAITING ?= 4
+WAITING ?= 3
 # the tests start hundreds of processes: compiled once, not in each
 export PYTHONDONTWRITEBYTECODE =
 # and several of them compute at once: with two threads each they would wait for one another
