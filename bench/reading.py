@@ -225,7 +225,7 @@ def load_rows() -> list[Row]:
         run = torch.no_grad()(partial(model, **example_inputs(name, model)))
         pair = paired(run, partial(load, model), ROUNDS)
         passes = f"{1 / pair.ratio:.1f} passes"
-        what = f"{name}, random weights, loaded from memory and verified; plain: a pass of its example"
+        what = f"{name} loaded and verified; plain: a pass of its example"
         rows.append(row(what, f"{pair.plain:.2f} s", f"{pair.ours:.2f} s ({passes})", pair))
     return rows
 
@@ -270,13 +270,13 @@ def read_rows(rounds: int = 2) -> list[Row]:
     for tokens in (128, 256, 512, 1_024, 2_048):
         model = GPT2LMHeadModel(GPT2Config(n_layer=2, n_positions=2_048, attn_implementation="eager")).eval()
         ids = [{"input_ids": torch.randint(model.config.vocab_size, (1, tokens))} for _ in range(4)]
-        cases.append((f"2 layers of GPT-2, 4 × {tokens:,} tokens", model, ids))
+        cases.append((f"GPT-2's layers, {tokens:,} tokens", model, ids))
     for what, model, ids in cases:
         subject, lens = load(model), None if model is mini else lens_of(deepcopy(model))
         batches = [*map(subject.batch_of, ids)]
         ways = {"hooks": partial(read_plain, model, ids), "": partial(read_ours, subject, batches)}
         ways |= {} if lens is None else {LENS: partial(read_lens, lens, ids)}
-        rows += rows_by_peer(f"q, k, v, weights: {what}", timed(ways, rounds), lambda seconds: f"{seconds:.2f} s")
+        rows += rows_by_peer(f"reading {what}", timed(ways, rounds), lambda seconds: f"{seconds:.2f} s")
     return rows
 
 
@@ -478,7 +478,7 @@ def patched_rows(config: GPT2Config, heads: int, layers: Sequence[int], pairs: i
     notes.append(f"Largest difference of logits from ours: {', '.join(apart)}.")
     ends = f"in {pairs} pair{'s' * (pairs > 1)} of texts; two rounds."
     notes.append(f"q, k and v of {heads} heads of each of layers {[*layers]}, each by itself, {ends}")
-    what = f"patching q, k, v by head, {config.n_layer} × {config.n_head} heads, {tokens} tokens"
+    what = f"patching by head, {config.n_layer} × {config.n_head} heads, {tokens} tokens"
     return rows_by_peer(what, spent, lambda seconds: f"{len(sites) * pairs / seconds:.1f} pairs/s", notes)
 
 

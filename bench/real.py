@@ -129,6 +129,8 @@ def start(rounds: int = 5) -> list[Row]:
             used.setdefault(name, []).append((usage.ru_utime + usage.ru_stime, usage.ru_maxrss / 1024))
     rows, sentence = [], "a process, MiniLM, a sentence"
     for name, (what, i, words) in product([*ways][1:3], (("", 0, "{:.2f} s"), ("memory of ", 1, "{:,.0f} MiB"))):
+        if i and name != "`explore`":
+            continue
         pair = summary([numbers[i] for numbers in used[way]] for way in (peer, name))
         shown = (words.format(pair.plain), words.format(pair.ours))
         rows.append(row(f"{what}{sentence}: {name}; plain: {peer}", *shown, pair))
