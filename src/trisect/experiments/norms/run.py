@@ -302,9 +302,10 @@ def loss_without_sinks(
         scores = [clean, clean]
         if any(bool(sinks.any()) for _, sinks, _ in seen.values()):
             any_sink = True
-            for i in (1, 2):
-                hold = {a: masks[0].masked_fill(masks[i][:, :, None], 0.0) for a, masks in seen.items()}
-                scores[i - 1] = subject.score(batch, hold=hold, clean=clean)
+            for i in (0, 1):
+                parts = {a: (weights, masks[i]) for a, (weights, *masks) in seen.items()}
+                hold = {a: weights.masked_fill(mask[:, :, None], 0.0) for a, (weights, mask) in parts.items()}
+                scores[i] = subject.score(batch, hold=hold, clean=clean)
         tally.add(batch, clean, scores)
     if not any_sink:
         return []
